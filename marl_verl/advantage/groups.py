@@ -1,0 +1,46 @@
+"""Groups: which rows are compared with each other; and samples: what counts once in a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from marl_verl.advantage.rows import IntArray, RowTable
+
+SAMPLES = ("row", "session_mean")
+
+
+def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:
+    """[n] ids 0..G-1: two rows share one exactly if they agree in all `columns`; () is the whole batch.
+
+    MarlError (with the nearest name) for a column that does not exist.
+    """
+    return combine([table.codes(column) for column in columns], len(table))
+
+
+def sample_ids(table: RowTable, group: IntArray, sample: str) -> IntArray:
+    """[n] ids 0..S-1 of what counts once: every row ("row"), or all rows of one session in a group ("session_mean")."""
+    if sample == "row":
+        return np.arange(len(table), dtype=np.int64)
+    return combine([group, table.uid.codes, table.session], len(table))
+
+
+def combine(columns: Sequence[IntArray], n: int) -> IntArray:
+    """Dense ids, numbered in the order of the columns' values, for the distinct tuples in [n] integer columns."""
+    ids = np.zeros(n, dtype=np.int64)
+    for column in columns:
+        values = dense(column)
+        ids = dense(ids * (int(values.max()) + 1) + values)
+    return ids
+
+
+def dense(values: IntArray) -> IntArray:
+    """Integers replaced by 0..k-1, in the order of their values; linear in n where their range is not much larger."""
+    low = int(values.min())
+    span = int(values.max()) - low + 1
+    if span > 4 * len(values) + 1024:
+        return np.unique(values, return_inverse=True)[1].reshape(-1)
+    seen = np.zeros(span, dtype=np.int64)
+    seen[values - low] = 1
+    return (np.cumsum(seen) - 1)[values - low]

@@ -1,0 +1,105 @@
+"""Mixes: the reward components of a row -> its one reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.errors import MarlError, unknown
+from marl_verl.options import check_type
+
+
+@dataclass(frozen=True, init=False)
+class Mix:
+    """r = sum over components c of w_c * r_c.
+
+    `Mix(team=1.0, role=0.5)` names its components; `Mix()` adds up whatever components a row has, each with weight 1.
+
+    Attributes:
+        weights: component -> weight, or None for all components alike. A named component must be there: see `weighted`.
+    """
+
+    weights: Mapping[str, float] | None = None
+
+    def __init__(self, weights: Mapping[str, float] | None = None, **components: float) -> None:
+        if weights is not None and components:
+            raise MarlError("give a mix its weights either as a mapping or by name, not both")
+        chosen = dict(weights) if weights is not None else dict(components) or None
+        if chosen == {}:
+            raise MarlError("'weights' is empty: name a component, or leave it out to add up all of them")
+        for name, weight in (chosen or {}).items():
+            check_type(weight, float, f"weights.{name}")
+        object.__setattr__(self, "weights", chosen)
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n]. MarlError as in `total` and `weighted`."""
+        return total(table) if self.weights is None else weighted(table, self.weights)
+
+
+@dataclass(frozen=True)
+class AlphaMix:
+    """r = alpha * team + role; with alpha None, r = sum of the components.
+
+    Source: AT-GRPO, arXiv 2510.11062: the team's reward and the agent's own, mixed by alpha.
+
+    Attributes:
+        alpha: the team reward's weight. None suits teams without role rewards.
+    """
+
+    alpha: float | None = None
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n]. MarlError as in `total` and `weighted`."""
+        return total(table) if self.alpha is None else weighted(table, {"team": self.alpha, "role": 1.0})
+
+
+def total(table: RowTable) -> FloatArray:
+    """r = sum_c r_c over the components a row has. MarlError if a row has none."""
+    has_any = np.zeros(len(table), dtype=np.bool_)
+    reward = np.zeros(len(table))
+    for name, values in sorted(table.rewards.items()):
+        reward += values
+        has_any |= table.present[name]
+    if not has_any.all():
+        raise MarlError(f"row '{table.key(int(np.argmin(has_any)))}' has no reward component")
+    return reward
+
+
+def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
+    """r = sum_c w_c r_c.
+
+    An agent that never has a component gets 0 for it (an agent without a role reward). A component that no row has, or
+    that an agent has on some rows only, is a mistake: the rows compared with each other would be rewarded by different
+    rules.
+
+    Raises:
+        MarlError: in these two cases, naming the component, and the nearest one or the row.
+    """
+    reward = np.zeros(len(table))
+    for name, weight in sorted(weights.items()):
+        present = table.present.get(name)
+        if present is None or not present.any():
+            raise unknown("reward component", name, [c for c, there in table.present.items() if there.any()])
+        agents = np.bincount(table.agent.codes, minlength=len(table.agent.names))
+        having = np.bincount(table.agent.codes, weights=present, minlength=len(table.agent.names))
+        partly = (having > 0) & (having < agents)
+        lacking = partly[table.agent.codes] & ~present
+        if lacking.any():
+            row = int(np.argmax(lacking))
+            agent = table.agent.value(row)
+            raise MarlError(f"row '{table.key(row)}' lacks reward '{name}', which other rows of agent '{agent}' have")
+        reward += weight * table.rewards[name]
+    return reward
+
+
+def check_finite(table: RowTable) -> None:
+    """Raise MarlError naming component, row and task if a reward is NaN or infinite."""
+    for name, values in table.rewards.items():
+        bad = ~np.isfinite(values)
+        if bad.any():
+            row = int(np.argmax(bad))
+            where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}', task '{table.uid.value(row)}')"
+            raise MarlError(f"reward '{name}' of {where} is {values[row]}")

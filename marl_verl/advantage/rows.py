@@ -1,0 +1,231 @@
+"""The row table: all turns of a batch in columns, with full identity. What every advantage sees."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marl_verl.errors import MarlError, unknown
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+LABELS = ("uid", "agent", "policy", "node", "parent")  # columns of names
+COUNTS = ("session", "index", "turn", "length")  # columns of whole numbers
+OPTIONAL: Mapping[str, object] = {"policy": None, "node": None, "parent": None, "padding": False}
+COLUMNS = (*LABELS, *COUNTS, "rewards", "padding")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A column of names as integers, so that grouping never compares strings.
+
+    Attributes:
+        codes: [n], index into `names`; -1 where the row has none (the parent of a root).
+        names: sorted, so that codes do not depend on the order of rows.
+    """
+
+    codes: IntArray
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[str | None], names: tuple[str, ...] | None = None) -> Labels:
+        """Codes for `values`; with `names`, codes into these (two columns that refer to the same things share them)."""
+        names = sorted_names(values) if names is None else names
+        code: dict[str | None, int] = {name: i for i, name in enumerate(names)}
+        code[None] = -1
+        return cls(np.fromiter((code[value] for value in values), np.int64, len(values)), names)
+
+    def value(self, row: int) -> str | None:
+        """The name in one row."""
+        code = int(self.codes[row])
+        return None if code < 0 else self.names[code]
+
+    def take(self, rows: IntArray) -> Labels:
+        return Labels(self.codes[rows], self.names)
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """n rows, one per turn.
+
+    Attributes:
+        uid: the task instance; the same for all sessions sampled for it.
+        session: [n] which of the episodes sampled for the task.
+        index: [n] the turn's place in its episode, over all agents; (uid, session, index) names a row.
+        turn: [n] the agent's n-th act (within its lane).
+        agent, policy: who acted, and the model behind it (policy may be absent).
+        node, parent: place in a sampled tree, unique within a uid; the two share their `names`; a root's parent is
+            none.
+        rewards: component -> [n] float64, 0 where the row does not have it.
+        present: component -> [n] bool, whether the row has it.
+        length: [n] response tokens.
+        padding: [n] bool; rows that only fill a batch. They enter no statistic.
+        extra: further columns of names that rows carried, e.g. `obs`; usable as group keys.
+    """
+
+    uid: Labels
+    session: IntArray
+    index: IntArray
+    turn: IntArray
+    agent: Labels
+    policy: Labels
+    node: Labels
+    parent: Labels
+    rewards: Mapping[str, FloatArray]
+    present: Mapping[str, BoolArray]
+    length: IntArray
+    padding: BoolArray
+    extra: Mapping[str, Labels]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> RowTable:
+        """A table from one mapping per row, as in a JSON file of rows.
+
+        Needed keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, node,
+        parent, padding. Any other key becomes a column of names.
+
+        Raises:
+            MarlError: no rows, a key that is missing or has the wrong type, or two rows with the same (uid, session,
+                index).
+        """
+        if not rows:
+            raise MarlError("there are no rows: an advantage needs at least one")
+        labels = {name: _names(rows, name) for name in LABELS}
+        tree = sorted_names([*labels["node"], *labels["parent"]])
+        counts = {name: _whole_numbers(rows, name) for name in COUNTS}
+        rewards, present = _rewards(rows)
+        extra = sorted({key for row in rows for key in row} - set(COLUMNS))
+        table = cls(
+            uid=Labels.of(labels["uid"]),
+            agent=Labels.of(labels["agent"]),
+            policy=Labels.of(labels["policy"]),
+            node=Labels.of(labels["node"], tree),
+            parent=Labels.of(labels["parent"], tree),
+            rewards=rewards,
+            present=present,
+            padding=np.array([_typed(row, i, "padding", bool) for i, row in enumerate(rows)], dtype=np.bool_),
+            extra={key: Labels.of([None if row.get(key) is None else str(row[key]) for row in rows]) for key in extra},
+            **counts,
+        )
+        table.order()
+        return table
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    def key(self, row: int) -> str:
+        """The row's name, "{uid}_{session}_{index}", as in verl's TransferQueue."""
+        return f"{self.uid.value(row)}_{self.session[row]}_{self.index[row]}"
+
+    def codes(self, column: str) -> IntArray:
+        """A column as integers >= -1, for grouping. MarlError with the nearest name if there is no such column."""
+        if column in LABELS:
+            labels: Labels = getattr(self, column)
+            return labels.codes
+        if column in COUNTS:
+            counts: IntArray = getattr(self, column)
+            return counts
+        if column in self.extra:
+            return self.extra[column].codes
+        raise unknown("column", column, [*LABELS, *COUNTS, *self.extra])
+
+    def value(self, column: str, row: int) -> str | int | None:
+        """What one row has in a column, as the user knows it."""
+        codes = self.codes(column)
+        if column in COUNTS:
+            return int(codes[row])
+        labels: Labels = self.extra[column] if column in self.extra else getattr(self, column)
+        return labels.value(row)
+
+    def order(self) -> IntArray:
+        """The rows that are not padding, sorted by (uid, session, index): reductions in this order give the same bits
+        however the batch was shuffled. MarlError if two rows have the same key."""
+        rows = np.flatnonzero(~self.padding)
+        keys = (self.index[rows], self.session[rows], self.uid.codes[rows])
+        rows = rows[np.lexsort(keys)]
+        same = np.ones(max(len(rows) - 1, 0), dtype=np.bool_)
+        for column in (self.index, self.session, self.uid.codes):
+            same &= column[rows[1:]] == column[rows[:-1]]
+        if same.any():
+            raise MarlError(f"two rows have the key '{self.key(int(rows[int(np.argmax(same))]))}'")
+        return rows
+
+    def take(self, rows: IntArray) -> RowTable:
+        """The table of these rows, in this order."""
+        return RowTable(
+            uid=self.uid.take(rows),
+            session=self.session[rows],
+            index=self.index[rows],
+            turn=self.turn[rows],
+            agent=self.agent.take(rows),
+            policy=self.policy.take(rows),
+            node=self.node.take(rows),
+            parent=self.parent.take(rows),
+            rewards={name: values[rows] for name, values in self.rewards.items()},
+            present={name: values[rows] for name, values in self.present.items()},
+            length=self.length[rows],
+            padding=self.padding[rows],
+            extra={name: labels.take(rows) for name, labels in self.extra.items()},
+        )
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One JSON-able mapping per row; `from_rows` gives the table back."""
+        names = [*LABELS, *COUNTS, *self.extra]
+        rows: list[dict[str, Any]] = []
+        for i in range(len(self)):
+            row: dict[str, Any] = {name: self.value(name, i) for name in names}
+            row["rewards"] = {c: float(values[i]) for c, values in self.rewards.items() if self.present[c][i]}
+            rows.append({**row, "padding": bool(self.padding[i])})
+        return rows
+
+
+def sorted_names(values: Sequence[str | None]) -> tuple[str, ...]:
+    """The distinct names in a column."""
+    return tuple(sorted({value for value in values if value is not None}))
+
+
+def _typed(row: Mapping[str, Any], i: int, key: str, kind: type) -> Any:
+    if key not in row and key not in OPTIONAL:
+        raise MarlError(f"row {i} has no '{key}'")
+    value = row.get(key, OPTIONAL.get(key))
+    if value is None and OPTIONAL.get(key, ...) is None:
+        return None
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, kind) or (kind is numbers.Integral and isinstance(value, bool)):
+        raise MarlError(f"row {i}: '{key}' must be {_SHOWN[kind]}, got {value!r}")
+    return value
+
+
+_SHOWN = {str: "a name", numbers.Integral: "a whole number >= 0", bool: "true or false", Mapping: "a mapping"}
+
+
+def _names(rows: Sequence[Mapping[str, Any]], key: str) -> list[str | None]:
+    return [_typed(row, i, key, str) for i, row in enumerate(rows)]
+
+
+def _whole_numbers(rows: Sequence[Mapping[str, Any]], key: str) -> IntArray:
+    values = np.array([_typed(row, i, key, numbers.Integral) for i, row in enumerate(rows)], dtype=np.int64)
+    if values.min() < 0:
+        i = int(np.argmin(values))
+        raise MarlError(f"row {i}: '{key}' must be {_SHOWN[numbers.Integral]}, got {int(values[i])}")
+    return values
+
+
+def _rewards(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]:
+    given: list[Mapping[str, Any]] = [_typed(row, i, "rewards", Mapping) for i, row in enumerate(rows)]
+    components = sorted({name for rewards in given for name in rewards})
+    values = {name: np.zeros(len(rows)) for name in components}
+    present = {name: np.zeros(len(rows), dtype=np.bool_) for name in components}
+    for i, rewards in enumerate(given):
+        for name, value in rewards.items():
+            if not isinstance(value, numbers.Real) or isinstance(value, bool):
+                raise MarlError(f"row {i}: reward '{name}' must be a number, got {value!r}")
+            values[name][i], present[name][i] = float(value), True
+    return values, present

@@ -1,0 +1,34 @@
+"""`marl-verl plugins [--json]`: which distributions supply which names, and what is switched off."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from marl_verl import plugins
+from marl_verl.hookspecs import KINDS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "List the plugins, what they register, and what MARL_VERL_PLUGINS leaves out."
+    parser.add_argument("--json", action="store_true", help="print a JSON list, one record per plugin")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the list. MarlError (exit code 2) where a plugin cannot be loaded."""
+    records = plugins.load().describe()
+    print(json.dumps(records, indent=2) if args.json else "\n\n".join(text(record) for record in records))
+    return 0
+
+
+def text(record: dict[str, Any]) -> str:
+    """One plugin as a paragraph: who it is, then one line per kind with its names."""
+    state = "" if record["enabled"] else "   disabled: not in MARL_VERL_PLUGINS"
+    lines = [f"{record['plugin']}   {record['distribution']} {record['version']}   {record['target']}{state}"]
+    observers = [hook for hook in record["hooks"] if not hook.startswith("marl_register_")]
+    rows = {kind: ", ".join(record["names"][kind]) for kind in KINDS if kind in record["names"]}
+    if observers:
+        rows["observes"] = ", ".join(hook.removeprefix("marl_") for hook in observers)
+    width = max(map(len, [*KINDS, "observes"]))
+    return "\n".join(lines + [f"  {label:<{width}}  {names}" for label, names in rows.items()])

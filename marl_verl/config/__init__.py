@@ -1,0 +1,1 @@
+"""Config: verl's Hydra config, extended by the typed `marl` section."""

@@ -1,0 +1,61 @@
+"""A composed config made whole: one full `actor_rollout_ref` per policy under `policies`, interpolations resolved."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from marl_verl.config.compose import check_keys
+from marl_verl.errors import MarlError, nearest
+from marl_verl.rollout.servers import rollout_name
+from marl_verl.team import Policy, Team
+
+
+def policy_config(config: DictConfig, policy: Policy) -> DictConfig:
+    """The whole config as one policy sees it: the base with the policy's part merged over `actor_rollout_ref`.
+
+    Raises:
+        MarlError: a key that `actor_rollout_ref` does not have.
+    """
+    base = OmegaConf.to_container(config.actor_rollout_ref)
+    override = policy.override
+    for key in override:
+        if isinstance(base, dict) and key not in base:
+            where = f"marl.policies.{policy.name}.{key}"
+            raise MarlError(f"unknown key '{where}': {nearest(str(key), [*map(str, base), 'frozen', 'tiny'])}")
+    check_keys(override, base, f"marl.policies.{policy.name}")
+    whole = copy.deepcopy(config)
+    OmegaConf.set_struct(whole, False)
+    whole.actor_rollout_ref = OmegaConf.merge(whole.actor_rollout_ref, OmegaConf.create(override))
+    whole.actor_rollout_ref.rollout.name = rollout_name(policy.name)
+    # verl divides by `rollout.n` where it counts episodes a task; a team's sampler decides that, rows are counted instead
+    whole.actor_rollout_ref.rollout.n = 1
+    whole.actor_rollout_ref.actor.optim.total_training_steps = whole.trainer.total_training_steps
+    return whole
+
+
+def resolve(config: DictConfig, team: Team) -> DictConfig:
+    """The config that is written to the run directory and that the trainer reads.
+
+    Raises:
+        MarlError: an interpolation that leads nowhere, a mandatory value that is missing.
+    """
+    try:
+        policies: dict[str, Any] = {}
+        for name, policy in team.policies.items():
+            whole = policy_config(config, policy)
+            policies[name] = OmegaConf.to_container(whole.actor_rollout_ref, resolve=True)
+        whole = copy.deepcopy(config)
+        first = next(iter(policies.values()))
+        with open_dict(whole):
+            # verl reads a tokenizer and a model config from here; every policy has its own under `policies`
+            whole.actor_rollout_ref = OmegaConf.create(first)
+            whole.actor_rollout_ref.rollout.name = "vllm"
+            whole.policies = policies
+        resolved = OmegaConf.create(OmegaConf.to_container(whole, resolve=True))
+    except OmegaConfBaseException as error:
+        raise MarlError(f"config cannot be resolved: {str(error).splitlines()[0]}") from error
+    return resolved

@@ -1,0 +1,27 @@
+"""Workflows, and the engine that runs them against a journal."""
+
+from marl_verl.episode.engine import Run, replay
+from marl_verl.episode.journal import ActRecord, CallRecord, Journal, JournalError
+from marl_verl.episode.turn import Act, Action, Episode, Message, Observation, Turn
+from marl_verl.episode.workflow import LiveTeam, Member, ReplayMismatch, UnknownAgent, Workflow, WorkflowError
+
+__all__ = [
+    "Act",
+    "ActRecord",
+    "Action",
+    "CallRecord",
+    "Episode",
+    "Journal",
+    "JournalError",
+    "LiveTeam",
+    "Member",
+    "Message",
+    "Observation",
+    "ReplayMismatch",
+    "Run",
+    "Turn",
+    "UnknownAgent",
+    "Workflow",
+    "WorkflowError",
+    "replay",
+]

@@ -1,0 +1,246 @@
+"""The effects of a workflow: what happens when it acts, calls or draws. Samplers drive its subclass, `engine.Run`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from marl_verl.episode.journal import (
+    ActRecord,
+    CallRecord,
+    Journal,
+    JournalError,
+    Record,
+    as_json,
+    function_name,
+    raised,
+)
+from marl_verl.episode.turn import Act, Action, as_observation, changed
+from marl_verl.episode.workflow import ReplayMismatch, Seen, UnknownAgent, Workflow, WorkflowError
+from marl_verl.errors import nearest
+from marl_verl.tasks.base import Task
+
+MAX_ACTS = 1000
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """An act the run stands at: its place among the records, and the future its task awaits."""
+
+    act: Act
+    position: int
+    future: asyncio.Future[Action]
+
+
+class Effects:
+    """The state of one run, and every effect on it; `engine.Run` tells what the arguments are."""
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        task: Task,
+        agents: Sequence[str],
+        journal: Journal | None = None,
+        seed: int = 0,
+        *,
+        strict: bool = False,
+        sealed: bool = False,
+        max_acts: int = MAX_ACTS,
+    ) -> None:
+        self.workflow, self.task, self.agents = workflow, task, tuple(agents)
+        self._given = Journal(seed=seed) if journal is None else journal
+        self._strict, self._sealed, self._max_acts = strict, sealed, max_acts
+        self._records: list[Record | None] = []  # None: reached, not yet answered
+        self._lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far
+        self._calls: dict[tuple[str, str], int] = {}  # (function, arguments) -> calls so far
+        self._streams: dict[str | None, Random] = {}
+        self._waiting: dict[tuple[str, str], Wait] = {}
+        self._moves: deque[list[Wait]] = deque()  # reached, and not yet told by `next`
+        self._given_up: set[tuple[str, str]] = set()  # acts the workflow cancelled
+        self._acts = self._joints = 0
+        self._last: Act | CallRecord | None = None
+        self._root: asyncio.Task[Any] | None = None
+        self._others: set[asyncio.Task[Any]] = set()  # tasks of the workflow's own, known from their effects
+        self._driver: asyncio.Future[None] | None = None
+        self._concurrent = False  # whether an effect came from a task other than the root
+        self._fatal: WorkflowError | None = None  # kept here, so that a workflow's own `except` cannot hide it
+        self._closed = self.finished = False
+        self._answer: Any = None
+
+    # what the workflow's team uses
+
+    async def act(self, agent: str, observation: Seen, slot: str | None = None) -> Action:
+        """The effect behind `team[agent].act`."""
+        self._enter()
+        found = self._reach(agent, observation, slot, None)
+        if isinstance(found, Action):
+            return found
+        self._tell([found])
+        await self._answered([found])
+        return found.future.result()
+
+    async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
+        """The effect behind `team.act`."""
+        self._enter()
+        if not observations:
+            raise self._fail("a joint move needs at least one agent")
+        for agent in observations:
+            if agent not in self.agents:
+                raise self.unknown_agent(agent)
+        joint, self._joints = self._joints, self._joints + 1
+        found = {agent: self._reach(agent, seen, slot, joint) for agent, seen in observations.items()}
+        if waits := [wait for wait in found.values() if isinstance(wait, Wait)]:
+            self._tell(waits)
+            await self._answered(waits)
+        return {a: each.future.result() if isinstance(each, Wait) else each for a, each in found.items()}
+
+    async def call(self, fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """The effect behind `team.call`."""
+        self._enter()
+        function = function_name(fn)
+        try:
+            text = as_json(list(arguments))
+        except (TypeError, ValueError) as error:
+            raise self._fail(f"the arguments of call {function} must be JSON values or dataclasses: {error}") from error
+        self._last = CallRecord(function, text)
+        number = self._calls.get((function, text), 0)
+        self._calls[function, text] = number + 1
+        record = self._given.call(function, text, number)
+        position, cause = len(self._records), None
+        self._records.append(record)
+        if record is None:
+            self._check_call(function, text)
+            record, cause = await self._perform(fn, arguments, function, text)
+            self._records[position] = record
+        try:
+            return record.outcome()
+        except JournalError as error:
+            raise self._fail(str(error)) from error
+        except Exception as error:  # the recorded one, with the original as its cause when it is new
+            raise error from cause
+
+    def stream(self, name: str | None) -> Random:
+        """The effect behind `team.random` and `team.random_for`."""
+        if name is None and asyncio.current_task() is not self._root:
+            raise self._fail(
+                'team.random in a concurrent task draws in no certain order: use team.random_for("a name")'
+            )
+        if name not in self._streams:
+            self._streams[name] = Random(repr((self._given.seed, self.task.id, name)))
+        return self._streams[name]
+
+    def unknown_agent(self, agent: str) -> WorkflowError:
+        """The error for an agent that the team has not."""
+        return self._fail(f"the team has no agent '{agent}': {nearest(str(agent), self.agents)}", UnknownAgent)
+
+    # inside
+
+    def _enter(self) -> None:
+        """At the start of every effect: a dropped run goes no further, and tasks other than the root are remembered."""
+        if self._closed:
+            raise asyncio.CancelledError
+        task = asyncio.current_task()
+        if task is not self._root and task is not None:
+            self._concurrent = True
+            if task not in self._others:
+                self._others.add(task)
+                task.add_done_callback(self._others.discard)
+
+    def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None) -> Action | Wait:
+        """The recorded action of the next act in a lane, or a wait for one."""
+        try:
+            observation = as_observation(seen)
+        except TypeError as error:
+            raise self._fail(f"agent '{agent}' cannot be shown this: {error}") from error
+        if name is not None and (not name or name.isdigit() or "#" in name):
+            raise self._fail(f"a slot's name is a text without '#', and no number; got {name!r}")
+        if self._acts >= self._max_acts:
+            raise self._fail(f"more than {self._max_acts} acts: does it ever end?")
+        lane = (agent, name)
+        turn = self._lanes.get(lane, 0)
+        if turn and (agent, slot_name(name, turn - 1)) in self._waiting:
+            said = "without naming the slots" if name is None else f"in slot '{name}'"
+            raise self._fail(
+                f"agent '{agent}' acts twice at once {said}: give each line its own act(..., slot=\"name\")"
+            )
+        act = Act(agent, slot_name(name, turn), turn, self._acts, observation, joint)
+        self._lanes[lane] = turn + 1
+        self._acts += 1
+        self._last = act
+        record = self._given.act(agent, act.slot)
+        if record is not None and record.act.observation == observation:
+            self._records.append(ActRecord(act, record.action))
+            return record.action
+        if record is not None and self._strict:
+            raise self._fail(f"{act} is shown another observation: {changed(record.act, act)}", ReplayMismatch)
+        wait = Wait(act, len(self._records), asyncio.get_running_loop().create_future())
+        self._records.append(None)
+        self._waiting[act.key] = wait
+        return wait
+
+    def _tell(self, waits: list[Wait]) -> None:
+        self._moves.append(waits)
+        self._wake()
+
+    async def _answered(self, waits: list[Wait]) -> None:
+        """Return when every wait has its action. Cancelled: the workflow has given these acts up."""
+        try:
+            for wait in waits:
+                await wait.future
+        except asyncio.CancelledError:
+            for wait in waits:
+                if self._records[wait.position] is None:
+                    self._given_up.add(wait.act.key)
+                    self._waiting.pop(wait.act.key, None)
+                    wait.future.cancel()
+            raise
+
+    def _check_call(self, function: str, arguments: str) -> None:
+        """On a strict or sealed replay, a call that the journal lacks is a mismatch where it tells of a change."""
+        others = [record for record in self._given.calls() if record.function == function]
+        if self._sealed or (self._strict and others):
+            instead = ", ".join(short(str(record)) for record in others[:3]) or "no call of it"
+            now = short(str(CallRecord(function, arguments)))
+            raise self._fail(f"{now} is not in the journal, which has {instead}", ReplayMismatch)
+
+    async def _perform(
+        self, fn: Callable[..., Any], arguments: Sequence[Any], function: str, text: str
+    ) -> tuple[CallRecord, Exception | None]:
+        """Call it, and record what came of it."""
+        try:
+            value = fn(*arguments)
+            if inspect.isawaitable(value):
+                value = await value
+        except Exception as error:  # noqa: BLE001  (recorded, and raised in the workflow)
+            return CallRecord(function, text, raised=raised(error)), error
+        try:
+            return CallRecord(function, text, value=as_json(value)), None
+        except (TypeError, ValueError) as error:
+            raise self._fail(f"call {function} must return a JSON value: {error}") from error
+
+    def _fail(self, what: str, kind: type[WorkflowError] = WorkflowError) -> WorkflowError:
+        """An error that ends the run even if the workflow catches it."""
+        after = "before any act" if self._last is None else f"at {short(str(self._last))}"
+        name = type(self.workflow).__name__
+        self._fatal = kind(f"workflow '{name}' on task '{self.task.id}', {after}: {what}")
+        self._wake()
+        return self._fatal
+
+    def _wake(self) -> None:
+        if self._driver is not None and not self._driver.done():
+            self._driver.set_result(None)
+
+
+def slot_name(name: str | None, turn: int) -> str:
+    if name is None:
+        return str(turn)
+    return f"{name}#{turn}" if turn else name
+
+
+def short(text: str, width: int = 120) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."

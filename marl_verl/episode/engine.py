@@ -1,0 +1,231 @@
+"""The replay engine: runs a workflow against its journal, and waits where the journal ends.
+
+    run = Run(workflow, task, agents, journal)
+    while (acts := await run.next()) is not None:
+        for act in acts:
+            run.supply(act, await sample(act))
+    run.answer, run.turns, run.journal
+
+Each run is one asyncio task (plus those the workflow starts). Paused at an act it holds its frames and one future, no
+more; `close` drops it. Restarting is a new `Run` from a journal, so there is nothing to copy or rewind.
+
+Order. The journal's order must not depend on which of several concurrent actions happens to arrive first. A sequential
+workflow has one order only. Where effects came from more than one asyncio task, the finished run is replayed once,
+every action given as soon as its act is reached (`replay`), and that order of reaching them is the journal's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from marl_verl.episode.effects import Effects
+from marl_verl.episode.journal import ActRecord, Journal, Record
+from marl_verl.episode.turn import Act, Action, changed
+from marl_verl.episode.workflow import LiveTeam, ReplayMismatch, Workflow, WorkflowError
+from marl_verl.errors import MarlError
+from marl_verl.tasks.base import Task
+
+
+class Run(Effects):
+    """One run of a workflow on a task, driven from outside.
+
+    Args:
+        agents: names of the agents that may act.
+        journal: what is already known. An act recorded with the same observation costs nothing; with another one it
+            waits again. Its seed is the run's.
+        seed: of `team.random`, for a run without a journal.
+        strict: another observation than the recorded one, or a recorded call with other arguments, is a ReplayMismatch.
+        sealed: only what the journal has may happen: a call that it lacks is a ReplayMismatch (acts may still wait).
+        max_acts: where a workflow that never ends is stopped with a WorkflowError.
+    """
+
+    # what a sampler uses
+
+    async def next(self) -> tuple[Act, ...] | None:
+        """Wait until the workflow stands at a new move: its acts that need an action (several in a joint move).
+
+        Moves are told one by one in the order in which they were reached. Returns None once the workflow has finished;
+        acts it no longer waits for are then dropped. One caller at a time.
+
+        Raises:
+            WorkflowError: the workflow raised, or broke a rule; the run is over.
+            ReplayMismatch: `strict` or `sealed`, and the workflow left the journal.
+        """
+        if self._closed:
+            raise RuntimeError("next() on a run that is closed")
+        if self._driver is not None:
+            raise RuntimeError("next() is already awaited elsewhere")
+        if self._root is None:
+            self._root = asyncio.create_task(self._main())
+            self._root.add_done_callback(self._ended)
+        while not self.finished:
+            if self._fatal is not None:
+                await self.aclose()
+                raise self._fatal
+            if self._root.done():
+                await self._finish(self._root)
+                break
+            while self._moves:
+                acts = tuple(wait.act for wait in self._moves.popleft() if not wait.future.done())
+                if acts:
+                    return acts
+            self._driver = asyncio.get_running_loop().create_future()
+            try:
+                await self._driver
+            finally:
+                self._driver = None
+        return None
+
+    def supply(self, act: Act, action: Action) -> None:
+        """Answer an act that the run stands at.
+
+        An action for an act that the workflow has given up, or for a run that has ended, is dropped: it came too late.
+
+        Raises:
+            ValueError: the run does not stand at this act (answered already, or never reached).
+        """
+        wait = self._waiting.pop(act.key, None)
+        if wait is None:
+            if self._closed or self.finished or act.key in self._given_up:
+                return
+            raise ValueError(f"the run does not stand at {act}")
+        if not wait.future.done():
+            self._records[wait.position] = ActRecord(wait.act, action)
+            wait.future.set_result(action)
+
+    @property
+    def waiting(self) -> tuple[Act, ...]:
+        """Every act that the run has reached and that has no action yet, told by `next` or not."""
+        return tuple(wait.act for wait in self._waiting.values())
+
+    @property
+    def answer(self) -> Any:
+        """What the workflow returned. RuntimeError before it has."""
+        if not self.finished:
+            raise RuntimeError("the run has not finished: it has no answer")
+        return self._answer
+
+    @property
+    def journal(self) -> Journal:
+        """Every effect so far that has its result, as an immutable copy; at any time, and after `close` too."""
+        return Journal(tuple(record for record in self._records if record is not None), self._given.seed)
+
+    @property
+    def turns(self) -> list[tuple[Act, Action]]:
+        """Acts with their actions, in index order (final when the run has finished)."""
+        return [(record.act, record.action) for record in self._records if isinstance(record, ActRecord)]
+
+    def close(self) -> None:
+        """Drop the run: cancel its tasks. They end in the loop's next iterations; `aclose` waits for that."""
+        if not self._closed:
+            self._closed = True
+            self._moves.clear()
+            self._waiting.clear()
+            for task in self._open():
+                task.cancel()
+            self._wake()
+
+    async def aclose(self) -> None:
+        """Drop the run, and return when none of its tasks is left."""
+        self.close()
+        if left := self._open():
+            await asyncio.wait(left)
+
+    async def __aenter__(self) -> Run:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    # inside
+
+    async def _main(self) -> Any:
+        work = self.workflow.run(self.task, LiveTeam(self, self.agents))
+        if not inspect.isawaitable(work):
+            raise self._fail("`run` must be an `async def`")
+        return await work
+
+    async def _finish(self, root: asyncio.Task[Any]) -> None:
+        """The workflow has ended: well, or with an error."""
+        error = asyncio.CancelledError() if root.cancelled() else root.exception()
+        if error is None and root.result() is None:
+            error = self._fail("it returned no answer (None)")
+        elif error is None and not any(isinstance(record, ActRecord) for record in self._records):
+            error = self._fail("it ended without one act")
+        unanswered = None in self._records
+        if error is not None:
+            await self.aclose()
+            if isinstance(error, WorkflowError):
+                raise error
+            raise self._fail(_told(error)) from error
+        self._moves.clear()
+        self._waiting.clear()
+        for task in self._open():  # acts that the workflow started and did not wait for
+            task.cancel()
+        if left := self._open():
+            await asyncio.wait(left)
+        if self._concurrent and not unanswered and not self._sealed:
+            self._records = (await replay(self.workflow, self.task, self.agents, self.journal))._records
+        self._records = _numbered(self._records)
+        self._answer, self.finished = root.result(), True
+
+    def _open(self) -> list[asyncio.Task[Any]]:
+        tasks = [*self._others] if self._root is None else [self._root, *self._others]
+        return [task for task in tasks if not task.done()]
+
+    def _ended(self, root: asyncio.Task[Any]) -> None:
+        if not root.cancelled():
+            root.exception()  # seen: a dropped run's last error is no news
+        self._wake()
+
+
+async def replay(workflow: Workflow, task: Task, agents: Sequence[str], journal: Journal) -> Run:
+    """Run a finished journal again, without a model: every action is given as soon as its act is reached.
+
+    Returns:
+        The finished run, its acts in the order of this replay.
+
+    Raises:
+        ReplayMismatch: the workflow reached something that the journal has not.
+        WorkflowError: it raised.
+    """
+    calls = Journal(tuple(journal.calls()), journal.seed)
+    async with Run(workflow, task, agents, calls, sealed=True) as run:
+        while (acts := await run.next()) is not None:
+            for act in acts:
+                record = journal.act(*act.key)
+                if record is None:
+                    raise run._fail(f"a replay reached {act}, which is not in the journal", ReplayMismatch)
+                if record.act.observation != act.observation:
+                    said = changed(record.act, act)
+                    raise run._fail(f"{act} is shown another observation on replay: {said}", ReplayMismatch)
+                run.supply(act, record.action)
+    return run
+
+
+def _numbered(records: list[Record | None]) -> list[Record | None]:
+    """Without what was never answered, and with indices that have no gap."""
+    kept: list[Record | None] = []
+    index = 0
+    for record in records:
+        if isinstance(record, ActRecord):
+            if record.act.index != index:
+                record = ActRecord(dataclasses.replace(record.act, index=index), record.action)
+            index += 1
+        if record is not None:
+            kept.append(record)
+    return kept
+
+
+def _told(error: BaseException) -> str:
+    """An exception in a sentence, with the line it came from."""
+    if isinstance(error, MarlError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

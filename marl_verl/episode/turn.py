@@ -1,0 +1,166 @@
+"""The words of an episode: an act that waits, the action that answers it, and the turn that both become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from marl_verl.tasks.base import Task
+
+if TYPE_CHECKING:
+    from marl_verl.episode.journal import Journal
+
+Message = dict[str, str]
+"""{"role": "system" | "user" | "assistant" | ..., "content": text}: one entry of a chat."""
+
+Observation = tuple[Message, ...]
+
+
+def as_observation(observation: str | Sequence[Mapping[str, str]]) -> Observation:
+    """The messages an agent sees; a plain text becomes one user message. Copies, so that later edits change no record.
+
+    Raises:
+        TypeError: neither a text nor messages with `role` and `content` as texts, or no message at all.
+    """
+    if isinstance(observation, str):
+        return ({"role": "user", "content": observation},)
+    if not isinstance(observation, Sequence) or not observation:
+        raise TypeError(f"an observation is a text or a list of messages, got {observation!r}")
+    return tuple(_as_message(message) for message in observation)
+
+
+def _as_message(message: object) -> Message:
+    if isinstance(message, Mapping) and message.keys() == {"role", "content"}:
+        role, content = message["role"], message["content"]
+        if isinstance(role, str) and isinstance(content, str):
+            return {"role": role, "content": content}
+    raise TypeError(f'a message is {{"role": text, "content": text}}, got {message!r}')
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Where a run waits: an agent is asked for an action.
+
+    Attributes:
+        agent: who acts.
+        slot: with the agent, the key of the act in its journal: "0", "1", ... for that agent's n-th call; for calls in
+            a named slot its name, then "name#1", "name#2", ...
+        turn: n within that lane, from 0; concurrent lanes share the turn number.
+        index: how many acts this run reached before. Where acts are concurrent this depends on which action arrived
+            first, and becomes final (see `Run.turns`) only when the run has finished: derive no seed from it.
+        observation: what the agent sees, as chat messages.
+        joint: number of the joint move it belongs to, None for an act alone.
+    """
+
+    agent: str
+    slot: str
+    turn: int
+    index: int
+    observation: Observation
+    joint: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(agent, slot)."""
+        return self.agent, self.slot
+
+    def __str__(self) -> str:
+        return f"act {self.agent}:{self.slot}"
+
+
+def changed(old: Act, new: Act) -> str:
+    """Where two observations part, in words."""
+    before, now = _flat(old.observation), _flat(new.observation)
+    at = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
+    start = max(0, at - 20)
+    return f"recorded ...{before[start : at + 40]!r}, now ...{now[start : at + 40]!r} (from character {at})"
+
+
+def _flat(observation: Observation) -> str:
+    return "\n".join(f"{message['role']}: {message['content']}" for message in observation)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What an agent did, as sampled: token ids are those of the server, never made again from the text.
+
+    Attributes:
+        prompt_ids: token ids of the whole prompt, P of them.
+        response_ids: token ids of the action, L of them.
+        log_probs: natural log-probability of each action token when sampled, L of them (or none if unknown).
+        stop_reason: why sampling ended, as the server says it.
+        version: weight version (update step) of the policy that sampled it.
+        seconds: wall-clock time of the sampling.
+    """
+
+    text: str
+    prompt_ids: list[int] = field(default_factory=list)
+    response_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    stop_reason: str | None = None
+    version: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Turn:
+    """One act of an episode with its action, its identity and its rewards: what becomes a row.
+
+    Attributes:
+        uid, session, index: identity of the row: task instance, episode of that task, place in the episode.
+        policy: the policy that acted.
+        node, parent: where the turn sits in a sampled tree; None without a tree.
+        rewards: reward component -> value.
+    """
+
+    uid: str
+    session: int
+    index: int
+    agent: str
+    policy: str
+    slot: str
+    turn: int
+    node: str | None
+    parent: str | None
+    observation: Observation
+    action: Action
+    rewards: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        act: Act,
+        action: Action,
+        uid: str,
+        session: int,
+        policy: str,
+        node: str | None = None,
+        parent: str | None = None,
+    ) -> Turn:
+        """The turn that `act` and `action` make, without rewards as yet."""
+        return cls(
+            uid, session, act.index, act.agent, policy, act.slot, act.turn, node, parent, act.observation, action
+        )
+
+
+@dataclass(slots=True)
+class Episode:
+    """All turns of one run of a workflow on one task.
+
+    Attributes:
+        turns: in index order.
+        answer: what the workflow returned.
+        success: whether the task set counts the answer as a solution.
+        journal: replays the episode.
+        seconds: wall-clock time from its start to its score.
+    """
+
+    uid: str
+    session: int
+    task: Task
+    turns: list[Turn]
+    answer: Any
+    success: bool
+    journal: Journal
+    seconds: float = 0.0

@@ -1,0 +1,24 @@
+"""The one way a user's mistake is told: a sentence that names the thing and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MarlError(Exception):
+    """A mistake in config, data, plugin or model. The command line prints it and exits with 2; `--debug` adds the traceback."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A hint that ends the sentence about an unknown name: the nearest valid one, or all of them if none is near."""
+    options = sorted(set(valid))
+    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"valid: {', '.join(options)}" if options else "there are none"
+
+
+def unknown(kind: str, name: str, valid: Iterable[str]) -> MarlError:
+    """The error for a name that is not registered, e.g. `unknown("task", "plan-pth", [...])`."""
+    return MarlError(f"unknown {kind} '{name}': {nearest(str(name), valid)}")

@@ -1,0 +1,297 @@
+"""Tiny models by description: made on the spot, and kept in a cache under a name that holds a hash of their content.
+
+`ensure` makes one in this process, `ensure_all` makes several at once, each in a process of its own with one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from marl_verl import options
+from marl_verl.errors import MarlError
+
+Progress = Callable[[float], None]
+
+RECIPE = 1  # rises with any change of tokenizer, factory or warm-up that changes the weights
+SAMPLE = 64  # demonstrations that enter the content hash: a task that teaches something else gets other models
+
+
+class Teacher(Protocol):
+    """What a task set has for its tiny models."""
+
+    def vocabulary(self) -> list[str]:
+        """Every word of observations and answers."""
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs, a share `good` of them right."""
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A tiny model: the policy of `agents` on a task set, after a warm-up (`marl.policies.<name>.tiny` in config).
+
+    Attributes:
+        task: registered name of the task set that teaches.
+        agents: whose demonstrations to learn; several for a policy that they share.
+        task_options: options of the task set.
+        seed: of the first weights and of the demonstrations.
+        steps: warm-up updates.
+        good: share of right demonstrations, 0 to 1; the rest are careless.
+        batch_size: demonstrations an update.
+        learning_rate: highest of the warm-up.
+        hidden, layers, heads, kv_heads, head_dim, mlp: sizes, see `factory.Shape`.
+        context: longest prompt with answer, in tokens.
+    """
+
+    task: str
+    agents: Sequence[str]
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    steps: int = 200
+    good: float = 0.35
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    hidden: int = 64
+    layers: int = 2
+    heads: int = 2
+    kv_heads: int = 2
+    head_dim: int = 32
+    mlp: int = 128
+    context: int = 256
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "agents", list(self.agents))
+        object.__setattr__(self, "task_options", dict(self.task_options))
+        if not self.agents:
+            raise MarlError("a tiny model needs at least one agent to learn from")
+        if self.steps < 0 or self.batch_size < 1:
+            raise MarlError(f"a tiny model cannot warm up for {self.steps} steps of {self.batch_size}")
+        if not 0 <= self.good <= 1:
+            raise MarlError(f"the share of good demonstrations must be 0 to 1, got {self.good}")
+
+    def to_json(self) -> str:
+        """The description as one line, the same for equal ones."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> TinyModel:
+        """The inverse of `to_json`, with types checked."""
+        return options.build(cls, json.loads(text), "tiny")
+
+
+def default_cache() -> Path:
+    """`$MARL_VERL_CACHE`, or `~/.cache/marl-verl`."""
+    return Path(os.environ.get("MARL_VERL_CACHE") or Path.home() / ".cache" / "marl-verl")
+
+
+def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
+    """The folder of a model, made now if the cache lacks it; it loads with plain transformers and vLLM.
+
+    The folder appears whole or not at all: it is written under another name and then renamed.
+
+    Args:
+        spec: what to make.
+        cache_dir: default `default_cache()`.
+        progress: told the fraction done, 1.0 last.
+    """
+    folder = folder_of(spec, cache_dir)
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            _make(spec, unfinished, progress)
+            try:
+                unfinished.rename(folder)
+            except OSError:  # another process was faster: its model is the same
+                if not folder.exists():
+                    raise
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    if progress is not None:
+        progress(1.0)
+    return folder
+
+
+def ensure_all(
+    specs: Sequence[TinyModel], cache_dir: Path | None = None, progress: Progress | None = None
+) -> list[Path]:
+    """`ensure` for several models at once, each in a process of one thread; none is left when this returns or raises.
+
+    Args:
+        specs: what to make; equal ones are made once.
+        cache_dir: default `default_cache()`.
+        progress: told the fraction of all the work done, 1.0 last. Called from several threads, one at a time.
+
+    Raises:
+        MarlError: a description is wrong (an agent or task that does not exist, ...).
+        RuntimeError: a worker died; the message ends with what it wrote last.
+    """
+    cache = cache_dir or default_cache()
+    folders = [folder_of(spec, cache) for spec in specs]
+    missing = {folder: spec for folder, spec in zip(folders, specs, strict=True) if not folder.exists()}
+    total = sum(spec.steps + 1 for spec in missing.values())
+    done = dict.fromkeys(missing, 0.0)
+    lock = threading.Lock()
+
+    def report(folder: Path, fraction: float) -> None:
+        with lock:
+            done[folder] = fraction * (missing[folder].steps + 1)
+            if progress is not None:
+                progress(sum(done.values()) / total)
+
+    if missing:
+        workers = _Workers()
+        with ThreadPoolExecutor(max_workers=min(len(missing), os.cpu_count() or 1)) as pool:
+            try:
+                jobs = [pool.submit(_work, spec, cache, folder, report, workers) for folder, spec in missing.items()]
+                for job in as_completed(jobs):
+                    job.result()
+            finally:  # before the pool waits for its threads, which wait for the processes
+                pool.shutdown(wait=False, cancel_futures=True)
+                workers.stop()
+    if progress is not None:
+        progress(1.0)
+    return folders
+
+
+def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
+    """Where the cache has, or would have, the model. Its name ends with the hash of all that the weights depend on."""
+    teacher = _teacher(spec)
+    content = {
+        "recipe": RECIPE,
+        "spec": asdict(spec),
+        "vocabulary": teacher.vocabulary(),
+        "demonstrations": [teacher.demonstrations(agent, SAMPLE, spec.seed, spec.good) for agent in spec.agents],
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([spec.task, *spec.agents]))
+    return (cache_dir or default_cache()) / "tiny" / f"{name}-{digest}"
+
+
+def _teacher(spec: TinyModel) -> Teacher:
+    from marl_verl import plugins
+
+    task_set = plugins.load().get("tasks", spec.task)
+    for needed in ("vocabulary", "demonstrations"):
+        if not hasattr(task_set, needed):
+            raise MarlError(f"task '{spec.task}' has no {needed}() and so cannot warm up a tiny model")
+    return cast(Teacher, options.build(task_set, spec.task_options, "marl.task.options"))
+
+
+def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
+    """Make the model and write it with its tokenizer into `folder`."""
+    from marl_verl.models import factory, tokenizer, warmup  # torch: seconds, and not needed where the cache has it
+
+    teacher = _teacher(spec)
+    words = tokenizer.make_tokenizer(teacher.vocabulary(), spec.context)
+    shape = factory.Shape(spec.hidden, spec.layers, spec.heads, spec.kv_heads, spec.head_dim, spec.mlp, spec.context)
+    model = factory.make_model(shape, words, spec.seed)
+    count = spec.steps * spec.batch_size
+    crowds = [
+        teacher.demonstrations(agent, -(-count // len(spec.agents)), spec.seed, spec.good) for agent in spec.agents
+    ]
+    mixed = [pair for together in zip(*crowds, strict=True) for pair in together][:count]
+    warmup.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    (folder / "tiny.json").write_text(spec.to_json() + "\n")
+
+
+class _Workers:
+    """The processes at work. After `stop` none is alive and none can be started."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        """Start a process of one thread, in its own group: Ctrl-C reaches only the caller, who calls `stop`."""
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("the work was stopped")
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                process_group=0,
+            )
+            self._processes.append(process)
+            return process
+
+    def stop(self) -> None:
+        """End the processes: first politely, so that they remove what they have half written."""
+        with self._lock:
+            self._stopped = True
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _work(
+    spec: TinyModel,
+    cache_dir: Path,
+    folder: Path,
+    report: Callable[[Path, float], None],
+    workers: _Workers,
+) -> None:
+    """Make one model in a process of its own, and pass on the fractions that it prints."""
+    command = [sys.executable, "-m", "marl_verl.models.tiny", "--cache", str(cache_dir), spec.to_json()]
+    worker = workers.start(command)
+    said: list[str] = []
+    assert worker.stdout is not None
+    with worker.stdout:
+        for line in worker.stdout:
+            if line.startswith("fraction "):
+                report(folder, float(line.split()[1]))
+            else:
+                said.append(line.rstrip())
+    code = worker.wait()
+    if code == 2 and said:
+        raise MarlError(said[-1])
+    if code != 0:
+        raise RuntimeError(
+            f"making the tiny model of {', '.join(spec.agents)} failed ({code}): " + "\n".join(said[-20:])
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The worker: one description, one model; prints `fraction 0.25` lines. Ends when nobody reads them any more."""
+    parser = argparse.ArgumentParser(prog="python -m marl_verl.models.tiny", description=main.__doc__)
+    parser.add_argument("spec", help="TinyModel.to_json()")
+    parser.add_argument("--cache", type=Path, default=None, help="default: $MARL_VERL_CACHE or ~/.cache/marl-verl")
+    given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is removed
+    try:
+        ensure(TinyModel.from_json(given.spec), given.cache, lambda done: print(f"fraction {done:.4f}", flush=True))
+    except MarlError as error:
+        print(error, flush=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Options: the annotated attributes of a class are what a user may set in config, with types checked before work starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from marl_verl.errors import MarlError, nearest
+
+T = TypeVar("T")
+
+
+class Options:
+    """Base of everything a user configures by name: its annotated attributes become keyword options (a dataclass)."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclasses.dataclass(cls)
+
+
+def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
+    """Construct `cls` from config.
+
+    Args:
+        cls: a dataclass (every subclass of `Options` is one).
+        options: option name -> value, as read from config.
+        where: how the user wrote it, e.g. "marl.task.options"; it begins the error.
+
+    Raises:
+        MarlError: unknown option (nearest offered), wrong type, or a missing one.
+    """
+    given = dict(options or {})
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    for name, value in given.items():
+        if name not in fields:
+            raise MarlError(f"unknown key '{where}.{name}': {nearest(name, fields)}")
+        check_type(value, hints[name], f"{where}.{name}")
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in given:
+            raise MarlError(f"'{where}.{name}' is missing")
+    return cls(**given)
+
+
+def check_type(value: Any, hint: Any, where: str) -> None:
+    """Raise MarlError unless `value` has the type `hint` (plain classes, unions, literals; containers by their outer type)."""
+    if not _matches(value, hint):
+        shown = str(hint) if get_origin(hint) else getattr(hint, "__name__", str(hint))
+        raise MarlError(f"'{where}' must be {shown}, got {value!r}")
+
+
+def _matches(value: Any, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(_matches(value, part) for part in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if hint is None or hint is type(None):
+        return value is None
+    if hint is float:  # an int is a good float in YAML; a bool is neither
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    expected = origin or hint
+    if expected is tuple:
+        return isinstance(value, tuple | list)
+    return isinstance(value, expected) if isinstance(expected, type) else True

@@ -1,0 +1,26 @@
+"""When the CPU platform is on: in processes of a marl-verl run, on a machine without an accelerator. Nowhere else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+RUN_VARIABLE = "MARL_VERL_RUN"
+"""Set by the trainer for itself and its Ray workers; whoever uses verl without us never has it."""
+
+_ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/davinci_manager")
+
+
+def in_run() -> bool:
+    """Whether this process belongs to a marl-verl run."""
+    return bool(os.environ.get(RUN_VARIABLE))
+
+
+def has_accelerator() -> bool:
+    """Whether the machine has one. Looks at device files, so that asking imports no torch."""
+    return any(Path(device).exists() for device in _ACCELERATORS)
+
+
+def cpu_run() -> bool:
+    """Whether the CPU platform applies to this process."""
+    return in_run() and not has_accelerator()

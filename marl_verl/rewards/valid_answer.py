@@ -1,0 +1,15 @@
+"""Role reward `valid-answer`: did the agent say something, and end it by itself?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from marl_verl.episode.turn import Episode, Turn
+    from marl_verl.tasks.base import Task
+
+
+def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:
+    """r = 1 if the action has text and was not cut off at the length limit, else 0."""
+    said_something = bool(turn.action.text.strip())
+    return float(said_something and turn.action.stop_reason != "length")

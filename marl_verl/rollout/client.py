@@ -1,0 +1,118 @@
+"""How an act reaches its agent's policy: text to tokens once, tokens in and tokens out, a seed in every request."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+
+from marl_verl.episode import Action, Message
+from marl_verl.errors import MarlError
+
+
+class ObservationTooLong(MarlError):
+    """An observation that does not fit the policy's prompt limit. The episode fails, nothing is cut off unseen."""
+
+
+class DirectClient(LLMServerClient):
+    """verl's client for a policy with one server: straight to it, without the process of a load balancer."""
+
+    def __init__(self, config: DictConfig, address: str, server: Any) -> None:
+        super().__init__(config=config)
+        self._only = (address, server)
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        return self._only
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        return None
+
+
+class PolicyServerManager(LLMServerManager):
+    """verl's server manager, whose client goes straight to the server where there is only one."""
+
+    async def _init_global_load_balancer(self) -> None:
+        self.global_load_balancer = None
+        if len(self.server_handles) > 1:
+            await super()._init_global_load_balancer()
+
+    def get_client(self, client_cls: Any = None, **kwargs: Any) -> LLMServerClient:
+        if self.global_load_balancer is None:
+            return DirectClient(self.config, self.server_addresses[0], self.server_handles[0])
+        return super().get_client(client_cls, **kwargs)
+
+
+def request_seed(*identity: Any) -> int:
+    """A request's seed in [0, 2^31) from (run seed, step, task, session, agent, slot, candidate): the same for the same run."""
+    digest = hashlib.blake2b(json.dumps(identity, default=str).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % 2**31
+
+
+class PolicyClient:
+    """One policy as the rollout worker sees it: its tokenizer, its limits, its servers.
+
+    Args:
+        name: the policy.
+        config: its full `actor_rollout_ref`.
+        client: verl's client for its servers.
+    """
+
+    def __init__(self, name: str, config: DictConfig, client: LLMServerClient, template_options: Mapping[str, Any]) -> None:
+        from verl.utils import hf_tokenizer
+
+        self.name = name
+        self.client = client
+        self.prompt_length = int(config.rollout.prompt_length)
+        self.response_length = int(config.rollout.response_length)
+        self.tokenizer = hf_tokenizer(
+            config.model.tokenizer_path or config.model.path, trust_remote_code=config.model.trust_remote_code
+        )
+        if not self.tokenizer.chat_template:
+            raise MarlError(f"the tokenizer of policy '{name}' ({config.model.path}) has no chat template")
+        self._template_options = dict(template_options)
+        self._encode = functools.lru_cache(maxsize=4096)(self._encode_uncached)
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation with the generation prompt.
+
+        Raises:
+            ObservationTooLong: more than `rollout.prompt_length` tokens.
+        """
+        ids = self._encode(tuple((message["role"], message["content"]) for message in messages))
+        if len(ids) > self.prompt_length:
+            raise ObservationTooLong(
+                f"observation of {len(ids)} tokens is longer than data.max_prompt_length={self.prompt_length}"
+            )
+        return list(ids)
+
+    def _encode_uncached(self, messages: tuple[tuple[str, str], ...]) -> list[int]:
+        conversation = [{"role": role, "content": content} for role, content in messages]
+        ids: list[int] = self.tokenizer.apply_chat_template(
+            conversation, add_generation_prompt=True, tokenize=True, return_dict=False, **self._template_options
+        )
+        return ids
+
+    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], request_id: str) -> Action:
+        """Sample one action. `sampling` goes to vLLM as it is, with `max_tokens` filled in."""
+        begun = time.monotonic()
+        limit = sampling.get("max_tokens") or self.response_length
+        output = await self.client.generate(
+            request_id, prompt_ids=prompt_ids, sampling_params={**sampling, "max_tokens": min(limit, self.response_length)}
+        )
+        ids = [int(token) for token in output.token_ids]
+        stopped = bool(ids) and ids[-1] == self.tokenizer.eos_token_id
+        return Action(
+            text=self.tokenizer.decode(ids, skip_special_tokens=True),
+            prompt_ids=prompt_ids,
+            response_ids=ids,
+            log_probs=list(output.log_probs or []),
+            stop_reason="stop" if stopped else "length",
+            version=output.extra_fields.get("global_steps"),
+            seconds=time.monotonic() - begun,
+        )

@@ -1,0 +1,76 @@
+"""A turn as a training row: token ids as they were sampled, identity and reward components in the row's tag."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from marl_verl.episode import Episode, Turn
+
+
+def row_key(uid: str, session: int, index: int) -> str:
+    """verl's key of a row in TransferQueue. A uid holds no `_`."""
+    return f"{uid}_{session}_{index}"
+
+
+def row_tag(turn: Turn, step: int) -> dict[str, Any]:
+    """Who acted, where the turn sits, and what it earned: all that an advantage needs, without fetching a token."""
+    prompt, response = len(turn.action.prompt_ids), len(turn.action.response_ids)
+    version = turn.action.version if turn.action.version is not None else step - 1
+    return {
+        "status": "success",
+        "prompt_len": prompt,
+        "response_len": response,
+        "seq_len": prompt + response,
+        "global_steps": step,
+        "min_global_steps": version,
+        "max_global_steps": version,
+        "uid": turn.uid,
+        "session": turn.session,
+        "index": turn.index,
+        "turn": turn.turn,
+        "agent": turn.agent,
+        "policy": turn.policy,
+        "node": turn.node,
+        "parent": turn.parent,
+        "rewards": dict(turn.rewards),
+        "length": response,
+    }
+
+
+_IDENTITY = ("uid", "session", "index", "turn", "agent", "policy", "node", "parent", "rewards", "length")
+
+
+def identity(tag: dict[str, Any]) -> dict[str, Any]:
+    """The part of a row's tag that the row table takes."""
+    return {name: tag[name] for name in _IDENTITY}
+
+
+def row_fields(turn: Turn) -> dict[str, Any]:
+    """The tensors of a row: prompt (P), response (R) and what verl's workers read, each of its own length."""
+    prompts = torch.tensor(turn.action.prompt_ids, dtype=torch.int64)
+    responses = torch.tensor(turn.action.response_ids, dtype=torch.int64)
+    mask = torch.ones_like(responses)
+    scores = torch.zeros(len(responses), dtype=torch.float32)
+    scores[-1] = sum(turn.rewards.values())
+    return {
+        "uid": turn.uid,
+        "prompts": prompts,
+        "responses": responses,
+        "input_ids": torch.cat([prompts, responses]),
+        "position_ids": torch.arange(len(prompts) + len(responses), dtype=torch.int64),
+        "response_mask": mask,
+        "loss_mask": mask,
+        "rollout_log_probs": torch.tensor(turn.action.log_probs, dtype=torch.float32),
+        "rm_scores": scores,
+        "multi_modal_inputs": {},
+        "num_turns": turn.turn + 1,
+    }
+
+
+def episode_rows(episode: Episode, step: int) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(key, fields, tag) of every turn of an episode."""
+    return [
+        (row_key(turn.uid, turn.session, turn.index), row_fields(turn), row_tag(turn, step)) for turn in episode.turns
+    ]

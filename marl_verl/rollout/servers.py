@@ -1,0 +1,43 @@
+"""A vLLM server group per policy: verl names servers and weight-sync sockets per job, here each policy has its own.
+
+Touches verl: `RolloutReplicaRegistry`, `workers.rollout.base._ROLLOUT_REGISTRY`, `vLLMReplica` and `ServerAdapter`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+POLICIES_VARIABLE = "MARL_VERL_POLICIES"
+"""JSON list of policy names, in the environment of every process of a run: the n-th has its own range of replica ranks."""
+
+RANKS_A_POLICY = 1000
+
+
+def rollout_name(policy: str) -> str:
+    """The name under which verl knows the servers of a policy (`actor_rollout_ref.rollout.name`)."""
+    return f"vllm-{policy}"
+
+
+def first_replica_rank(name: str) -> int:
+    """Where a policy's range of replica ranks begins: the weight-sync socket is named by job and replica rank only."""
+    names = [rollout_name(policy) for policy in json.loads(os.environ[POLICIES_VARIABLE])]
+    return names.index(name) * RANKS_A_POLICY
+
+
+def register_policy_servers() -> None:
+    """Tell verl the rollout name of every policy of this run, in this process."""
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    for policy in json.loads(os.environ.get(POLICIES_VARIABLE, "[]")):
+        name = rollout_name(policy)
+        RolloutReplicaRegistry.register(name, _load_replica)
+        _ROLLOUT_REGISTRY[(name, "async")] = "marl_verl.rollout.vllm_servers.PolicyServerAdapter"
+
+
+def _load_replica() -> Any:
+    from marl_verl.rollout.vllm_servers import PolicyReplica
+
+    return PolicyReplica

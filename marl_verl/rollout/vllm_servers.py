@@ -1,0 +1,36 @@
+"""Both ends of a policy's server group, with names and replica ranks of the policy's own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from verl.workers.rollout.replica import RolloutMode
+from verl.workers.rollout.vllm_rollout import ServerAdapter
+from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
+
+from marl_verl.rollout.servers import first_replica_rank
+
+
+class PolicyReplica(vLLMReplica):
+    """The driver's end: launches the server actors of one replica of one policy."""
+
+    async def init_hybrid(self, worker_group: Any) -> None:
+        """As verl's, but the replica's workers are counted from the policy's first replica rank."""
+        self.rollout_mode = RolloutMode.HYBRID
+        local = self.replica_rank - first_replica_rank(self.config.name)
+        self.workers = worker_group.workers[self.world_size * local : self.world_size * (local + 1)]
+        await self.launch_servers()
+
+    def _get_server_name_prefix(self) -> str:
+        return f"{self.config.name}_"
+
+
+class PolicyServerAdapter(ServerAdapter):
+    """The training worker's end: finds the server of its policy by name and sends it weights."""
+
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
+        if replica_rank == -1:
+            size = config.tensor_model_parallel_size * config.data_parallel_size * config.pipeline_model_parallel_size
+            replica_rank = first_replica_rank(config.name) + int(os.environ["RANK"]) // size
+        super().__init__(config, model_config, device_mesh, replica_rank=replica_rank)

@@ -1,0 +1,74 @@
+"""A square grid with walls: cells named by letter and number, shortest walks, and what a walk comes to."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Sequence
+
+# Up, down, left, right in (letter, number). Among equally short walks the one that takes the earlier entry is `walk`'s.
+STEPS = ((0, 1), (0, -1), (1, 0), (-1, 0))
+
+
+@functools.cache
+def cells(size: int) -> tuple[str, ...]:
+    """The names of the cells of a `size` x `size` grid, row by row: "a1", "a2", ..., "b1", ... (one word each)."""
+    return tuple(f"{chr(ord('a') + row)}{column + 1}" for row in range(size) for column in range(size))
+
+
+@functools.cache
+def neighbours(size: int) -> dict[str, tuple[str, ...]]:
+    """Cell -> the cells one step away, in the order of `STEPS`."""
+    named = {divmod(number, size): cell for number, cell in enumerate(cells(size))}
+    return {
+        cell: tuple(named[row + down, column + right] for down, right in STEPS if (row + down, column + right) in named)
+        for (row, column), cell in named.items()
+    }
+
+
+@functools.cache
+def distances(size: int, walls: frozenset[str], goal: str) -> dict[str, int]:
+    """Cell -> number of steps of the shortest walk to `goal` around the walls; absent where there is none."""
+    found = {goal: 0}
+    queue = deque([goal])
+    while queue:
+        cell = queue.popleft()
+        for near in neighbours(size)[cell]:
+            if near not in walls and near not in found:
+                found[near] = found[cell] + 1
+                queue.append(near)
+    return found
+
+
+def walk(size: int, walls: frozenset[str], start: str, goal: str) -> list[str]:
+    """A shortest walk from `start` to a goal that can be reached: the cells entered, the last one being the goal."""
+    left = distances(size, walls, goal)
+    path: list[str] = []
+    cell = start
+    while cell != goal:
+        cell = next(near for near in neighbours(size)[cell] if left.get(near, left[cell]) < left[cell])
+        path.append(cell)
+    return path
+
+
+def straight(size: int, start: str, goal: str) -> list[str]:
+    """The walk along the one axis on which `goal` is farther away, walls or not, until level with it."""
+    row, column = divmod(cells(size).index(start), size)
+    goal_row, goal_column = divmod(cells(size).index(goal), size)
+    if abs(goal_row - row) > abs(goal_column - column):
+        step = 1 if goal_row > row else -1
+        return [cells(size)[at * size + column] for at in range(row + step, goal_row + step, step)]
+    step = 1 if goal_column > column else -1
+    return [cells(size)[row * size + at] for at in range(column + step, goal_column + step, step)]
+
+
+def legal(size: int, walls: frozenset[str], start: str, path: Sequence[str]) -> list[str]:
+    """The part of `path` that can be walked from `start`: up to the first word that is no free neighbouring cell."""
+    walked: list[str] = []
+    cell = start
+    for near in path:
+        if near in walls or near not in neighbours(size)[cell]:
+            break
+        walked.append(near)
+        cell = near
+    return walked

@@ -1,0 +1,120 @@
+"""Inventory: one agent holds a list, the other is asked for one entry of it. A shorter task than Plan-Path, for tests.
+
+The holder sees digits in order and sends as many; the asker sees an index and the message, and answers one digit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+from marl_verl.episode import Workflow
+from marl_verl.errors import MarlError, unknown
+from marl_verl.tasks.base import Split, Task, TaskSet
+
+HOLDER, ASKER = "holder", "asker"
+DIGITS = tuple("0123456789")
+NOTHING = "none"  # what the asker reads when the holder did not send as many digits as it holds
+HELD_OUT = 10  # one list in ten
+
+
+class Inventory(TaskSet):
+    """Tasks on random lists of digits.
+
+    Options:
+        length: digits in a list (2 to 9).
+    """
+
+    length: int = 4
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.length <= 9:
+            raise MarlError(f"inventory: length must be 2 to 9, got {self.length}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. A list of digits is in one split only, whatever the seed.
+
+        Raises:
+            MarlError: the split has not that many (short lists).
+        """
+        rng = random.Random(f"inventory {split} {seed}")
+        tasks: dict[str, Task] = {}
+        misses = 0
+        while len(tasks) < count:
+            task = self._draw(rng, split)
+            if task is None or task.id in tasks:
+                misses += 1
+                if misses > 10_000 + 100 * count:
+                    raise MarlError(f"inventory: found only {len(tasks)} of {count} different {split} tasks")
+                continue
+            tasks[task.id] = task
+        return list(tasks.values())
+
+    def score(self, task: Task, answer: Any) -> float:
+        """1 when the answer is the digit asked for, else 0.
+
+        Raises:
+            MarlError: the answer is no text.
+        """
+        if not isinstance(answer, str):
+            raise MarlError(f"inventory scores a digit as text, got {type(answer).__name__}")
+        return float(answer.strip() == task.data["digits"][task.data["index"] - 1])
+
+    def vocabulary(self) -> list[str]:
+        """Every word that an observation or an answer can hold."""
+        return [*DIGITS, "digits", "index", "message", NOTHING]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of a mixed crowd, on training lists only.
+
+        A share `good` is right. Of the others, the careless holder repeats the first digit, and the careless asker
+        answers the first digit of the message.
+        """
+        if agent not in (HOLDER, ASKER):
+            raise unknown("agent of inventory", agent, (HOLDER, ASKER))
+        rng = random.Random(f"inventory demonstrations {agent} {seed}")
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < count:
+            task = self._draw(rng, "train")
+            if task is None:
+                continue
+            digits, index = task.data["digits"], task.data["index"]
+            right = rng.random() < good
+            if agent == HOLDER:
+                pairs.append((holder_sees(task), " ".join(digits if right else digits[:1] * self.length)))
+            else:
+                pairs.append((asker_sees(task, " ".join(digits)), digits[index - 1] if right else digits[0]))
+        return pairs
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        """One random task, or None where the draw is no task of this split."""
+        digits = rng.choices(DIGITS, k=self.length)
+        index = rng.randint(1, self.length)
+        words = " ".join(digits)
+        held_out = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % HELD_OUT == 0
+        if held_out != (split == "test"):
+            return None
+        prompt = f"digits {words} index {index}"
+        return Task(id=f"inventory {prompt}", prompt=prompt, data={"digits": digits, "index": index})
+
+
+def holder_sees(task: Task) -> str:
+    """The holder's observation: the digits in order."""
+    return f"digits {' '.join(task.data['digits'])}"
+
+
+def asker_sees(task: Task, message: str) -> str:
+    """The asker's observation: which digit is wanted (from 1), and what the holder sent."""
+    return f"index {task.data['index']} message {message}"
+
+
+class HolderAsker(Workflow):
+    """The holder sends what it holds, the asker answers."""
+
+    async def run(self, task: Task, team: Any) -> str:
+        """The asker's answer."""
+        sent = (await team[HOLDER].act(holder_sees(task))).text.split()
+        whole = len(sent) == len(task.data["digits"]) and all(word in DIGITS for word in sent)
+        action = await team[ASKER].act(asker_sees(task, " ".join(sent) if whole else NOTHING))
+        return str(action.text)

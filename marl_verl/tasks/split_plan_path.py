@@ -1,0 +1,162 @@
+"""Split Plan-Path: one agent knows where to go, the other knows how to get there.
+
+The scout sees the goal and a landmark and sends the mover one cell. The mover sees its start, the walls and that cell,
+and writes the cells to walk; walking straight on is never enough. The team succeeds when the walk is legal and *stops*
+on the goal (without that rule answers grow until they cross it). Neither agent can succeed alone: the mover never sees
+the goal, the scout never sees the map.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+from marl_verl.episode import Workflow
+from marl_verl.errors import MarlError, unknown
+from marl_verl.tasks import grid
+from marl_verl.tasks.base import Split, Task, TaskSet
+
+SCOUT, MOVER = "scout", "mover"
+NOTHING = "none"  # what the mover reads when the scout did not send one cell
+HELD_OUT = 10  # one map in ten
+TRIES = 10_000  # random draws before a kind of map is held to be impossible
+
+
+class SplitPlanPath(TaskSet):
+    """Tasks on random maps.
+
+    Options:
+        size: side of the grid, in cells (2 to 9).
+        walls: number of wall cells.
+        reach: the most steps between start and goal (at least 2).
+    """
+
+    size: int = 4
+    walls: int = 2
+    reach: int = 4
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.size <= 9:
+            raise MarlError(f"split-plan-path: size must be 2 to 9, got {self.size}")
+        if not 0 <= self.walls <= self.size**2 - 3:
+            raise MarlError(f"split-plan-path: a {self.size}x{self.size} grid cannot hold {self.walls} walls")
+        if self.reach < 2:
+            raise MarlError(f"split-plan-path: reach must be at least 2, got {self.reach}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. A map (start, walls, goal) is in one split only, whatever the seed.
+
+        Raises:
+            MarlError: the split has not that many (small grids).
+        """
+        rng = random.Random(f"split-plan-path {split} {seed}")
+        tasks: dict[str, Task] = {}
+        repeats = 0
+        while len(tasks) < count:
+            task = self._next(rng, split)
+            repeats += task.id in tasks
+            if repeats > TRIES + count:
+                raise MarlError(f"split-plan-path: found only {len(tasks)} of {count} different {split} tasks")
+            tasks[task.id] = task
+        return list(tasks.values())
+
+    def score(self, task: Task, answer: Any) -> float:
+        """1 for a legal walk that stops on the goal, else 0. `answer`: the cells entered, separated by spaces.
+
+        Raises:
+            MarlError: the answer is no text.
+        """
+        if not isinstance(answer, str):
+            raise MarlError(f"split-plan-path scores a walk as text, got {type(answer).__name__}")
+        path = answer.split()
+        walls = frozenset(task.data["walls"])
+        arrived = bool(path) and path[-1] == task.data["goal"]
+        return float(arrived and grid.legal(self.size, walls, task.data["start"], path) == path)
+
+    def vocabulary(self) -> list[str]:
+        """Every word that an observation or an answer can hold."""
+        return [*grid.cells(self.size), "goal", "landmark", "start", "walls", "message", NOTHING]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of a mixed crowd, on training maps only.
+
+        A share `good` is right. Of the others, the careless scout names the landmark, and the careless mover walks
+        along one axis and ignores the walls. Uniform noise instead would leave the updates nothing to select.
+        """
+        if agent not in (SCOUT, MOVER):
+            raise unknown("agent of split-plan-path", agent, (SCOUT, MOVER))
+        rng = random.Random(f"split-plan-path demonstrations {agent} {seed}")
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < count:
+            task = self._next(rng, "train")
+            start, goal, landmark = (str(task.data[key]) for key in ("start", "goal", "landmark"))
+            right = rng.random() < good
+            if agent == SCOUT:
+                pairs.append((scout_sees(task), goal if right else landmark))
+            else:
+                walls = frozenset(task.data["walls"])
+                path = grid.walk(self.size, walls, start, goal) if right else grid.straight(self.size, start, goal)
+                pairs.append((mover_sees(task, start, goal), " ".join(path)))
+        return pairs
+
+    def _next(self, rng: random.Random, split: Split) -> Task:
+        """The next random task of the split."""
+        for _ in range(TRIES):
+            task = self._draw(rng, split)
+            if task is not None:
+                return task
+        raise MarlError(f"split-plan-path: no {split} task in {TRIES} random maps of this size, walls and reach")
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        """One random task, or None where the draw is no task of this split."""
+        start, goal, landmark, *walls = rng.sample(grid.cells(self.size), 3 + self.walls)
+        walls.sort()
+        left = grid.distances(self.size, frozenset(walls), start)
+        if left.get(goal, self.reach + 1) > self.reach or landmark not in left:
+            return None
+        ahead = grid.straight(self.size, start, goal)
+        if ahead[-1] == goal and grid.legal(self.size, frozenset(walls), start, ahead) == ahead:
+            return None  # too easy: a mover that only ever walks straight on would do, trained or not
+        board = f"{self.size} start {start} walls {' '.join(walls)} goal {goal}"
+        held_out = int.from_bytes(hashlib.sha256(board.encode()).digest()[:8], "big") % HELD_OUT == 0
+        if held_out != (split == "test"):
+            return None
+        data = {"size": self.size, "start": start, "walls": walls, "goal": goal, "landmark": landmark}
+        words = f"start {start} walls {' '.join(walls)} goal {goal} landmark {landmark}"
+        return Task(id=f"plan-path {board} landmark {landmark}", prompt=words, data=data)
+
+
+def scout_sees(task: Task) -> str:
+    """The scout's observation: where to go, and a landmark that does not matter."""
+    return f"goal {task.data['goal']} landmark {task.data['landmark']}"
+
+
+def mover_sees(task: Task, start: str, message: str) -> str:
+    """The mover's observation: where it stands, the walls, and the cell that the scout sent."""
+    return f"start {start} walls {' '.join(task.data['walls'])} message {message}"
+
+
+class ScoutMover(Workflow):
+    """The scout sends one cell, the mover walks; with more turns, the team tries again from where the walk stopped.
+
+    Options:
+        turns: the most times that both act.
+    """
+
+    turns: int = 1
+
+    async def run(self, task: Task, team: Any) -> str:
+        """The cells walked, separated by spaces."""
+        size, walls, goal = task.data["size"], frozenset(task.data["walls"]), task.data["goal"]
+        walked: list[str] = []
+        for turn in range(self.turns):
+            start = walked[-1] if walked else task.data["start"]
+            sent = (await team[SCOUT].act(scout_sees(task))).text.strip()
+            message = sent if sent in grid.cells(size) else NOTHING
+            path = (await team[MOVER].act(mover_sees(task, start, message))).text.split()
+            legal = grid.legal(size, walls, start, path)
+            if turn == self.turns - 1 or (legal == path and path and path[-1] == goal):
+                return " ".join([*walked, *path])
+            walked += legal
+        return " ".join(walked)

@@ -1,0 +1,128 @@
+"""A team as the user wrote it: agents, the policies they act with, and everything named in the `marl` section."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from marl_verl.errors import MarlError, unknown
+from marl_verl.options import build
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an agent's actions are drawn; `None` leaves verl's `rollout` value."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A role: its name, its instructions (the system message, none if empty), its policy, and its role reward."""
+
+    name: str
+    policy: str
+    instructions: str = ""
+    reward: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model with its own optimiser and servers.
+
+    Attributes:
+        frozen: it acts and is never updated.
+        tiny: options of a tiny model made on the spot; None with a `model.path`.
+        override: a partial `actor_rollout_ref`.
+    """
+
+    name: str
+    frozen: bool = False
+    tiny: dict[str, Any] | None = None
+    override: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A registered part with its options."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Team:
+    """The typed `marl` section."""
+
+    agents: dict[str, Agent]
+    policies: dict[str, Policy]
+    task: Named
+    workflow: Named
+    algorithm: Named
+
+    def agents_of(self, policy: str) -> list[str]:
+        """The agents that act with a policy."""
+        return [agent.name for agent in self.agents.values() if agent.policy == policy]
+
+
+def read_team(marl: Mapping[str, Any]) -> Team:
+    """The team of a composed `marl` section (plain containers).
+
+    Raises:
+        MarlError: an agent without a policy or with an unknown one, a policy nobody uses, an unknown key, a bad name.
+    """
+    policies = {name: _policy(str(name), values or {}) for name, values in (marl["policies"] or {}).items()}
+    agents = {name: _agent(str(name), values or {}, policies) for name, values in (marl["agents"] or {}).items()}
+    if not agents:
+        raise MarlError("'marl.agents' is empty: a team needs at least one agent, e.g. agents: {solver: {policy: base}}")
+    used = {agent.policy for agent in agents.values()}
+    for name in policies:
+        if name not in used:
+            raise MarlError(f"policy '{name}' is used by no agent: give it to one of {sorted(agents)} or remove it")
+    if all(policy.frozen for policy in policies.values()):
+        raise MarlError(f"all policies are frozen ({sorted(policies)}): nothing would be trained")
+    parts = {kind: _named(marl, kind) for kind in ("task", "workflow", "algorithm")}
+    return Team(agents, policies, parts["task"], parts["workflow"], parts["algorithm"])
+
+
+def _named(marl: Mapping[str, Any], kind: str) -> Named:
+    name = marl[kind].get("name")
+    if not name or name == "???":
+        raise MarlError(f"'marl.{kind}.name' is missing: `marl-verl plugins` lists the registered ones")
+    return Named(str(name), dict(marl[kind].get("options") or {}))
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise MarlError(f"{kind} name '{name}' must be letters, digits and '-', beginning with a letter")
+
+
+def _agent(name: str, values: Any, policies: Mapping[str, Policy]) -> Agent:
+    _check_name("agent", name)
+    if not isinstance(values, Mapping):
+        raise MarlError(f"'marl.agents.{name}' must be a mapping such as {{policy: {name}}}, got {values!r}")
+    given = dict(values)
+    sampling = build(Sampling, given.pop("sampling", None), f"marl.agents.{name}.sampling")
+    if "policy" not in given:
+        raise MarlError(f"agent '{name}' has no policy: 'marl.agents.{name}.policy' must name one of {sorted(policies)}")
+    agent = build(Agent, {"name": name, "sampling": sampling, **given}, f"marl.agents.{name}")
+    if agent.policy not in policies:
+        raise unknown(f"policy of agent '{name}',", agent.policy, policies)
+    return agent
+
+
+def _policy(name: str, values: Any) -> Policy:
+    _check_name("policy", name)
+    if not isinstance(values, Mapping):
+        raise MarlError(f"'marl.policies.{name}' must be a mapping such as {{model: {{path: ...}}}}, got {values!r}")
+    override = dict(values)
+    own = {key: override.pop(key) for key in ("frozen", "tiny") if key in override}
+    return build(Policy, {"name": name, "override": override, **own}, f"marl.policies.{name}")

@@ -1,0 +1,5 @@
+"""What plugin authors test with: teams without models."""
+
+from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, check_workflow, scripted_action, shown
+
+__all__ = ["ScriptedPolicy", "ScriptedRollouts", "check_workflow", "scripted_action", "shown"]

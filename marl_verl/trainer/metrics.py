@@ -1,0 +1,56 @@
+"""What a step tells about the team and each agent, under any sharing of policies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from marl_verl.advantage import Advantages, RowTable, agent_statistics
+
+if TYPE_CHECKING:
+    from marl_verl.rollout.worker import Report
+
+
+class Stopwatch:
+    """Seconds of each named part, added into `times`."""
+
+    def __init__(self, times: dict[str, float]) -> None:
+        self.times = times
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self.times[name] = self.times.get(name, 0.0) + time.monotonic() - begun
+
+
+def team_metrics(table: RowTable, result: Advantages, reports: list[Report]) -> dict[str, float]:
+    """Team success of the sampled episodes, failures, and for each agent its rewards, advantages, lengths and groups."""
+    successes = [success for report in reports for success in report.successes]
+    failures = [failure for report in reports for failure in report.failures]
+    values: dict[str, float] = {
+        "train/success": float(np.mean(successes)) if successes else 0.0,
+        "train/episodes": float(len(successes)),
+        "train/failed_episodes": float(len(failures)),
+    }
+    for reason in sorted({failure.reason for failure in failures}):
+        values[f"train/failed/{reason}"] = float(sum(failure.reason == reason for failure in failures))
+    for agent, statistics in agent_statistics(table, result).items():
+        values.update({f"agent/{agent}/{name}": float(value) for name, value in asdict(statistics).items()})
+        values.update({f"agent/{agent}/{name}": value for name, value in _agent(table, agent).items()})
+    return values
+
+
+def _agent(table: RowTable, agent: str) -> dict[str, float]:
+    rows = (table.agent.codes == table.agent.names.index(agent)) & ~table.padding
+    values = {"response_length": float(table.length[rows].mean())}
+    for name, column in table.rewards.items():
+        has = rows & table.present[name]
+        if has.any():
+            values[f"reward/{name}"] = float(column[has].mean())
+    return values

@@ -1,0 +1,212 @@
+"""One policy at work: its training workers, its inference servers, and the weight sync between them.
+
+Composed of verl's `RayWorkerGroup`, `ActorRolloutRefWorker`, `LLMServerManager` and `CheckpointEngineManager`, one set per
+policy, so that policies start, update and sync at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+import transfer_queue as tq
+from omegaconf import DictConfig
+from transfer_queue import KVBatchMeta
+from verl.checkpoint_engine import CheckpointEngineManager
+from verl.single_controller.ray import (
+    RayClassWithInitArgs,
+    RayResourcePool,
+    RayWorkerGroup,
+    create_colocated_worker_cls,
+)
+from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.metric import reduce_metrics
+from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
+from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.utils.padding import response_from_nested
+
+from marl_verl.rollout.client import PolicyServerManager
+from marl_verl.rollout.servers import first_replica_rank
+from marl_verl.team import Policy
+
+logger = logging.getLogger(__name__)
+
+ROLE = "actor_rollout"
+ROLE_WITH_REFERENCE = "actor_rollout_ref"
+
+
+class PolicyRuntime:
+    """A policy's processes and what can be done with them.
+
+    Args:
+        policy: name and whether it is frozen.
+        config: the whole config, with this policy's `actor_rollout_ref`.
+        eos_token_id: fills padding rows.
+    """
+
+    def __init__(self, policy: Policy, config: DictConfig) -> None:
+        self.policy = policy
+        self.name = policy.name
+        self.config = config
+        self._arr = config.actor_rollout_ref
+        self._bypass = bool(config.algorithm.rollout_correction.get("bypass_mode", False))
+        self._reference = bool(self._arr.actor.use_kl_loss)
+        self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
+        self.seconds: dict[str, float] = {}
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start training workers and servers; the servers load their code while the workers build the model."""
+        role = ROLE_WITH_REFERENCE if self._reference and not self._lora else ROLE
+        nodes = [int(self.config.trainer.n_gpus_per_node)] * int(self.config.trainer.nnodes)
+        # three processes share a slot: training worker, server, and what a server starts
+        pool = RayResourcePool(process_on_nodes=nodes, use_gpu=True, max_colocate_count=3, name_prefix=f"pool-{self.name}")
+        worker = RayClassWithInitArgs(
+            cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
+        )
+        group = RayWorkerGroup(
+            resource_pool=pool,
+            ray_cls_with_init=create_colocated_worker_cls(class_dict={role: worker}),
+            device_name=self.config.trainer.device,
+        )
+        self.workers = group.spawn(prefix_set={role})[role]
+        with ThreadPoolExecutor(max_workers=1) as threads:
+            manager = PolicyServerManager(
+                config=self.config, worker_group=self.workers, start_rank=first_replica_rank(self._arr.rollout.name)
+            )
+            servers = threads.submit(self._start_servers, manager)
+            _wait_until_launched(manager, servers)
+            self._timed("model", self.workers.init_model)
+            servers.result()
+        self.servers = manager
+        engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
+        engine.backend = "naive"
+        self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=manager.get_replicas())
+        self.sync.sleep_replicas()
+
+    def _start_servers(self, manager: PolicyServerManager) -> None:
+        import asyncio
+
+        async def start() -> None:
+            await manager._initialize_llm_servers()
+            await manager._init_global_load_balancer()
+
+        self._timed("server", lambda: asyncio.run(start()))
+
+    def _timed(self, name: str, call: Any) -> Any:
+        begun = time.monotonic()
+        result = call()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begun
+        return result
+
+    # -- a step --------------------------------------------------------------------------------------------------
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Ranks that each take a part of the rows."""
+        info = self.workers._dispatch_info
+        if "actor" not in info:
+            info["actor"] = self.workers._query_dispatch_info("actor")
+        return int(max(info["actor"])) + 1
+
+    def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
+        """One pass over this policy's rows, whose advantages are in TransferQueue already.
+
+        Args:
+            batch: the policy's rows in key order.
+            updates: optimiser steps an epoch takes over the batch (mini-batches).
+
+        Returns:
+            The batch with the padding rows it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...).
+        """
+        rows = len(batch)
+        batch = self._padded(batch, updates)
+        self._balance(batch, updates)
+        if self._bypass:
+            _copy_field(batch, "rollout_log_probs", "old_log_probs")
+        else:
+            self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob)
+        if self._reference:
+            call = self.workers.compute_log_prob if self._lora else self.workers.compute_ref_log_prob
+            self._log_probs(batch, "ref_log_prob", call, no_lora_adapter=self._lora)
+        actor = self._arr.actor
+        batch.extra_info.update(
+            calculate_entropy=True,
+            distillation_use_topk=False,
+            distillation_only=False,
+            # the mean over rows counts real rows: padding has no response tokens and must not dilute it
+            global_batch_size=rows / updates,
+            mini_batch_size=len(batch) // updates,
+            epochs=actor.ppo_epochs,
+            seed=actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": actor.shuffle},
+            temperature=self._arr.rollout.temperature,
+        )
+        output = self.workers.update_actor(batch)
+        metrics = reduce_metrics(dict(output["metrics"]))
+        return batch, {name.removeprefix("actor/"): float(value) for name, value in metrics.items()}
+
+    def _padded(self, batch: KVBatchMeta, updates: int) -> KVBatchMeta:
+        from math import lcm
+
+        multiple = lcm(self.data_parallel_size, updates * self.data_parallel_size)
+        return upsample_batch_to_divisible_size(batch, multiple, eos_token_id=0)
+
+    def _balance(self, batch: KVBatchMeta, updates: int) -> None:
+        """Give every rank about as many tokens. With one rank the key order stays, which keeps runs repeatable."""
+        ranks = self.data_parallel_size
+        if ranks == 1:
+            return
+        lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
+        parts = get_seqlen_balanced_partitions(calculate_workload(lengths), k_partitions=ranks, equal_size=True)
+        batch.reorder([index for part in parts for index in part])
+
+    def _log_probs(self, batch: KVBatchMeta, field: str, call: Any, no_lora_adapter: bool = False) -> None:
+        batch.extra_info.update(
+            calculate_entropy=False, compute_loss=False, temperature=self._arr.rollout.temperature
+        )
+        if no_lora_adapter:
+            batch.extra_info["no_lora_adapter"] = True
+        call(batch)
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=["log_probs", "response_mask"]
+        )
+        data[field] = response_from_nested(data.pop("log_probs"), data["response_mask"])
+        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data.select(field))
+
+    def sync_weights(self, step: int) -> None:
+        """Send the trained weights to the servers, which drop what they cached under the old ones."""
+        self.sync.update_weights(step)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write model, optimiser, schedule and a Hugging Face folder below `folder`."""
+        self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
+
+
+def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
+    """Until the server actors exist: they ask the training workers where they run, which must come before `init_model`."""
+    while not servers.done():
+        replicas = getattr(manager, "rollout_replicas", [])
+        if replicas and all(replica.servers for replica in replicas):
+            return
+        time.sleep(0.02)
+    servers.result()
+
+
+def _copy_field(batch: KVBatchMeta, source: str, target: str) -> None:
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[source])
+    data[target] = data.pop(source)
+    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data)

@@ -1,0 +1,98 @@
+"""The end of a run as numbers: summary.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import safe_open
+
+from marl_verl.trainer import checkpoint
+
+if TYPE_CHECKING:
+    from marl_verl.trainer.team_trainer import TeamTrainer
+
+
+def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's 95 % confidence interval of a share, (low, high) in [0, 1]; (0, 1) without tasks.
+
+    (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)    (Wilson 1927)
+    """
+    if tasks == 0:
+        return 0.0, 1.0
+    share = successes / tasks
+    middle = share + z * z / (2 * tasks)
+    spread = z * math.sqrt(share * (1 - share) / tasks + z * z / (4 * tasks * tasks))
+    scale = 1 + z * z / tasks
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def weight_change(before: Path, after: Path) -> tuple[int, float]:
+    """(parameters, ||after - before|| / ||before||) of two Hugging Face folders."""
+    old, new = _tensors(before), _tensors(after)
+    shared = sorted(set(old) & set(new))
+    parameters = sum(old[name].numel() for name in old)
+    change = sum(float((new[name].double() - old[name].double()).pow(2).sum()) for name in shared)
+    size = sum(float(old[name].double().pow(2).sum()) for name in shared)
+    return parameters, math.sqrt(change / size) if size else 0.0
+
+
+def _tensors(folder: Path) -> dict[str, Any]:
+    tensors = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            tensors.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a mapping
+    return tensors
+
+
+def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
+    """Write summary.json to the run directory and return what is in it."""
+    folder = trainer.run_dir.folder
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "train/success" in line]
+    validations = [line for line in lines if "validation/success" in line]
+    first, last = validations[0], validations[-1]
+    tasks = len(trainer.val_dataset)
+    durations = [line["seconds/step"] for line in steps]
+    saved = checkpoint.complete(trainer.run_dir.checkpoints)
+    policies = {}
+    for name, runtime in trainer.policies.items():
+        model = Path(runtime.config.actor_rollout_ref.model.path)
+        trained = saved[-1] / "policies" / name / "huggingface" if saved and not runtime.policy.frozen else model
+        parameters, change = weight_change(model, trained)
+        policies[name] = {"parameters": parameters, "weight_change": change, "frozen": runtime.policy.frozen}
+    timing = json.loads((folder / "timing.json").read_text()) if (folder / "timing.json").is_file() else {}
+    now = time.time()
+    summary = {
+        "success_before": first["validation/success"],
+        "success_after": last["validation/success"],
+        "success_before_interval": wilson(first["validation/success"] * tasks, tasks),
+        "success_after_interval": wilson(last["validation/success"] * tasks, tasks),
+        "success_before_sampled": first["validation/success_sampled"],
+        "success_after_sampled": last["validation/success_sampled"],
+        "eval_tasks": tasks,
+        "steps": int(steps[-1]["step"]) if steps else 0,
+        "seconds_total": now - timing["begun"] if "begun" in timing else None,
+        "seconds_to_first_step": timing.get("seconds_to_first_step"),
+        "seconds_per_step": sorted(durations)[len(durations) // 2] if durations else None,
+        "seconds": timing.get("phases", {}),
+        "policies": policies,
+        "agents": _agents(steps[-1] if steps else {}, last),
+        "checkpoint": str(saved[-1].relative_to(folder)) if saved else None,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1, default=float) + "\n")
+    return summary
+
+
+def _agents(step: dict[str, Any], validation: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Agent -> its final metrics, of the last training step and the last validation."""
+    agents: dict[str, dict[str, float]] = {}
+    for source, prefix, mark in ((step, "agent/", ""), (validation, "validation/agent/", "validation/")):
+        for name, value in source.items():
+            if name.startswith(prefix):
+                agent, metric = name.removeprefix(prefix).split("/", 1)
+                agents.setdefault(agent, {})[mark + metric] = value
+    return agents

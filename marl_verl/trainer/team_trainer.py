@@ -1,0 +1,237 @@
+"""The team's training loop: verl's `PPOTrainer`, with a runtime for each policy and one advantage over the whole team.
+
+Touches verl: the methods of `PPOTrainer` overridden below, and its `fit`, which calls them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf, open_dict
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.utils import tensordict_utils as tu
+
+from marl_verl import plugins
+from marl_verl.advantage import Algorithm, RowTable
+from marl_verl.errors import MarlError
+from marl_verl.rollout.rows import identity
+from marl_verl.rollout.worker import Report
+from marl_verl.team import read_team
+from marl_verl.trainer import checkpoint, metrics as team_metrics
+from marl_verl.trainer.policy_runtime import PolicyRuntime
+from marl_verl.trainer.replay_buffer import TeamReplayBuffer
+from marl_verl.trainer.run_dir import RunDir, emit
+from marl_verl.trainer.validation import Validation, validate
+
+logger = logging.getLogger(__name__)
+
+
+@register_trainer("team")
+class TeamTrainer(PPOTrainer):
+    """Synchronous: sample with all policies, one advantage over all rows, update every policy at the same time."""
+
+    def __init__(self, config: Any) -> None:
+        marl = OmegaConf.to_container(config.marl, resolve=True)
+        self.team = read_team(marl)
+        self.run_dir = RunDir(Path(marl["run"]["folder"]))
+        self.known = plugins.load()
+        named = self.team.algorithm
+        self.algorithm: Algorithm = self.known.get("algorithms", named.name).with_options(named.options)
+        self.reports: list[Report] = []
+        self.validations: list[Validation] = []
+        super().__init__(config)
+        # verl takes any other name than "sync" for an asynchronous mode
+        self.trainer_mode = "sync"
+        self.updates = max(1, config.data.train_batch_size // config.actor_rollout_ref.actor.ppo_mini_batch_size)
+
+    def _build_replay_buffer(self) -> TeamReplayBuffer:
+        sampler = self.config.trainer.v1.sampler
+        return TeamReplayBuffer(
+            wait=self._wait_for_tasks,
+            trainer_mode="sync",
+            trainer_config=self.config.trainer.v1.sync,
+            max_off_policy_threshold=sampler.max_off_policy_threshold,
+            max_off_policy_strategy=sampler.max_off_policy_strategy,
+            sampler_kwargs=sampler.sampler_kwargs,
+        )
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def _setup(self) -> None:
+        self.trainer_mode = "sync"
+        self._init_tokenizer()
+        self._init_dataloader()
+        self._init_dump_executor()
+        self.reward_loop_manager = None
+        self.teacher_model_manager = None
+        self.policies = {name: PolicyRuntime(policy, self._config_of(name)) for name, policy in self.team.policies.items()}
+        emit("phase", name="starting policies", policies=list(self.policies))
+        self._each_policy(lambda runtime: runtime.start())
+        emit("started", seconds={name: runtime.seconds for name, runtime in self.policies.items()})
+        self._load_checkpoint()
+
+    def _config_of(self, policy: str) -> Any:
+        config = OmegaConf.create(OmegaConf.to_container(self.config))
+        with open_dict(config):
+            config.actor_rollout_ref = config.policies[policy]
+            del config["policies"]
+        return config
+
+    def _each_policy(self, call: Any, only_trained: bool = False) -> dict[str, Any]:
+        """Call something on every policy at the same time, and wait for all; the first error is raised."""
+        chosen = {name: runtime for name, runtime in self.policies.items() if not (only_trained and runtime.policy.frozen)}
+        with ThreadPoolExecutor(max_workers=max(1, len(chosen))) as threads:
+            futures = {name: threads.submit(call, runtime) for name, runtime in chosen.items()}
+            return {name: future.result() for name, future in futures.items()}
+
+    def on_init_end(self) -> None:
+        self._each_policy(lambda runtime: runtime.sync_weights(self.global_steps))
+
+    def get_llm_client(self) -> Any:
+        """verl's client for the servers of each policy, by name."""
+        return {name: runtime.servers.get_client() for name, runtime in self.policies.items()}
+
+    def get_teacher_client(self) -> None:
+        return None
+
+    def get_reward_handles(self) -> None:
+        """None: tasks and role rewards score episodes where they are sampled, there is no reward loop."""
+        return None
+
+    # -- a step --------------------------------------------------------------------------------------------------
+
+    def _fetch_one_gen_batch(self) -> TensorDict:
+        """verl's, with uids that are the same in every run of the same config."""
+        batch = super()._fetch_one_gen_batch()
+        uids = [f"s{self.global_steps}t{position:05d}" for position in range(len(batch))]
+        return tu.assign_non_tensor_stack(batch, "uid", uids) or batch
+
+    def _wait_for_tasks(self) -> None:
+        reports = self.agent_loop_manager.collect()
+        self.agent_loop_manager.finish([report.uid for report in reports])
+        self.reports = reports
+
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """Sample, one advantage over the team, update and sync every policy."""
+        times = team_metrics.Stopwatch(timing_raw)
+        with times("gen"):
+            self._add_batch_to_generate()
+            batch, _ = self.replay_buffer.sample(
+                global_steps=self.global_steps, partition_id="train", batch_size=self.config.data.train_batch_size
+            )
+        self._check_failures(self.reports)
+        order = sorted(range(len(batch)), key=lambda row: _row_order(batch.keys[row]))
+        batch.reorder(order)
+        with times("advantage"):
+            table = RowTable.from_rows([identity(tag) for tag in batch.tags])
+            result = self.algorithm.compute(table)
+            _put_advantages(batch, result.advantage)
+        with times("update"):
+            parts = _by_policy(batch)
+            missing = [name for name in self.policies if name not in parts]
+            updated = self._each_policy(
+                lambda runtime: None if runtime.name in missing else self._update_policy(runtime, parts[runtime.name]),
+                only_trained=True,
+            )
+        metrics.update(team_metrics.team_metrics(table, result, self.reports))
+        keys, tags = list(batch.keys), list(batch.tags)
+        for name, outcome in updated.items():
+            if outcome is not None:
+                part, values = outcome
+                metrics.update({f"policy/{name}/{key}": value for key, value in values.items()})
+                known = set(keys)
+                padding = [row for row, key in enumerate(part.keys) if key not in known]
+                keys += [part.keys[row] for row in padding]
+                tags += [part.tags[row] for row in padding]
+        return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+
+    def _update_policy(self, runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
+        begun = time.monotonic()
+        part, values = runtime.update(part, self.updates)
+        updated = time.monotonic()
+        runtime.sync_weights(self.global_steps)
+        values["update_seconds"], values["sync_seconds"] = updated - begun, time.monotonic() - updated
+        return part, values
+
+    def _check_failures(self, reports: list[Report]) -> None:
+        """Stop when too many episodes failed, or the sampler itself did."""
+        for report in reports:
+            if report.error:
+                raise MarlError(f"sampling task '{report.task}' failed: {report.error}")
+        failures = [failure for report in reports for failure in report.failures]
+        total = len(failures) + sum(len(report.successes) for report in reports)
+        share = float(self.config.marl.rollout.max_failed_share)
+        if failures and len(failures) > share * total:
+            first = failures[0]
+            raise MarlError(
+                f"{len(failures)} of {total} episodes failed, more than marl.rollout.max_failed_share={share:g} allows; "
+                f"the first: {first.reason}: {first.detail}"
+            )
+
+    def on_sample_end(self) -> None:
+        return None
+
+    def on_step_end(self) -> None:
+        return None
+
+    # -- validation, metrics, checkpoints ------------------------------------------------------------------------
+
+    def _validate(self) -> dict[str, float]:
+        result = validate(self)
+        self.validations.append(result)
+        values = result.metrics()
+        emit("validation", step=self.global_steps, metrics=values, tasks=result.tasks)
+        self.run_dir.metrics(self.global_steps, values)
+        return values
+
+    def _compute_metrics(
+        self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, global_steps: int, epoch: int
+    ) -> None:
+        values = {name: float(value) for name, value in metrics.items() if not name.startswith("validation/")}
+        values.update({f"seconds/{name}": float(value) for name, value in timing_raw.items()})
+        self.run_dir.metrics(global_steps, values)
+        emit("step", step=global_steps, steps=self.total_training_steps, metrics=values)
+        self.known.hook.marl_step_finished(step=global_steps, metrics=values)
+
+    def _save_checkpoint(self) -> None:
+        checkpoint.save(self)
+
+    def _load_checkpoint(self) -> None:
+        self.global_steps = checkpoint.load(self)
+
+
+def _row_order(key: str) -> tuple[str, int, int]:
+    uid, session, index = key.split("_")
+    return uid, int(session), int(index)
+
+
+def _by_policy(batch: KVBatchMeta) -> dict[str, KVBatchMeta]:
+    """The rows of each policy, in the order of the batch."""
+    rows: dict[str, list[int]] = {}
+    for row, tag in enumerate(batch.tags):
+        rows.setdefault(tag["policy"], []).append(row)
+    return {
+        name: KVBatchMeta(
+            partition_id=batch.partition_id, keys=[batch.keys[i] for i in chosen], tags=[batch.tags[i] for i in chosen]
+        )
+        for name, chosen in rows.items()
+    }
+
+
+def _put_advantages(batch: KVBatchMeta, advantage: Any) -> None:
+    """Write each row's advantage on all of its response tokens (all of them were sampled)."""
+    lengths = [tag["response_len"] for tag in batch.tags]
+    values = torch.tensor(advantage, dtype=torch.float32)
+    nested = torch.nested.as_nested_tensor(
+        [value.expand(length).clone() for value, length in zip(values, lengths, strict=True)], layout=torch.jagged
+    )
+    fields = TensorDict({"advantages": nested, "returns": nested.clone()}, batch_size=len(batch))
+    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)

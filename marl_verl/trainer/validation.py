@@ -1,0 +1,98 @@
+"""Held-out tasks, played by the whole team: greedily, and sampled as in training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from verl.utils import tensordict_utils as tu
+
+if TYPE_CHECKING:
+    from marl_verl.rollout.worker import Report
+    from marl_verl.trainer.team_trainer import TeamTrainer
+
+
+@dataclass
+class Validation:
+    """Team success on the held-out tasks at one step.
+
+    Attributes:
+        greedy, sampled: 1.0 or 0.0 a task; a task whose episode failed counts as 0.
+        agents: agent -> component -> mean over greedy episodes.
+        failed: episodes that failed, of both passes.
+    """
+
+    step: int
+    greedy: list[float]
+    sampled: list[float]
+    agents: dict[str, dict[str, float]]
+    failed: int
+    kept: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> int:
+        return len(self.greedy)
+
+    def metrics(self) -> dict[str, float]:
+        """What goes to metrics.jsonl."""
+        values = {
+            "validation/success": float(np.mean(self.greedy)),
+            "validation/success_sampled": float(np.mean(self.sampled)),
+            "validation/failed_episodes": float(self.failed),
+        }
+        for agent, components in self.agents.items():
+            values.update({f"validation/agent/{agent}/{name}": value for name, value in components.items()})
+        return values
+
+
+def validate(trainer: TeamTrainer) -> Validation:
+    """Play every held-out task twice: greedily, then with the sampling of training. Rows are not written."""
+    keep = int(trainer.config.marl.rollout.keep_episodes)
+    greedy = _play(trainer, sampled=False, keep=keep)
+    sampled = _play(trainer, sampled=True, keep=0)
+    trainer._check_failures(greedy + sampled)
+    kept = [episode for report in greedy for episode in report.kept]
+    trainer.run_dir.episodes(trainer.global_steps, kept)
+    return Validation(
+        step=trainer.global_steps,
+        greedy=[_success(report) for report in greedy],
+        sampled=[_success(report) for report in sampled],
+        agents=_agents(greedy),
+        failed=sum(len(report.failures) for report in greedy + sampled),
+        kept=kept,
+    )
+
+
+def _success(report: Report) -> float:
+    return float(bool(report.successes) and report.successes[0])
+
+
+def _agents(reports: list[Report]) -> dict[str, dict[str, float]]:
+    columns: dict[str, dict[str, list[float]]] = {}
+    for report in reports:
+        for episode in report.rewards:
+            for agent, components in episode.items():
+                for component, value in components.items():
+                    columns.setdefault(agent, {}).setdefault(component, []).append(value)
+    return {
+        agent: {component: float(np.mean(values)) for component, values in components.items()}
+        for agent, components in columns.items()
+    }
+
+
+def _play(trainer: TeamTrainer, sampled: bool, keep: int) -> list[Report]:
+    reports: list[Report] = []
+    for rows in trainer.val_dataloader:
+        count = len(rows["raw_prompt"])
+        first = len(reports)
+        mode = "v" if sampled else "g"
+        rows["uid"] = np.array([f"{mode}{trainer.global_steps}t{first + i:05d}" for i in range(count)], dtype=object)
+        rows["sampled"] = np.array([sampled] * count, dtype=object)
+        rows["keep"] = np.array([first + i < keep for i in range(count)], dtype=object)
+        batch = tu.get_tensordict(rows)
+        tu.assign_non_tensor_data(batch, "global_steps", trainer.global_steps)
+        tu.assign_non_tensor_data(batch, "validate", True)
+        trainer.agent_loop_manager.generate_sequences(batch)
+        reports += trainer.agent_loop_manager.collect()
+    return reports

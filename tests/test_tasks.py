@@ -1,0 +1,233 @@
+"""The bundled tasks: held-out sets, scoring, and that only both agents together can solve them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from marl_verl.errors import MarlError
+from marl_verl.tasks import grid
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.inventory import HolderAsker, Inventory
+from marl_verl.tasks.split_plan_path import ScoutMover, SplitPlanPath
+
+SETS: list[tuple[TaskSet, tuple[str, str]]] = [
+    (SplitPlanPath(), ("scout", "mover")),
+    (Inventory(), ("holder", "asker")),
+]
+
+
+@dataclass
+class Said:
+    """What an act gives back, as far as these workflows read it."""
+
+    text: str
+
+
+class Puppet:
+    """An agent whose answer is a function of its observation; it remembers what it saw."""
+
+    def __init__(self, answer: Callable[[str], str]) -> None:
+        self.answer = answer
+        self.seen: list[str] = []
+
+    async def act(self, observation: str, slot: str | None = None) -> Said:
+        self.seen.append(observation)
+        return Said(self.answer(observation))
+
+
+def board(start: str, walls: list[str], goal: str, landmark: str = "d4") -> Task:
+    data = {"size": 4, "start": start, "walls": walls, "goal": goal, "landmark": landmark}
+    return Task(id="by hand", prompt="", data=data)
+
+
+@pytest.mark.parametrize(("tasks", "agents"), SETS)
+def test_the_same_seed_gives_the_same_tasks_and_another_seed_gives_others(tasks, agents):
+    assert tasks.generate("train", 50, 3) == tasks.generate("train", 50, 3)
+    assert tasks.generate("train", 50, 3) != tasks.generate("train", 50, 4)
+    assert tasks.generate("train", 20, 3) == tasks.generate("train", 50, 3)[:20]
+
+
+@pytest.mark.parametrize(("tasks", "agents"), SETS)
+def test_held_out_tasks_are_never_trained_on(tasks, agents):
+    train = tasks.generate("train", 3000, 1)
+    test = tasks.generate("test", 300, 1)
+    assert len({task.id for task in train + test}) == 3300
+
+    def secret(task: Task) -> str:  # what makes two tasks the same for a team: the landmark and the index do not count
+        return str([task.data.get(key) for key in ("start", "walls", "goal", "digits")])
+
+    assert not {secret(task) for task in train} & {secret(task) for task in test}
+
+
+@pytest.mark.parametrize(("tasks", "agents"), SETS)
+def test_about_a_tenth_is_held_out(tasks, agents):
+    import random
+
+    rng = random.Random(0)
+    held = sum(tasks._draw(rng, "test") is not None for _ in range(20_000))
+    trained = sum(tasks._draw(rng, "train") is not None for _ in range(20_000))
+    assert 0.08 < held / (held + trained) < 0.12
+
+
+def test_a_split_that_is_too_small_says_how_many_it_has():
+    with pytest.raises(MarlError, match=r"found only \d+ of 500 different test tasks"):
+        SplitPlanPath(size=2, walls=0).generate("test", 500, 0)
+    with pytest.raises(MarlError, match=r"found only \d+ of 500 different test tasks"):
+        Inventory(length=2).generate("test", 500, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": 1}, {"size": 10}, {"walls": -1}, {"size": 2, "walls": 2}, {"reach": 1}], ids=str
+)
+def test_impossible_maps_are_refused(wrong):
+    with pytest.raises(MarlError, match="split-plan-path"):
+        SplitPlanPath(**wrong)
+
+
+def test_maps_that_cannot_be_drawn_are_told_and_not_sought_for_ever():
+    crowded = SplitPlanPath(size=9, walls=78, reach=2)  # three free cells in 81
+    with pytest.raises(MarlError, match="no train task"):
+        crowded.demonstrations("mover", 10, 0, 0.5)
+
+
+@pytest.mark.parametrize(("tasks", "agents"), SETS)
+def test_every_word_shown_or_said_is_in_the_vocabulary(tasks, agents):
+    words = set(tasks.vocabulary())
+    assert len(words) == len(tasks.vocabulary())
+    for agent in agents:
+        for pair in tasks.demonstrations(agent, 300, 0, 0.5):
+            assert set(" ".join(pair).split()) <= words
+
+
+@pytest.mark.parametrize(("tasks", "agents"), SETS)
+def test_demonstrations_are_seeded_and_never_from_held_out_tasks(tasks, agents):
+    for agent in agents:
+        pairs = tasks.demonstrations(agent, 100, 5, 0.4)
+        assert pairs == tasks.demonstrations(agent, 100, 5, 0.4) != tasks.demonstrations(agent, 100, 6, 0.4)
+    with pytest.raises(MarlError, match="did you mean"):
+        tasks.demonstrations(agents[0] + "s", 1, 0, 0.5)
+
+
+def test_the_mover_learns_on_no_held_out_map():
+    tasks = SplitPlanPath()
+    shown = {seen for seen, _ in tasks.demonstrations("mover", 3000, 0, 0.35)}
+    for task in tasks.generate("test", 300, 0):
+        start, goal, walls = task.data["start"], task.data["goal"], " ".join(task.data["walls"])
+        assert f"start {start} walls {walls} message {goal}" not in shown
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("a2 a3", 1.0),  # stops on the goal
+        ("b1 b2 b3 a3", 1.0),  # a detour is fine
+        ("a2", 0.0),  # stops before it
+        ("a2 a3 a4", 0.0),  # walks over it
+        ("a3", 0.0),  # jumps
+        ("b1 c1 c2 c3 b3 a3", 0.0),  # through the wall c1
+        ("a2 goal", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_a_walk_scores_when_it_is_legal_and_stops_on_the_goal(answer, score):
+    assert SplitPlanPath().score(board("a1", ["c1", "d1"], "a3"), answer) == score
+
+
+def test_a_digit_scores_when_it_is_the_one_asked_for():
+    tasks = Inventory()
+    task = Task("by hand", "", {"digits": ["3", "1", "4", "1"], "index": 3})
+    assert [tasks.score(task, answer) for answer in ("4", " 4 ", "3", "4 4", "")] == [1.0, 1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("tasks", "agents"), SETS)
+def test_an_answer_that_is_no_text_is_a_mistake_and_not_a_zero(tasks, agents):
+    with pytest.raises(MarlError, match="list"):
+        tasks.score(tasks.generate("train", 1, 0)[0], ["a1"])
+
+
+def test_walks_are_shortest_and_straight_ones_ignore_walls():
+    walls = frozenset({"b1", "b2"})
+    assert grid.walk(4, walls, "a1", "c1") == ["a2", "a3", "b3", "c3", "c2", "c1"]
+    assert grid.distances(4, walls, "c1")["a1"] == 6
+    assert grid.straight(4, "a1", "c1") == ["b1", "c1"]
+    assert grid.straight(4, "a1", "b3") == ["a2", "a3"]
+    assert grid.legal(4, walls, "a1", ["a2", "b2", "c2"]) == ["a2"]
+
+
+def play(workflow: ScoutMover | HolderAsker, task: Task, team: dict[str, Puppet]) -> str:
+    return asyncio.run(workflow.run(task, team))
+
+
+def walker(observation: str) -> str:
+    """A mover that does all it can with what it sees."""
+    words = observation.split()
+    walls, message = words[3:-2], words[-1]
+    if message == "none" or message in walls:
+        return ""
+    return " ".join(grid.walk(4, frozenset(walls), words[1], message))
+
+
+def test_two_able_agents_solve_plan_path_and_one_cannot():
+    tasks, honest = SplitPlanPath(), Puppet(lambda seen: seen.split()[1])
+    careless = Puppet(lambda seen: seen.split()[3])
+    straight = Puppet(lambda seen: " ".join(grid.straight(4, seen.split()[1], seen.split()[-1])))
+    test = tasks.generate("test", 200, 0)
+
+    def success(scout: Puppet, mover: Puppet) -> float:
+        team = {"scout": scout, "mover": mover}
+        return sum(tasks.score(task, play(ScoutMover(), task, team)) for task in test) / len(test)
+
+    assert success(honest, Puppet(walker)) == 1.0
+    assert success(careless, Puppet(walker)) == 0.0
+    assert success(honest, straight) == 0.0
+
+
+def test_neither_agent_sees_what_the_other_knows():
+    task = board("a1", ["b1", "b2"], "a3")
+    team = {"scout": Puppet(lambda seen: "c3"), "mover": Puppet(lambda seen: "a2")}
+    play(ScoutMover(), task, team)
+    assert team["scout"].seen == ["goal a3 landmark d4"]
+    assert team["mover"].seen == ["start a1 walls b1 b2 message c3"]
+
+
+@pytest.mark.parametrize("said", ["", "a1 a2", "goal", "z9", "a3 !"])
+def test_a_message_that_is_not_one_cell_is_shown_as_none(said):
+    team = {"scout": Puppet(lambda seen: said), "mover": Puppet(lambda seen: "a2")}
+    play(ScoutMover(), board("a1", ["b1", "b2"], "a3"), team)
+    assert team["mover"].seen == ["start a1 walls b1 b2 message none"]
+
+
+def test_with_more_turns_the_walk_goes_on_from_where_it_stopped():
+    task, answers = board("a1", ["b1", "b2"], "a3"), iter(["a2 b2 c2", "a3"])
+    team = {"scout": Puppet(lambda seen: "a3"), "mover": Puppet(lambda seen: next(answers))}
+    answer = play(ScoutMover(turns=3), task, team)
+    assert answer == "a2 a3"  # and the third turn is not needed
+    assert [seen.split()[1] for seen in team["mover"].seen] == ["a1", "a2"]
+    assert SplitPlanPath().success(task, answer)
+
+
+def test_two_able_agents_solve_inventory_and_one_cannot():
+    tasks, honest = Inventory(), Puppet(lambda seen: seen[len("digits ") :])
+    asker = Puppet(lambda seen: seen.split()[2 + int(seen.split()[1])])
+    careless = Puppet(lambda seen: " ".join([seen.split()[1]] * 4))
+    first = Puppet(lambda seen: seen.split()[3])
+    test = tasks.generate("test", 300, 0)
+
+    def success(holder: Puppet, reader: Puppet) -> float:
+        team = {"holder": holder, "asker": reader}
+        return sum(tasks.score(task, play(HolderAsker(), task, team)) for task in test) / len(test)
+
+    assert success(honest, asker) == 1.0
+    assert success(careless, asker) == success(honest, first) < 0.45
+
+
+@pytest.mark.parametrize("said", ["", "1 2 3", "1 2 3 4 5", "1 2 3 index"])
+def test_a_message_that_is_not_a_list_is_shown_as_none(said):
+    task = Task("by hand", "", {"digits": ["3", "1", "4", "1"], "index": 3})
+    team = {"holder": Puppet(lambda seen: said), "asker": Puppet(lambda seen: "4")}
+    play(HolderAsker(), task, team)
+    assert team["asker"].seen == ["index 3 message none"]

@@ -1,0 +1,205 @@
+"""Tiny models: made on the spot, deterministic, cached by content, and nothing left behind when they fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from marl_verl.errors import MarlError
+from marl_verl.models import tiny
+from marl_verl.models.factory import Shape, make_model
+from marl_verl.models.tokenizer import END, make_tokenizer
+from marl_verl.models.warmup import IGNORED, batches, warm_up
+from marl_verl.tasks.inventory import Inventory
+
+SCOUT = tiny.TinyModel("split-plan-path", ["scout"], steps=3, batch_size=4)
+HOLDER = tiny.TinyModel("inventory", ["holder"], steps=2, batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return make_tokenizer(Inventory().vocabulary())
+
+
+def chat(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_a_word_is_a_token_and_text_comes_back(words):
+    text = "index 3 message 3 1 4 1"
+    tokens = words.encode(text, add_special_tokens=False)
+    assert len(tokens) == 7
+    assert words.decode(tokens) == text
+    assert words.decode(words.encode(text + END), skip_special_tokens=True).strip() == text
+    assert len({words.pad_token_id, words.eos_token_id, words.unk_token_id}) == 3
+
+
+def test_the_chat_template_costs_five_tokens_and_knows_system_messages(words):
+    asked = words.apply_chat_template(chat("digits 3 1 4 1"), add_generation_prompt=True, return_dict=False)
+    assert words.decode(asked) == "<|im_start|> user digits 3 1 4 1 <|im_end|> <|im_start|> assistant"
+    both = [{"role": "system", "content": "index"}, *chat("3")]
+    plain = words.apply_chat_template(both, add_generation_prompt=False, return_dict=False)
+    assert words.decode(plain) == "<|im_start|> system index <|im_end|> <|im_start|> user 3 <|im_end|>"
+
+
+@pytest.mark.parametrize("vocabulary", [["a", "a"], ["a b"], [""], ["<|im_end|>"]], ids=str)
+def test_words_that_cannot_be_tokens_are_refused(vocabulary):
+    with pytest.raises(MarlError, match="vocabulary"):
+        make_tokenizer(vocabulary)
+
+
+def test_a_model_is_its_seed_and_leaves_torchs_own_random_numbers_alone(words):
+    before = torch.get_rng_state()
+    one, same, other = (make_model(Shape(), words, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    assert not torch.equal(one.model.embed_tokens.weight, other.model.embed_tokens.weight)
+    assert one.lm_head.weight is one.model.embed_tokens.weight
+    assert 80_000 < one.num_parameters() < 90_000
+
+
+def test_the_warm_up_has_its_loss_on_the_answer_and_its_end_only(words):
+    tokens, labels = next(batches(words, [("digits 3 1 4 1", "3 1 4 1"), ("index 1 message 3 1 4 1", "3")], 2))
+    told = [words.decode(row[row != IGNORED]) for row in labels]
+    assert told == ["3 1 4 1 <|im_end|>", "3 <|im_end|>"]
+    prompt = words.apply_chat_template(chat("digits 3 1 4 1"), add_generation_prompt=True, return_dict=False)
+    assert tokens[0, : len(prompt)].tolist() == prompt
+    assert torch.equal(tokens[labels != IGNORED], labels[labels != IGNORED])
+
+
+def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
+    pairs = Inventory().demonstrations("holder", 40 * 16, 0, 0.0)
+    model, threads, told = make_model(Shape(), words, 0), torch.get_num_threads(), []
+    assert warm_up(model, words, pairs[:16], 16, 3e-3) > 1.5
+    assert warm_up(model, words, pairs, 16, 3e-3, told.append) < 1.0
+    assert torch.get_num_threads() == threads
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path):
+    told: list[float] = []
+    folder = tiny.ensure(HOLDER, tmp_path, told.append)
+    assert told[-1] == 1.0
+    model, words = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert model.dtype == torch.float32
+    assert model.config.head_dim == 32  # the smallest that vLLM has on a CPU
+    assert model.config.max_position_embeddings == 256
+    assert model.generation_config.eos_token_id == words.eos_token_id == words.convert_tokens_to_ids(END)
+    prompt = words.apply_chat_template(
+        chat("digits 3 1 4 1"), add_generation_prompt=True, return_tensors="pt", return_dict=False
+    )
+    assert model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=4).shape[1] > prompt.shape[1]
+    stamp = (folder / "model.safetensors").stat().st_mtime_ns
+    assert tiny.ensure(HOLDER, tmp_path) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing half written beside it
+
+
+def test_the_same_description_gives_the_same_weights_and_any_change_another_folder(tmp_path):
+    one, two = (tiny.ensure(HOLDER, tmp_path / name) for name in ("one", "two"))
+    assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    changes = ({"seed": 1}, {"good": 0.5}, {"steps": 3}, {"agents": ["asker"]}, {"task_options": {"length": 5}})
+    names = {tiny.folder_of(replace(HOLDER, **change), tmp_path).name for change in changes}
+    assert len(names | {one.name}) == len(changes) + 1
+    assert tiny.TinyModel.from_json(HOLDER.to_json()) == HOLDER
+
+
+def test_a_task_that_teaches_something_else_gets_another_model(tmp_path, monkeypatch):
+    before = tiny.folder_of(HOLDER, tmp_path)
+    monkeypatch.setattr(Inventory, "demonstrations", lambda self, agent, count, seed, good: [("digits", "1")] * count)
+    assert tiny.folder_of(HOLDER, tmp_path) != before
+
+
+def test_agents_that_share_a_policy_are_learnt_in_turns(tmp_path):
+    folder = tiny.ensure(replace(HOLDER, agents=["holder", "asker"]), tmp_path)
+    assert folder.name.startswith("inventory-holder-asker-")
+
+
+def test_the_cache_folder_comes_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("MARL_VERL_CACHE", str(tmp_path / "here"))
+    assert tiny.folder_of(HOLDER).parent == tmp_path / "here" / "tiny"
+
+
+def test_looking_a_model_up_imports_no_torch():
+    code = (
+        "import sys; from marl_verl.models import tiny;"
+        "tiny.folder_of(tiny.TinyModel('inventory', ['holder'])); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"task": "inventry"}, "did you mean 'inventory'"),
+        ({"agents": ["holde"]}, "did you mean 'holder'"),
+        ({"task_options": {"lenght": 4}}, "did you mean 'length'"),
+        ({"agents": []}, "at least one agent"),
+        ({"good": 1.5}, "0 to 1"),
+        ({"batch_size": 0}, "cannot warm up"),
+    ],
+    ids=str,
+)
+def test_a_wrong_description_is_told_before_anything_is_made(tmp_path, wrong, said):
+    with pytest.raises(MarlError, match=said):
+        tiny.ensure_all([replace(HOLDER, **wrong)], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_leaves_nothing_half_written(tmp_path, monkeypatch):
+    def fail(fraction: float) -> None:
+        raise RuntimeError("stop here")
+
+    with pytest.raises(RuntimeError, match="stop here"):
+        tiny.ensure(HOLDER, tmp_path, fail)
+    assert not list((tmp_path / "tiny").iterdir())
+
+
+def test_two_models_are_made_at_once_and_equal_ones_once(tmp_path):
+    told: list[float] = []
+    folders = tiny.ensure_all([SCOUT, HOLDER, SCOUT], tmp_path, told.append)
+    assert folders == [tiny.folder_of(spec, tmp_path) for spec in (SCOUT, HOLDER, SCOUT)]
+    assert sorted(path.name for path in (tmp_path / "tiny").iterdir()) == sorted({path.name for path in folders})
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    again = tiny.ensure(HOLDER, tmp_path / "here")  # a process of its own gives the same weights as this one
+    assert (again / "model.safetensors").read_bytes() == (folders[1] / "model.safetensors").read_bytes()
+
+
+def test_ctrl_c_leaves_no_process_and_no_half_written_model(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from marl_verl.models import tiny;"
+        "specs = [tiny.TinyModel('inventory', [agent], steps=20000, batch_size=1) for agent in ('holder', 'asker')];"
+        "tiny.ensure_all(specs, Path(sys.argv[1]), lambda done: print(done, flush=True))"
+    )
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert caller.stdout is not None
+    assert caller.stdout.readline()  # both imports and the first updates are done by then, or nearly
+    assert alive(tmp_path)
+    caller.send_signal(signal.SIGINT)
+    _, errors = caller.communicate(timeout=20)
+    assert "KeyboardInterrupt" in errors
+    until = time.monotonic() + 5
+    while alive(tmp_path) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(tmp_path)
+    assert not list((tmp_path / "tiny").glob(".*"))
+
+
+def alive(cache: Path) -> list[int]:
+    """The workers that make models for a cache folder (Linux: read from /proc; elsewhere from ps)."""
+    listing = subprocess.run(["ps", "-axww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
+    workers = [line.split(maxsplit=1) for line in listing.splitlines() if f"--cache {cache}" in line]
+    return [int(pid) for pid, command in workers if "ps -axww" not in command and int(pid) != os.getpid()]
