@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class MarlError(Exception):
@@ -22,3 +23,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 def unknown(kind: str, name: str, valid: Iterable[str]) -> MarlError:
     """The error for a name that is not registered, e.g. `unknown("task", "plan-pth", [...])`."""
     return MarlError(f"unknown {kind} '{name}': {nearest(str(name), valid)}")
+
+
+def missing(what: str, path: Path, there: Iterable[Path]) -> MarlError:
+    """The error for a path that does not exist, e.g. `missing("recipe file", path, path.parent.glob("*.yaml"))`."""
+    close = difflib.get_close_matches(str(path), [str(other) for other in there], n=1, cutoff=0.5)
+    return MarlError(f"no {what} '{path}'" + (f": did you mean '{close[0]}'?" if close else ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from marl_verl.errors import MarlError, nearest
@@ -29,27 +29,47 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
         where: how the user wrote it, e.g. "marl.task.options"; it begins the error.
 
     Raises:
-        MarlError: unknown option (nearest offered), wrong type, or a missing one.
+        MarlError: unknown option (nearest offered), wrong type, a missing one, or a value that `cls` itself refuses.
     """
+    if not isinstance(options, Mapping | None):
+        raise MarlError(f"'{where}' must be a mapping of options, got {options!r}")
     given = dict(options or {})
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
     hints = get_type_hints(cls)
     for name, value in given.items():
         if name not in fields:
-            raise MarlError(f"unknown key '{where}.{name}': {nearest(name, fields)}")
+            raise MarlError(f"unknown key '{where}.{name}': {nearest(str(name), fields)}")
         check_type(value, hints[name], f"{where}.{name}")
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in given:
             raise MarlError(f"'{where}.{name}' is missing")
-    return cls(**given)
+    try:
+        return cls(**given)
+    except (MarlError, ValueError, TypeError) as error:  # a check of its own, in `__post_init__`
+        raise MarlError(f"{where}: {error}") from error
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:
     """Raise MarlError unless `value` has the type `hint` (plain classes, unions, literals; containers by their outer type)."""
     if not _matches(value, hint):
-        shown = str(hint) if get_origin(hint) else getattr(hint, "__name__", str(hint))
-        raise MarlError(f"'{where}' must be {shown}, got {value!r}")
+        raise MarlError(f"'{where}' must be {_in_words(hint)}, got {value!r}")
+
+
+def _in_words(hint: Any) -> str:
+    """A type as somebody who writes YAML knows it."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_in_words(part) for part in get_args(hint))
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, get_args(hint)))}"
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+    expected = origin or hint
+    if isinstance(expected, type) and issubclass(expected, Mapping):
+        return "a mapping"
+    if expected in (tuple, list, Sequence):
+        return "a list"
+    return words.get(expected) or getattr(hint, "__name__", str(hint))
 
 
 def _matches(value: Any, hint: Any) -> bool:

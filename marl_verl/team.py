@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, nearest
 from marl_verl.options import build
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
@@ -21,6 +21,16 @@ class Sampling:
     top_p: float | None = None
     top_k: int | None = None
     max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature is not None and self.temperature < 0:
+            raise MarlError(f"temperature must be 0 or more, got {self.temperature}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise MarlError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+        if self.top_k is not None and (self.top_k < -1 or self.top_k == 0):
+            raise MarlError(f"top_k must be -1 (all tokens) or above 0, got {self.top_k}")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise MarlError(f"max_tokens must be above 0, got {self.max_tokens}")
 
 
 @dataclass(frozen=True)
@@ -79,25 +89,38 @@ def read_team(marl: Mapping[str, Any]) -> Team:
     Raises:
         MarlError: an agent without a policy or with an unknown one, a policy nobody uses, an unknown key, a bad name.
     """
-    policies = {name: _policy(str(name), values or {}) for name, values in (marl["policies"] or {}).items()}
-    agents = {name: _agent(str(name), values or {}, policies) for name, values in (marl["agents"] or {}).items()}
+    policies = {str(name): _policy(str(name), values) for name, values in _mapping(marl, "policies").items()}
+    agents = {str(name): _agent(str(name), values, policies) for name, values in _mapping(marl, "agents").items()}
     if not agents:
         raise MarlError("'marl.agents' is empty: a team needs at least one agent, e.g. agents: {solver: {policy: base}}")
     used = {agent.policy for agent in agents.values()}
     for name in policies:
         if name not in used:
-            raise MarlError(f"policy '{name}' is used by no agent: give it to one of {sorted(agents)} or remove it")
+            raise MarlError(f"policy '{name}' is used by no agent: give it to one of {_listed(agents)}, or remove it")
     if all(policy.frozen for policy in policies.values()):
-        raise MarlError(f"all policies are frozen ({sorted(policies)}): nothing would be trained")
+        raise MarlError(f"all policies are frozen ({_listed(policies)}): nothing would be trained")
     parts = {kind: _named(marl, kind) for kind in ("task", "workflow", "algorithm")}
     return Team(agents, policies, parts["task"], parts["workflow"], parts["algorithm"])
 
 
 def _named(marl: Mapping[str, Any], kind: str) -> Named:
-    name = marl[kind].get("name")
+    part = _mapping(marl, kind)
+    name = part.get("name")
     if not name or name == "???":
         raise MarlError(f"'marl.{kind}.name' is missing: `marl-verl plugins` lists the registered ones")
-    return Named(str(name), dict(marl[kind].get("options") or {}))
+    return Named(str(name), dict(_mapping(part, "options", f"marl.{kind}")))
+
+
+def _mapping(section: Mapping[str, Any], key: str, where: str = "marl") -> Mapping[str, Any]:
+    """A part of the config that has keys of its own; empty where it is missing or null."""
+    found = section.get(key)
+    if found is not None and not isinstance(found, Mapping):
+        raise MarlError(f"'{where}.{key}' must be a mapping, got {found!r}")
+    return found or {}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))
 
 
 def _check_name(kind: str, name: str) -> None:
@@ -107,22 +130,24 @@ def _check_name(kind: str, name: str) -> None:
 
 def _agent(name: str, values: Any, policies: Mapping[str, Policy]) -> Agent:
     _check_name("agent", name)
-    if not isinstance(values, Mapping):
+    if not isinstance(values, Mapping | None):
         raise MarlError(f"'marl.agents.{name}' must be a mapping such as {{policy: {name}}}, got {values!r}")
-    given = dict(values)
+    given = dict(values or {})
     sampling = build(Sampling, given.pop("sampling", None), f"marl.agents.{name}.sampling")
     if "policy" not in given:
-        raise MarlError(f"agent '{name}' has no policy: 'marl.agents.{name}.policy' must name one of {sorted(policies)}")
+        raise MarlError(f"agent '{name}' has no policy: 'marl.agents.{name}.policy' must name one of {_listed(policies)}")
+    if "name" in given:
+        raise MarlError(f"unknown key 'marl.agents.{name}.name': an agent's name is its key, '{name}'")
     agent = build(Agent, {"name": name, "sampling": sampling, **given}, f"marl.agents.{name}")
     if agent.policy not in policies:
-        raise unknown(f"policy of agent '{name}',", agent.policy, policies)
+        raise MarlError(f"agent '{name}' has the unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
     return agent
 
 
 def _policy(name: str, values: Any) -> Policy:
     _check_name("policy", name)
-    if not isinstance(values, Mapping):
+    if not isinstance(values, Mapping | None):
         raise MarlError(f"'marl.policies.{name}' must be a mapping such as {{model: {{path: ...}}}}, got {values!r}")
-    override = dict(values)
+    override = dict(values or {})
     own = {key: override.pop(key) for key in ("frozen", "tiny") if key in override}
     return build(Policy, {"name": name, "override": override, **own}, f"marl.policies.{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 import random
 import time
 import warnings
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.episode import Act, Journal, LiveTeam, ReplayMismatch, Run, Workflow, WorkflowError
+from marl_verl import sampling
+from marl_verl.episode import Act, Action, Journal, LiveTeam, ReplayMismatch, Run, Workflow, WorkflowError
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, check_workflow, scripted_action, shown
 
@@ -31,7 +33,7 @@ POLICY = ScriptedPolicy({"planner": echo, "worker": echo, "judge": echo})
 AGENTS = POLICY.agents
 
 
-class Body_(Workflow):
+class Plain(Workflow):
     """A workflow made of a plain function."""
 
     body: Any
@@ -49,7 +51,8 @@ class SolverVerifier(Workflow):
             verdict = await team["judge"].act(f"{task.prompt}: {draft.text}")
             if verdict.text == "yes":
                 break
-            draft = await team["planner"].act([{"role": "system", "content": "retry"}, {"role": "user", "content": verdict.text}])
+            retry = [{"role": "system", "content": "retry"}, {"role": "user", "content": verdict.text}]
+            draft = await team["planner"].act(retry)
         return draft.text
 
 
@@ -71,25 +74,21 @@ async def planned_lanes(task: Task, team: LiveTeam) -> str:
 def drive(run: Run, order: random.Random | None = None) -> Run:
     """To the end, with the actions arriving in a random order."""
 
+    async def act(act: Act) -> Action:
+        for _ in range(order.randrange(30) if order else 0):
+            await asyncio.sleep(0)
+        return POLICY.act(act)
+
     async def go() -> None:
-        asked: list[asyncio.Task[None]] = []
-
-        async def answer(act: Act) -> None:
-            for _ in range(order.randrange(30) if order else 0):
-                await asyncio.sleep(0)
-            run.supply(act, POLICY.act(act))
-
         async with run:
-            while (acts := await run.next()) is not None:
-                asked += [asyncio.create_task(answer(act)) for act in acts]
-            await asyncio.gather(*asked)
+            await sampling.drive(run, act)
 
     asyncio.run(go())
     return run
 
 
 def body(fn: Body) -> Workflow:
-    return Body_(fn)
+    return Plain(fn)
 
 
 def failure(fn: Body, **options: Any) -> WorkflowError:
@@ -101,7 +100,15 @@ def failure(fn: Body, **options: Any) -> WorkflowError:
 def test_sequential_acts_are_told_one_at_a_time_and_numbered() -> None:
     run = drive(Run(SolverVerifier(), TASK, AGENTS))
     keys = [(act.agent, act.slot, act.turn, act.index) for act, _ in run.turns]
-    assert keys == [("planner", "0", 0, 0), ("judge", "0", 0, 1), ("planner", "1", 1, 2), ("judge", "1", 1, 3), ("planner", "2", 2, 4)]
+    planner, judge = "planner", "judge"
+    expected = [
+        (planner, "0", 0, 0),
+        (judge, "0", 0, 1),
+        (planner, "1", 1, 2),
+        (judge, "1", 1, 3),
+        (planner, "2", 2, 4),
+    ]
+    assert keys == expected
     assert run.turns[0][0].observation == ({"role": "user", "content": "2 + 2 = ?"},)
     assert run.turns[2][0].observation[0] == {"role": "system", "content": "retry"}
     assert run.answer == run.turns[-1][1].text
@@ -133,10 +140,11 @@ def test_concurrent_lanes_share_their_turn_numbers() -> None:
     assert [act.index for act, _ in run.turns] == list(range(9))
 
 
-@given(st.randoms(use_true_random=False))
+@given(st.integers(0, 2**16))
 @settings(max_examples=30, deadline=None)
-def test_the_order_in_which_actions_arrive_does_not_change_the_journal(order: random.Random) -> None:
-    assert drive(Run(body(planned_lanes), TASK, AGENTS), order).journal == drive(Run(body(planned_lanes), TASK, AGENTS)).journal
+def test_the_order_in_which_actions_arrive_does_not_change_the_journal(order: int) -> None:
+    first = drive(Run(body(planned_lanes), TASK, AGENTS))
+    assert drive(Run(body(planned_lanes), TASK, AGENTS), random.Random(order)).journal == first.journal
 
 
 # random workflows: sequences and gathers, nested, of acts, joint moves, calls and draws
@@ -151,7 +159,9 @@ async def follow(plan: Any, team: LiveTeam, path: str, seen: str) -> str:
     if plan == "act":
         return (await team["worker"].act(seen, slot=path)).text
     if plan == "joint":
-        return "+".join(action.text for action in (await team.act({"planner": seen, "judge": seen}, slot=path)).values())
+        return "+".join(
+            action.text for action in (await team.act({"planner": seen, "judge": seen}, slot=path)).values()
+        )
     if plan == "call":
         return str(await team.call(str.upper, seen))
     if plan == "draw":
@@ -164,16 +174,19 @@ async def follow(plan: Any, team: LiveTeam, path: str, seen: str) -> str:
     return seen
 
 
-@given(plans, st.randoms(use_true_random=False))
+@given(plans, st.integers(0, 2**16))
 @settings(max_examples=60, deadline=None)
-def test_any_workflow_is_the_same_in_any_order_and_from_any_prefix(plan: Any, order: random.Random) -> None:
+def test_any_workflow_is_the_same_in_any_order_and_from_any_prefix(plan: Any, arrival: int) -> None:
+    order = random.Random(arrival)
+
     async def work(task: Task, team: LiveTeam) -> str:
         first = await team["planner"].act(task.prompt)
         return await follow(plan, team, "p", first.text)
 
     first = drive(Run(body(work), TASK, AGENTS, seed=3))
     again = drive(Run(body(work), TASK, AGENTS, seed=3), order)
-    restarted = drive(Run(body(work), TASK, AGENTS, first.journal.prefix(order.randrange(len(first.journal) + 1))), order)
+    prefix = first.journal.prefix(order.randrange(len(first.journal) + 1))
+    restarted = drive(Run(body(work), TASK, AGENTS, prefix), order)
     for run in (again, restarted):
         assert (run.journal, run.answer, run.turns) == (first.journal, first.answer, first.turns)
 
@@ -294,7 +307,7 @@ def test_an_uncaught_exception_of_a_call_is_a_workflow_error() -> None:
         return str(await team.call(int, "four"))
 
     error = failure(work)
-    assert "call builtins:int(\"four\"): ValueError: invalid literal" in str(error)
+    assert 'call builtins:int("four"): ValueError: invalid literal' in str(error)
     assert isinstance(error.__cause__, ValueError)
 
 
@@ -320,7 +333,7 @@ def test_a_workflow_that_raises_is_named_with_task_and_effect() -> None:
         raise KeyError("missing")
 
     error = failure(work)
-    assert "workflow 'Body_' on task 't1', at act worker:0: KeyError: 'missing' (test_engine.py, line" in str(error)
+    assert "workflow 'Plain' on task 't1', at act worker:0: KeyError: 'missing' (test_engine.py, line" in str(error)
     assert isinstance(error.__cause__, KeyError)
 
 
@@ -384,10 +397,6 @@ async def cancels_itself(task: Task, team: LiveTeam) -> str:
     raise asyncio.CancelledError
 
 
-def not_async(task: Task, team: LiveTeam) -> Any:
-    raise AssertionError("unreachable")
-
-
 @pytest.mark.parametrize(
     ("fn", "said"),
     [
@@ -409,12 +418,12 @@ def test_bad_workflows_are_told_in_a_sentence(fn: Body, said: str) -> None:
 
 
 def test_a_run_method_that_is_not_async_is_told() -> None:
-    class Plain(Workflow):
+    class NotAsync(Workflow):
         def run(self, task: Task, team: LiveTeam) -> Any:  # type: ignore[override]
             return "answer"
 
     with pytest.raises(WorkflowError, match="must be an `async def`"):
-        drive(Run(Plain(), TASK, AGENTS))
+        drive(Run(NotAsync(), TASK, AGENTS))
 
 
 def test_a_concurrent_workflow_that_differs_on_replay_is_caught() -> None:
@@ -477,7 +486,7 @@ def test_supplying_an_act_twice_is_an_error() -> None:
     asyncio.run(go())
 
 
-def test_thousands_of_paused_runs_can_be_dropped_and_leave_nothing() -> None:
+def test_thousands_of_paused_runs_can_be_dropped_and_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def go() -> None:
         unstarted = Run(body(planned_lanes), TASK, AGENTS)
         runs = [Run(body(planned_lanes), TASK, AGENTS) for _ in range(1000)]
@@ -497,8 +506,9 @@ def test_thousands_of_paused_runs_can_be_dropped_and_leave_nothing() -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        asyncio.run(go(), debug=False)
+        asyncio.run(go())
         gc.collect()
+    assert "destroyed" not in caplog.text  # asyncio logs a task that is destroyed while it is pending
 
 
 def test_a_cancelled_driver_can_close_its_run() -> None:
@@ -516,6 +526,13 @@ def test_a_cancelled_driver_can_close_its_run() -> None:
             await run.next()
 
     asyncio.run(go())
+
+
+def test_errors_survive_pickling() -> None:
+    """They cross process borders in Ray."""
+    error = failure(never_acts)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (WorkflowError, str(error))
 
 
 def test_overhead_of_an_act_is_small() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -35,7 +34,7 @@ def chat(text: str) -> list[dict[str, str]]:
 
 
 def test_a_word_is_a_token_and_text_comes_back(words):
-    text = "index 3 message 3 1 4 1"
+    text = "message 3 1 4 1 index third"
     tokens = words.encode(text, add_special_tokens=False)
     assert len(tokens) == 7
     assert words.decode(tokens) == text
@@ -68,7 +67,7 @@ def test_a_model_is_its_seed_and_leaves_torchs_own_random_numbers_alone(words):
 
 
 def test_the_warm_up_has_its_loss_on_the_answer_and_its_end_only(words):
-    tokens, labels = next(batches(words, [("digits 3 1 4 1", "3 1 4 1"), ("index 1 message 3 1 4 1", "3")], 2))
+    tokens, labels = next(batches(words, [("digits 3 1 4 1", "3 1 4 1"), ("message 3 1 4 1 index first", "3")], 2))
     told = [words.decode(row[row != IGNORED]) for row in labels]
     assert told == ["3 1 4 1 <|im_end|>", "3 <|im_end|>"]
     prompt = words.apply_chat_template(chat("digits 3 1 4 1"), add_generation_prompt=True, return_dict=False)
@@ -165,6 +164,7 @@ def test_a_failure_leaves_nothing_half_written(tmp_path, monkeypatch):
     assert not list((tmp_path / "tiny").iterdir())
 
 
+@pytest.mark.slow
 def test_two_models_are_made_at_once_and_equal_ones_once(tmp_path):
     told: list[float] = []
     folders = tiny.ensure_all([SCOUT, HOLDER, SCOUT], tmp_path, told.append)
@@ -176,30 +176,27 @@ def test_two_models_are_made_at_once_and_equal_ones_once(tmp_path):
     assert (again / "model.safetensors").read_bytes() == (folders[1] / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process_and_no_half_written_model(tmp_path):
     code = (
         "import sys; from pathlib import Path; from marl_verl.models import tiny;"
         "specs = [tiny.TinyModel('inventory', [agent], steps=20000, batch_size=1) for agent in ('holder', 'asker')];"
-        "tiny.ensure_all(specs, Path(sys.argv[1]), lambda done: print(done, flush=True))"
+        "tiny.ensure_all(specs, Path(sys.argv[1]))"
     )
-    caller = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert caller.stdout is not None
-    assert caller.stdout.readline()  # both imports and the first updates are done by then, or nearly
-    assert alive(tmp_path)
+    caller = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 30
+    while len(alive(tmp_path)) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert len(alive(tmp_path)) == 2
     caller.send_signal(signal.SIGINT)
     _, errors = caller.communicate(timeout=20)
     assert "KeyboardInterrupt" in errors
-    until = time.monotonic() + 5
-    while alive(tmp_path) and time.monotonic() < until:
-        time.sleep(0.05)
     assert not alive(tmp_path)
-    assert not list((tmp_path / "tiny").glob(".*"))
+    assert not list(tmp_path.glob("tiny/.*"))
 
 
 def alive(cache: Path) -> list[int]:
-    """The workers that make models for a cache folder (Linux: read from /proc; elsewhere from ps)."""
+    """The workers that make models for a cache folder."""
     listing = subprocess.run(["ps", "-axww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
     workers = [line.split(maxsplit=1) for line in listing.splitlines() if f"--cache {cache}" in line]
-    return [int(pid) for pid, command in workers if "ps -axww" not in command and int(pid) != os.getpid()]
+    return [int(pid) for pid, _ in workers]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from marl_verl import __version__
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, nearest, unknown
 
 COMMANDS = {
     "train": "train a team as a recipe says",
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     try:
-        options = _parser(arguments).parse_args(arguments)
+        options = _parse(arguments)
         return int(importlib.import_module(f"marl_verl.cli.{options.command}").run(options))
     except MarlError as error:
         if debug:
@@ -34,19 +36,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser(arguments: list[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="marl-verl", description="Train teams of LLM agents with multi-agent reinforcement learning, on unmodified verl."
+class _Parser(argparse.ArgumentParser):
+    """argparse, whose mistakes are told as everybody's: a sentence, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise MarlError(f"{message}: `{self.prog} --help` shows what there is")
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    if chosen is not None and chosen not in COMMANDS:
+        raise unknown("command", chosen, COMMANDS)
+    parser, command = _parser(chosen)
+    options, rest = parser.parse_known_args(arguments)
+    # argparse takes no more overrides once an option has come: `train recipe.yaml --dry-run key=value`
+    for word in rest:
+        if word.startswith("-") or not hasattr(options, "overrides"):
+            valid = re.findall(r"(?<![\w-])--[\w-]+", (command or parser).format_help())
+            raise MarlError(f"unknown option '{word}': {nearest(word, valid)}")
+        options.overrides.append(word)
+    return options
+
+
+def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
+    """The parser and that of the chosen command; the other commands' arguments need not be known."""
+    parser = _Parser(
+        prog="marl-verl",
+        description="Train teams of LLM agents with multi-agent reinforcement learning, on unmodified verl.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"marl-verl {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    chosen = next((word for word in arguments if word in COMMANDS), None)
+    found = None
     for name, help_text in COMMANDS.items():
-        command = commands.add_parser(name, help=help_text, description=help_text)
-        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        if name == chosen:  # the other commands' arguments need not be known
+        command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
+        command.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
+        if name == chosen:
             importlib.import_module(f"marl_verl.cli.{name}").add_arguments(command)
-    return parser
+            found = command
+    return parser, found
 
 
 if __name__ == "__main__":

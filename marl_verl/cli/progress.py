@@ -58,8 +58,10 @@ class Display:
             if self.console.is_terminal:
                 self.note(f"{name}: {fraction:.0%}")
 
-        yield advance
-        self.close()
+        try:
+            yield advance
+        finally:
+            self.close()
         self.print(f"{name}: done in {time.monotonic() - begun:.0f} s")
 
     def event(self, event: dict[str, Any]) -> None:

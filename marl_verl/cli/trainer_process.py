@@ -164,6 +164,8 @@ def _environment() -> dict[str, str]:
                 "OMP_NUM_THREADS": "1",
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                 "VLLM_CPU_KVCACHE_SPACE": "1",
+                # with "1", vLLM's CPU platform overrules distributed_executor_backend=uni: one more process a server
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
                 # Ray would start a worker for every logical CPU
                 "RAY_prestart_worker_first_driver": "0",
             }

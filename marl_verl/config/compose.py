@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.util
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,81 +14,183 @@ import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, missing, nearest
 from marl_verl.platforms.active import has_accelerator
 
 HERE = Path(__file__).parent
 
-# free-form parts of the config: whatever stands below them belongs to somebody else
-OPEN = ("marl.agents", "marl.policies", "marl.task.options", "marl.workflow.options", "marl.algorithm.options")
-OPEN += ("marl.sampler.options", "ray_kwargs.ray_init")
+# free-form parts of the config: what stands below them belongs to somebody else, who checks it
+VERL_OPEN = re.compile(
+    r"(.+\.)?(engine_kwargs|override_config|override_transformer_config|override_optimizer_config)(\..+)?"
+)
+OPEN = re.compile(
+    rf"marl\.(agents|policies)(\..+)?|marl\.(task|workflow|algorithm|sampler)\.options(\..+)?"
+    rf"|ray_kwargs\.ray_init(\..+)?|{VERL_OPEN.pattern}"
+)
 
 
-def compose(recipe: Path, overrides: list[str], hardware: str | None = None) -> DictConfig:
+def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None) -> DictConfig:
     """The config of a recipe with `key=value` overrides, not yet resolved.
 
     Args:
         recipe: a YAML file whose defaults list begins with `marl_trainer`.
-        overrides: in Hydra's grammar, e.g. `trainer.total_training_steps=10`, `+new.key=1`.
+        overrides: in Hydra's grammar, e.g. `trainer.total_training_steps=10`, `+new.key=1`. Keys of an agent, a policy or
+            of `options` need no `+`.
         hardware: "cpu" or "gpu"; None looks at the machine.
 
     Raises:
-        MarlError: no such file, not YAML, no `marl_trainer`, an unknown key (the nearest valid one is named).
+        MarlError: no such file, not YAML, no `marl_trainer`; an override that is not `key=value`; an unknown key (the
+            nearest valid one is named); a value of another type than the key's.
     """
     _check_recipe(recipe)
+    given = parse_overrides(overrides)
     kind = hardware or ("gpu" if has_accelerator() else "cpu")
-    config = _hydra(recipe.resolve().parent, recipe.stem, [f"hardware={kind}", *overrides])
-    base = _hydra(HERE, "marl_trainer", [f"hardware={kind}"])
-    added = tuple(_added_keys(overrides))
-    check_keys(OmegaConf.to_container(config), OmegaConf.to_container(base), "", OPEN + added)
+    # groups choose among whole files of verl's, e.g. model_engine=megatron
+    groups = [line for line, change in zip(overrides, given, strict=True) if _is_group(change)]
+    if not any(change.key_or_group == "hardware" for change in given):
+        groups.insert(0, f"hardware={kind}")
+    base = _base(tuple(groups))
+    plain = [(line, change) for line, change in zip(overrides, given, strict=True) if not _is_group(change)]
+    if any(_names_a_member(change) for _, change in plain):
+        _check_names(given, _hydra(recipe.resolve().parent, recipe.stem, groups))
+    for _, change in plain:
+        if not _adds(change) and not OPEN.fullmatch(change.key_or_group):
+            _check_known(change.key_or_group, base)
+    config = _hydra(recipe.resolve().parent, recipe.stem, [*groups, *(_forced(*pair) for pair in plain)])
+    added = tuple(change.key_or_group for _, change in plain if _adds(change))
+    check_keys(OmegaConf.to_container(config), base, "", added)
     return config
+
+
+def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """A copy of a composed config with `key=value` overrides, in the same grammar. MarlError as `compose`."""
+    config = copy.deepcopy(config)
+    OmegaConf.set_struct(config, False)
+    known = OmegaConf.to_container(config)
+    for change in parse_overrides(overrides):
+        key = change.key_or_group
+        if not _adds(change) and not OPEN.fullmatch(key):
+            _check_known(key, known)
+        _check_names([change], config)
+        if change.is_delete():
+            parent, _, last = key.rpartition(".")
+            OmegaConf.select(config, parent).pop(last, None)
+        else:
+            OmegaConf.update(config, key, change.value(), force_add=True)
+        if not _adds(change):
+            path = key.split(".")
+            given = functools.reduce(lambda value, part: {part: value}, reversed(path), change.value())
+            check_keys(given, known, "")
+    return config
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Hydra's grammar, one line at a time, so that the error names the one that is wrong."""
+    parsed = []
+    for line in overrides:
+        try:
+            change = OverridesParser.create().parse_override(line)
+        except HydraException as error:
+            raise MarlError(f"'{line}' is not of the form key=value, e.g. trainer.total_training_steps=20") from error
+        if change.is_sweep_override():
+            raise MarlError(f"'{line}' gives several values; a list is written [1,2], a text with commas in quotes")
+        parsed.append(change)
+    return parsed
+
+
+def _adds(change: Override) -> bool:
+    """Whether the user says, with Hydra's `+`, that the key is new on purpose."""
+    return change.is_add() or change.is_force_add()
+
+
+def _forced(line: str, change: Override) -> str:
+    """The override as Hydra takes it: a key of a free-form part need not be there yet."""
+    return line if _adds(change) or change.is_delete() or not OPEN.fullmatch(change.key_or_group) else f"++{line}"
+
+
+def _is_group(change: Override) -> bool:
+    group = change.key_or_group
+    return "." not in group and any((folder / group).is_dir() for folder in _search_path())
+
+
+def _names_a_member(change: Override) -> bool:
+    return not _adds(change) and change.key_or_group.startswith(("marl.agents.", "marl.policies."))
+
+
+def _check_names(given: Sequence[Override], config: DictConfig) -> None:
+    """An override of an agent or a policy that the recipe lacks is a typing error, unless it has a `+`."""
+    for change in given:
+        if _names_a_member(change):
+            kind, name = change.key_or_group.split(".")[1:3]
+            names = [str(known) for known in OmegaConf.select(config, f"marl.{kind}") or {}]
+            if name not in names:
+                raise MarlError(f"unknown key '{change.key_or_group}': {nearest(name, names)}")
+
+
+def _check_known(key: str, base: Any) -> None:
+    paths = dict(_paths(base))
+    parent = key.rpartition(".")[0]
+    # whatever stands below an empty mapping or null belongs to somebody else
+    if key not in paths and paths.get(parent, base) not in ({}, None):
+        raise MarlError(f"unknown key '{key}': {_nearest_path(key, paths)}")
+
+
+def _nearest_path(key: str, paths: dict[str, Any]) -> str:
+    """The nearest key: beside it where its parent exists, else anywhere. Never the whole list of six hundred."""
+    parent, _, last = key.rpartition(".")
+    beside = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
+    hint = nearest(last, beside) if beside else ""
+    if not hint.startswith("did") and (hint_anywhere := nearest(key, paths)).startswith("did"):
+        return hint_anywhere
+    if hint.startswith("did"):
+        return hint.replace("'", f"'{parent}." if parent else "'", 1)
+    return hint or f"valid sections: {', '.join(sorted(path for path in paths if '.' not in path))}"
 
 
 def _check_recipe(recipe: Path) -> None:
     if not recipe.is_file():
-        near = [str(path) for path in sorted(recipe.parent.glob("*.yaml"))] if recipe.parent.is_dir() else []
-        raise MarlError(f"no recipe file '{recipe}': {nearest(str(recipe), near)}")
+        raise missing("recipe file", recipe, recipe.parent.glob("*.yaml"))
+    if recipe.suffix != ".yaml":
+        raise MarlError(f"recipe '{recipe}' must be a file that ends in .yaml")
     try:
-        content = yaml.safe_load(recipe.read_text())
+        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise MarlError(f"recipe '{recipe}' is not YAML: {' '.join(str(error).split())}") from error
     defaults = content.get("defaults") if isinstance(content, dict) else None
     if not isinstance(defaults, list) or "marl_trainer" not in defaults:
         raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]'")
+    if any((folder / recipe.name).exists() for folder in _search_path()):
+        raise MarlError(f"recipe '{recipe}' has the name of a config that it builds on: rename it")
 
 
-def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:
-    """Compose with our config folder and verl's on the search path, without importing verl (seconds)."""
+def _search_path() -> list[Path]:
+    """Our config folder and verl's, found without importing verl (seconds)."""
     verl = importlib.util.find_spec("verl")
     if verl is None or verl.origin is None:
         raise MarlError("verl is not installed: pip install 'marl-verl[cpu]' or 'marl-verl[vllm]'")
-    search = [f"file://{HERE}", f"file://{Path(verl.origin).parent / 'trainer' / 'config'}"]
+    return [HERE, Path(verl.origin).parent / "trainer" / "config"]
+
+
+@functools.cache
+def _base(groups: tuple[str, ...]) -> Any:
+    """Every key there is, with its default, as plain containers."""
+    return OmegaConf.to_container(_hydra(HERE, "marl_trainer", list(groups)))
+
+
+def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:
+    search = ",".join("'" + f"file://{path}".replace("'", r"\'") + "'" for path in _search_path())
     try:
         with initialize_config_dir(config_dir=str(folder), version_base=None):
-            return hydra_compose(config_name=name, overrides=[f"hydra.searchpath=[{','.join(search)}]", *overrides])
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _explained(error, folder, name, overrides) from error
-
-
-def _explained(error: Exception, folder: Path, name: str, overrides: list[str]) -> MarlError:
-    """Hydra's message as one sentence, with the nearest valid key where an override names none."""
-    first = str(error).strip().splitlines()[0]
-    if "Could not override" in first:
-        key = first.split("'")[1]
-        base = OmegaConf.to_container(_hydra(HERE, "marl_trainer", []))
-        return MarlError(f"unknown key '{key}': {nearest(key, dict(_paths(base)))}")
-    return MarlError(f"config '{folder / name}.yaml' with {overrides[1:]}: {first}")
-
-
-def _added_keys(overrides: list[str]) -> Iterator[str]:
-    """The keys a user adds on purpose, with Hydra's `+`."""
-    for override in OverridesParser.create().parse_overrides(overrides):
-        if override.is_add() or override.is_force_add():
-            yield override.key_or_group
+            return hydra_compose(config_name=name, overrides=[f"hydra.searchpath=[{search}]", *overrides])
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        said = " ".join(str(error).split())
+        wanted = f" with {' '.join(overrides[1:])}" if overrides[1:] else ""
+        raise MarlError(f"config '{folder / name}.yaml'{wanted}: {said}") from error
 
 
 def _paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -96,17 +201,55 @@ def _paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _paths(value, path)
 
 
-def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = ()) -> None:
-    """Raise MarlError on the first key of `given` that `valid` lacks; an empty mapping or null in `valid` takes anything."""
-    if not isinstance(given, dict) or not isinstance(valid, dict):
+def check_keys(
+    given: Any, valid: Any, where: str, allowed: tuple[str, ...] = (), free: re.Pattern[str] = OPEN
+) -> None:
+    """Raise MarlError on the first key of `given` that `valid` lacks, or whose value has another type.
+
+    An empty mapping or null in `valid` takes anything, and verl's own keys may be set to null.
+
+    Args:
+        where: the key of `given`, as the user wrote it; it begins the errors.
+        allowed: keys that may be new.
+        free: keys below which nothing is checked.
+    """
+    ours = where.startswith("marl") and free is OPEN
+    if not isinstance(given, dict):
+        if isinstance(valid, dict) and not _undecided(given) and (given is not None or (ours and valid)):
+            raise MarlError(f"'{where}' must be a mapping, got {given!r}")
+        return _check_value(given, valid, where, strict=ours)
+    if free.fullmatch(where) or valid in ({}, None):
         return
+    if not isinstance(valid, dict):
+        raise MarlError(f"'{where}' must be one value such as {valid!r}, got {given!r}")
     for key, value in given.items():
         path = f"{where}.{key}" if where else str(key)
         if any(path == name or path.startswith(name + ".") for name in allowed):
             continue
-        if key not in valid:
-            if any(name.startswith(path + ".") for name in allowed):
-                continue
+        if key in valid:
+            check_keys(value, valid[key], path, allowed, free)
+        elif not any(name.startswith(path + ".") for name in allowed):
             raise MarlError(f"unknown key '{path}': {nearest(str(key), map(str, valid))}")
-        if valid[key] not in ({}, None):
-            check_keys(value, valid[key], path, allowed)
+
+
+def _undecided(value: Any) -> bool:
+    """An interpolation or a missing value: what it will be is not known yet."""
+    return isinstance(value, str) and (value == "???" or "${" in value)
+
+
+def _check_value(given: Any, valid: Any, where: str, strict: bool) -> None:
+    """One value against the default's type: true or false, a number, or (in the `marl` section) text."""
+    if _undecided(given) or _undecided(valid) or valid is None or (given is None and not strict):
+        return
+    if isinstance(valid, bool):
+        right, wanted = isinstance(given, bool), "true or false"
+    elif isinstance(valid, int) and strict:
+        right, wanted = isinstance(given, int) and not isinstance(given, bool), "a whole number"
+    elif isinstance(valid, int | float):
+        right, wanted = isinstance(given, int | float) and not isinstance(given, bool), "a number"
+    elif isinstance(valid, str) and strict:
+        right, wanted = isinstance(given, str), "text"
+    else:
+        return
+    if not right:
+        raise MarlError(f"'{where}' must be {wanted}, got {given!r}")

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.config.compose import check_keys
+from marl_verl.config.compose import VERL_OPEN, check_keys
 from marl_verl.errors import MarlError, nearest
 from marl_verl.rollout.servers import rollout_name
 from marl_verl.team import Policy, Team
@@ -21,12 +21,11 @@ def policy_config(config: DictConfig, policy: Policy) -> DictConfig:
         MarlError: a key that `actor_rollout_ref` does not have.
     """
     base = OmegaConf.to_container(config.actor_rollout_ref)
-    override = policy.override
+    override, where = policy.override, f"marl.policies.{policy.name}"
     for key in override:
         if isinstance(base, dict) and key not in base:
-            where = f"marl.policies.{policy.name}.{key}"
-            raise MarlError(f"unknown key '{where}': {nearest(str(key), [*map(str, base), 'frozen', 'tiny'])}")
-    check_keys(override, base, f"marl.policies.{policy.name}")
+            raise MarlError(f"unknown key '{where}.{key}': {nearest(str(key), [*map(str, base), 'frozen', 'tiny'])}")
+    check_keys(override, base, where, free=VERL_OPEN)
     whole = copy.deepcopy(config)
     OmegaConf.set_struct(whole, False)
     whole.actor_rollout_ref = OmegaConf.merge(whole.actor_rollout_ref, OmegaConf.create(override))
@@ -57,5 +56,5 @@ def resolve(config: DictConfig, team: Team) -> DictConfig:
             whole.policies = policies
         resolved = OmegaConf.create(OmegaConf.to_container(whole, resolve=True))
     except OmegaConfBaseException as error:
-        raise MarlError(f"config cannot be resolved: {str(error).splitlines()[0]}") from error
+        raise MarlError(f"config cannot be resolved: {' '.join(str(error).split())}") from error
     return resolved

@@ -229,7 +229,8 @@ def function_name(fn: Any) -> str:
     """ "module:qualified name" of a function; of the class, for an object that is callable."""
     fn = getattr(fn, "func", fn)  # functools.partial
     named = fn if hasattr(fn, "__qualname__") else type(fn)
-    return f"{named.__module__}:{named.__qualname__}"
+    module = getattr(named, "__module__", None) or "builtins"  # a method of a built-in type has none
+    return f"{module}:{named.__qualname__}"
 
 
 def raised(error: Exception) -> Raised:
@@ -256,7 +257,10 @@ def rebuild(record: Raised) -> Exception:
     kind = _find(record.kind)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         raise JournalError(f"a recorded call raised {record.kind}, which is not an exception that is imported here")
-    return kind.__new__(kind, *json.loads(record.arguments))  # not __init__: it may want other arguments than `args`
+    arguments = json.loads(record.arguments)
+    error = kind.__new__(kind, *arguments)  # not __init__: it may want other arguments than `args`
+    error.args = tuple(arguments)
+    return error
 
 
 def _find(kind: str) -> Any:

@@ -9,11 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ray
 from omegaconf import DictConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError
+from marl_verl.rollout.servers import first_replica_rank
 
 
 class ObservationTooLong(MarlError):
@@ -21,31 +23,46 @@ class ObservationTooLong(MarlError):
 
 
 class DirectClient(LLMServerClient):
-    """verl's client for a policy with one server: straight to it, without the process of a load balancer."""
+    """verl's client for a policy with one server: straight to it by name, without the process of a load balancer.
 
-    def __init__(self, config: DictConfig, address: str, server: Any) -> None:
+    The server need not exist yet: a rollout worker can load its own code while the servers start.
+    """
+
+    def __init__(self, config: DictConfig, server_name: str) -> None:
         super().__init__(config=config)
-        self._only = (address, server)
+        self._name = server_name
+        self._server: Any = None
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
-        return self._only
+        if self._server is None:
+            self._server = ray.get_actor(self._name)
+        return self._name, self._server
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
         return None
 
 
+def single_server(config: DictConfig) -> str | None:
+    """The name of a policy's only server, None if it has several replicas.
+
+    Args:
+        config: the whole config, with the policy's `actor_rollout_ref`.
+    """
+    rollout = config.actor_rollout_ref.rollout
+    slots = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+    replica = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    if slots != replica or int(config.trainer.nnodes) > 1:
+        return None
+    return f"{rollout.name}_server_{first_replica_rank(rollout.name)}_0"
+
+
 class PolicyServerManager(LLMServerManager):
-    """verl's server manager, whose client goes straight to the server where there is only one."""
+    """verl's server manager, without a load balancer where there is only one server."""
 
     async def _init_global_load_balancer(self) -> None:
         self.global_load_balancer = None
-        if len(self.server_handles) > 1:
+        if single_server(self.config) is None:
             await super()._init_global_load_balancer()
-
-    def get_client(self, client_cls: Any = None, **kwargs: Any) -> LLMServerClient:
-        if self.global_load_balancer is None:
-            return DirectClient(self.config, self.server_addresses[0], self.server_handles[0])
-        return super().get_client(client_cls, **kwargs)
 
 
 def request_seed(*identity: Any) -> int:

@@ -7,32 +7,39 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, missing, nearest
 from marl_verl.tasks.base import Task
 
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
-    """One JSON line a task."""
+    """One JSON line a task. MarlError, and no file, for a task whose data JSON cannot hold."""
+    lines = [_line(task) for task in tasks]
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"id": task.id, "prompt": task.prompt, "data": task.data}) for task in tasks]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def _line(task: Task) -> str:
+    try:
+        return json.dumps({"id": task.id, "prompt": task.prompt, "data": task.data}) + "\n"
+    except (TypeError, ValueError) as error:
+        raise MarlError(f"the data of task '{task.id}' cannot be written as JSON: {error}") from error
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """The tasks of a `.jsonl`, `.json` or `.parquet` file.
+    """The tasks of a `.jsonl`, `.json` (JSON lines too) or `.parquet` file.
 
     Raises:
         MarlError: no such file, empty, another ending, a line that is not JSON, a row without `id` or `prompt`, an id twice.
     """
     if not path.is_file():
-        near = [str(other) for other in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise MarlError(f"no task file '{path}': {nearest(str(path), near)}")
-    tasks, seen = [], set()
+        raise missing("task file", path, path.parent.glob("*"))
+    tasks: list[Task] = []
+    rows: dict[str, int] = {}
     for number, row in _rows(path):
         task = _task(row, path, number)
-        if task.id in seen:
-            raise MarlError(f"task file '{path}', row {number}: id '{task.id}' stands there twice")
-        seen.add(task.id)
+        if task.id in rows:
+            raise MarlError(f"task file '{path}', row {number}: id '{task.id}' is that of row {rows[task.id]}")
+        rows[task.id] = number
         tasks.append(task)
     if not tasks:
         raise MarlError(f"task file '{path}' is empty")
@@ -53,7 +60,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
     if path.suffix not in (".jsonl", ".json"):
         raise MarlError(f"task file '{path}' must end in .jsonl or .parquet")
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also split at U+2028 inside a text
     except UnicodeDecodeError as error:
         raise MarlError(f"task file '{path}' is not UTF-8 text: {error}") from error
     for number, line in enumerate(lines, start=1):
@@ -61,7 +68,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
             try:
                 yield number, json.loads(line)
             except json.JSONDecodeError as error:
-                raise MarlError(f"task file '{path}', line {number} is not JSON: {error}") from error
+                raise MarlError(f"task file '{path}', line {number} is not a JSON object: {error}") from error
 
 
 def _task(row: Any, path: Path, number: int) -> Task:
@@ -69,10 +76,13 @@ def _task(row: Any, path: Path, number: int) -> Task:
         raise MarlError(f"task file '{path}', row {number} must be an object with id and prompt, got {row!r:.60}")
     for name in ("id", "prompt"):
         if not isinstance(row.get(name), str):
-            near = nearest(name, row) if row else "the row is empty"
-            raise MarlError(f"task file '{path}', row {number} has no text '{name}': {near}")
-    data = row.get("data") or {}
-    data = json.loads(data) if isinstance(data, str) else data
+            found = f"got {row[name]!r:.60}" if name in row else nearest(name, map(str, row))
+            raise MarlError(f"task file '{path}', row {number} has no text '{name}': {found}")
+    data = {} if row.get("data") is None else row["data"]
+    try:
+        data = json.loads(data) if isinstance(data, str) else data  # parquet often holds JSON as text
+    except json.JSONDecodeError as error:
+        raise MarlError(f"task file '{path}', row {number}: 'data' is text that is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise MarlError(f"task file '{path}', row {number}: 'data' must be an object, got {data!r:.60}")
     return Task(row["id"], row["prompt"], data)

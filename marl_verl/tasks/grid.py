@@ -26,7 +26,7 @@ def neighbours(size: int) -> dict[str, tuple[str, ...]]:
     }
 
 
-@functools.cache
+@functools.lru_cache(maxsize=8192)
 def distances(size: int, walls: frozenset[str], goal: str) -> dict[str, int]:
     """Cell -> number of steps of the shortest walk to `goal` around the walls; absent where there is none."""
     found = {goal: 0}

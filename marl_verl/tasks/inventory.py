@@ -15,6 +15,7 @@ from marl_verl.tasks.base import Split, Task, TaskSet
 
 HOLDER, ASKER = "holder", "asker"
 DIGITS = tuple("0123456789")
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 NOTHING = "none"  # what the asker reads when the holder did not send as many digits as it holds
 HELD_OUT = 10  # one list in ten
 
@@ -63,7 +64,7 @@ class Inventory(TaskSet):
 
     def vocabulary(self) -> list[str]:
         """Every word that an observation or an answer can hold."""
-        return [*DIGITS, "digits", "index", "message", NOTHING]
+        return [*DIGITS, *ORDINALS[: self.length], "digits", "index", "message", NOTHING]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """(observation, answer) pairs of a mixed crowd, on training lists only.
@@ -95,7 +96,7 @@ class Inventory(TaskSet):
         held_out = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % HELD_OUT == 0
         if held_out != (split == "test"):
             return None
-        prompt = f"digits {words} index {index}"
+        prompt = f"digits {words} index {ORDINALS[index - 1]}"
         return Task(id=f"inventory {prompt}", prompt=prompt, data={"digits": digits, "index": index})
 
 
@@ -105,8 +106,8 @@ def holder_sees(task: Task) -> str:
 
 
 def asker_sees(task: Task, message: str) -> str:
-    """The asker's observation: which digit is wanted (from 1), and what the holder sent."""
-    return f"index {task.data['index']} message {message}"
+    """The asker's observation: what the holder sent, and which digit is wanted (in words: an index is no digit)."""
+    return f"message {message} index {ORDINALS[task.data['index'] - 1]}"
 
 
 class HolderAsker(Workflow):

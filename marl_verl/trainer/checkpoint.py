@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from omegaconf import OmegaConf
 
 from marl_verl.errors import MarlError
@@ -24,6 +23,8 @@ def save(trainer: TeamTrainer) -> None:
 
     A kill at any moment leaves the last complete checkpoint loadable: an unfinished one keeps its temporary name.
     """
+    import torch  # here, because the command line reads checkpoints too, and must be quick
+
     root = trainer.run_dir.checkpoints
     final = root / f"step_{trainer.global_steps}"
     writing = root / f".writing-step_{trainer.global_steps}"
@@ -42,8 +43,18 @@ def save(trainer: TeamTrainer) -> None:
 
 def complete(root: Path) -> list[Path]:
     """The complete checkpoints below a folder, oldest first."""
-    found = [path for path in root.glob("step_*") if (path / TEAM_FILE).is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+    steps = {path: path.name.removeprefix("step_") for path in root.glob("step_*") if (path / TEAM_FILE).is_file()}
+    return sorted((path for path, step in steps.items() if step.isdigit()), key=lambda path: int(steps[path]))
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The team file of a checkpoint: `step`, and what `identity` says. MarlError if it cannot be read."""
+    try:
+        team: dict[str, Any] = json.loads((folder / TEAM_FILE).read_text())
+        team["step"] = int(team["step"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise MarlError(f"checkpoint '{folder}' is damaged: {TEAM_FILE} cannot be read ({error})") from error
+    return team
 
 
 def identity(config: Any) -> dict[str, Any]:
@@ -68,13 +79,15 @@ def load(trainer: TeamTrainer) -> int:
     Raises:
         MarlError: another team or algorithm than the checkpoint's.
     """
+    import torch
+
     if trainer.config.trainer.resume_mode == "disable":
         return 0
     found = complete(trainer.run_dir.checkpoints)
     if not found:
         return 0
     newest = found[-1]
-    saved = json.loads((newest / TEAM_FILE).read_text())
+    saved = read(newest)
     check_identity(saved, identity(trainer.config), newest)
     trainer._each_policy(lambda runtime: runtime.load(newest / "policies" / runtime.name), only_trained=True)
     trainer.train_dataloader.load_state_dict(torch.load(newest / "data.pt", weights_only=False))

@@ -29,9 +29,10 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.utils.padding import response_from_nested
 
-from marl_verl.rollout.client import PolicyServerManager
+from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_server
 from marl_verl.rollout.servers import first_replica_rank
 from marl_verl.team import Policy
 
@@ -105,6 +106,11 @@ class PolicyRuntime:
         result = call()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begun
         return result
+
+    def client(self) -> LLMServerClient:
+        """verl's client for this policy's servers; with one server it can be had before the start."""
+        name = single_server(self.config)
+        return DirectClient(self.config, name) if name else self.servers.get_client()
 
     # -- a step --------------------------------------------------------------------------------------------------
 

@@ -5,17 +5,19 @@ Started by the command line as `python -m marl_verl.trainer.run RUN_DIRECTORY`, 
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError
 from marl_verl.trainer.run_dir import emit
 
-FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_")
+FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_")
 
 
 def main(folder: Path) -> int:
@@ -44,68 +46,94 @@ def _sentence(error: BaseException) -> str:
 
 
 def train(folder: Path) -> None:
-    emit("phase", name="loading verl")
-    import ray
-    import transfer_queue as tq
+    """Bring everything up, the slow parts side by side, and train."""
     from omegaconf import OmegaConf
+
+    config: Any = OmegaConf.load(folder / "config.yaml")
+    config.transfer_queue.enable = True
+    emit("phase", name="starting Ray and loading verl")
+    import ray
+
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        verl = threads.submit(importlib.import_module, "verl.trainer.ppo.v1")
+        start_ray(config)
+        try:
+            verl.result()
+            _train(config)
+        finally:
+            ray.shutdown()
+
+
+def _train(config: Any) -> None:
+    import transfer_queue as tq
     from verl.trainer.ppo.v1 import get_trainer_cls
 
     from marl_verl.platforms import verl_plugin
-    from marl_verl.rollout.manager import TeamRolloutManager
     from marl_verl.trainer import team_trainer  # noqa: F401 - registers "team"
     from marl_verl.trainer.report import write_summary
 
     if not verl_plugin.LOADED:
         raise MarlError("verl did not load marl-verl's plugin: is marl-verl installed (pip install -e .)?")
-    config: Any = OmegaConf.load(folder / "config.yaml")
-    emit("phase", name="starting Ray")
-    start_ray(config)
-    try:
-        config.transfer_queue.enable = True
-        tq.init(config.transfer_queue)
-        trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
-        trainer.init()
-        manager = TeamRolloutManager.create(
-            config=config,
-            llm_client=trainer.get_llm_client(),
-            teacher_client=trainer.get_teacher_client(),
-            reward_loop_worker_handles=trainer.get_reward_handles(),
-        )
-        emit("phase", name="first validation")
-        trainer.fit(manager)
-        emit("finished", summary=write_summary(trainer))
-        tq.close()
-    finally:
-        ray.shutdown()
+    trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
+    emit("phase", name="starting policies")
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        queue = threads.submit(tq.init, config.transfer_queue)
+        starting = threads.submit(trainer.start_policies)
+        if trainer.early_clients:
+            queue.result()
+            manager = _rollout_manager(config, trainer)
+        starting.result()
+        if not trainer.early_clients:
+            queue.result()
+            manager = _rollout_manager(config, trainer)
+    emit("started", seconds={name: runtime.seconds for name, runtime in trainer.policies.items()})
+    trainer.init()
+    emit("phase", name="first validation")
+    trainer.fit(manager)
+    emit("finished", summary=write_summary(trainer))
+    tq.close()
+
+
+def _rollout_manager(config: Any, trainer: Any) -> Any:
+    from marl_verl.rollout.manager import TeamRolloutManager
+
+    return TeamRolloutManager.create(
+        config=config,
+        llm_client=trainer.get_llm_client(),
+        teacher_client=trainer.get_teacher_client(),
+        reward_loop_worker_handles=trainer.get_reward_handles(),
+    )
 
 
 def start_ray(config: Any) -> None:
     """A Ray session of our own, unless `ray_kwargs.ray_init.address` names a cluster."""
     import ray
     from omegaconf import OmegaConf
-    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
     from marl_verl.platforms.active import cpu_run
 
     options: dict[str, Any] = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)  # type: ignore[assignment]
-    given = options.pop("runtime_env", None) or {}
-    runtime_env = get_ppo_ray_runtime_env(config)
-    variables = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
-    variables.pop("MARL_VERL_EVENTS", None)
-    runtime_env["env_vars"] = {
-        **runtime_env.get("env_vars", {}),
-        "TRANSFER_QUEUE_ENABLE": "1",
-        **variables,
-        **(given.pop("env_vars", None) or {}),
-    }
-    runtime_env.update({name: value for name, value in given.items() if value is not None})
-    if "address" not in options:
-        # never somebody else's session: one that is running already stays untouched
-        options.update(address="local", include_dashboard=False, _temp_dir=os.environ.get("MARL_VERL_RAY_DIR"))
-        if cpu_run():
-            slots = int(config.trainer.n_gpus_per_node) * len(config.policies)
-            options.setdefault("num_gpus", slots)
-    ray.init(runtime_env=runtime_env, log_to_driver=True, **options)
+    given = {name: value for name, value in (options.pop("runtime_env", None) or {}).items() if value is not None}
+    os.environ["TRANSFER_QUEUE_ENABLE"] = "1"
+    if "address" in options:
+        from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+        runtime_env = get_ppo_ray_runtime_env(config)
+        variables = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+        runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
+        ray.init(runtime_env={**runtime_env, **given}, **options)
+        return
+    if cpu_run():
+        # verl's own variables, without the seconds that importing them takes; the rest of them are for GPUs
+        os.environ.update(VLLM_LOGGING_LEVEL="WARN", VLLM_ALLOW_RUNTIME_LORA_UPDATING="true")
+        options.setdefault("num_gpus", int(config.trainer.n_gpus_per_node) * len(config.policies))
+    else:
+        from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+        os.environ.update(get_ppo_ray_runtime_env(config).get("env_vars", {}))
+    # never somebody else's session: one that is running already stays untouched. Workers inherit our environment.
+    folder = os.environ.get("MARL_VERL_RAY_DIR")
+    ray.init(address="local", include_dashboard=False, _temp_dir=folder, runtime_env=given or None, **options)
 
 
 if __name__ == "__main__":

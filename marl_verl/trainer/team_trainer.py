@@ -22,6 +22,7 @@ from verl.utils import tensordict_utils as tu
 from marl_verl import plugins
 from marl_verl.advantage import Algorithm, RowTable
 from marl_verl.errors import MarlError
+from marl_verl.rollout.client import single_server
 from marl_verl.rollout.rows import identity
 from marl_verl.rollout.worker import Report
 from marl_verl.team import read_team
@@ -50,6 +51,9 @@ class TeamTrainer(PPOTrainer):
         super().__init__(config)
         # verl takes any other name than "sync" for an asynchronous mode
         self.trainer_mode = "sync"
+        self.policies = {
+            name: PolicyRuntime(policy, self._config_of(name)) for name, policy in self.team.policies.items()
+        }
         self.updates = max(1, config.data.train_batch_size // config.actor_rollout_ref.actor.ppo_mini_batch_size)
 
     def _build_replay_buffer(self) -> TeamReplayBuffer:
@@ -65,17 +69,22 @@ class TeamTrainer(PPOTrainer):
 
     # -- start ---------------------------------------------------------------------------------------------------
 
+    @property
+    def early_clients(self) -> bool:
+        """Whether rollout workers can be given their clients before the servers are up."""
+        return all(single_server(runtime.config) for runtime in self.policies.values())
+
+    def start_policies(self) -> None:
+        """Bring up every policy's workers and servers, all at the same time."""
+        self._each_policy(lambda runtime: runtime.start())
+
     def _setup(self) -> None:
-        self.trainer_mode = "sync"
+        """verl's, without the workers that `start_policies` has brought up."""
         self._init_tokenizer()
         self._init_dataloader()
         self._init_dump_executor()
         self.reward_loop_manager = None
         self.teacher_model_manager = None
-        self.policies = {name: PolicyRuntime(policy, self._config_of(name)) for name, policy in self.team.policies.items()}
-        emit("phase", name="starting policies", policies=list(self.policies))
-        self._each_policy(lambda runtime: runtime.start())
-        emit("started", seconds={name: runtime.seconds for name, runtime in self.policies.items()})
         self._load_checkpoint()
 
     def _config_of(self, policy: str) -> Any:
@@ -97,7 +106,7 @@ class TeamTrainer(PPOTrainer):
 
     def get_llm_client(self) -> Any:
         """verl's client for the servers of each policy, by name."""
-        return {name: runtime.servers.get_client() for name, runtime in self.policies.items()}
+        return {name: runtime.client() for name, runtime in self.policies.items()}
 
     def get_teacher_client(self) -> None:
         return None

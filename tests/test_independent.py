@@ -1,0 +1,186 @@
+"""Independent sampling: all sessions at once, and one that fails takes no other down."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from marl_verl.episode import Act, Action, Episode, LiveTeam, Run, Workflow
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+from marl_verl.sampling import Independent, Sample
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+
+TASK = Task("t1", "question")
+POLICY = ScriptedPolicy({"solver": ["draft", "better"], "judge": lambda act: f"seen {act.observation[0]['content']}"})
+
+
+class Pair(Workflow):
+    """The solver twice, and two judges beside each other."""
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        draft = await team["solver"].act(task.prompt)
+        await asyncio.gather(team["judge"].act(draft.text, slot="a"), team["judge"].act(draft.text, slot="b"))
+        return (await team["solver"].act(draft.text)).text
+
+
+class Exact(TaskSet):
+    def score(self, task: Task, answer: Any) -> float:
+        return float(answer == "better")
+
+
+class Flaky(ScriptedRollouts):
+    """Session 1 fails in a way of choice."""
+
+    trouble: Callable[[], BaseException]
+    where = "act"
+
+    async def act(self, act: Act, session: int, candidate: int = 0) -> Action:
+        if session == 1 and self.where == "act" and act.agent == "judge":
+            raise self.trouble()
+        return await super().act(act, session, candidate)
+
+    async def finish(self, run: Run, session: int) -> Episode:
+        if session == 1 and self.where == "finish":
+            raise self.trouble()
+        return await super().finish(run, session)
+
+
+def sample(rollouts: ScriptedRollouts, sampler: Independent | None = None) -> Sample:
+    async def go() -> Sample:
+        found = await (sampler or Independent()).sample(rollouts)
+        assert len(asyncio.all_tasks()) == 1  # nothing is left running
+        return found
+
+    return asyncio.run(go())
+
+
+def test_every_session_becomes_an_episode_with_its_turns_and_score() -> None:
+    found = sample(ScriptedRollouts(Pair(), TASK, POLICY, sessions=3, tasks=Exact()))
+    assert [episode.session for episode in found.episodes] == [0, 1, 2]
+    assert not found.failures
+    episode = found.episodes[2]
+    assert (episode.answer, episode.success, episode.journal.seed) == ("better", True, 2)
+    assert [(turn.index, turn.agent, turn.slot, turn.turn) for turn in episode.turns] == [
+        (0, "solver", "0", 0),
+        (1, "judge", "a", 0),
+        (2, "judge", "b", 0),
+        (3, "solver", "1", 1),
+    ]
+    assert all(turn.rewards == {"team": 1.0} and turn.uid == "t1" and turn.session == 2 for turn in episode.turns)
+
+
+def test_sessions_and_the_acts_of_one_session_are_sampled_at_the_same_time() -> None:
+    class Crowd(ScriptedRollouts):
+        """Nobody gets an action before all judges of all sessions have asked for one."""
+
+        judges = 0
+        all_here: asyncio.Event
+
+        async def act(self, act: Act, session: int, candidate: int = 0) -> Action:
+            if act.agent == "judge":
+                self.judges += 1
+                if self.judges == 2 * self.sessions:
+                    self.all_here.set()
+                await asyncio.wait_for(self.all_here.wait(), 60)
+            return await super().act(act, session, candidate)
+
+    rollouts = Crowd(Pair(), TASK, POLICY, sessions=50)
+    rollouts.all_here = asyncio.Event()
+    assert len(sample(rollouts).episodes) == 50
+
+
+def test_no_episode_waits_for_a_slower_one() -> None:
+    finished: list[int] = []
+
+    class Watched(ScriptedRollouts):
+        async def finish(self, run: Run, session: int) -> Episode:
+            finished.append(session)
+            return await super().finish(run, session)
+
+    sample(Watched(Pair(), TASK, POLICY, sessions=3, delay=lambda act, session: 100 * (2 - session)))
+    assert finished == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("where", "trouble", "reason", "said"),
+    [
+        ("act", lambda: ConnectionError("no server"), "policy-error", "act judge:a: ConnectionError: no server"),
+        ("act", lambda: MarlError("prompt too long"), "policy-error", "act judge:a: prompt too long"),
+        ("act", lambda: TimeoutError("60 s"), "timeout", "act judge:a: TimeoutError: 60 s"),
+        ("finish", lambda: ZeroDivisionError("by zero"), "score-error", "ZeroDivisionError: by zero"),
+    ],
+)
+def test_a_failing_session_says_why_and_the_others_go_on(
+    where: str, trouble: Callable[[], BaseException], reason: str, said: str
+) -> None:
+    rollouts = Flaky(Pair(), TASK, POLICY, sessions=3)
+    rollouts.where, rollouts.trouble = where, trouble
+    found = sample(rollouts)
+    assert [episode.session for episode in found.episodes] == [0, 2]
+    (failure,) = found.failures
+    assert (failure.session, failure.reason, failure.detail) == (1, reason, said)
+    assert "Traceback" in failure.trace
+    assert "test_independent.py" in failure.trace
+
+
+def test_a_workflow_that_raises_is_a_failure_with_the_workflow_named() -> None:
+    class Broken(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            if team.random.random() < 0.5:
+                raise KeyError("gone")
+            return (await team["solver"].act(task.prompt)).text
+
+    found = sample(ScriptedRollouts(Broken(), TASK, POLICY, sessions=20))
+    assert len(found.episodes) + len(found.failures) == 20
+    assert found.episodes
+    assert found.failures
+    assert {failure.reason for failure in found.failures} == {"workflow-error"}
+    assert "workflow 'Broken' on task 't1', before any act: KeyError: 'gone'" in found.failures[0].detail
+    assert "raise KeyError" in found.failures[0].trace
+
+
+def test_an_episode_that_takes_too_long_is_a_failure() -> None:
+    rollouts = ScriptedRollouts(Pair(), TASK, POLICY, sessions=2, delay=lambda act, session: 10**9 * session)
+    found = sample(rollouts, Independent(episode_seconds=0.2))
+    assert [episode.session for episode in found.episodes] == [0]
+    assert [(failure.session, failure.reason) for failure in found.failures] == [(1, "timeout")]
+    assert "longer than 0.2 s" in found.failures[0].detail
+
+
+def test_cancellation_propagates_and_leaves_nothing_running() -> None:
+    async def go() -> None:
+        rollouts = ScriptedRollouts(Pair(), TASK, POLICY, sessions=5, delay=lambda act, session: 10**9)
+        sampling = asyncio.create_task(Independent().sample(rollouts))
+        await asyncio.sleep(0.01)
+        sampling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sampling
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(go())
+
+
+def test_options_are_checked() -> None:
+    assert build(Independent, {"episode_seconds": 5}, "sampler").episode_seconds == 5
+    with pytest.raises(MarlError, match="did you mean 'episode_seconds'"):
+        build(Independent, {"episode_second": 5}, "sampler")
+    with pytest.raises(MarlError, match="above 0"):
+        Independent(episode_seconds=0)
+
+
+def test_importing_the_engine_and_the_samplers_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, marl_verl.episode, marl_verl.sampling, marl_verl.testing;"
+        "print([m for m in ('torch', 'ray', 'verl', 'vllm', 'transformers', 'numpy') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.strip() == "[]"
