@@ -33,6 +33,11 @@ def marl_register_credits(register: Register) -> None:
 
 
 @hookimpl
+def marl_register_losses(register: Register) -> None:
+    register("ppo-clip", "marl_verl.losses:PPO_CLIP")
+
+
+@hookimpl
 def marl_register_algorithms(register: Register) -> None:
     register("grpo", "marl_verl.advantage.builtin:GRPO")
     register("at-grpo", "marl_verl.advantage.builtin:AT_GRPO")

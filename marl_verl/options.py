@@ -1,17 +1,18 @@
-"""Options: the annotated attributes of a class are what a user may set in config, with types checked before work starts."""
+"""Options: the annotated attributes of a class are what a user may set in config, with types checked before work."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 from marl_verl.errors import MarlError, nearest
 
 T = TypeVar("T")
 
 
+@dataclass_transform()
 class Options:
     """Base of everything a user configures by name: its annotated attributes become keyword options (a dataclass)."""
 
@@ -51,7 +52,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise MarlError unless `value` has the type `hint` (plain classes, unions, literals; containers by their outer type)."""
+    """Raise MarlError unless `value` has the type `hint` (classes, unions, literals; containers by their outer type)."""
     if not _matches(value, hint):
         raise MarlError(f"'{where}' must be {_in_words(hint)}, got {value!r}")
 

@@ -92,7 +92,9 @@ def read_team(marl: Mapping[str, Any]) -> Team:
     policies = {str(name): _policy(str(name), values) for name, values in _mapping(marl, "policies").items()}
     agents = {str(name): _agent(str(name), values, policies) for name, values in _mapping(marl, "agents").items()}
     if not agents:
-        raise MarlError("'marl.agents' is empty: a team needs at least one agent, e.g. agents: {solver: {policy: base}}")
+        raise MarlError(
+            "'marl.agents' is empty: a team needs at least one agent, e.g. agents: {solver: {policy: base}}"
+        )
     used = {agent.policy for agent in agents.values()}
     for name in policies:
         if name not in used:
@@ -135,7 +137,9 @@ def _agent(name: str, values: Any, policies: Mapping[str, Policy]) -> Agent:
     given = dict(values or {})
     sampling = build(Sampling, given.pop("sampling", None), f"marl.agents.{name}.sampling")
     if "policy" not in given:
-        raise MarlError(f"agent '{name}' has no policy: 'marl.agents.{name}.policy' must name one of {_listed(policies)}")
+        raise MarlError(
+            f"agent '{name}' has no policy: 'marl.agents.{name}.policy' must name one of {_listed(policies)}"
+        )
     if "name" in given:
         raise MarlError(f"unknown key 'marl.agents.{name}.name': an agent's name is its key, '{name}'")
     agent = build(Agent, {"name": name, "sampling": sampling, **given}, f"marl.agents.{name}")

@@ -57,12 +57,12 @@ LEAST = {
     "marl.checkpoint.keep": 1,
     "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
 }
-UNUSED = (  # key, its default, what a team sets instead
-    ("data.train_files", None, "marl.task.train_file"),
-    ("data.val_files", None, "marl.task.test_file"),
-    ("algorithm.adv_estimator", "grpo", "marl.algorithm.name"),
-    ("actor_rollout_ref.rollout.n", 1, "marl.sampler.sessions"),
-    ("actor_rollout_ref.rollout.name", "vllm", "nothing: teams are served by vLLM"),
+FIXED = (  # a key of verl's that a team does not use, the value it keeps, and where a team says it
+    ("data.train_files", None, "a team's tasks are marl.task.train_file"),
+    ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
+    ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
+    ("actor_rollout_ref.rollout.n", 1, "episodes a task are marl.sampler.sessions"),
+    ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
 )
 VERL_LOSSES = ("ppo-clip",)  # the loss of verl that needs no registration
 DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's example: nobody has chosen it
@@ -165,7 +165,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     workflow = build(_part("workflows", team.workflow.name, Workflow), team.workflow.options, "marl.workflow.options")
     del sampler  # built for its checks only: the rollout workers make their own
     _check_numbers(config)
-    _check_unused(config, team)
+    _check_fixed(config, team)
     _check_advantage(algorithm, team)
     tiny = _tiny_models(config, team, marl)
     tasks: dict[Split, list[Task]] = {
@@ -205,9 +205,9 @@ def _algorithm(team: Team) -> Algorithm:
     return algorithm
 
 
-def _check_unused(config: DictConfig, team: Team) -> None:
-    """Keys of verl's that a team sets elsewhere: taking them and doing nothing would mislead."""
-    for key, value, instead in UNUSED:
+def _check_fixed(config: DictConfig, team: Team) -> None:
+    """Keys of verl's that a team says elsewhere: taking them and doing nothing would mislead."""
+    for key, value, why in FIXED:
         found = [(key, OmegaConf.select(config, key))]
         if key.startswith("actor_rollout_ref."):
             part = key.removeprefix("actor_rollout_ref.")
@@ -216,20 +216,25 @@ def _check_unused(config: DictConfig, team: Team) -> None:
                 found.append((f"marl.policies.{name}.{part}", value if given is None else given))
         for where, given in found:
             if given != value:
-                raise MarlError(f"'{where}' is not used by a team (it is {given!r}): set {instead} instead")
+                raise MarlError(f"'{where}' must stay {value!r}, it is {given!r}: {why}")
 
 
 def _check_advantage(algorithm: Algorithm, team: Team) -> None:
-    """Try the algorithm on made-up rows that look like the team's: a group column or a reward it cannot find shows now."""
+    """Try the algorithm on made-up rows of this team: a group column or a reward that it cannot find shows now."""
     rows = [
         {
-            "uid": "rehearsal", "session": session, "index": index, "turn": 0, "agent": agent.name, "policy": agent.policy,
-            "node": None, "parent": None, "length": 1,
+            "uid": "rehearsal",
+            "session": session,
+            "index": index,
+            "turn": 0,
+            "agent": agent.name,
+            "policy": agent.policy,
             "rewards": {"team": float(session), **({"role": 0.0} if agent.reward else {})},
+            "length": 1,
         }
         for session in range(2)
         for index, agent in enumerate(team.agents.values())
-    ]  # fmt: skip
+    ]
     try:
         algorithm.compute(RowTable.from_rows(rows))
     except MarlError as error:
@@ -263,7 +268,7 @@ def _tiny_models(config: DictConfig, team: Team, marl: dict[str, Any]) -> dict[s
             _check_model(name, _model_of(policy, config))
             continue
         if _model_of(policy, None).get("path"):
-            raise MarlError(f"policy '{name}' has two models, {where}.tiny and {where}.model.path: set one of them to null")
+            raise MarlError(f"policy '{name}' has two models, {where}.tiny and {where}.model.path: set one to null")
         options = {"seed": marl["run"]["seed"], **policy.tiny}
         given = {"task": team.task.name, "agents": team.agents_of(name), "task_options": team.task.options}
         tiny[name] = build(TinyModel, {**given, **options}, f"{where}.tiny")
@@ -284,7 +289,9 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
     """A local folder must have what training and serving read; a name such as Qwen/Qwen3-0.6B is left to the hub."""
     path = model.get("path")
     if not path or path == DEFAULT_MODEL:
-        raise MarlError(f"policy '{policy}' has no model: set marl.policies.{policy}.model.path or marl.policies.{policy}.tiny")
+        raise MarlError(
+            f"policy '{policy}' has no model: set marl.policies.{policy}.model.path or marl.policies.{policy}.tiny"
+        )
     folder = Path(str(path)).expanduser()
     on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not folder.exists() and not folder.parent.is_dir()
     if on_hub or "://" in str(path):
@@ -302,7 +309,9 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
     described = words / "tokenizer_config.json"
     inside = described.is_file() and "chat_template" in json.loads(described.read_text(encoding="utf-8"))
     if not inside and not any(words.glob("chat_template*")):
-        raise MarlError(f"model of policy '{policy}': the tokenizer in '{words}' has no chat template: take a chat model")
+        raise MarlError(
+            f"model of policy '{policy}': the tokenizer in '{words}' has no chat template: take a chat model"
+        )
 
 
 def _tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: int) -> list[Task]:
@@ -324,7 +333,9 @@ def _check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
             raise MarlError(f"{times} {split} tasks have the id '{most}': an id names one task")
     both = {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}
     if both:
-        raise MarlError(f"{len(both)} tasks are in both splits, e.g. '{min(both)}': held-out tasks must not be trained on")
+        raise MarlError(
+            f"{len(both)} tasks are in both splits, e.g. '{min(both)}': held-out tasks must not be trained on"
+        )
     if len(tasks["train"]) < config.data.train_batch_size:
         raise MarlError(
             f"{len(tasks['train'])} training tasks are fewer than data.train_batch_size={config.data.train_batch_size}"

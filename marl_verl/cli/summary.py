@@ -27,8 +27,8 @@ def show(folder: Path, display: Display) -> None:
         change = "frozen" if policy["frozen"] else f"weights changed by {policy['weight_change']:.1%}"
         display.print(f"policy {name}: {policy['parameters']:,} parameters, {change}")
     display.print(
-        f"{summary['seconds_total']:.0f} s in all: {summary['seconds_to_first_step']:.0f} s to the end of the first step, "
-        f"then {summary['seconds_per_step']:.1f} s a step"
+        f"{summary['seconds_total']:.0f} s in all: {summary['seconds_to_first_step']:.0f} s to the end of the first "
+        f"step, then {summary['seconds_per_step']:.1f} s a step"
     )
     display.print(f"curve {curve}, sample episodes {folder / 'episodes'}, checkpoint {folder / summary['checkpoint']}")
     display.print("next, try:")

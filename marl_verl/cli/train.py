@@ -14,16 +14,20 @@ from marl_verl.errors import MarlError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", nargs="?", type=Path, help="YAML file that begins with defaults: [marl_trainer, _self_]")
+    parser.add_argument(
+        "recipe", nargs="?", type=Path, help="YAML file that begins with defaults: [marl_trainer, _self_]"
+    )
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. trainer.total_training_steps=20 marl.run.seed=1"
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="continue the run in this directory")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, print the resolved team, start nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check everything, print the resolved team, start nothing"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 0 when training finished, 2 for a mistake in config, data, plugin or model, 1 for a crash, 130 for Ctrl-C."""
+    """Exit code 0 when training finished, 2 for a mistake in what the user gave, 1 for a crash, 130 after Ctrl-C."""
     begun = time.time()
     plan = _plan(options)
     display = Display()

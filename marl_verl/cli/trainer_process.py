@@ -33,10 +33,13 @@ class TrainerProcess:
         folder: the run directory.
         policies: names, in the order of their replica ranks.
         debug: print the log's last lines after an error.
+        module: what to run; takes the run directory as its argument.
     """
 
-    def __init__(self, folder: Path, policies: list[str], debug: bool) -> None:
-        self.folder, self.debug = folder, debug
+    def __init__(
+        self, folder: Path, policies: list[str], debug: bool = False, module: str = "marl_verl.trainer.run"
+    ) -> None:
+        self.folder, self.debug, self.module = folder, debug, module
         self.log = folder / "train.log"
         self.run_id = uuid.uuid4().hex
         self.ray_dir = tempfile.mkdtemp(prefix="marl-")  # short: Ray puts sockets below it
@@ -57,7 +60,7 @@ class TrainerProcess:
         try:
             with self.log.open("ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "marl_verl.trainer.run", str(self.folder.resolve())],
+                    [sys.executable, "-m", self.module, str(self.folder.resolve())],
                     env={**os.environ, **self.variables, EVENTS_VARIABLE: str(writing)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -166,6 +169,8 @@ def _environment() -> dict[str, str]:
                 "VLLM_CPU_KVCACHE_SPACE": "1",
                 # with "1", vLLM's CPU platform overrules distributed_executor_backend=uni: one more process a server
                 "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+                # tiny models: compiling costs more than it saves, and needs a C++ compiler
+                "TORCHDYNAMO_DISABLE": "1",
                 # Ray would start a worker for every logical CPU
                 "RAY_prestart_worker_first_driver": "0",
             }

@@ -1,4 +1,4 @@
-"""From a recipe and overrides to one checked config: verl's Hydra config below, the recipe above, typing errors caught."""
+"""From a recipe and overrides to one checked config: verl's Hydra config below, the recipe above, mistakes caught."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from marl_verl.errors import MarlError, missing, nearest
 from marl_verl.platforms.active import has_accelerator
 
 HERE = Path(__file__).parent
+FORM = "key=value, e.g. trainer.total_training_steps=20"
 
 # free-form parts of the config: what stands below them belongs to somebody else, who checks it
 VERL_OPEN = re.compile(
@@ -39,8 +40,8 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
 
     Args:
         recipe: a YAML file whose defaults list begins with `marl_trainer`.
-        overrides: in Hydra's grammar, e.g. `trainer.total_training_steps=10`, `+new.key=1`. Keys of an agent, a policy or
-            of `options` need no `+`.
+        overrides: in Hydra's grammar, e.g. `trainer.total_training_steps=10`, `+new.key=1`. Keys of an agent, of a
+            policy or of `options` need no `+`.
         hardware: "cpu" or "gpu"; None looks at the machine.
 
     Raises:
@@ -96,7 +97,9 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         try:
             change = OverridesParser.create().parse_override(line)
         except HydraException as error:
-            raise MarlError(f"'{line}' is not of the form key=value, e.g. trainer.total_training_steps=20") from error
+            raise MarlError(f"'{line}' is not of the form {FORM}") from error
+        if not change.key_or_group:
+            raise MarlError(f"'{line}' is not of the form {FORM}")
         if change.is_sweep_override():
             raise MarlError(f"'{line}' gives several values; a list is written [1,2], a text with commas in quotes")
         parsed.append(change)
@@ -201,9 +204,7 @@ def _paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _paths(value, path)
 
 
-def check_keys(
-    given: Any, valid: Any, where: str, allowed: tuple[str, ...] = (), free: re.Pattern[str] = OPEN
-) -> None:
+def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = (), free: re.Pattern[str] = OPEN) -> None:
     """Raise MarlError on the first key of `given` that `valid` lacks, or whose value has another type.
 
     An empty mapping or null in `valid` takes anything, and verl's own keys may be set to null.

@@ -30,7 +30,7 @@ def policy_config(config: DictConfig, policy: Policy) -> DictConfig:
     OmegaConf.set_struct(whole, False)
     whole.actor_rollout_ref = OmegaConf.merge(whole.actor_rollout_ref, OmegaConf.create(override))
     whole.actor_rollout_ref.rollout.name = rollout_name(policy.name)
-    # verl divides by `rollout.n` where it counts episodes a task; a team's sampler decides that, rows are counted instead
+    # verl divides by `rollout.n` where it counts episodes a task; a team's sampler decides that, we count rows
     whole.actor_rollout_ref.rollout.n = 1
     whole.actor_rollout_ref.actor.optim.total_training_steps = whole.trainer.total_training_steps
     return whole

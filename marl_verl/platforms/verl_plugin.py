@@ -1,4 +1,4 @@
-"""Loaded by `import verl` in every process (entry-point group `verl.plugins`): the CPU platform and the policies' servers.
+"""Loaded by `import verl` in every process (entry-point group `verl.plugins`): the CPU platform, the policies' servers.
 
 verl logs an error in here at DEBUG level only, so the trainer checks at start that `LOADED` is true where it must be.
 """

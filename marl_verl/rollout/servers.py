@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 POLICIES_VARIABLE = "MARL_VERL_POLICIES"
-"""JSON list of policy names, in the environment of every process of a run: the n-th has its own range of replica ranks."""
+"""JSON list of policy names, in the environment of every process of a run: each has its own range of replica ranks."""
 
 RANKS_A_POLICY = 1000
 

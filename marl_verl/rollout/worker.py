@@ -49,7 +49,7 @@ def load_parts(config: Any, llm_clients: dict[str, Any]) -> tuple[TeamParts, Sam
     marl = OmegaConf.to_container(config.marl, resolve=True)
     team: Team = read_team(marl)
     known = plugins.load()
-    algorithm = known.get("algorithms", team.algorithm.name).with_options(team.algorithm.options)
+    algorithm = known.get("algorithms", team.algorithm.name).with_options(team.algorithm.options, "marl.algorithm.options")
     sampler = build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options")
     template = config.data.get("apply_chat_template_kwargs") or {}
     parts = TeamParts(

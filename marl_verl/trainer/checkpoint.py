@@ -30,8 +30,8 @@ def save(trainer: TeamTrainer) -> None:
     writing = root / f".writing-step_{trainer.global_steps}"
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir(parents=True)
-    trainer._each_policy(
-        lambda runtime: runtime.save(writing / "policies" / runtime.name, trainer.global_steps), only_trained=True
+    trainer._at_once(
+        trainer.trained(), lambda runtime: runtime.save(writing / "policies" / runtime.name, trainer.global_steps)
     )
     torch.save(trainer.train_dataloader.state_dict(), writing / "data.pt")
     (writing / TEAM_FILE).write_text(json.dumps({"step": trainer.global_steps, **identity(trainer.config)}, indent=1))
@@ -89,7 +89,7 @@ def load(trainer: TeamTrainer) -> int:
     newest = found[-1]
     saved = read(newest)
     check_identity(saved, identity(trainer.config), newest)
-    trainer._each_policy(lambda runtime: runtime.load(newest / "policies" / runtime.name), only_trained=True)
+    trainer._at_once(trainer.trained(), lambda runtime: runtime.load(newest / "policies" / runtime.name))
     trainer.train_dataloader.load_state_dict(torch.load(newest / "data.pt", weights_only=False))
     return int(saved["step"])
 

@@ -10,7 +10,9 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,18 @@ def _sentence(error: BaseException) -> str:
 
 
 def train(folder: Path) -> None:
-    """Bring everything up, the slow parts side by side, and train."""
+    """Bring everything up and train."""
+    with session(folder) as (trainer, manager):
+        from marl_verl.trainer.report import write_summary
+
+        emit("phase", name="first validation")
+        trainer.fit(manager)
+        emit("finished", summary=write_summary(trainer))
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[tuple[Any, Any]]:
+    """The trainer and the rollout manager of a run directory, ready to fit; Ray ends with the context."""
     from omegaconf import OmegaConf
 
     config: Any = OmegaConf.load(folder / "config.yaml")
@@ -56,21 +69,22 @@ def train(folder: Path) -> None:
 
     with ThreadPoolExecutor(max_workers=1) as threads:
         verl = threads.submit(importlib.import_module, "verl.trainer.ppo.v1")
-        start_ray(config)
         try:
+            start_ray(config)
             verl.result()
-            _train(config)
+            yield _bring_up(config)
+            importlib.import_module("transfer_queue").close()
         finally:
             ray.shutdown()
 
 
-def _train(config: Any) -> None:
+def _bring_up(config: Any) -> tuple[Any, Any]:
+    """Start the slow parts side by side: TransferQueue, policies, and where possible the rollout workers."""
     import transfer_queue as tq
     from verl.trainer.ppo.v1 import get_trainer_cls
 
     from marl_verl.platforms import verl_plugin
     from marl_verl.trainer import team_trainer  # noqa: F401 - registers "team"
-    from marl_verl.trainer.report import write_summary
 
     if not verl_plugin.LOADED:
         raise MarlError("verl did not load marl-verl's plugin: is marl-verl installed (pip install -e .)?")
@@ -79,19 +93,16 @@ def _train(config: Any) -> None:
     with ThreadPoolExecutor(max_workers=2) as threads:
         queue = threads.submit(tq.init, config.transfer_queue)
         starting = threads.submit(trainer.start_policies)
+        queue.result()
         if trainer.early_clients:
-            queue.result()
             manager = _rollout_manager(config, trainer)
-        starting.result()
-        if not trainer.early_clients:
-            queue.result()
+            starting.result()
+        else:
+            starting.result()
             manager = _rollout_manager(config, trainer)
     emit("started", seconds={name: runtime.seconds for name, runtime in trainer.policies.items()})
     trainer.init()
-    emit("phase", name="first validation")
-    trainer.fit(manager)
-    emit("finished", summary=write_summary(trainer))
-    tq.close()
+    return trainer, manager
 
 
 def _rollout_manager(config: Any, trainer: Any) -> Any:

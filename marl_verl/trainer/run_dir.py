@@ -12,7 +12,7 @@ EVENTS_VARIABLE = "MARL_VERL_EVENTS"
 
 
 class RunDir:
-    """`runs/<name>/`: config.yaml, plugins.json, metrics.jsonl, train.log, data/, episodes/, checkpoints/, summary.json."""
+    """`runs/<name>/`: configs, plugins.json, metrics.jsonl, train.log, data/, episodes/, checkpoints/, summary.json."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -5,11 +5,11 @@ Touches verl: the methods of `PPOTrainer` overridden below, and its `fit`, which
 
 from __future__ import annotations
 
-import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transfer_queue as tq
@@ -20,7 +20,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
 
 from marl_verl import plugins
-from marl_verl.advantage import Algorithm, RowTable
+from marl_verl.advantage import Advantages, Algorithm, RowTable
 from marl_verl.errors import MarlError
 from marl_verl.rollout.client import single_server
 from marl_verl.rollout.rows import identity
@@ -32,7 +32,7 @@ from marl_verl.trainer.replay_buffer import TeamReplayBuffer
 from marl_verl.trainer.run_dir import RunDir, emit
 from marl_verl.trainer.validation import Validation, validate
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @register_trainer("team")
@@ -45,7 +45,7 @@ class TeamTrainer(PPOTrainer):
         self.run_dir = RunDir(Path(marl["run"]["folder"]))
         self.known = plugins.load()
         named = self.team.algorithm
-        self.algorithm: Algorithm = self.known.get("algorithms", named.name).with_options(named.options)
+        self.algorithm: Algorithm = self.known.get("algorithms", named.name).with_options(named.options, "marl.algorithm.options")
         self.reports: list[Report] = []
         self.validations: list[Validation] = []
         super().__init__(config)
@@ -76,7 +76,7 @@ class TeamTrainer(PPOTrainer):
 
     def start_policies(self) -> None:
         """Bring up every policy's workers and servers, all at the same time."""
-        self._each_policy(lambda runtime: runtime.start())
+        self._at_once(list(self.policies.values()), lambda runtime: runtime.start())
 
     def _setup(self) -> None:
         """verl's, without the workers that `start_policies` has brought up."""
@@ -94,15 +94,19 @@ class TeamTrainer(PPOTrainer):
             del config["policies"]
         return config
 
-    def _each_policy(self, call: Any, only_trained: bool = False) -> dict[str, Any]:
-        """Call something on every policy at the same time, and wait for all; the first error is raised."""
-        chosen = {name: runtime for name, runtime in self.policies.items() if not (only_trained and runtime.policy.frozen)}
-        with ThreadPoolExecutor(max_workers=max(1, len(chosen))) as threads:
-            futures = {name: threads.submit(call, runtime) for name, runtime in chosen.items()}
+    def trained(self) -> list[PolicyRuntime]:
+        """The policies that are not frozen."""
+        return [runtime for runtime in self.policies.values() if not runtime.policy.frozen]
+
+    @staticmethod
+    def _at_once(runtimes: list[PolicyRuntime], call: Callable[[PolicyRuntime], T]) -> dict[str, T]:
+        """Call something on several policies at the same time, and wait for all; the first error is raised."""
+        with ThreadPoolExecutor(max_workers=max(1, len(runtimes))) as threads:
+            futures = {runtime.name: threads.submit(call, runtime) for runtime in runtimes}
             return {name: future.result() for name, future in futures.items()}
 
     def on_init_end(self) -> None:
-        self._each_policy(lambda runtime: runtime.sync_weights(self.global_steps))
+        self._at_once(self.trained(), lambda runtime: runtime.sync_weights(self.global_steps))
 
     def get_llm_client(self) -> Any:
         """verl's client for the servers of each policy, by name."""
@@ -132,35 +136,39 @@ class TeamTrainer(PPOTrainer):
         """Sample, one advantage over the team, update and sync every policy."""
         times = team_metrics.Stopwatch(timing_raw)
         with times("gen"):
-            self._add_batch_to_generate()
-            batch, _ = self.replay_buffer.sample(
-                global_steps=self.global_steps, partition_id="train", batch_size=self.config.data.train_batch_size
-            )
-        self._check_failures(self.reports)
-        order = sorted(range(len(batch)), key=lambda row: _row_order(batch.keys[row]))
-        batch.reorder(order)
+            batch = self.sample()
         with times("advantage"):
-            table = RowTable.from_rows([identity(tag) for tag in batch.tags])
-            result = self.algorithm.compute(table)
-            _put_advantages(batch, result.advantage)
+            table, result = self.put_advantages(batch)
         with times("update"):
-            parts = _by_policy(batch)
-            missing = [name for name in self.policies if name not in parts]
-            updated = self._each_policy(
-                lambda runtime: None if runtime.name in missing else self._update_policy(runtime, parts[runtime.name]),
-                only_trained=True,
-            )
+            updated = self.update(batch)
         metrics.update(team_metrics.team_metrics(table, result, self.reports))
-        keys, tags = list(batch.keys), list(batch.tags)
-        for name, outcome in updated.items():
-            if outcome is not None:
-                part, values = outcome
-                metrics.update({f"policy/{name}/{key}": value for key, value in values.items()})
-                known = set(keys)
-                padding = [row for row, key in enumerate(part.keys) if key not in known]
-                keys += [part.keys[row] for row in padding]
-                tags += [part.tags[row] for row in padding]
-        return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+        for name, (part, values) in updated.items():
+            metrics.update({f"policy/{name}/{key}": value for key, value in values.items()})
+            batch = _with_padding(batch, part)
+        return batch
+
+    def sample(self) -> KVBatchMeta:
+        """Rows of one batch of tasks, in key order; the run stops if too many episodes failed."""
+        self._add_batch_to_generate()
+        batch, _ = self.replay_buffer.sample(
+            global_steps=self.global_steps, partition_id="train", batch_size=self.config.data.train_batch_size
+        )
+        self._check_failures(self.reports)
+        batch.reorder(sorted(range(len(batch)), key=lambda row: _row_order(batch.keys[row])))
+        return batch
+
+    def put_advantages(self, batch: KVBatchMeta) -> tuple[RowTable, Advantages]:
+        """Compute the advantage of every row over the whole team and write it to TransferQueue."""
+        table = RowTable.from_rows([identity(tag) for tag in batch.tags])
+        result = self.algorithm.compute(table)
+        _put_advantages(batch, result.advantage)
+        return table, result
+
+    def update(self, batch: KVBatchMeta) -> dict[str, tuple[KVBatchMeta, dict[str, float]]]:
+        """Each trained policy learns from its own rows and sends its weights to its servers, all at the same time."""
+        parts = _by_policy(batch)
+        chosen = [runtime for name, runtime in self.policies.items() if name in parts and not runtime.policy.frozen]
+        return self._at_once(chosen, lambda runtime: self._update_policy(runtime, parts[runtime.name]))
 
     def _update_policy(self, runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
         begun = time.monotonic()
@@ -233,6 +241,17 @@ def _by_policy(batch: KVBatchMeta) -> dict[str, KVBatchMeta]:
         )
         for name, chosen in rows.items()
     }
+
+
+def _with_padding(batch: KVBatchMeta, part: KVBatchMeta) -> KVBatchMeta:
+    """The batch with the padding rows that a policy's part was given: they have to leave TransferQueue too."""
+    known = set(batch.keys)
+    padding = [row for row, key in enumerate(part.keys) if key not in known]
+    return KVBatchMeta(
+        partition_id=batch.partition_id,
+        keys=[*batch.keys, *(part.keys[row] for row in padding)],
+        tags=[*batch.tags, *(part.tags[row] for row in padding)],
+    )
 
 
 def _put_advantages(batch: KVBatchMeta, advantage: Any) -> None:

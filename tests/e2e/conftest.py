@@ -1,0 +1,86 @@
+"""Real runs of the real stack, shared by the tests that look at them: a start of Ray and vLLM costs a minute."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+LIMIT = 900  # seconds; a run that hangs fails the test instead of the machine
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run of `marl-verl train` that has ended."""
+
+    folder: Path
+    code: int
+    output: str
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.folder / "summary.json").read_text())
+
+    def lines(self, needed: str) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl that have a metric."""
+        text = (self.folder / "metrics.jsonl").read_text()
+        return [line for line in map(json.loads, text.splitlines()) if needed in line]
+
+
+def train(folder: Path, *arguments: str, recipe: Path = INVENTORY, **variables: str) -> Finished:
+    """Run `marl-verl train RECIPE arguments...` with its run directory at `folder`."""
+    command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *arguments]
+    if "--resume" not in arguments:
+        command += [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"]
+    return _run(command, folder, variables)
+
+
+def resume(folder: Path, *arguments: str) -> Finished:
+    """Run `marl-verl train --resume folder arguments...`."""
+    return _run([sys.executable, "-m", "marl_verl.cli.main", "train", "--resume", str(folder), *arguments], folder, {})
+
+
+def _run(command: list[str], folder: Path, variables: dict[str, str]) -> Finished:
+    done = subprocess.run(
+        command,
+        cwd=folder.parent,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    log = folder / "train.log"
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if done.returncode and log.is_file() else ""
+    return Finished(folder, done.returncode, f"{done.stdout}\n{tail}")
+
+
+def left_running() -> list[str]:
+    """Command lines of every process of any marl-verl run, and of Ray or vLLM."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if "MARL_VERL_RUN" in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="session")
+def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Two agents, two policies, 40 steps of the inventory task, checkpoints at steps 3 (kept aside) and 40."""
+    done = train(tmp_path_factory.mktemp("runs") / "inventory", "marl.run.seed=1", "trainer.save_freq=20")
+    assert done.code == 0, done.output
+    return done

@@ -1,0 +1,65 @@
+"""What a user has after `marl-verl train`: a team that learned, and a run directory that tells how."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.e2e.conftest import Finished, left_running
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_team_learns_beyond_the_confidence_interval(inventory: Finished) -> None:
+    summary = inventory.summary
+    assert summary["eval_tasks"] == 300
+    assert summary["success_after_interval"][0] > summary["success_before_interval"][1] + 0.1, inventory.output
+
+
+def test_both_policies_changed(inventory: Finished) -> None:
+    policies = inventory.summary["policies"]
+    assert set(policies) == {"holder", "asker"}
+    for policy in policies.values():
+        assert policy["parameters"] > 80_000
+        assert policy["weight_change"] > 0.001
+
+
+def test_the_run_directory_is_complete(inventory: Finished) -> None:
+    for name in ("config.yaml", "plugins.json", "metrics.jsonl", "train.log", "curve.png", "summary.json"):
+        assert (inventory.folder / name).stat().st_size > 0, name
+    episodes = (inventory.folder / "episodes" / "step_00040.jsonl").read_text().splitlines()
+    assert [turn["agent"] for turn in json.loads(episodes[0])["turns"]] == ["holder", "asker"]
+    assert "entropy_loss" in str(inventory.lines("policy/asker/grad_norm")[0])
+    summary = inventory.summary
+    for key in ("steps", "seconds_total", "seconds_to_first_step", "seconds_per_step"):
+        assert summary[key] > 0, key
+    assert summary["steps"] == 40
+    assert {"reward", "zero_variance", "response_length"} <= set(summary["agents"]["holder"])
+
+
+def test_the_output_is_short_and_has_the_table(inventory: Finished) -> None:
+    assert "team success, greedy" in inventory.output
+    assert "next, try:" in inventory.output
+    assert len(inventory.output.splitlines()) < 60, inventory.output
+
+
+@pytest.mark.parametrize("policy", ["holder", "asker"])
+def test_a_checkpoint_loads_in_plain_transformers(inventory: Finished, policy: str) -> None:
+    folder = inventory.folder / inventory.summary["checkpoint"] / "policies" / policy / "huggingface"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    task = json.loads((inventory.folder / "episodes" / "step_00040.jsonl").read_text().splitlines()[0])
+    turn = next(turn for turn in task["turns"] if turn["policy"] == policy)
+    ids = tokenizer.apply_chat_template(
+        turn["observation"], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    said = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    # the last validation was played greedily with these weights
+    assert tokenizer.decode(said, skip_special_tokens=True) == turn["action"]
+
+
+def test_nothing_is_left_running(inventory: Finished) -> None:
+    assert left_running() == []

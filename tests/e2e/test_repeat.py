@@ -1,0 +1,46 @@
+"""The same seed gives the same run, and a continued run is the run that would have happened."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Finished, resume, train
+
+pytestmark = pytest.mark.e2e
+SHORT = ("marl.task.test_size=60", "trainer.test_freq=3", "trainer.save_freq=3", "marl.run.seed=3")
+
+
+def _curve(run: Finished) -> list[dict[str, float]]:
+    """Everything in metrics.jsonl that is not a time or a memory reading."""
+    skipped = ("seconds", "perf/", "mfu")
+    return [
+        {name: value for name, value in line.items() if not any(word in name for word in skipped)}
+        for line in run.lines("train/success")
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    done = train(tmp_path_factory.mktemp("repeat") / "whole", *SHORT, "trainer.total_training_steps=6")
+    assert done.code == 0, done.output
+    return done
+
+
+def test_the_same_seed_gives_the_same_curve(whole: Finished, tmp_path: Path) -> None:
+    again = train(tmp_path / "again", *SHORT, "trainer.total_training_steps=6")
+    assert again.code == 0, again.output
+    assert _curve(again) == _curve(whole)
+
+
+def test_a_continued_run_is_the_run_that_would_have_happened(whole: Finished, tmp_path: Path) -> None:
+    folder = tmp_path / "halved"
+    shutil.copytree(whole.folder, folder)
+    shutil.rmtree(folder / "checkpoints" / "step_6")
+    done = resume(folder, f"marl.run.dir={tmp_path}")
+    assert done.code == 0, done.output
+    continued = [line for line in _curve(done)[6:] if line["step"] > 3]
+    assert [line["step"] for line in continued] == [4, 5, 6]
+    assert continued == _curve(whole)[3:]
