@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class MarlError(Exception):
-    """A mistake in config, data, plugin or model. The command line prints it and exits with 2; `--debug` shows where."""
+    """A mistake in config, data, plugin or model. The command line prints it and exits with 2."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

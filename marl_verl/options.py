@@ -52,7 +52,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise MarlError unless `value` has the type `hint` (classes, unions, literals; containers by their outer type)."""
+    """Raise MarlError unless `value` has the type `hint` (class, union, literal; containers by their outer type)."""
     if not _matches(value, hint):
         raise MarlError(f"'{where}' must be {_in_words(hint)}, got {value!r}")
 
@@ -62,15 +62,17 @@ def _in_words(hint: Any) -> str:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(_in_words(part) for part in get_args(hint))
+    if hint is type(None):
+        return "null"
     if origin is Literal:
         return f"one of {', '.join(map(repr, get_args(hint)))}"
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+    words: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     expected = origin or hint
     if isinstance(expected, type) and issubclass(expected, Mapping):
         return "a mapping"
     if expected in (tuple, list, Sequence):
         return "a list"
-    return words.get(expected) or getattr(hint, "__name__", str(hint))
+    return words.get(expected) or str(getattr(hint, "__name__", hint))
 
 
 def _matches(value: Any, hint: Any) -> bool:

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MarlError as error:
         if debug:
             traceback.print_exc()
-        print(f"marl-verl: {error}", file=sys.stderr)
+        print("marl-verl:", " ".join(str(error).split()), file=sys.stderr)  # one line, whatever a plugin's error holds
         return 2
     except KeyboardInterrupt:
         print("marl-verl: interrupted", file=sys.stderr)

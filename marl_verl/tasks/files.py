@@ -29,7 +29,7 @@ def read_tasks(path: Path) -> list[Task]:
     """The tasks of a `.jsonl`, `.json` (JSON lines too) or `.parquet` file.
 
     Raises:
-        MarlError: no such file, empty, another ending, not JSON or parquet, a row without `id` or `prompt`, an id twice.
+        MarlError: no such file, empty, another ending, not JSON or parquet, a row without id or prompt, an id twice.
     """
     if not path.is_file():
         raise missing("task file", path, path.parent.glob("*"))

@@ -59,7 +59,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def identity(config: Any) -> dict[str, Any]:
     """What must not change between a run and its continuation."""
-    marl = OmegaConf.to_container(config.marl, resolve=True)
+    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
     return {
         "agents": {name: values["policy"] for name, values in marl["agents"].items()},
         "policies": sorted(marl["policies"]),

@@ -1,0 +1,269 @@
+"""What can be wrong with a run, each in a function that raises MarlError. Nothing here writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.advantage import Algorithm, RowTable
+from marl_verl.episode import Action, Run, UnknownAgent, Workflow, WorkflowError
+from marl_verl.errors import MarlError, missing
+from marl_verl.hookspecs import KINDS
+from marl_verl.models.tiny import TinyModel, folder_of
+from marl_verl.options import build
+from marl_verl.platforms.active import has_accelerator
+from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.files import read_tasks
+from marl_verl.team import Policy, Team
+
+DISK_BYTES = 1 << 30
+# measured peak of a two-policy CPU run, and what each policy adds (docs/benchmarks.md)
+CPU_BYTES, CPU_BYTES_A_POLICY = 3 << 30, 2 << 30
+REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
+
+LEAST = {
+    "trainer.total_training_steps": 1,
+    "data.train_batch_size": 1,
+    "data.max_prompt_length": 1,
+    "data.max_response_length": 1,
+    "marl.sampler.sessions": 1,
+    "marl.task.train_size": 1,
+    "marl.task.test_size": 1,
+    "marl.run.seed": 0,
+    "marl.rollout.keep_episodes": 0,
+    "marl.checkpoint.keep": 1,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
+}
+FIXED = (  # a key of verl's that a team does not use, the value it keeps, and where a team says it
+    ("data.train_files", None, "a team's tasks are marl.task.train_file"),
+    ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
+    ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
+    ("actor_rollout_ref.rollout.n", 1, "episodes a task are marl.sampler.sessions"),
+    ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
+)
+DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's example: nobody has chosen it
+
+
+def part(kind: str, name: str, base: type | None) -> Any:
+    """A registered part, which must be a subclass of `base`; with None, something that can be called."""
+    known = plugins.load()
+    found = known.get(kind, name)
+    if base is None:
+        right, wanted = callable(found), "a function"
+    else:
+        right, wanted = isinstance(found, type) and issubclass(found, base), f"a subclass of {base.__name__}"
+    if not right:
+        source = known.entry(kind, name).source
+        raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, it is {found!r:.80}")
+    return found
+
+
+def algorithm_of(team: Team) -> Algorithm:
+    """The team's algorithm with its options, whose every name is registered."""
+    known = plugins.load()
+    found = known.get("algorithms", team.algorithm.name)
+    if not isinstance(found, Algorithm):
+        raise MarlError(f"algorithm '{team.algorithm.name}' must be an Algorithm, it is {found!r:.80}")
+    algorithm = found.with_options(team.algorithm.options, where="marl.algorithm.options")
+    known.get("credits", algorithm.credit)
+    known.get("losses", algorithm.loss)
+    return algorithm
+
+
+def check_fixed(config: DictConfig, team: Team) -> None:
+    """Keys of verl's that a team says elsewhere: taking them and doing nothing would mislead."""
+    for key, value, why in FIXED:
+        found = [(key, OmegaConf.select(config, key))]
+        if key.startswith("actor_rollout_ref."):
+            part = key.removeprefix("actor_rollout_ref.")
+            for name, policy in team.policies.items():
+                given = OmegaConf.select(OmegaConf.create(policy.override), part)
+                found.append((f"marl.policies.{name}.{part}", value if given is None else given))
+        for where, given in found:
+            if given != value:
+                raise MarlError(f"'{where}' must stay {value!r}, it is {given!r}: {why}")
+
+
+def check_advantage(algorithm: Algorithm, team: Team) -> None:
+    """Try the algorithm on made-up rows of this team: a group column or a reward that it cannot find shows now."""
+    rows = [
+        {
+            "uid": "rehearsal",
+            "session": session,
+            "index": index,
+            "turn": 0,
+            "agent": agent.name,
+            "policy": agent.policy,
+            "rewards": {"team": float(session), **({"role": 0.0} if agent.reward else {})},
+            "length": 1,
+        }
+        for session in range(2)
+        for index, agent in enumerate(team.agents.values())
+    ]
+    try:
+        algorithm.compute(RowTable.from_rows(rows))
+    except MarlError as error:
+        raise MarlError(f"algorithm '{team.algorithm.name}' does not fit the team: {error}") from error
+
+
+def check_numbers(config: DictConfig) -> None:
+    """Values that their type alone does not make right."""
+    for key, least in LEAST.items():
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise MarlError(f"'{key}' must be a whole number, {least} or more, got {value!r}")
+    share, seconds = config.marl.rollout.max_failed_share, config.marl.rollout.act_seconds
+    if not 0 <= share <= 1:
+        raise MarlError(f"'marl.rollout.max_failed_share' must be between 0 and 1, got {share!r}")
+    if seconds <= 0:
+        raise MarlError(f"'marl.rollout.act_seconds' must be above 0, got {seconds!r}")
+    batch, part = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if batch % min(part, batch):
+        raise MarlError(
+            f"data.train_batch_size={batch} is not a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={part}"
+        )
+
+
+def tiny_models(config: DictConfig, team: Team, marl: dict[str, Any]) -> dict[str, TinyModel]:
+    """The tiny models to make; every other policy must have a model that exists."""
+    tiny = {}
+    for name, policy in team.policies.items():
+        where = f"marl.policies.{name}"
+        if policy.tiny is None:
+            _check_model(name, model_of(policy, config))
+            continue
+        if model_of(policy, None).get("path"):
+            raise MarlError(f"policy '{name}' has two models, {where}.tiny and {where}.model.path: set one to null")
+        options = {"seed": marl["run"]["seed"], **policy.tiny}
+        given = {"task": team.task.name, "agents": team.agents_of(name), "task_options": team.task.options}
+        tiny[name] = build(TinyModel, {**given, **options}, f"{where}.tiny")
+        folder_of(tiny[name])  # asks the task set for a few demonstrations: it may have none
+    return tiny
+
+
+def model_of(policy: Policy, config: DictConfig | None) -> dict[str, Any]:
+    """The `model` part of a policy: its own keys, over those of `actor_rollout_ref` where a config is given."""
+    base = {} if config is None else OmegaConf.to_container(config.actor_rollout_ref.model)
+    own = policy.override.get("model") or {}
+    if not isinstance(own, dict) or not isinstance(base, dict):
+        raise MarlError(f"'marl.policies.{policy.name}.model' must be a mapping such as {{path: ...}}, got {own!r}")
+    return {**{str(key): value for key, value in base.items()}, **own}
+
+
+def _check_model(policy: str, model: dict[str, Any]) -> None:
+    """A local folder must have what training and serving read; a name such as Qwen/Qwen3-0.6B is left to the hub."""
+    path = model.get("path")
+    if not path or path == DEFAULT_MODEL:
+        raise MarlError(
+            f"policy '{policy}' has no model: set marl.policies.{policy}.model.path or marl.policies.{policy}.tiny"
+        )
+    folder = Path(str(path)).expanduser()
+    on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not folder.exists() and not folder.parent.is_dir()
+    if on_hub or "://" in str(path):
+        return
+    if not folder.is_dir():
+        raise missing(f"model folder of policy '{policy}':", folder, folder.parent.glob("*/"))
+    words = Path(str(model.get("tokenizer_path") or folder)).expanduser()
+    for place, names, what in (
+        (folder, ("config.json",), "config.json"),
+        (folder, ("*.safetensors", "*.bin"), "weights (*.safetensors)"),
+        (words, ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"), "tokenizer"),
+    ):
+        if not any(found for name in names for found in place.glob(name)):
+            raise MarlError(f"model of policy '{policy}': there is no {what} in '{place}'")
+    described = words / "tokenizer_config.json"
+    inside = described.is_file() and "chat_template" in json.loads(described.read_text(encoding="utf-8"))
+    if not inside and not any(words.glob("chat_template*")):
+        raise MarlError(
+            f"model of policy '{policy}': the tokenizer in '{words}' has no chat template: take a chat model"
+        )
+
+
+def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: int) -> list[Task]:
+    file = options[f"{split}_file"]
+    if file is not None:
+        return read_tasks(Path(str(file)).expanduser())
+    try:
+        return task_set.generate(split, int(options[f"{split}_size"]), seed)
+    except NotImplementedError as error:
+        raise MarlError(str(error)) from error
+
+
+def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
+    for split, found in tasks.items():
+        if not found:
+            raise MarlError(f"the task set made no {split} tasks")
+        (most, times), *_ = Counter(task.id for task in found).most_common(1)
+        if times > 1:
+            raise MarlError(f"{times} {split} tasks have the id '{most}': an id names one task")
+    both = {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}
+    if both:
+        raise MarlError(
+            f"{len(both)} tasks are in both splits, e.g. '{min(both)}': held-out tasks must not be trained on"
+        )
+    if len(tasks["train"]) < config.data.train_batch_size:
+        raise MarlError(
+            f"{len(tasks['train'])} training tasks are fewer than data.train_batch_size={config.data.train_batch_size}"
+        )
+
+
+def rehearse(workflow: Workflow, task: Task, team: Team) -> None:
+    """Run the workflow once with empty actions, to find now what no action can mend.
+
+    Raises:
+        MarlError: it acts for an agent that the team lacks, or fails or ends before its first act.
+    """
+    acted = False
+
+    async def play() -> None:
+        nonlocal acted
+        async with Run(workflow, task, list(team.agents), seed=0) as run:
+            for _ in range(REHEARSAL_MOVES):
+                acts = await run.next()
+                if acts is None:
+                    return
+                acted = True
+                for act in acts:
+                    run.supply(act, Action(text=""))
+
+    try:
+        asyncio.run(asyncio.wait_for(play(), timeout=REHEARSAL_SECONDS))
+    except UnknownAgent:
+        raise
+    except WorkflowError:
+        if not acted:
+            raise
+        # empty actions are not what the workflow is made for; in training such an episode is counted
+    except TimeoutError as error:
+        if not acted:
+            raise MarlError(
+                f"workflow '{team.workflow.name}' did not act within {REHEARSAL_SECONDS:.0f} s on task '{task.id}'"
+            ) from error
+
+
+def check_machine(config: DictConfig, team: Team, folder: Path) -> None:
+    parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise MarlError(f"run directory '{folder}' cannot be made: '{parent}' is no folder that can be written to")
+    free = shutil.disk_usage(parent).free
+    if free < DISK_BYTES:
+        raise MarlError(f"{free / 2**30:.1f} GiB are free on the disk of '{parent}', a run needs at least 1 GiB")
+    if has_accelerator():
+        return
+    needed = CPU_BYTES + CPU_BYTES_A_POLICY * len(team.policies)
+    available = psutil.virtual_memory().available
+    if available < needed:
+        raise MarlError(
+            f"{available / 2**30:.1f} GiB of memory are free, {len(team.policies)} policies on a CPU need about "
+            f"{needed / 2**30:.0f} GiB: close other programs, or let the agents share a policy"
+        )

@@ -1,0 +1,64 @@
+"""Run a command and watch its process tree: seconds and peak memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+MARK = "MARL_BENCH_RUN"
+
+
+@dataclass
+class Measured:
+    """What was seen of one run. `peak_bytes`: proportional set size, which counts a shared page once."""
+
+    seconds: float
+    peak_bytes: int
+    step_seconds: list[float] = field(default_factory=list)
+    first_step: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
+
+
+def measure(command: list[str], folder: Path, variables: dict[str, str] | None = None) -> Measured:
+    """Run to the end; a failure shows the last of the output and raises."""
+    mark = uuid.uuid4().hex
+    begun, stop, peak = time.monotonic(), threading.Event(), [0]
+    watcher = threading.Thread(target=_watch, args=(mark, stop, peak))
+    watcher.start()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, **(variables or {}), MARK: mark},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
+    finally:
+        stop.set()
+        watcher.join()
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return Measured(time.monotonic() - begun, peak[0])
+
+
+def _watch(mark: str, stop: threading.Event, peak: list[int]) -> None:
+    while not stop.wait(2.0):
+        total = 0
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == mark:
+                    total += process.memory_full_info().pss
+            except psutil.Error:
+                continue
+        peak[0] = max(peak[0], total)

@@ -1,0 +1,122 @@
+"""`python -m tests.benchmarks.run`: what docs/benchmarks.md reports, measured side by side in one run.
+
+    solo    a one-agent team                    against   stock verl 0.9 `main_ppo`: same model, data and settings
+    two     two agents with separate policies   against   the same two agents sharing one policy
+
+For each: seconds a step (median after the first two), seconds from command to the end of the first step with its parts,
+and the peak memory of the whole process tree. Takes about ten minutes on two cores; run nothing else meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.benchmarks import stock
+from tests.benchmarks.measure import Measured, measure
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = """
+data: {{train_batch_size: 32, max_prompt_length: 48, max_response_length: 8}}
+actor_rollout_ref:
+  actor: {{ppo_mini_batch_size: 32, optim: {{lr: 5.0e-4, lr_warmup_steps: 5, weight_decay: 0.01}}}}
+  rollout: {{max_model_len: 64}}
+algorithm: {{rollout_correction: {{bypass_mode: {bypass}}}}}
+trainer: {{total_training_steps: {steps}, test_freq: 1000, save_freq: -1}}
+"""
+SOLO = """
+defaults: [marl_trainer, _self_]
+marl:
+  task: {{name: lookup, train_size: 4096, test_size: 20}}
+  workflow: {{name: solve}}
+  algorithm: {{name: grpo}}
+  agents: {{solver: {{policy: solver}}}}
+  policies: {{solver: {{tiny: {{steps: 100, good: 0.2}}}}}}
+"""
+PAIR = """
+defaults: [marl_trainer, _self_]
+marl:
+  task: {{name: inventory, train_size: 4096, test_size: 20}}
+  workflow: {{name: inventory}}
+  agents: {{holder: {{policy: {holder}}}, asker: {{policy: {asker}}}}}
+  policies: {{{policies}}}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--only", choices=("solo", "two"), help="one of the two comparisons")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        bench = Path(folder)
+        install_plugin(bench)
+        results: dict[str, Measured] = {}
+        if options.only != "two":
+            # the same work: both compute old log-probs anew, as stock verl does by default
+            results["one-agent team"] = team(bench, "solo", SOLO, options.steps, bypass="false")
+            model = json.loads(json.dumps(results["one-agent team"].models))["solver"]
+            results["stock verl"] = stock.run(bench, model, bench / "solo" / "data", options.steps)
+        if options.only != "solo":
+            one = PAIR.replace("{holder}", "both").replace("{asker}", "both").replace("{policies}", "both: {{tiny: {{steps: 100}}}}")
+            two = PAIR.replace("{holder}", "holder").replace("{asker}", "asker")
+            two = two.replace("{policies}", "holder: {{tiny: {{steps: 100}}}}, asker: {{tiny: {{steps: 100}}}}")
+            results["two agents, one policy"] = team(bench, "one", one, options.steps, bypass="true")
+            results["two agents, two policies"] = team(bench, "two", two, options.steps, bypass="true")
+    report(results)
+
+
+def install_plugin(bench: Path) -> None:
+    """Put the benchmark's plugin where every process finds it."""
+    info = bench / "marl_bench-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: marl-bench\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[marl_verl]\nbench = tests.benchmarks.plugin\n")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(bench), str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+def team(bench: Path, name: str, recipe: str, steps: int, bypass: str) -> Measured:
+    """Train a team from a recipe text and measure it."""
+    path = bench / f"{name}.yaml"
+    path.write_text((recipe + SETTINGS).format(steps=steps, bypass=bypass))
+    command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(path)]
+    # the tiny models are made before the clock starts
+    measure([*command, f"marl.run.dir={bench}", f"marl.run.name={name}-warm", "trainer.total_training_steps=1"], bench)
+    seen = measure([*command, f"marl.run.dir={bench}", f"marl.run.name={name}"], bench)
+    lines = [json.loads(line) for line in (bench / name / "metrics.jsonl").read_text().splitlines()]
+    seen.step_seconds = [line["seconds/step"] for line in lines if "seconds/step" in line]
+    timing = json.loads((bench / name / "timing.json").read_text())
+    seen.first_step, seen.phases = timing["seconds_to_first_step"], timing["phases"]
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.load(bench / name / "config.yaml")
+    seen.models = {policy: config.policies[policy].model.path for policy in config.policies}
+    return seen
+
+
+def report(results: dict[str, Measured]) -> None:
+    """The table of docs/benchmarks.md."""
+    print("| run | s/step (median) | s to the end of step 1 | peak memory, GiB |")
+    print("|---|---|---|---|")
+    for name, seen in results.items():
+        print(f"| {name} | {step_median(seen):.2f} | {seen.first_step:.0f} | {seen.peak_bytes / 2**30:.1f} |")
+    for first, second in (("one-agent team", "stock verl"), ("two agents, two policies", "two agents, one policy")):
+        if first in results and second in results:
+            ratio = step_median(results[first]) / step_median(results[second])
+            print(f"step time, {first} / {second}: {ratio:.2f}")
+    for name, seen in results.items():
+        if seen.phases:
+            print(f"{name}: {', '.join(f'{phase} at {at:.0f} s' for phase, at in seen.phases.items())}")
+
+
+def step_median(seen: Measured) -> float:
+    return statistics.median(seen.step_seconds[2:] or seen.step_seconds)
+
+
+if __name__ == "__main__":
+    main()

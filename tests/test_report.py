@@ -1,0 +1,111 @@
+"""The numbers at the end of a run, and the curve."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from marl_verl.cli import summary
+from marl_verl.cli.progress import Display
+from marl_verl.trainer.report import _agents, wilson
+
+
+@pytest.mark.parametrize(("successes", "tasks"), [(5, 10), (1, 10), (30, 300), (299, 300)])
+def test_wilson_ends_where_the_score_test_does(successes: int, tasks: int) -> None:
+    """The ends are the shares p with (successes/tasks - p)^2 = z^2 p (1 - p) / tasks."""
+    share = successes / tasks
+    low, high = wilson(successes, tasks)
+    assert 0 < low < share < high < 1
+    for end in (low, high):
+        assert (share - end) ** 2 == pytest.approx(1.96**2 * end * (1 - end) / tasks)
+
+
+def test_wilson_stays_between_0_and_1() -> None:
+    low, high = wilson(0, 10)
+    assert low == 0.0
+    assert 0.2 < high < 0.35
+    assert wilson(10, 10) == pytest.approx((1 - high, 1.0))
+
+
+def test_wilson_without_tasks_knows_nothing() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_agents_have_their_last_metrics() -> None:
+    step = {"agent/a/reward": 0.5, "agent/b/reward": 0.25, "train/success": 1.0}
+    validation = {"validation/agent/a/reward": 0.75}
+    assert _agents(step, validation) == {"a": {"reward": 0.5, "validation/reward": 0.75}, "b": {"reward": 0.25}}
+
+
+@pytest.mark.slow
+def test_weight_change(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    from marl_verl.trainer.report import weight_change
+
+    for name, weight in (("before", [3.0, 4.0]), ("after", [3.0, 4.5])):
+        (tmp_path / name).mkdir()
+        save_file({"w": torch.tensor(weight)}, tmp_path / name / "model.safetensors")
+    assert weight_change(tmp_path / "before", tmp_path / "after") == pytest.approx((2, 0.1))  # 0.5 of 5
+    assert weight_change(tmp_path / "before", tmp_path / "before") == (2, 0.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """What a run of two steps leaves behind."""
+    lines: list[dict[str, Any]] = [
+        {"step": 0, "validation/success": 0.1, "validation/success_sampled": 0.2},
+        {"step": 1, "train/success": 0.3},
+        {"step": 2, "train/success": 0.4},
+        {"step": 2, "validation/success": 0.5, "validation/success_sampled": 0.6},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "config.yaml").write_text(
+        "trainer: {total_training_steps: 2}\nmarl: {run: {recipe: my/recipe.yaml}, policies: {scout: {}, mover: {}}}\n"
+    )
+    told = {
+        "steps": 2,
+        "eval_tasks": 300,
+        "success_before": 0.1,
+        "success_after": 0.5,
+        "success_before_interval": [0.07, 0.14],
+        "success_after_interval": [0.44, 0.56],
+        "success_before_sampled": 0.2,
+        "success_after_sampled": 0.6,
+        "policies": {
+            "scout": {"parameters": 87104, "weight_change": 0.123, "frozen": False},
+            "mover": {"parameters": 87104, "weight_change": 0.0, "frozen": True},
+        },
+        "seconds_total": 100.0,
+        "seconds_to_first_step": 60.0,
+        "seconds_per_step": 1.5,
+        "checkpoint": "checkpoints/step_2",
+    }
+    (tmp_path / "summary.json").write_text(json.dumps(told))
+    return tmp_path
+
+
+def test_the_curve_is_drawn(run: Path) -> None:
+    pytest.importorskip("matplotlib")
+    curve = summary.draw_curve(run)
+    assert curve == run / "curve.png"
+    assert curve.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_end_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "draw_curve", lambda folder: folder / "curve.png")
+    out = io.StringIO()
+    summary.show(run, Display(Console(file=out, width=120, soft_wrap=True)))
+    said = out.getvalue()
+    assert "300 held-out tasks" in said
+    assert "10.0%  (95 %: 7.0% to 14.0%)" in said
+    assert "policy scout: 87,104 parameters, weights changed by 12.3%" in said
+    assert "policy mover: 87,104 parameters, frozen" in said
+    assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in said
+    assert "marl-verl train my/recipe.yaml marl.policies.scout.frozen=true" in said

@@ -1,0 +1,79 @@
+"""The typed `marl` section: what makes a team, and every way in which it cannot be one."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from marl_verl.errors import MarlError
+from marl_verl.team import read_team
+
+MARL: dict[str, Any] = {
+    "agents": {
+        "solver": {"policy": "base", "instructions": "Solve it.", "sampling": {"temperature": 0.7}},
+        "judge": {"policy": "base", "reward": "valid-answer"},
+        "writer": {"policy": "other"},
+    },
+    "policies": {"base": {"actor": {"optim": {"lr": 1e-5}}}, "other": {"frozen": True, "tiny": {"steps": 3}}},
+    "task": {"name": "inventory", "options": {"length": 3}},
+    "workflow": {"name": "inventory"},
+    "algorithm": {"name": "grpo", "options": None},
+}
+
+
+def test_a_team_is_read_with_its_types() -> None:
+    team = read_team(MARL)
+    assert team.agents["solver"].instructions == "Solve it."
+    assert team.agents["solver"].sampling.temperature == 0.7
+    assert team.agents["judge"].reward == "valid-answer"
+    assert team.agents_of("base") == ["solver", "judge"]
+    assert team.policies["base"].override == {"actor": {"optim": {"lr": 1e-5}}}
+    assert team.policies["other"].frozen
+    assert team.policies["other"].tiny == {"steps": 3}
+    assert team.task.options == {"length": 3}
+    assert team.algorithm.options == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("agents", {}, "'marl.agents' is empty"),
+        ("agents", ["solver"], "'marl.agents' must be a mapping"),
+        ("agents.solver", "base", "'marl.agents.solver' must be a mapping such as"),
+        ("agents.solver", None, "agent 'solver' has no policy: 'marl.agents.solver.policy' must name one of 'base'"),
+        ("agents.solver.policy", "bse", "agent 'solver' has the unknown policy 'bse': did you mean 'base'?"),
+        ("agents.solver.policy", 3, "'marl.agents.solver.policy' must be text, got 3"),
+        ("agents.solver.instruction", "x", "did you mean 'instructions'?"),
+        ("agents.solver.name", "x", "an agent's name is its key"),
+        ("agents.solver.sampling", 1.0, "'marl.agents.solver.sampling' must be a mapping"),
+        ("agents.solver.sampling.temp", 1.0, "unknown key 'marl.agents.solver.sampling.temp'"),
+        ("agents.solver.sampling.temperature", -1, "marl.agents.solver.sampling: temperature must be 0 or more"),
+        ("agents.solver.sampling.top_p", 0, "top_p must be above 0"),
+        ("agents.solver.sampling.top_k", 0, "top_k must be -1"),
+        ("agents.solver.sampling.max_tokens", 0, "max_tokens must be above 0"),
+        ("agents.a_b", {"policy": "base"}, "agent name 'a_b' must be letters, digits and '-'"),
+        ("policies", None, "agent 'solver' has the unknown policy 'base': there are none"),
+        ("policies.spare", {}, "policy 'spare' is used by no agent: give it to one of 'judge', 'solver', 'writer'"),
+        ("policies.base", 7, "'marl.policies.base' must be a mapping such as"),
+        ("policies.base.frozen", "yes", "'marl.policies.base.frozen' must be true or false"),
+        ("policies.base.frozen", True, "all policies are frozen ('base', 'other')"),
+        ("policies.other.tiny", True, "'marl.policies.other.tiny' must be a mapping or null"),
+        ("task.name", "???", "'marl.task.name' is missing"),
+        ("task.name", None, "'marl.task.name' is missing"),
+        ("task", "inventory", "'marl.task' must be a mapping"),
+        ("workflow.options", [1], "'marl.workflow.options' must be a mapping"),
+    ],
+)
+def test_a_mistake_is_named(path: str, value: Any, said: str) -> None:
+    marl = copy.deepcopy(MARL)
+    *parents, last = path.split(".")
+    part = marl
+    for name in parents:
+        part = part.setdefault(name, {})
+    part[last] = value
+    with pytest.raises(MarlError) as error:
+        read_team(marl)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
