@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -29,7 +30,10 @@ class DirectClient(LLMServerClient):
     """
 
     def __init__(self, config: DictConfig, server_name: str) -> None:
-        super().__init__(config=config)
+        rollout = config.actor_rollout_ref.rollout
+        # verl's client reads these two at every request, and from a DictConfig that costs more than the request
+        light = SimpleNamespace(name=rollout.name, full_determinism=rollout.full_determinism)
+        super().__init__(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=light)))
         self._name = server_name
         self._server: Any = None
 

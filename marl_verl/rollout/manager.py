@@ -41,11 +41,7 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         ray.get([worker.generate_sequences.remote(chunk) for worker, chunk in shares])
 
     def collect(self) -> list[Report]:
-        """Wait for every task dispatched so far: what became of each, in the order of dispatch."""
+        """Wait for every task dispatched so far, whose rows are in TransferQueue then: what became of each, in order."""
         shares, self._shares = self._shares, []
         reports = ray.get([worker.collect.remote(uids) for worker, uids in shares])
         return [report for share in reports for report in share]
-
-    def finish(self, uids: list[str]) -> None:
-        """Mark tasks as finished for the replay buffer."""
-        ray.get(self.agent_loop_workers[0].finish.remote(uids))

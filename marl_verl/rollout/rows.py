@@ -48,12 +48,14 @@ def identity(tag: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_fields(turn: Turn) -> dict[str, Any]:
-    """The tensors of a row: prompt (P), response (R) and what verl's workers read, each of its own length."""
+    """The tensors of a row: prompt [P], response [R] and what verl's workers read, each of its own length.
+
+    `old_log_probs` are the sampled ones; where the config says to compute them anew, those replace them.
+    """
     prompts = torch.tensor(turn.action.prompt_ids, dtype=torch.int64)
     responses = torch.tensor(turn.action.response_ids, dtype=torch.int64)
     mask = torch.ones_like(responses)
-    scores = torch.zeros(len(responses), dtype=torch.float32)
-    scores[-1] = sum(turn.rewards.values())
+    log_probs = torch.tensor(turn.action.log_probs, dtype=torch.float32)
     return {
         "uid": turn.uid,
         "prompts": prompts,
@@ -62,15 +64,22 @@ def row_fields(turn: Turn) -> dict[str, Any]:
         "position_ids": torch.arange(len(prompts) + len(responses), dtype=torch.int64),
         "response_mask": mask,
         "loss_mask": mask,
-        "rollout_log_probs": torch.tensor(turn.action.log_probs, dtype=torch.float32),
-        "rm_scores": scores,
-        "multi_modal_inputs": {},
-        "num_turns": turn.turn + 1,
+        "rollout_log_probs": log_probs,
+        "old_log_probs": log_probs,
     }
 
 
+MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
+"""What a worker needs to run its model over rows."""
+
+UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
+"""What a worker needs to learn from them."""
+
+
 def episode_rows(episode: Episode, step: int) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """(key, fields, tag) of every turn of an episode."""
+    """(key, fields, tag) of every turn of an episode. A turn without a sampled token has nothing to learn from: no row."""
     return [
-        (row_key(turn.uid, turn.session, turn.index), row_fields(turn), row_tag(turn, step)) for turn in episode.turns
+        (row_key(turn.uid, turn.session, turn.index), row_fields(turn), row_tag(turn, step))
+        for turn in episode.turns
+        if turn.action.response_ids
     ]

@@ -33,6 +33,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.utils.padding import response_from_nested
 
 from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_server
+from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.rollout.servers import first_replica_rank
 from marl_verl.team import Policy
 
@@ -135,11 +136,11 @@ class PolicyRuntime:
         rows = len(batch)
         batch = self._padded(batch, updates)
         self._balance(batch, updates)
-        if self._bypass:
-            _copy_field(batch, "rollout_log_probs", "old_log_probs")
-        else:
+        fields = list(UPDATE_FIELDS)
+        if not self._bypass:
             self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob)
         if self._reference:
+            fields.append("ref_log_prob")
             call = self.workers.compute_log_prob if self._lora else self.workers.compute_ref_log_prob
             self._log_probs(batch, "ref_log_prob", call, no_lora_adapter=self._lora)
         actor = self._arr.actor
@@ -155,7 +156,9 @@ class PolicyRuntime:
             dataloader_kwargs={"shuffle": actor.shuffle},
             temperature=self._arr.rollout.temperature,
         )
+        batch.fields = fields
         output = self.workers.update_actor(batch)
+        batch.fields = None
         metrics = reduce_metrics(dict(output["metrics"]))
         return batch, {name.removeprefix("actor/"): float(value) for name, value in metrics.items()}
 
@@ -180,7 +183,9 @@ class PolicyRuntime:
         )
         if no_lora_adapter:
             batch.extra_info["no_lora_adapter"] = True
+        batch.fields = list(MODEL_FIELDS)
         call(batch)
+        batch.fields = None
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=["log_probs", "response_mask"]
         )
@@ -210,9 +215,3 @@ def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
             return
         time.sleep(0.02)
     servers.result()
-
-
-def _copy_field(batch: KVBatchMeta, source: str, target: str) -> None:
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[source])
-    data[target] = data.pop(source)
-    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data)

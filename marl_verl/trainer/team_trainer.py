@@ -128,9 +128,8 @@ class TeamTrainer(PPOTrainer):
         return tu.assign_non_tensor_stack(batch, "uid", uids) or batch
 
     def _wait_for_tasks(self) -> None:
-        reports = self.agent_loop_manager.collect()
-        self.agent_loop_manager.finish([report.uid for report in reports])
-        self.reports = reports
+        self.reports = self.agent_loop_manager.collect()
+        self._check_failures(self.reports)
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Sample, one advantage over the team, update and sync every policy."""
@@ -153,7 +152,6 @@ class TeamTrainer(PPOTrainer):
         batch, _ = self.replay_buffer.sample(
             global_steps=self.global_steps, partition_id="train", batch_size=self.config.data.train_batch_size
         )
-        self._check_failures(self.reports)
         batch.reorder(sorted(range(len(batch)), key=lambda row: _row_order(batch.keys[row])))
         return batch
 
@@ -261,5 +259,5 @@ def _put_advantages(batch: KVBatchMeta, advantage: Any) -> None:
     nested = torch.nested.as_nested_tensor(
         [value.expand(length).clone() for value, length in zip(values, lengths, strict=True)], layout=torch.jagged
     )
-    fields = TensorDict({"advantages": nested, "returns": nested.clone()}, batch_size=len(batch))
+    fields = TensorDict({"advantages": nested}, batch_size=len(batch))
     tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
