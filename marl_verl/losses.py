@@ -19,4 +19,4 @@ class Loss:
 
 
 PPO_CLIP = Loss({"policy_loss": {"loss_mode": "vanilla"}})
-"""-min(ratio A, clip(ratio, 1 - clip_ratio_low, 1 + clip_ratio_high) A), mean over tokens (Schulman et al. 2017, eq. 7)."""
+"""-min(ratio A, clip(ratio, 1 - clip_ratio_low, 1 + clip_ratio_high) A), mean over tokens (Schulman et al. 2017, 7)."""

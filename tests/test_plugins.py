@@ -275,7 +275,7 @@ def test_unknown_names_and_kinds_offer_the_nearest() -> None:
         found.get("tasks", "inventry")
     with pytest.raises(MarlError, match=r"unknown kind of part 'task': did you mean 'tasks'"):
         found.get("task", "inventory")
-    with pytest.raises(MarlError, match=r"unknown loss 'x': there are none"):
+    with pytest.raises(MarlError, match=r"unknown loss 'x': valid: ppo-clip"):
         found.entry("losses", "x")
 
 

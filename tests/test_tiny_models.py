@@ -145,7 +145,7 @@ def test_looking_a_model_up_imports_no_torch():
         ({"task_options": {"lenght": 4}}, "did you mean 'length'"),
         ({"agents": []}, "at least one agent"),
         ({"good": 1.5}, "0 to 1"),
-        ({"batch_size": 0}, "cannot warm up"),
+        ({"batch_size": 0}, "batch_size must be 1 or more"),
     ],
     ids=str,
 )

@@ -68,18 +68,6 @@ def part(kind: str, name: str, base: type | None) -> Any:
     return found
 
 
-def algorithm_of(team: Team) -> Algorithm:
-    """The team's algorithm with its options, whose every name is registered."""
-    known = plugins.load()
-    found = known.get("algorithms", team.algorithm.name)
-    if not isinstance(found, Algorithm):
-        raise MarlError(f"algorithm '{team.algorithm.name}' must be an Algorithm, it is {found!r:.80}")
-    algorithm = found.with_options(team.algorithm.options, where="marl.algorithm.options")
-    known.get("credits", algorithm.credit)
-    known.get("losses", algorithm.loss)
-    return algorithm
-
-
 def check_fixed(config: DictConfig, team: Team) -> None:
     """Keys of verl's that a team says elsewhere: taking them and doing nothing would mislead."""
     for key, value, why in FIXED:
@@ -132,6 +120,17 @@ def check_numbers(config: DictConfig) -> None:
         raise MarlError(
             f"data.train_batch_size={batch} is not a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={part}"
         )
+
+
+def check_sampling(config: DictConfig, team: Team) -> None:
+    """An agent's own limits must fit those of its batch."""
+    longest = config.data.max_response_length
+    for agent in team.agents.values():
+        if agent.sampling.max_tokens is not None and not 1 <= agent.sampling.max_tokens <= longest:
+            raise MarlError(
+                f"'marl.agents.{agent.name}.sampling.max_tokens' must be between 1 and "
+                f"data.max_response_length={longest}, got {agent.sampling.max_tokens}"
+            )
 
 
 def tiny_models(config: DictConfig, team: Team, marl: dict[str, Any]) -> dict[str, TinyModel]:

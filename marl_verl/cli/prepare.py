@@ -22,6 +22,7 @@ from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError, missing
 from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.options import build
+from marl_verl.parts import algorithm_of
 from marl_verl.sampling import Sampler
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import write_tasks
@@ -60,7 +61,7 @@ class Plan:
             model = checks.model_of(policy, self.config).get("path")
             what = f"tiny model, {self.tiny[name].steps} warm-up steps" if name in self.tiny else str(model)
             lines.append(f"  policy  {name}: {what}{', frozen' if policy.frozen else ''}")
-        settings = ", ".join(f"{name}={value}" for name, value in checks.algorithm_of(self.team).options().items())
+        settings = ", ".join(f"{name}={value}" for name, value in algorithm_of(self.team).options().items())
         counts = f"{len(self.tasks['train'])} training, {len(self.tasks['test'])} held-out"
         lines += [
             f"  task    {self.team.task.name} ({counts}), workflow {self.team.workflow.name}",
@@ -104,6 +105,7 @@ def continue_run(folder: Path, overrides: list[str]) -> Plan:
     assert isinstance(config, DictConfig)
     config = with_overrides(config, overrides)
     config.trainer.resume_mode = "auto"
+    config.trainer.val_before_train = False  # the run has its first validation already
     plan = _check(config, folder)
     plan.resumed = True
     checkpoint.check_identity(team, checkpoint.identity(config), saved[-1])
@@ -121,7 +123,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     except OmegaConfBaseException as error:
         raise MarlError(f"the marl section cannot be resolved: {' '.join(str(error).split())}") from error
     team = read_team(marl)
-    algorithm = checks.algorithm_of(team)
+    algorithm = algorithm_of(team)
     sampler = build(
         checks.part("samplers", algorithm.sampler, Sampler), marl["sampler"]["options"], "marl.sampler.options"
     )
@@ -135,6 +137,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     del sampler  # built for its checks only: the rollout workers make their own
     checks.check_numbers(config)
     checks.check_fixed(config, team)
+    checks.check_sampling(config, team)
     checks.check_advantage(algorithm, team)
     tiny = checks.tiny_models(config, team, marl)
     tasks: dict[Split, list[Task]] = {

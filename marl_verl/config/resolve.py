@@ -12,6 +12,7 @@ from marl_verl import plugins
 from marl_verl.config.compose import VERL_OPEN, check_keys
 from marl_verl.errors import MarlError, nearest
 from marl_verl.losses import Loss
+from marl_verl.parts import algorithm_of
 from marl_verl.rollout.servers import rollout_name
 from marl_verl.team import Policy, Team
 
@@ -44,9 +45,7 @@ def resolve(config: DictConfig, team: Team) -> DictConfig:
     Raises:
         MarlError: an interpolation that leads nowhere, a mandatory value that is missing.
     """
-    known = plugins.load()
-    algorithm = known.get("algorithms", team.algorithm.name).with_options(team.algorithm.options)
-    loss: Loss = known.get("losses", algorithm.loss)
+    loss: Loss = plugins.load().get("losses", algorithm_of(team).loss)
     try:
         policies: dict[str, Any] = {}
         for name, policy in team.policies.items():

@@ -78,6 +78,9 @@ class TinyModel:
         object.__setattr__(self, "task_options", dict(self.task_options))
         if not self.agents:
             raise MarlError("a tiny model needs at least one agent to learn from")
+        for size in ("batch_size", "hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "context"):
+            if getattr(self, size) < 1:
+                raise MarlError(f"a tiny model's {size} must be 1 or more, got {getattr(self, size)}")
         if self.steps < 0 or self.batch_size < 1:
             raise MarlError(f"a tiny model cannot warm up for {self.steps} steps of {self.batch_size}")
         if not 0 <= self.good <= 1:

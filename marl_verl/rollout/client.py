@@ -70,7 +70,7 @@ class PolicyServerManager(LLMServerManager):
 
 
 def request_seed(*identity: Any) -> int:
-    """A request's seed in [0, 2^31) from (run seed, step, task, session, agent, slot, candidate): the same for the same run."""
+    """A seed in [0, 2^31) from (run seed, step, task, session, agent, slot, candidate): the same in every such run."""
     digest = hashlib.blake2b(json.dumps(identity, default=str).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % 2**31
 
@@ -84,7 +84,9 @@ class PolicyClient:
         client: verl's client for its servers.
     """
 
-    def __init__(self, name: str, config: DictConfig, client: LLMServerClient, template_options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, config: DictConfig, client: LLMServerClient, template_options: Mapping[str, Any]
+    ) -> None:
         from verl.utils import hf_tokenizer
 
         self.name = name
@@ -124,7 +126,9 @@ class PolicyClient:
         begun = time.monotonic()
         limit = sampling.get("max_tokens") or self.response_length
         output = await self.client.generate(
-            request_id, prompt_ids=prompt_ids, sampling_params={**sampling, "max_tokens": min(limit, self.response_length)}
+            request_id,
+            prompt_ids=prompt_ids,
+            sampling_params={**sampling, "max_tokens": min(limit, self.response_length)},
         )
         ids = [int(token) for token in output.token_ids]
         stopped = bool(ids) and ids[-1] == self.tokenizer.eos_token_id

@@ -41,7 +41,7 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         ray.get([worker.generate_sequences.remote(chunk) for worker, chunk in shares])
 
     def collect(self) -> list[Report]:
-        """Wait for every task dispatched so far, whose rows are in TransferQueue then: what became of each, in order."""
+        """Wait for every task dispatched so far; their rows are in TransferQueue then. Returns them in order."""
         shares, self._shares = self._shares, []
         reports = ray.get([worker.collect.remote(uids) for worker, uids in shares])
         return [report for share in reports for report in share]

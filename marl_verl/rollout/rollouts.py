@@ -43,7 +43,14 @@ class TaskRollouts:
     """
 
     def __init__(
-        self, parts: TeamParts, task: Task, uid: str, step: int, sessions: int, sampling: dict[str, Any], own_sampling: bool
+        self,
+        parts: TeamParts,
+        task: Task,
+        uid: str,
+        step: int,
+        sessions: int,
+        sampling: dict[str, Any],
+        own_sampling: bool,
     ) -> None:
         self.sessions = sessions
         self._parts, self._task, self._uid, self._step = parts, task, uid, step
@@ -57,7 +64,7 @@ class TaskRollouts:
         return Run(self._parts.workflow, self._task, list(self._parts.team.agents), journal, seed=seed)
 
     async def act(self, act: Act, session: int, candidate: int = 0) -> Action:
-        """Ask the agent's policy. The request's seed comes from (run seed, step, task, session, agent, slot, candidate)."""
+        """Ask the agent's policy, with a seed from (run seed, step, task, session, agent, slot, candidate)."""
         agent = self._parts.team.agents[act.agent]
         client = self._parts.clients[agent.policy]
         messages: list[Message] = list(act.observation)

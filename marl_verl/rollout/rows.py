@@ -77,7 +77,7 @@ UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
 
 
 def episode_rows(episode: Episode, step: int) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """(key, fields, tag) of every turn of an episode. A turn without a sampled token has nothing to learn from: no row."""
+    """(key, fields, tag) of every turn with a sampled token: without one there is nothing to learn from."""
     return [
         (row_key(turn.uid, turn.session, turn.index), row_fields(turn), row_tag(turn, step))
         for turn in episode.turns

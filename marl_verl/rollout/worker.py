@@ -19,12 +19,13 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from marl_verl import plugins
 from marl_verl.episode import Episode
+from marl_verl.options import build
+from marl_verl.parts import algorithm_of
 from marl_verl.rollout.client import PolicyClient
 from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
 from marl_verl.rollout.rows import episode_rows
 from marl_verl.rollout.samples import episode_sample
 from marl_verl.sampling import Failure, Sample, Sampler
-from marl_verl.options import build
 from marl_verl.tasks.base import Task
 from marl_verl.team import Team, read_team
 
@@ -46,10 +47,10 @@ class Report:
 
 def load_parts(config: Any, llm_clients: dict[str, Any]) -> tuple[TeamParts, Sampler]:
     """Load everything the team's config names, in this process."""
-    marl = OmegaConf.to_container(config.marl, resolve=True)
+    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
     team: Team = read_team(marl)
     known = plugins.load()
-    algorithm = known.get("algorithms", team.algorithm.name).with_options(team.algorithm.options, "marl.algorithm.options")
+    algorithm = algorithm_of(team)
     sampler = build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options")
     template = config.data.get("apply_chat_template_kwargs") or {}
     parts = TeamParts(
@@ -120,7 +121,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             self._fill(report, sample, keep=bool(prompt.get("keep", False)))
             if not validate:
                 self._rows[uid] = [row for episode in sample.episodes for row in episode_rows(episode, step)]
-        except Exception as error:  # noqa: BLE001 - a background task: the driver gets it with the report and stops
+        except Exception as error:
             logger.exception("sampling task %s failed", task.id)
             report.error = f"{type(error).__name__}: {error}"
         self._report(uid).set_result(report)

@@ -46,7 +46,7 @@ class Inventory(TaskSet):
             task = self._draw(rng, split)
             if task is None or task.id in tasks:
                 misses += 1
-                if misses > 10_000 + 100 * count:
+                if misses > 10_000 + 20 * len(tasks):
                     raise MarlError(f"inventory: found only {len(tasks)} of {count} different {split} tasks")
                 continue
             tasks[task.id] = task

@@ -30,7 +30,7 @@ class Stopwatch:
 
 
 def team_metrics(table: RowTable, result: Advantages, reports: list[Report]) -> dict[str, float]:
-    """Team success of the sampled episodes, failures, and for each agent its rewards, advantages, lengths and groups."""
+    """Team success of the sampled episodes, failures, and each agent's rewards, advantages, lengths and groups."""
     successes = [success for report in reports for success in report.successes]
     failures = [failure for report in reports for failure in report.failures]
     values: dict[str, float] = {

@@ -1,7 +1,7 @@
 """One policy at work: its training workers, its inference servers, and the weight sync between them.
 
-Composed of verl's `RayWorkerGroup`, `ActorRolloutRefWorker`, `LLMServerManager` and `CheckpointEngineManager`, one set per
-policy, so that policies start, update and sync at the same time.
+Composed of verl's `RayWorkerGroup`, `ActorRolloutRefWorker`, `LLMServerManager` and `CheckpointEngineManager`, a set
+per policy, so that policies start, update and sync at the same time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class PolicyRuntime:
         role = ROLE_WITH_REFERENCE if self._reference and not self._lora else ROLE
         nodes = [int(self.config.trainer.n_gpus_per_node)] * int(self.config.trainer.nnodes)
         # three processes share a slot: training worker, server, and what a server starts
-        pool = RayResourcePool(process_on_nodes=nodes, use_gpu=True, max_colocate_count=3, name_prefix=f"pool-{self.name}")
+        pool = RayResourcePool(
+            process_on_nodes=nodes, use_gpu=True, max_colocate_count=3, name_prefix=f"pool-{self.name}"
+        )
         worker = RayClassWithInitArgs(
             cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
         )
@@ -178,9 +180,7 @@ class PolicyRuntime:
         batch.reorder([index for part in parts for index in part])
 
     def _log_probs(self, batch: KVBatchMeta, field: str, call: Any, no_lora_adapter: bool = False) -> None:
-        batch.extra_info.update(
-            calculate_entropy=False, compute_loss=False, temperature=self._arr.rollout.temperature
-        )
+        batch.extra_info.update(calculate_entropy=False, compute_loss=False, temperature=self._arr.rollout.temperature)
         if no_lora_adapter:
             batch.extra_info["no_lora_adapter"] = True
         batch.fields = list(MODEL_FIELDS)
@@ -208,7 +208,7 @@ class PolicyRuntime:
 
 
 def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
-    """Until the server actors exist: they ask the training workers where they run, which must come before `init_model`."""
+    """Until the server actors exist: they ask the training workers where they run, before `init_model`."""
     while not servers.done():
         replicas = getattr(manager, "rollout_replicas", [])
         if replicas and all(replica.servers for replica in replicas):

@@ -1,4 +1,4 @@
-"""The trainer's process: Ray, TransferQueue, the team trainer, the rollout manager, and an end that leaves nothing behind.
+"""The trainer's process: Ray, TransferQueue, team trainer, rollout manager, and an end that leaves nothing behind.
 
 Started by the command line as `python -m marl_verl.trainer.run RUN_DIRECTORY`, with its output going to train.log.
 """
@@ -23,7 +23,7 @@ FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "O
 
 
 def main(folder: Path) -> int:
-    """Train as `folder/config.yaml` says. Exit code 0, 2 for a user's mistake, 1 for anything else, 130 after Ctrl-C."""
+    """Train as `folder/config.yaml` says. Exit code 0; 2 for a user's mistake, 1 for any other, 130 after Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         train(folder)
@@ -131,6 +131,7 @@ def start_ray(config: Any) -> None:
 
         runtime_env = get_ppo_ray_runtime_env(config)
         variables = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+        variables.pop("MARL_VERL_EVENTS", None)  # a file descriptor of this process
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
         ray.init(runtime_env={**runtime_env, **given}, **options)
         return

@@ -26,6 +26,13 @@ class RunDir:
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
+    def forget_after(self, step: int) -> None:
+        """Drop the lines of metrics.jsonl beyond a step: a continued run takes these steps again."""
+        path = self.folder / "metrics.jsonl"
+        if path.is_file():
+            lines = path.read_text().splitlines(keepends=True)
+            path.write_text("".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
+
     def episodes(self, step: int, episodes: list[dict[str, Any]]) -> None:
         """Write sample episodes of a validation, one JSON line each."""
         folder = self.folder / "episodes"

@@ -20,13 +20,15 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
 
 from marl_verl import plugins
-from marl_verl.advantage import Advantages, Algorithm, RowTable
+from marl_verl.advantage import Advantages, RowTable
 from marl_verl.errors import MarlError
+from marl_verl.parts import algorithm_of
 from marl_verl.rollout.client import single_server
 from marl_verl.rollout.rows import identity
 from marl_verl.rollout.worker import Report
 from marl_verl.team import read_team
-from marl_verl.trainer import checkpoint, metrics as team_metrics
+from marl_verl.trainer import checkpoint
+from marl_verl.trainer import metrics as team_metrics
 from marl_verl.trainer.policy_runtime import PolicyRuntime
 from marl_verl.trainer.replay_buffer import TeamReplayBuffer
 from marl_verl.trainer.run_dir import RunDir, emit
@@ -40,12 +42,11 @@ class TeamTrainer(PPOTrainer):
     """Synchronous: sample with all policies, one advantage over all rows, update every policy at the same time."""
 
     def __init__(self, config: Any) -> None:
-        marl = OmegaConf.to_container(config.marl, resolve=True)
+        marl: Any = OmegaConf.to_container(config.marl, resolve=True)
         self.team = read_team(marl)
         self.run_dir = RunDir(Path(marl["run"]["folder"]))
         self.known = plugins.load()
-        named = self.team.algorithm
-        self.algorithm: Algorithm = self.known.get("algorithms", named.name).with_options(named.options, "marl.algorithm.options")
+        self.algorithm = algorithm_of(self.team)
         self.reports: list[Report] = []
         self.validations: list[Validation] = []
         super().__init__(config)
@@ -88,7 +89,7 @@ class TeamTrainer(PPOTrainer):
         self._load_checkpoint()
 
     def _config_of(self, policy: str) -> Any:
-        config = OmegaConf.create(OmegaConf.to_container(self.config))
+        config: Any = OmegaConf.create(OmegaConf.to_container(self.config))
         with open_dict(config):
             config.actor_rollout_ref = config.policies[policy]
             del config["policies"]
@@ -187,7 +188,7 @@ class TeamTrainer(PPOTrainer):
         if failures and len(failures) > share * total:
             first = failures[0]
             raise MarlError(
-                f"{len(failures)} of {total} episodes failed, more than marl.rollout.max_failed_share={share:g} allows; "
+                f"{len(failures)} of {total} episodes failed, marl.rollout.max_failed_share={share:g} allows fewer; "
                 f"the first: {first.reason}: {first.detail}"
             )
 
@@ -221,6 +222,8 @@ class TeamTrainer(PPOTrainer):
 
     def _load_checkpoint(self) -> None:
         self.global_steps = checkpoint.load(self)
+        if self.global_steps:
+            self.run_dir.forget_after(self.global_steps)
 
 
 def _row_order(key: str) -> tuple[str, int, int]:

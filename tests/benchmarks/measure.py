@@ -48,7 +48,9 @@ def measure(command: list[str], folder: Path, variables: dict[str, str] | None =
         stop.set()
         watcher.join()
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        raise RuntimeError(
+            f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        )
     return Measured(time.monotonic() - begun, peak[0])
 
 

@@ -16,7 +16,9 @@ class Lookup(Inventory):
         rng = random.Random(f"lookup {seed}")
         tasks = self.generate("train", 2000, seed)
         chosen = [rng.choice(tasks) for _ in range(count)]
-        return [(task.prompt, task.data["digits"][task.data["index"] - 1 if rng.random() < good else 0]) for task in chosen]
+        return [
+            (task.prompt, task.data["digits"][task.data["index"] - 1 if rng.random() < good else 0]) for task in chosen
+        ]
 
 
 class Solve(Workflow):

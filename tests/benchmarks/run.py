@@ -63,7 +63,11 @@ def main() -> None:
             model = json.loads(json.dumps(results["one-agent team"].models))["solver"]
             results["stock verl"] = stock.run(bench, model, bench / "solo" / "data", options.steps)
         if options.only != "solo":
-            one = PAIR.replace("{holder}", "both").replace("{asker}", "both").replace("{policies}", "both: {{tiny: {{steps: 100}}}}")
+            one = (
+                PAIR.replace("{holder}", "both")
+                .replace("{asker}", "both")
+                .replace("{policies}", "both: {{tiny: {{steps: 100}}}}")
+            )
             two = PAIR.replace("{holder}", "holder").replace("{asker}", "asker")
             two = two.replace("{policies}", "holder: {{tiny: {{steps: 100}}}}, asker: {{tiny: {{steps: 100}}}}")
             results["two agents, one policy"] = team(bench, "one", one, options.steps, bypass="true")

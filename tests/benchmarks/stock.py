@@ -14,10 +14,10 @@ import pyarrow.parquet
 
 from tests.benchmarks.measure import Measured, measure
 
-REWARD = '''
+REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     return float(solution_str.strip() == ground_truth)
-'''
+"""
 
 
 def run(bench: Path, model: str, tasks: Path, steps: int) -> Measured:
@@ -99,7 +99,7 @@ def overrides(model: str, files: dict[str, Path], reward: Path, steps: int, benc
     ]
 
 
-def _flat(node: object, prefix: str = ""):  # noqa: ANN202 - pairs of key and value
+def _flat(node: object, prefix: str = ""):
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))

@@ -23,7 +23,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     # a rate at which one update shows in four digits
     overrides = [f"marl.run.dir={runs}", "actor_rollout_ref.actor.optim.lr=1e-2", "data.train_batch_size=32"]
     display = Display()
-    folder = make_run_directory(plan_run(INVENTORY, [*overrides, "actor_rollout_ref.actor.optim.lr_warmup_steps=0"]), display)
+    folder = make_run_directory(
+        plan_run(INVENTORY, [*overrides, "actor_rollout_ref.actor.optim.lr_warmup_steps=0"]), display
+    )
     os.environ["PYTHONPATH"] = str(ROOT)
     code = TrainerProcess(folder, ["holder", "asker"], module="tests.e2e.isolation").run(display, begun=0.0)
     assert code == 0, (folder / "train.log").read_text()[-3000:]
