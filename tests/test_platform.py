@@ -272,8 +272,16 @@ def test_weight_sync_sockets_are_named_by_replica_rank() -> None:
         )
 
 
-def test_policies_have_ranges_of_replica_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_and_runs_have_ranges_of_replica_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from marl_verl.platforms.active import RUN_VARIABLE
     from marl_verl.rollout.servers import POLICIES_VARIABLE, RANKS_A_POLICY, first_replica_rank, rollout_name
 
     monkeypatch.setenv(POLICIES_VARIABLE, '["scout", "mover"]')
-    assert [first_replica_rank(rollout_name(name)) for name in ("scout", "mover")] == [0, RANKS_A_POLICY]
+    first = []
+    for run in ("one", "other"):
+        monkeypatch.setenv(RUN_VARIABLE, run)
+        scout, mover = (first_replica_rank(rollout_name(name)) for name in ("scout", "mover"))
+        assert mover - scout == RANKS_A_POLICY
+        assert 0 <= scout < 2**31 - 1000
+        first.append(scout)
+    assert first[0] != first[1]

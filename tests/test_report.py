@@ -104,7 +104,7 @@ def test_the_end_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary.show(run, Display(Console(file=out, width=120, soft_wrap=True)))
     said = out.getvalue()
     assert "300 held-out tasks" in said
-    assert "10.0%  (95 %: 7.0% to 14.0%)" in said
+    assert "10.0% (7.0 to 14.0)" in said
     assert "policy scout: 87,104 parameters, weights changed by 12.3%" in said
     assert "policy mover: 87,104 parameters, frozen" in said
     assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in said

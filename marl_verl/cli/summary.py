@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,9 @@ def show(folder: Path, display: Display) -> None:
     """Print the table, draw curve.png, and name two commands to go on with."""
     summary = json.loads((folder / "summary.json").read_text())
     curve = draw_curve(folder)
-    table = Table(title=f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks", title_justify="left")
+    table = Table(title=f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
     for column in ("", "before", "after"):
-        table.add_column(column, justify="left" if not column else "right")
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     table.add_row("team success, greedy", _with_interval(summary, "before"), _with_interval(summary, "after"))
     table.add_row(
         "team success, sampled", f"{summary['success_before_sampled']:.1%}", f"{summary['success_after_sampled']:.1%}"
@@ -39,7 +42,7 @@ def show(folder: Path, display: Display) -> None:
 
 def _with_interval(summary: dict[str, Any], when: str) -> str:
     low, high = summary[f"success_{when}_interval"]
-    return f"{summary[f'success_{when}']:.1%}  (95 %: {low:.1%} to {high:.1%})"
+    return f"{summary[f'success_{when}']:.1%} ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def _next_commands(folder: Path) -> list[str]:
@@ -49,9 +52,10 @@ def _next_commands(folder: Path) -> list[str]:
     more = int(config.trainer.total_training_steps) * 2
     recipe = config.marl.run.get("recipe") or "RECIPE"
     policy = next(iter(config.marl.policies))
+    command = "marl-verl" if shutil.which("marl-verl") else os.path.relpath(Path(sys.executable).parent / "marl-verl")
     return [
-        f"marl-verl train --resume {folder} trainer.total_training_steps={more}    # train on",
-        f"marl-verl train {recipe} marl.policies.{policy}.frozen=true    # can the others learn alone?",
+        f"{command} train --resume {folder} trainer.total_training_steps={more}    # train on",
+        f"{command} train {recipe} marl.policies.{policy}.frozen=true    # can the others learn alone?",
     ]
 
 

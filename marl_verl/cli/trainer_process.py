@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -23,7 +24,7 @@ from marl_verl.rollout.servers import POLICIES_VARIABLE
 from marl_verl.trainer.run_dir import EVENTS_VARIABLE
 
 PATIENCE = 20.0  # seconds between asking the trainer to stop and killing it
-SESSION_VARIABLE = "MARL_VERL_RAY_DIR"
+SESSION_VARIABLE = "MARL_VERL_SCRATCH"
 
 
 class TrainerProcess:
@@ -42,11 +43,13 @@ class TrainerProcess:
         self.folder, self.debug, self.module = folder, debug, module
         self.log = folder / "train.log"
         self.run_id = uuid.uuid4().hex
-        self.ray_dir = tempfile.mkdtemp(prefix="marl-")  # short: Ray puts sockets below it
+        # Ray's session, vLLM's sockets and everybody's temporary files; short, because sockets stand below it
+        self.scratch = tempfile.mkdtemp(prefix="marl-")
         self.variables = {
             RUN_VARIABLE: self.run_id,
             POLICIES_VARIABLE: json.dumps(policies),
-            SESSION_VARIABLE: self.ray_dir,
+            SESSION_VARIABLE: self.scratch,
+            "TMPDIR": self.scratch,
             **_environment(),
         }
         self.code = 1
@@ -81,7 +84,7 @@ class TrainerProcess:
         finally:
             display.close()
             self._sweep()
-            shutil.rmtree(self.ray_dir, ignore_errors=True)
+            shutil.rmtree(self.scratch, ignore_errors=True)
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -113,7 +116,9 @@ class TrainerProcess:
         if self.code == 0:
             return 0
         if self.code == 130:
-            display.print(f"interrupted; continue with: marl-verl train --resume {self.folder}")
+            saved = list((self.folder / "checkpoints").glob("step_*"))
+            ask = f"; continue with: marl-verl train --resume {self.folder}" if saved else " before the first checkpoint"
+            display.print(f"interrupted{ask}")
             return 130
         error = self.error or {"message": f"the trainer ended with code {self.code}", "expected": False}
         if self.debug:
@@ -130,14 +135,16 @@ class TrainerProcess:
             process.wait()
 
     def _sweep(self) -> None:
-        """End every process that carries this run's id, wherever it went in the process tree."""
-        for end in ("terminate", "kill"):
-            left = list(self._processes())
+        """End every process that carries this run's id, wherever it went in the process tree.
+
+        Python's resource trackers come last: when their process is gone they remove its shared memory, and end.
+        """
+        for end, trackers in (("terminate", False), ("kill", False), ("wait", True), ("kill", True)):
+            left = [process for process in self._processes() if trackers or not _is_tracker(process)]
             for process in left:
-                try:
-                    getattr(process, end)()
-                except psutil.NoSuchProcess:
-                    continue
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if end != "wait":
+                        getattr(process, end)()
             psutil.wait_procs(left, timeout=3)
 
     def _processes(self) -> list[psutil.Process]:
@@ -149,6 +156,13 @@ class TrainerProcess:
             except psutil.Error:
                 continue
         return found
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _environment() -> dict[str, str]:

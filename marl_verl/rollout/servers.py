@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from typing import Any
+
+from marl_verl.platforms.active import RUN_VARIABLE
 
 POLICIES_VARIABLE = "MARL_VERL_POLICIES"
 """JSON list of policy names, in the environment of every process of a run: each has its own range of replica ranks."""
 
-RANKS_A_POLICY = 1000
+RANKS_A_POLICY, RANKS_A_RUN, RUNS = 1_000, 10_000, 100_000
 
 
 def rollout_name(policy: str) -> str:
@@ -21,9 +24,14 @@ def rollout_name(policy: str) -> str:
 
 
 def first_replica_rank(name: str) -> int:
-    """Where a policy's range of replica ranks begins: the weight-sync socket is named by job and replica rank only."""
+    """Where a policy's range of replica ranks begins.
+
+    verl names the weight-sync socket in /tmp by Ray job and replica rank only. Two policies of a run would share one,
+    and so would two runs on one machine: every Ray session counts jobs from 1.
+    """
     names = [rollout_name(policy) for policy in json.loads(os.environ[POLICIES_VARIABLE])]
-    return names.index(name) * RANKS_A_POLICY
+    run = zlib.crc32(os.environ.get(RUN_VARIABLE, "").encode()) % RUNS
+    return run * RANKS_A_RUN + names.index(name) * RANKS_A_POLICY
 
 
 def register_policy_servers() -> None:

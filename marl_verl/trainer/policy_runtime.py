@@ -161,8 +161,11 @@ class PolicyRuntime:
         batch.fields = fields
         output = self.workers.update_actor(batch)
         batch.fields = None
-        metrics = reduce_metrics(dict(output["metrics"]))
-        return batch, {name.removeprefix("actor/"): float(value) for name, value in metrics.items()}
+        reduced = reduce_metrics(dict(output["metrics"]))
+        metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
+        # what verl calls a loss is the mean entropy of the sampled tokens' distributions, in nats
+        metrics["entropy"] = metrics.pop("entropy_loss")
+        return batch, {name: float(value) for name, value in metrics.items()}
 
     def _padded(self, batch: KVBatchMeta, updates: int) -> KVBatchMeta:
         from math import lcm

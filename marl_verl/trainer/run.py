@@ -144,7 +144,7 @@ def start_ray(config: Any) -> None:
 
         os.environ.update(get_ppo_ray_runtime_env(config).get("env_vars", {}))
     # never somebody else's session: one that is running already stays untouched. Workers inherit our environment.
-    folder = os.environ.get("MARL_VERL_RAY_DIR")
+    folder = os.environ.get("MARL_VERL_SCRATCH")
     ray.init(address="local", include_dashboard=False, _temp_dir=folder, runtime_env=given or None, **options)
 
 

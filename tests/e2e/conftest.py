@@ -38,6 +38,7 @@ class Finished:
 
 def train(folder: Path, *arguments: str, recipe: Path = INVENTORY, **variables: str) -> Finished:
     """Run `marl-verl train RECIPE arguments...` with its run directory at `folder`."""
+    folder.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *arguments]
     if "--resume" not in arguments:
         command += [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"]

@@ -132,3 +132,21 @@ def test_sample_episodes_show_the_joint_move(run: Finished) -> None:
     path = sorted(Path(run.folder / "episodes").glob("*.jsonl"))[-1]
     turns = json.loads(path.read_text().splitlines()[0])["turns"]
     assert [turn["agent"] for turn in turns] == ["left", "right", "listener"]
+
+
+def test_a_workflow_that_raises_stops_the_run_with_its_name_and_task(tmp_path: Path) -> None:
+    plugin = PLUGIN.replace("await team.call(len, heard.text)", "raise ValueError('the relay is broken')")
+    (tmp_path / "relay_plugin.py").write_text(plugin)
+    info = tmp_path / "relay_plugin-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: relay-plugin\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[marl_verl]\nrelay = relay_plugin\n")
+    recipe = tmp_path / "relay.yaml"
+    recipe.write_text(RECIPE)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = train(tmp_path / "runs" / "broken", recipe=recipe, PYTHONPATH=path)
+    assert done.code == 2, done.output
+    told = next(line for line in done.output.splitlines() if line.startswith("marl-verl:"))
+    assert "80 of 80 episodes failed" in told
+    assert "AllSayIt" in told
+    assert "the relay is broken" in told

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +32,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return done
 
 
-def test_the_same_seed_gives_the_same_curve(whole: Finished, tmp_path: Path) -> None:
+@pytest.fixture
+def foreign_ray(tmp_path: Path) -> Iterator[None]:
+    """Somebody else's Ray session on the default port, which a run must neither use nor end."""
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    start = [*ray, "start", "--head", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats"]
+    subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    yield
+    status = subprocess.run([*ray, "status"], timeout=120, capture_output=True, text=True, check=False)
+    subprocess.run([*ray, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
+    assert status.returncode == 0, status.stderr
+
+
+def test_the_same_seed_gives_the_same_curve_beside_another_ray_session(
+    whole: Finished, foreign_ray: None, tmp_path: Path
+) -> None:
     again = train(tmp_path / "again", *SHORT, "trainer.total_training_steps=6")
     assert again.code == 0, again.output
     assert _curve(again) == _curve(whole)
