@@ -43,7 +43,7 @@ class TrainerProcess:
         self.folder, self.debug, self.module = folder, debug, module
         self.log = folder / "train.log"
         self.run_id = uuid.uuid4().hex
-        # Ray's session, vLLM's sockets and everybody's temporary files; short, because sockets stand below it
+        # short, because sockets stand below it
         self.scratch = tempfile.mkdtemp(prefix="marl-")
         self.variables = {
             RUN_VARIABLE: self.run_id,
@@ -117,8 +117,8 @@ class TrainerProcess:
             return 0
         if self.code == 130:
             saved = list((self.folder / "checkpoints").glob("step_*"))
-            ask = f"; continue with: marl-verl train --resume {self.folder}" if saved else " before the first checkpoint"
-            display.print(f"interrupted{ask}")
+            how = f"; continue with: marl-verl train --resume {self.folder}" if saved else " before the first checkpoint"
+            display.print(f"interrupted{how}")
             return 130
         error = self.error or {"message": f"the trainer ended with code {self.code}", "expected": False}
         if self.debug:
