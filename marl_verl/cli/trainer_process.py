@@ -53,6 +53,7 @@ class TrainerProcess:
             **_environment(),
         }
         self.code = 1
+        self.shared_memory: set[Path] = set()
         self.timing: dict[str, Any] = {"phases": {}}
 
     def run(self, display: Display, begun: float) -> int:
@@ -106,6 +107,7 @@ class TrainerProcess:
         elif event["event"] == "started":
             self.timing["policies"] = event["seconds"]
             self.timing["phases"]["policies started"] = seconds
+            self.shared_memory |= self._mapped()
         elif event["event"] == "step" and "seconds_to_first_step" not in self.timing:
             self.timing["seconds_to_first_step"] = seconds
         else:
@@ -117,8 +119,8 @@ class TrainerProcess:
             return 0
         if self.code == 130:
             saved = list((self.folder / "checkpoints").glob("step_*"))
-            how = f"; continue with: marl-verl train --resume {self.folder}" if saved else " before the first checkpoint"
-            display.print(f"interrupted{how}")
+            told = f"; continue with: marl-verl train --resume {self.folder}" if saved else " before a checkpoint"
+            display.print(f"interrupted{told}")
             return 130
         error = self.error or {"message": f"the trainer ended with code {self.code}", "expected": False}
         if self.debug:
@@ -139,6 +141,7 @@ class TrainerProcess:
 
         Python's resource trackers come last: when their process is gone they remove its shared memory, and end.
         """
+        self.shared_memory |= self._mapped()
         for end, trackers in (("terminate", False), ("kill", False), ("wait", True), ("kill", True)):
             left = [process for process in self._processes() if trackers or not _is_tracker(process)]
             for process in left:
@@ -146,6 +149,17 @@ class TrainerProcess:
                     if end != "wait":
                         getattr(process, end)()
             psutil.wait_procs(left, timeout=3)
+        for path in self.shared_memory:
+            path.unlink(missing_ok=True)
+
+    def _mapped(self) -> set[Path]:
+        """Shared memory that the run's processes hold: a process that is killed leaves its own behind."""
+        found: set[Path] = set()
+        for process in self._processes():
+            with contextlib.suppress(OSError):
+                maps = Path(f"/proc/{process.pid}/maps").read_text()
+                found |= {Path(word) for word in maps.split() if word.startswith("/dev/shm/")}
+        return found
 
     def _processes(self) -> list[psutil.Process]:
         found = []

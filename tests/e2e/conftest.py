@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class Finished:
     folder: Path
     code: int
     output: str
+    left: list[str] = field(default_factory=list)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -79,9 +81,16 @@ def left_running() -> list[str]:
     return found
 
 
+def left_behind() -> set[str]:
+    """Names in shared memory and of sockets and files that runs put into the temporary folder."""
+    temporary = {path.name for path in Path(tempfile.gettempdir()).iterdir() if path.name.startswith(("marl-", "rl-"))}
+    return temporary | {path.name for path in Path("/dev/shm").iterdir()}
+
+
 @pytest.fixture(scope="session")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Two agents, two policies, 40 steps of the inventory task, checkpoints at steps 3 (kept aside) and 40."""
+    """Two agents, two policies, 40 steps of the inventory task."""
+    before = left_behind()
     done = train(tmp_path_factory.mktemp("runs") / "inventory", "marl.run.seed=1", "trainer.save_freq=20")
     assert done.code == 0, done.output
-    return done
+    return replace(done, left=sorted(left_behind() - before))

@@ -61,5 +61,6 @@ def test_a_checkpoint_loads_in_plain_transformers(inventory: Finished, policy: s
     assert tokenizer.decode(said, skip_special_tokens=True) == turn["action"]
 
 
-def test_nothing_is_left_running(inventory: Finished) -> None:
+def test_nothing_is_left_running_or_lying_about(inventory: Finished) -> None:
     assert left_running() == []
+    assert inventory.left == []
