@@ -75,6 +75,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
     def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
         super().__init__(config, llm_client, *args)
         self.parts, self.sampler = load_parts(config, llm_client)
+        self.observers = plugins.load().hook
         self._reports: dict[str, asyncio.Future[Report]] = {}
         self._rows: dict[str, list[Any]] = {}
 
@@ -133,6 +134,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
     def _fill(self, report: Report, sample: Sample, keep: bool) -> None:
         report.failures = sample.failures
         for episode in sample.episodes:
+            self.observers.marl_episode_finished(episode=episode)
             report.successes.append(episode.success)
             report.rewards.append(_mean_rewards(episode))
         if keep:

@@ -93,7 +93,7 @@ class PolicyRuntime:
         engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
         engine.backend = "naive"
         self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=manager.get_replicas())
-        self.sync.sleep_replicas()
+        self.sleep()
 
     def _start_servers(self, manager: PolicyServerManager) -> None:
         import asyncio
@@ -194,6 +194,11 @@ class PolicyRuntime:
         )
         data[field] = response_from_nested(data.pop("log_probs"), data["response_mask"])
         tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data.select(field))
+
+    def sleep(self) -> None:
+        """Free the servers' device memory until the next weight sync; nothing where `free_cache_engine` is off."""
+        if self._arr.rollout.free_cache_engine:
+            self.sync.sleep_replicas()
 
     def sync_weights(self, step: int) -> None:
         """Send the trained weights to the servers, which drop what they cached under the old ones."""

@@ -107,7 +107,8 @@ class TeamTrainer(PPOTrainer):
             return {name: future.result() for name, future in futures.items()}
 
     def on_init_end(self) -> None:
-        self._at_once(self.trained(), lambda runtime: runtime.sync_weights(self.global_steps))
+        """Give every server its weights, a frozen policy's too: verl may start servers without any."""
+        self._at_once(list(self.policies.values()), lambda runtime: runtime.sync_weights(self.global_steps))
 
     def get_llm_client(self) -> Any:
         """verl's client for the servers of each policy, by name."""
@@ -153,6 +154,8 @@ class TeamTrainer(PPOTrainer):
         batch, _ = self.replay_buffer.sample(
             global_steps=self.global_steps, partition_id="train", batch_size=self.config.data.train_batch_size
         )
+        # where servers and training share a GPU, the servers make room until the weights are synced
+        self._at_once(self.trained(), lambda runtime: runtime.sleep())
         batch.reorder(sorted(range(len(batch)), key=lambda row: _row_order(batch.keys[row])))
         return batch
 

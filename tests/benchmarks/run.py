@@ -26,7 +26,6 @@ data: {{train_batch_size: 32, max_prompt_length: 48, max_response_length: 8}}
 actor_rollout_ref:
   actor: {{ppo_mini_batch_size: 32, optim: {{lr: 5.0e-4, lr_warmup_steps: 5, weight_decay: 0.01}}}}
   rollout: {{max_model_len: 64}}
-algorithm: {{rollout_correction: {{bypass_mode: {bypass}}}}}
 trainer: {{total_training_steps: {steps}, test_freq: 1000, save_freq: -1}}
 """
 SOLO = """
@@ -58,9 +57,8 @@ def main() -> None:
         install_plugin(bench)
         results: dict[str, Measured] = {}
         if options.only != "two":
-            # the same work: both compute old log-probs anew, as stock verl does by default
-            results["one-agent team"] = team(bench, "solo", SOLO, options.steps, bypass="false")
-            model = json.loads(json.dumps(results["one-agent team"].models))["solver"]
+            results["one-agent team"] = team(bench, "solo", SOLO, options.steps)
+            model = results["one-agent team"].models["solver"]
             results["stock verl"] = stock.run(bench, model, bench / "solo" / "data", options.steps)
         if options.only != "solo":
             one = (
@@ -70,8 +68,8 @@ def main() -> None:
             )
             two = PAIR.replace("{holder}", "holder").replace("{asker}", "asker")
             two = two.replace("{policies}", "holder: {{tiny: {{steps: 100}}}}, asker: {{tiny: {{steps: 100}}}}")
-            results["two agents, one policy"] = team(bench, "one", one, options.steps, bypass="true")
-            results["two agents, two policies"] = team(bench, "two", two, options.steps, bypass="true")
+            results["two agents, one policy"] = team(bench, "one", one, options.steps)
+            results["two agents, two policies"] = team(bench, "two", two, options.steps)
     report(results)
 
 
@@ -84,10 +82,10 @@ def install_plugin(bench: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(bench), str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
-def team(bench: Path, name: str, recipe: str, steps: int, bypass: str) -> Measured:
+def team(bench: Path, name: str, recipe: str, steps: int) -> Measured:
     """Train a team from a recipe text and measure it."""
     path = bench / f"{name}.yaml"
-    path.write_text((recipe + SETTINGS).format(steps=steps, bypass=bypass))
+    path.write_text((recipe + SETTINGS).format(steps=steps))
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(path)]
     # the tiny models are made before the clock starts
     measure([*command, f"marl.run.dir={bench}", f"marl.run.name={name}-warm", "trainer.total_training_steps=1"], bench)

@@ -85,10 +85,9 @@ trainer: {total_training_steps: 3, test_freq: 3, save_freq: 3}
 """
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    site = tmp_path_factory.mktemp("site")
-    (site / "relay_plugin.py").write_text(PLUGIN)
+def train_with(plugin: str, site: Path, folder: Path) -> Finished:
+    """Train the recipe with a plugin that is installed in `site` only."""
+    (site / "relay_plugin.py").write_text(plugin)
     info = site / "relay_plugin-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: relay-plugin\nVersion: 0.1\n")
@@ -96,7 +95,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     recipe = site / "relay.yaml"
     recipe.write_text(RECIPE)
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    done = train(tmp_path_factory.mktemp("runs") / "relay", recipe=recipe, PYTHONPATH=path)
+    return train(folder, recipe=recipe, PYTHONPATH=path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    done = train_with(PLUGIN, tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("runs") / "relay")
     assert done.code == 0, done.output
     return done
 
@@ -135,16 +139,8 @@ def test_sample_episodes_show_the_joint_move(run: Finished) -> None:
 
 
 def test_a_workflow_that_raises_stops_the_run_with_its_name_and_task(tmp_path: Path) -> None:
-    plugin = PLUGIN.replace("await team.call(len, heard.text)", "raise ValueError('the relay is broken')")
-    (tmp_path / "relay_plugin.py").write_text(plugin)
-    info = tmp_path / "relay_plugin-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: relay-plugin\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[marl_verl]\nrelay = relay_plugin\n")
-    recipe = tmp_path / "relay.yaml"
-    recipe.write_text(RECIPE)
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    done = train(tmp_path / "runs" / "broken", recipe=recipe, PYTHONPATH=path)
+    broken = PLUGIN.replace("await team.call(len, heard.text)", "raise ValueError('the relay is broken')")
+    done = train_with(broken, tmp_path, tmp_path / "runs" / "broken")
     assert done.code == 2, done.output
     told = next(line for line in done.output.splitlines() if line.startswith("marl-verl:"))
     assert "80 of 80 episodes failed" in told
