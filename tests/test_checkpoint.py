@@ -47,7 +47,14 @@ def _config(**changes: Any) -> Any:
         "algorithm": {"name": "grpo"},
         "run": {"seed": 3},
     }
-    return OmegaConf.create({"marl": {**marl, **changes}})
+    return OmegaConf.create({"marl": {**marl, **changes}, "trainer": {"n_gpus_per_node": 1, "nnodes": 1}})
+
+
+def test_another_frozen_policy_is_refused(tmp_path: Path) -> None:
+    saved = checkpoint.identity(_config())
+    now = checkpoint.identity(_config(policies={"two": {"frozen": True}, "one": {}}))
+    with pytest.raises(MarlError, match=r"frozen=\[\], the config says \['two'\]"):
+        checkpoint.check_identity(saved, now, tmp_path)
 
 
 def test_the_same_team_continues(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def check_numbers(config: DictConfig) -> None:
         raise MarlError(f"'marl.rollout.max_failed_share' must be between 0 and 1, got {share!r}")
     if seconds <= 0:
         raise MarlError(f"'marl.rollout.act_seconds' must be above 0, got {seconds!r}")
+    if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
+        raise MarlError("nothing would be validated: leave trainer.val_before_train on, or set trainer.test_freq")
     batch, part = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if batch % min(part, batch):
         raise MarlError(
@@ -130,6 +132,14 @@ def check_sampling(config: DictConfig, team: Team) -> None:
             raise MarlError(
                 f"'marl.agents.{agent.name}.sampling.max_tokens' must be between 1 and "
                 f"data.max_response_length={longest}, got {agent.sampling.max_tokens}"
+            )
+        policy, given = team.policies[agent.policy], agent.sampling.temperature
+        rollout = policy.override.get("rollout") or {}
+        learnt = rollout.get("temperature", config.actor_rollout_ref.rollout.temperature)
+        if given not in (None, learnt) and not policy.frozen:
+            raise MarlError(
+                f"agent '{agent.name}' samples at temperature {given:g}, and its policy '{policy.name}' learns at "
+                f"{learnt:g}: set marl.policies.{policy.name}.rollout.temperature instead"
             )
 
 

@@ -29,10 +29,11 @@ def show(folder: Path, display: Display) -> None:
     for name, policy in summary["policies"].items():
         change = "frozen" if policy["frozen"] else f"weights changed by {policy['weight_change']:.1%}"
         display.print(f"policy {name}: {policy['parameters']:,} parameters, {change}")
-    display.print(
-        f"{summary['seconds_total']:.0f} s in all: {summary['seconds_to_first_step']:.0f} s to the end of the first "
-        f"step, then {summary['seconds_per_step']:.1f} s a step"
-    )
+    if summary["steps"]:
+        display.print(
+            f"{summary['seconds_total']:.0f} s in all: {summary['seconds_to_first_step']:.0f} s to the end of the "
+            f"first step, then {summary['seconds_per_step']:.1f} s a step"
+        )
     checkpoint = f", checkpoint {folder / summary['checkpoint']}" if summary["checkpoint"] else ""
     display.print(f"curve {curve}, sample episodes {folder / 'episodes'}{checkpoint}")
     display.print("next, try:")

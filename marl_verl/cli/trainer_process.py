@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from marl_verl.cli.progress import Display
-from marl_verl.platforms.active import RUN_VARIABLE, has_accelerator
+from marl_verl.platforms.active import HARDWARE_VARIABLE, RUN_VARIABLE, has_accelerator
 from marl_verl.rollout.servers import POLICIES_VARIABLE
 from marl_verl.trainer.run_dir import EVENTS_VARIABLE
 
@@ -48,6 +48,7 @@ class TrainerProcess:
         self.variables = {
             RUN_VARIABLE: self.run_id,
             POLICIES_VARIABLE: json.dumps(policies),
+            HARDWARE_VARIABLE: "gpu" if has_accelerator() else "cpu",
             SESSION_VARIABLE: self.scratch,
             "TMPDIR": self.scratch,
             **_environment(),
@@ -112,7 +113,9 @@ class TrainerProcess:
             self.timing["seconds_to_first_step"] = seconds
         else:
             return
-        (self.folder / "timing.json").write_text(json.dumps(self.timing))
+        new = self.folder / ".timing.json"
+        new.write_text(json.dumps(self.timing))
+        new.replace(self.folder / "timing.json")
 
     def _explain(self, display: Display) -> int:
         if self.code == 0:

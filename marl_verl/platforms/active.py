@@ -8,7 +8,10 @@ from pathlib import Path
 RUN_VARIABLE = "MARL_VERL_RUN"
 """Set by the trainer for itself and its Ray workers; whoever uses verl without us never has it."""
 
-_ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/davinci_manager")
+HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"
+"""cpu or gpu: what the run's config was composed for; without it the machine is looked at."""
+
+_ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager")
 
 
 def in_run() -> bool:
@@ -17,8 +20,9 @@ def in_run() -> bool:
 
 
 def has_accelerator() -> bool:
-    """Whether the machine has one. Looks at device files, so that asking imports no torch."""
-    return any(Path(device).exists() for device in _ACCELERATORS)
+    """Whether to use one: as the environment says, else by its device file, so that asking imports no torch."""
+    chosen = os.environ.get(HARDWARE_VARIABLE)
+    return chosen == "gpu" if chosen else any(Path(device).exists() for device in _ACCELERATORS)
 
 
 def cpu_run() -> bool:

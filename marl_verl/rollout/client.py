@@ -93,6 +93,11 @@ class PolicyClient:
         self.client = client
         self.prompt_length = int(config.rollout.prompt_length)
         self.response_length = int(config.rollout.response_length)
+        self.sampling = {
+            **{name: config.rollout[name] for name in ("temperature", "top_p", "top_k")},
+            "repetition_penalty": 1.0,
+            "logprobs": bool(config.rollout.calculate_log_probs),
+        }
         self.tokenizer = hf_tokenizer(
             config.model.tokenizer_path or config.model.path, trust_remote_code=config.model.trust_remote_code
         )

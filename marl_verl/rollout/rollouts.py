@@ -38,23 +38,14 @@ class TaskRollouts:
         uid: of this task instance.
         step: training step, enters the seeds.
         sessions: episodes to sample.
-        sampling: verl's sampling parameters for this batch; an agent's own go over them while training.
-        own_sampling: whether agents' sampling options apply (not in greedy validation).
+        held_out: sampling parameters of a validation; None in training, where policies and agents have their own.
     """
 
     def __init__(
-        self,
-        parts: TeamParts,
-        task: Task,
-        uid: str,
-        step: int,
-        sessions: int,
-        sampling: dict[str, Any],
-        own_sampling: bool,
+        self, parts: TeamParts, task: Task, uid: str, step: int, sessions: int, held_out: Mapping[str, Any] | None
     ) -> None:
         self.sessions = sessions
-        self._parts, self._task, self._uid, self._step = parts, task, uid, step
-        self._sampling, self._own_sampling = sampling, own_sampling
+        self._parts, self._task, self._uid, self._step, self._held_out = parts, task, uid, step, held_out
         self._begun: dict[int, float] = {}
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
@@ -70,8 +61,8 @@ class TaskRollouts:
         messages: list[Message] = list(act.observation)
         if agent.instructions:
             messages.insert(0, {"role": "system", "content": agent.instructions})
-        sampling = dict(self._sampling)
-        if self._own_sampling:
+        sampling = dict(client.sampling if self._held_out is None else self._held_out)
+        if self._held_out is None:
             own = {name: getattr(agent.sampling, name) for name in ("temperature", "top_p", "top_k")}
             sampling.update({name: value for name, value in own.items() if value is not None})
         sampling["max_tokens"] = agent.sampling.max_tokens

@@ -89,7 +89,8 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         All rows go to TransferQueue in one call: a call costs it as much as a hundred rows.
         """
         reports = [await self._report(uid) for uid in uids]
-        rows = [row for uid in uids for row in self._rows.pop(uid, [])]
+        training = [uid for uid in uids if uid in self._rows]  # a validation writes no rows
+        rows = [row for uid in training for row in self._rows.pop(uid)]
         for uid in uids:
             del self._reports[uid]
         if rows:
@@ -97,8 +98,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             await tq.async_kv_batch_put(
                 keys=list(keys), partition_id="train", fields=list_of_dict_to_tensordict(list(fields)), tags=list(tags)
             )
-            # from here on the replay buffer takes the tasks
-            await tq.async_kv_batch_put(keys=uids, partition_id="train", tags=[{"status": "finished"} for _ in uids])
+        if training:  # from here on the replay buffer takes the tasks, also one whose episodes all failed
+            tags = tuple({"status": "finished"} for _ in training)
+            await tq.async_kv_batch_put(keys=training, partition_id="train", tags=list(tags))
         return reports
 
     def _report(self, uid: str) -> asyncio.Future[Report]:
@@ -112,11 +114,10 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         task = Task(**json.loads(prompt["task"]))
         report = Report(uid=uid, task=task.id)
         validate, step = bool(trajectory["validate"]), int(trajectory["step"])
-        greedy = validate and not prompt.get("sampled", False)
-        if validate and not greedy:
-            sampling_params = {**sampling_params, **self._training_sampling()}
+        # verl's parameters are those of validation; in training each policy, and each agent, has its own
+        held_out = sampling_params if validate and not prompt.get("sampled", False) else None
         sessions = 1 if validate else int(self.config.marl.sampler.sessions)
-        rollouts = TaskRollouts(self.parts, task, uid, step, sessions, sampling_params, own_sampling=not greedy)
+        rollouts = TaskRollouts(self.parts, task, uid, step, sessions, held_out)
         try:
             sample = await self.sampler.sample(rollouts)
             self._fill(report, sample, keep=bool(prompt.get("keep", False)))
@@ -126,10 +127,6 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             logger.exception("sampling task %s failed", task.id)
             report.error = f"{type(error).__name__}: {error}"
         self._report(uid).set_result(report)
-
-    def _training_sampling(self) -> dict[str, Any]:
-        rollout = self.config.actor_rollout_ref.rollout
-        return {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k}
 
     def _fill(self, report: Report, sample: Sample, keep: bool) -> None:
         report.failures = sample.failures

@@ -63,6 +63,8 @@ def identity(config: Any) -> dict[str, Any]:
     return {
         "agents": {name: values["policy"] for name, values in marl["agents"].items()},
         "policies": sorted(marl["policies"]),
+        "frozen": sorted(name for name, values in marl["policies"].items() if (values or {}).get("frozen")),
+        "slots": int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes),
         "task": marl["task"]["name"],
         "workflow": marl["workflow"]["name"],
         "algorithm": marl["algorithm"]["name"],

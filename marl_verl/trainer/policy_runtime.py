@@ -16,6 +16,7 @@ import ray
 import torch
 import transfer_queue as tq
 from omegaconf import DictConfig
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import (
@@ -32,6 +33,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.utils.padding import response_from_nested
 
+from marl_verl.platforms.active import cpu_run
 from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_server
 from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.rollout.servers import first_replica_rank
@@ -65,7 +67,7 @@ class PolicyRuntime:
     # -- start ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start training workers and servers; the servers load their code while the workers build the model."""
+        """Start training workers and servers; on a CPU the servers load while the workers build the model."""
         role = ROLE_WITH_REFERENCE if self._reference and not self._lora else ROLE
         nodes = [int(self.config.trainer.n_gpus_per_node)] * int(self.config.trainer.nnodes)
         # three processes share a slot: training worker, server, and what a server starts
@@ -81,19 +83,26 @@ class PolicyRuntime:
             device_name=self.config.trainer.device,
         )
         self.workers = group.spawn(prefix_set={role})[role]
-        with ThreadPoolExecutor(max_workers=1) as threads:
-            manager = PolicyServerManager(
-                config=self.config, worker_group=self.workers, start_rank=first_replica_rank(self._arr.rollout.name)
-            )
-            servers = threads.submit(self._start_servers, manager)
-            _wait_until_launched(manager, servers)
+        self.servers = PolicyServerManager(
+            config=self.config, worker_group=self.workers, start_rank=first_replica_rank(self._arr.rollout.name)
+        )
+        if cpu_run():
+            self._start_side_by_side()
+        else:
+            # vLLM measures the device's free memory while it starts: nobody else may allocate meanwhile
             self._timed("model", self.workers.init_model)
-            servers.result()
-        self.servers = manager
+            self._start_servers(self.servers)
         engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
         engine.backend = "naive"
-        self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=manager.get_replicas())
+        self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=self.servers.get_replicas())
         self.sleep()
+
+    def _start_side_by_side(self) -> None:
+        with ThreadPoolExecutor(max_workers=1) as threads:
+            servers = threads.submit(self._start_servers, self.servers)
+            _wait_until_launched(self.servers, servers)
+            self._timed("model", self.workers.init_model)
+            servers.result()
 
     def _start_servers(self, manager: PolicyServerManager) -> None:
         import asyncio
@@ -136,6 +145,7 @@ class PolicyRuntime:
             The batch with the padding rows it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...).
         """
         rows = len(batch)
+        updates = min(updates, max(1, rows // self.data_parallel_size))  # none of them made of padding only
         batch = self._padded(batch, updates)
         self._balance(batch, updates)
         fields = list(UPDATE_FIELDS)
@@ -168,19 +178,33 @@ class PolicyRuntime:
         return batch, {name: float(value) for name, value in metrics.items()}
 
     def _padded(self, batch: KVBatchMeta, updates: int) -> KVBatchMeta:
+        """Add rows without a response token until every rank has the same number of rows in every update.
+
+        verl copies the fields that it does not know from the first row, at that row's length: ours are set here.
+        """
         from math import lcm
 
         multiple = lcm(self.data_parallel_size, updates * self.data_parallel_size)
-        return upsample_batch_to_divisible_size(batch, multiple, eos_token_id=0)
+        padded = upsample_batch_to_divisible_size(batch, multiple, eos_token_id=0)
+        new = padded.keys[len(batch) :]
+        if new:
+            zeros = torch.nested.as_nested_tensor([torch.zeros(1) for _ in new], layout=torch.jagged)
+            fields = TensorDict({"advantages": zeros, "old_log_probs": zeros.clone()}, batch_size=len(new))
+            tq.kv_batch_put(keys=new, partition_id=batch.partition_id, fields=fields)
+        return padded
 
     def _balance(self, batch: KVBatchMeta, updates: int) -> None:
-        """Give every rank about as many tokens. With one rank the key order stays, which keeps runs repeatable."""
+        """Give every rank about as many tokens, and every update its share of the padding that stands at the end."""
         ranks = self.data_parallel_size
-        if ranks == 1:
-            return
-        lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
-        parts = get_seqlen_balanced_partitions(calculate_workload(lengths), k_partitions=ranks, equal_size=True)
-        batch.reorder([index for part in parts for index in part])
+        parts = [list(range(len(batch)))]
+        if ranks > 1:
+            lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
+            parts = get_seqlen_balanced_partitions(calculate_workload(lengths), k_partitions=ranks, equal_size=True)
+        if any(tag.get("is_padding") for tag in batch.tags):
+            parts = [[row for first in range(updates) for row in sorted(part)[first::updates]] for part in parts]
+        order = [row for part in parts for row in part]
+        if order != list(range(len(batch))):  # without padding and with one rank the key order stays
+            batch.reorder(order)
 
     def _log_probs(self, batch: KVBatchMeta, field: str, call: Any, no_lora_adapter: bool = False) -> None:
         batch.extra_info.update(calculate_entropy=False, compute_loss=False, temperature=self._arr.rollout.temperature)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,6 +134,7 @@ def start_ray(config: Any) -> None:
         variables.pop("MARL_VERL_EVENTS", None)  # a file descriptor of this process
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
         ray.init(runtime_env={**runtime_env, **given}, **options)
+        check_slots(config, ray.cluster_resources())
         return
     if cpu_run():
         # verl's own variables, without the seconds that importing them takes; the rest of them are for GPUs
@@ -146,6 +147,18 @@ def start_ray(config: Any) -> None:
     # never somebody else's session: one that is running already stays untouched. Workers inherit our environment.
     folder = os.environ.get("MARL_VERL_SCRATCH")
     ray.init(address="local", include_dashboard=False, _temp_dir=folder, runtime_env=given or None, **options)
+    check_slots(config, ray.cluster_resources())
+
+
+def check_slots(config: Any, resources: Mapping[str, float]) -> None:
+    """Raise MarlError where Ray would wait for ever for GPUs (logical ones on a CPU) that it does not have."""
+    each = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+    needed, there = each * len(config.policies), resources.get("GPU", 0)
+    if there < needed:
+        raise MarlError(
+            f"{len(config.policies)} policies of {each} GPUs each need {needed}, Ray has {there:g}: let agents share a "
+            "policy, or lower trainer.n_gpus_per_node"
+        )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,6 @@ class TeamTrainer(PPOTrainer):
         self.policies = {
             name: PolicyRuntime(policy, self._config_of(name)) for name, policy in self.team.policies.items()
         }
-        self.updates = max(1, config.data.train_batch_size // config.actor_rollout_ref.actor.ppo_mini_batch_size)
 
     def _build_replay_buffer(self) -> TeamReplayBuffer:
         sampler = self.config.trainer.v1.sampler
@@ -167,17 +166,16 @@ class TeamTrainer(PPOTrainer):
         return table, result
 
     def update(self, batch: KVBatchMeta) -> dict[str, tuple[KVBatchMeta, dict[str, float]]]:
-        """Each trained policy learns from its own rows and sends its weights to its servers, all at the same time."""
+        """Each trained policy learns from its own rows, all at the same time."""
         parts = _by_policy(batch)
         chosen = [runtime for name, runtime in self.policies.items() if name in parts and not runtime.policy.frozen]
         return self._at_once(chosen, lambda runtime: self._update_policy(runtime, parts[runtime.name]))
 
     def _update_policy(self, runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
         begun = time.monotonic()
-        part, values = runtime.update(part, self.updates)
-        updated = time.monotonic()
-        runtime.sync_weights(self.global_steps)
-        values["update_seconds"], values["sync_seconds"] = updated - begun, time.monotonic() - updated
+        mini_batch = runtime.config.actor_rollout_ref.actor.ppo_mini_batch_size
+        part, values = runtime.update(part, updates=max(1, self.config.data.train_batch_size // mini_batch))
+        values["update_seconds"] = time.monotonic() - begun
         return part, values
 
     def _check_failures(self, reports: list[Report]) -> None:
@@ -199,7 +197,9 @@ class TeamTrainer(PPOTrainer):
         return None
 
     def on_step_end(self) -> None:
-        return None
+        """Send the new weights to the servers: after the checkpoint, which may need the memory that they take."""
+        with team_metrics.Stopwatch(self.timing_raw)("sync"):
+            self._at_once(self.trained(), lambda runtime: runtime.sync_weights(self.global_steps))
 
     # -- validation, metrics, checkpoints ------------------------------------------------------------------------
 

@@ -38,6 +38,12 @@ def fingerprints(trainer: Any, prompt_ids: list[int]) -> dict[str, Any]:
     }
 
 
+def update(trainer: Any, name: str, parts: dict[str, Any]) -> None:
+    """One update of one policy, in trainer and server."""
+    trainer._update_policy(trainer.policies[name], parts[name])
+    trainer.policies[name].sync_weights(1)
+
+
 def main(folder: Path) -> None:
     from marl_verl.trainer.run import session
     from marl_verl.trainer.team_trainer import _by_policy
@@ -54,9 +60,9 @@ def main(folder: Path) -> None:
         }
         prompt = [5, 6, 7, 8]
         result["before"] = fingerprints(trainer, prompt)
-        trainer._update_policy(trainer.policies["holder"], parts["holder"])
+        update(trainer, "holder", parts)
         result["after_holder"] = fingerprints(trainer, prompt)
-        trainer._update_policy(trainer.policies["asker"], parts["asker"])
+        update(trainer, "asker", parts)
         result["after_asker"] = fingerprints(trainer, prompt)
     (folder / "isolation.json").write_text(json.dumps(result))
 

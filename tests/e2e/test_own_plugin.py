@@ -43,6 +43,8 @@ class AllSayIt(Workflow):
     async def run(self, task, team):
         shown = f"digit {task.data['digit']}"
         said = await team.act({"left": shown, "right": shown})
+        if task.data["digit"] < "3":    # some episodes are longer: the batch does not divide, rows of padding are added
+            await team["left"].act(shown)
         heard = await team["listener"].act(shown)
         await team.call(len, heard.text)
         return said["left"].text if said["left"].text == said["right"].text else "none"
@@ -76,10 +78,10 @@ marl:
   policies:
     shared: {tiny: {steps: 40, good: 0.5}}
     fixed: {frozen: true, tiny: {steps: 20, good: 0.5}}
-  sampler: {sessions: 4}
+  sampler: {sessions: 3}
 data: {train_batch_size: 16, max_prompt_length: 48, max_response_length: 8}
 actor_rollout_ref:
-  actor: {ppo_mini_batch_size: 8, optim: {lr: 1.0e-3}}
+  actor: {ppo_mini_batch_size: 2, optim: {lr: 1.0e-3}}
   rollout: {max_model_len: 64}
 trainer: {total_training_steps: 3, test_freq: 3, save_freq: 3}
 """
@@ -114,7 +116,7 @@ def test_agents_that_share_a_policy_keep_their_own_metrics(run: Finished) -> Non
     agents = run.summary["agents"]
     assert set(agents) == {"left", "right", "listener"}
     for values in agents.values():
-        assert values["rows"] == 16 * 4
+        assert values["rows"] >= 16 * 3
         assert 0 <= values["reward/role"] <= 1
 
 
@@ -135,7 +137,7 @@ def test_the_run_stores_where_each_name_came_from(run: Finished) -> None:
 def test_sample_episodes_show_the_joint_move(run: Finished) -> None:
     path = sorted(Path(run.folder / "episodes").glob("*.jsonl"))[-1]
     turns = json.loads(path.read_text().splitlines()[0])["turns"]
-    assert [turn["agent"] for turn in turns] == ["left", "right", "listener"]
+    assert [turn["agent"] for turn in turns if turn["slot"] == "0"] == ["left", "right", "listener"]
 
 
 def test_a_workflow_that_raises_stops_the_run_with_its_name_and_task(tmp_path: Path) -> None:
