@@ -166,3 +166,19 @@ def test_a_wrong_key_or_type_is_named(given: Any, said: str) -> None:
 )
 def test_right_values_pass(given: Any) -> None:
     check_keys(given, VALID, "")
+
+
+def test_a_gpu_config_has_what_verl_needs_to_start() -> None:
+    """Without these, verl's workers stop at an assertion, or ask for a package that is not installed."""
+    recipe = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
+    config = compose(recipe, [], hardware="gpu")
+    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
+    whole = resolve(config, read_team(marl))
+    for policy in whole.policies.values():
+        assert policy.actor.use_dynamic_bsz
+        assert policy.rollout.log_prob_use_dynamic_bsz
+        assert policy.actor.ppo_max_token_len_per_gpu
+        assert policy.rollout.log_prob_max_token_len_per_gpu
+        assert policy.model.override_config.attn_implementation == "sdpa"
+        assert policy.rollout.free_cache_engine
+    assert whole.trainer.device == "cuda"
