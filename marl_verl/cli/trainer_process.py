@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ class TrainerProcess:
             **_environment(),
         }
         self.code = 1
+        # a process that is killed leaves its shared memory behind, and semaphores that nobody holds any more
         self.shared_memory: set[Path] = set()
+        self.semaphores = _semaphores()
         self.timing: dict[str, Any] = {"phases": {}}
 
     def run(self, display: Display, begun: float) -> int:
@@ -108,7 +111,7 @@ class TrainerProcess:
         elif event["event"] == "started":
             self.timing["policies"] = event["seconds"]
             self.timing["phases"]["policies started"] = seconds
-            self.shared_memory |= self._mapped()
+            self.shared_memory |= _mapped(self._processes())
         elif event["event"] == "step" and "seconds_to_first_step" not in self.timing:
             self.timing["seconds_to_first_step"] = seconds
         else:
@@ -144,7 +147,7 @@ class TrainerProcess:
 
         Python's resource trackers come last: when their process is gone they remove its shared memory, and end.
         """
-        self.shared_memory |= self._mapped()
+        self.shared_memory |= _mapped(self._processes())
         for end, trackers in (("terminate", False), ("kill", False), ("wait", True), ("kill", True)):
             left = [process for process in self._processes() if trackers or not _is_tracker(process)]
             for process in left:
@@ -152,17 +155,8 @@ class TrainerProcess:
                     if end != "wait":
                         getattr(process, end)()
             psutil.wait_procs(left, timeout=3)
-        for path in self.shared_memory:
+        for path in self.shared_memory | (_semaphores() - self.semaphores - _mapped(psutil.process_iter())):
             path.unlink(missing_ok=True)
-
-    def _mapped(self) -> set[Path]:
-        """Shared memory that the run's processes hold: a process that is killed leaves its own behind."""
-        found: set[Path] = set()
-        for process in self._processes():
-            with contextlib.suppress(OSError):
-                maps = Path(f"/proc/{process.pid}/maps").read_text()
-                found |= {Path(word) for word in maps.split() if word.startswith("/dev/shm/")}
-        return found
 
     def _processes(self) -> list[psutil.Process]:
         found = []
@@ -173,6 +167,21 @@ class TrainerProcess:
             except psutil.Error:
                 continue
         return found
+
+
+def _semaphores() -> set[Path]:
+    """Python's named semaphores on this machine (Linux; elsewhere none)."""
+    return set(Path("/dev/shm").glob("sem.mp-*"))
+
+
+def _mapped(processes: Iterable[psutil.Process]) -> set[Path]:
+    """The shared memory that processes hold."""
+    found: set[Path] = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            found |= {Path(word) for word in maps.split() if word.startswith("/dev/shm/")}
+    return found
 
 
 def _is_tracker(process: psutil.Process) -> bool:
