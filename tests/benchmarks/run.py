@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from marl_verl.cli.prepare import plan_run
+from marl_verl.models.tiny import ensure_all
 from tests.benchmarks import stock
 from tests.benchmarks.measure import Measured, measure
 
@@ -79,6 +81,7 @@ def install_plugin(bench: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: marl-bench\nVersion: 0\n")
     (info / "entry_points.txt").write_text("[marl_verl]\nbench = tests.benchmarks.plugin\n")
+    sys.path[:0] = [str(bench), str(ROOT)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(bench), str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
@@ -87,8 +90,7 @@ def team(bench: Path, name: str, recipe: str, steps: int) -> Measured:
     path = bench / f"{name}.yaml"
     path.write_text((recipe + SETTINGS).format(steps=steps))
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(path)]
-    # the tiny models are made before the clock starts
-    measure([*command, f"marl.run.dir={bench}", f"marl.run.name={name}-warm", "trainer.total_training_steps=1"], bench)
+    ensure_all(list(plan_run(path, []).tiny.values()))  # before the clock starts
     seen = measure([*command, f"marl.run.dir={bench}", f"marl.run.name={name}"], bench)
     lines = [json.loads(line) for line in (bench / name / "metrics.jsonl").read_text().splitlines()]
     seen.step_seconds = [line["seconds/step"] for line in lines if "seconds/step" in line]

@@ -6,6 +6,7 @@ It runs on marl-verl's CPU platform, without which it has no CPU to run on, and 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def run(bench: Path, model: str, tasks: Path, steps: int) -> Measured:
     reward = bench / "stock_reward.py"
     reward.write_text(REWARD)
     metrics = bench / "stock-metrics.jsonl"
+    model = str(with_newline(Path(model), bench / "stock-model"))
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(model, files, reward, steps, bench)]
     seen = measure(command, bench, {**environment(), "VERL_FILE_LOGGER_PATH": str(metrics)})
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -47,6 +49,20 @@ def run(bench: Path, model: str, tasks: Path, steps: int) -> Measured:
     # what is left of the whole after the steps that follow the first
     seen.first_step = seen.seconds - sum(seen.step_seconds[1:])
     return seen
+
+
+def with_newline(model: Path, folder: Path) -> Path:
+    """The model with a token for a line break, which stock verl's agent loop wants of every Qwen tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    shutil.copytree(model, folder, dirs_exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["\n"])
+    tokenizer.save_pretrained(folder)
+    network = AutoModelForCausalLM.from_pretrained(folder)
+    network.resize_token_embeddings(len(tokenizer))
+    network.save_pretrained(folder)
+    return folder
 
 
 def environment() -> dict[str, str]:
@@ -70,8 +86,8 @@ def overrides(model: str, files: dict[str, Path], reward: Path, steps: int, benc
         f"actor_rollout_ref.model.path={model}",
         f"data.train_files={files['train']}",
         f"data.val_files={files['test']}",
-        f"custom_reward_function.path={reward}",
-        "custom_reward_function.name=compute_score",
+        f"reward.custom_reward_function.path={reward}",
+        "reward.custom_reward_function.name=compute_score",
         "algorithm.adv_estimator=grpo",
         "data.train_batch_size=32",
         "data.max_prompt_length=48",
