@@ -195,7 +195,7 @@ def test_too_little_disk_or_memory(refused: Refused, monkeypatch: pytest.MonkeyP
         assert "0.1 GiB are free on the disk of" in refused("train", str(RECIPE))
     with monkeypatch.context() as patch:
         patch.setattr(checks.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=1 << 30))
-        assert "1.0 GiB of memory are free, 2 policies on a CPU need about 7 GiB" in refused("train", str(RECIPE))
+        assert "1.0 GiB of memory are free, 2 policies on a CPU need about 8 GiB" in refused("train", str(RECIPE))
 
 
 def test_task_files(refused: Refused) -> None:
