@@ -58,11 +58,13 @@ class TrainerProcess:
         # a process that is killed leaves its shared memory behind, and semaphores that nobody holds any more
         self.shared_memory: set[Path] = set()
         self.semaphores = _semaphores()
+        self.others = {process.pid for process in psutil.Process().children(recursive=True)}
         self.timing: dict[str, Any] = {"phases": {}}
 
     def run(self, display: Display, begun: float) -> int:
         """Run to the end. Ctrl-C and SIGTERM stop the trainer and everything below it. Returns the exit code."""
         self.timing["begun"] = begun
+        _adopt_orphans()
         reading, writing = os.pipe()
         previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
@@ -159,14 +161,13 @@ class TrainerProcess:
             path.unlink(missing_ok=True)
 
     def _processes(self) -> list[psutil.Process]:
-        found = []
+        """What carries the run's id, and our descendants: a process that sets its title hides its environment."""
+        found = {process for process in psutil.Process().children(recursive=True) if process.pid not in self.others}
         for process in psutil.process_iter():
-            try:
+            with contextlib.suppress(psutil.Error):
                 if process.pid != os.getpid() and process.environ().get(RUN_VARIABLE) == self.run_id:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+                    found.add(process)
+        return [process for process in found if _alive(process)]
 
 
 def _semaphores() -> set[Path]:
@@ -182,6 +183,13 @@ def _mapped(processes: Iterable[psutil.Process]) -> set[Path]:
             maps = Path(f"/proc/{process.pid}/maps").read_text()
             found |= {Path(word) for word in maps.split() if word.startswith("/dev/shm/")}
     return found
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _is_tracker(process: psutil.Process) -> bool:
@@ -220,6 +228,12 @@ def _environment() -> dict[str, str]:
 
 def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that the sweep finds them (on Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
 def _die_with_parent() -> None:

@@ -74,7 +74,8 @@ def left_running() -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if "MARL_VERL_RUN" in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+            ours = process.name().startswith(("ray::", "VLLM::")) or "MARL_VERL_RUN" in process.environ()
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
