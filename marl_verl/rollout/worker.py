@@ -86,7 +86,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
     async def collect(self, uids: list[str]) -> list[Report]:
         """Wait for these tasks, write their rows and mark them finished, and tell what became of them.
 
-        All rows go to TransferQueue in one call: a call costs it as much as a hundred rows.
+        All rows go to TransferQueue in one call: its cost is in the calls more than in the rows.
         """
         reports = [await self._report(uid) for uid in uids]
         training = [uid for uid in uids if uid in self._rows]  # a validation writes no rows
