@@ -75,7 +75,8 @@ class TaskRollouts:
 
     async def finish(self, run: Run, session: int) -> Episode:
         """Score a finished run: `team` on every turn, `role` on the turns of agents that have a role reward."""
-        turns = [self._turn(act, action, session) for act, action in run.turns]
+        agents = self._parts.team.agents
+        turns = [Turn.of(act, action, self._uid, session, agents[act.agent].policy) for act, action in run.turns]
         score = float(self._parts.tasks.score(self._task, run.answer))
         episode = Episode(
             uid=self._uid,
@@ -89,23 +90,7 @@ class TaskRollouts:
         )
         for turn in turns:
             turn.rewards["team"] = score
-            name = self._parts.team.agents[turn.agent].reward
+            name = agents[turn.agent].reward
             if name is not None:
                 turn.rewards["role"] = float(self._parts.rewards[name](self._task, turn, episode))
         return episode
-
-    def _turn(self, act: Act, action: Action, session: int) -> Turn:
-        return Turn(
-            uid=self._uid,
-            session=session,
-            index=act.index,
-            agent=act.agent,
-            policy=self._parts.team.agents[act.agent].policy,
-            slot=act.slot,
-            turn=act.turn,
-            node=None,
-            parent=None,
-            observation=act.observation,
-            action=action,
-            rewards={},
-        )

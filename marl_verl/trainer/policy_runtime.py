@@ -91,7 +91,7 @@ class PolicyRuntime:
         else:
             # vLLM measures the device's free memory while it starts: nobody else may allocate meanwhile
             self._timed("model", self.workers.init_model)
-            self._start_servers(self.servers)
+            self._start_servers()
         engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
         engine.backend = "naive"
         self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=self.servers.get_replicas())
@@ -99,17 +99,17 @@ class PolicyRuntime:
 
     def _start_side_by_side(self) -> None:
         with ThreadPoolExecutor(max_workers=1) as threads:
-            servers = threads.submit(self._start_servers, self.servers)
+            servers = threads.submit(self._start_servers)
             _wait_until_launched(self.servers, servers)
             self._timed("model", self.workers.init_model)
             servers.result()
 
-    def _start_servers(self, manager: PolicyServerManager) -> None:
+    def _start_servers(self) -> None:
         import asyncio
 
         async def start() -> None:
-            await manager._initialize_llm_servers()
-            await manager._init_global_load_balancer()
+            await self.servers._initialize_llm_servers()
+            await self.servers._init_global_load_balancer()
 
         self._timed("server", lambda: asyncio.run(start()))
 
@@ -182,9 +182,7 @@ class PolicyRuntime:
 
         verl copies the fields that it does not know from the first row, at that row's length: ours are set here.
         """
-        from math import lcm
-
-        multiple = lcm(self.data_parallel_size, updates * self.data_parallel_size)
+        multiple = updates * self.data_parallel_size
         padded = upsample_batch_to_divisible_size(batch, multiple, eos_token_id=0)
         new = padded.keys[len(batch) :]
         if new:

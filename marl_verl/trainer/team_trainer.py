@@ -32,7 +32,7 @@ from marl_verl.trainer import metrics as team_metrics
 from marl_verl.trainer.policy_runtime import PolicyRuntime
 from marl_verl.trainer.replay_buffer import TeamReplayBuffer
 from marl_verl.trainer.run_dir import RunDir, emit
-from marl_verl.trainer.validation import Validation, validate
+from marl_verl.trainer.validation import validate
 
 T = TypeVar("T")
 
@@ -48,7 +48,6 @@ class TeamTrainer(PPOTrainer):
         self.known = plugins.load()
         self.algorithm = algorithm_of(self.team)
         self.reports: list[Report] = []
-        self.validations: list[Validation] = []
         super().__init__(config)
         # verl takes any other name than "sync" for an asynchronous mode
         self.trainer_mode = "sync"
@@ -205,7 +204,6 @@ class TeamTrainer(PPOTrainer):
 
     def _validate(self) -> dict[str, float]:
         result = validate(self)
-        self.validations.append(result)
         values = result.metrics()
         emit("validation", step=self.global_steps, metrics=values, tasks=result.tasks)
         self.run_dir.metrics(self.global_steps, values)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from verl.utils import tensordict_utils as tu
@@ -28,7 +28,6 @@ class Validation:
     sampled: list[float]
     agents: dict[str, dict[str, float]]
     failed: int
-    kept: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def tasks(self) -> int:
@@ -60,7 +59,6 @@ def validate(trainer: TeamTrainer) -> Validation:
         sampled=[_success(report) for report in sampled],
         agents=_agents(greedy),
         failed=sum(len(report.failures) for report in greedy + sampled),
-        kept=kept,
     )
 
 
