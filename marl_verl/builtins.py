@@ -29,15 +29,79 @@ def marl_register_samplers(register: Register) -> None:
 
 @hookimpl
 def marl_register_credits(register: Register) -> None:
-    register("none", "marl_verl.advantage.credit:NoCredit")
+    register("none", "marl_verl.credit:NoCredit")
+    register("difference", "marl_verl.credit:DifferenceRewards")
+    register("c3", "marl_verl.credit:C3")
+    register("step-groups", "marl_verl.credit:StepGroups")
+
+
+@hookimpl
+def marl_register_mixes(register: Register) -> None:
+    register("weights", "marl_verl.advantage.mix:Mix")
+    register("alpha", "marl_verl.algorithms.at_grpo:AlphaMix")
+    register("penalty", "marl_verl.algorithms.dr_mas:PenaltyMix")
+    register("sharp", "marl_verl.algorithms.sharp:SharpMix")
+
+
+@hookimpl
+def marl_register_returns(register: Register) -> None:
+    register("immediate", "marl_verl.advantage.returns:Immediate")
+    register("discounted", "marl_verl.advantage.returns:Discounted")
+    register("path_sum", "marl_verl.advantage.returns:PathSum")
+    register("tree_mean", "marl_verl.advantage.returns:TreeMean")
+    register("potential-based", "marl_verl.advantage.returns:PotentialBased")
+    register("shaped", "marl_verl.algorithms.mars2:Shaped")
+
+
+@hookimpl
+def marl_register_groups(register: Register) -> None:
+    register("batch", "marl_verl.advantage.groups:BATCH")
+    register("task", "marl_verl.advantage.groups:TASK")
+    register("agent", "marl_verl.advantage.groups:AGENT")
+    register("turn", "marl_verl.advantage.groups:TURN")
+    register("siblings", "marl_verl.advantage.groups:SIBLINGS")
+    register("observation", "marl_verl.advantage.groups:OBSERVATION")
+
+
+@hookimpl
+def marl_register_baselines(register: Register) -> None:
+    register("mean", "marl_verl.advantage.baselines:Mean")
+    register("leave-one-out", "marl_verl.advantage.baselines:LeaveOneOut")
+    register("max", "marl_verl.advantage.baselines:Max")
+    register("none", "marl_verl.advantage.baselines:NoBaseline")
+
+
+@hookimpl
+def marl_register_scales(register: Register) -> None:
+    register("unbiased", "marl_verl.advantage.normalise:Unbiased")
+    register("population", "marl_verl.advantage.normalise:Population")
+
+
+@hookimpl
+def marl_register_advantages(register: Register) -> None:
+    register("advantage", "marl_verl.advantage:Advantage")
+    register("joint", "marl_verl.algorithms.magrpo:JointAdvantage")
+    register("group-in-group", "marl_verl.algorithms.gigpo:GroupInGroup")
 
 
 @hookimpl
 def marl_register_losses(register: Register) -> None:
     register("ppo-clip", "marl_verl.losses:PPO_CLIP")
+    register("ppo-clip-tis", "marl_verl.losses:PPO_CLIP_TIS")
+    register("gspo", "marl_verl.losses:GSPO")
+    register("gspo-tis", "marl_verl.losses:GSPO_TIS")
+    register("reinforce", "marl_verl.losses:REINFORCE")
 
 
 @hookimpl
 def marl_register_algorithms(register: Register) -> None:
-    register("grpo", "marl_verl.advantage.builtin:GRPO")
-    register("at-grpo", "marl_verl.advantage.builtin:AT_GRPO")
+    register("grpo", "marl_verl.algorithms.grpo:GRPO")
+    register("grpo-trajectory-mean", "marl_verl.algorithms.grpo:GRPO_TRAJECTORY_MEAN")
+    register("reinforce++", "marl_verl.algorithms.reinforce_pp:REINFORCE_PP")
+    register("magrpo", "marl_verl.algorithms.magrpo:MAGRPO")
+    register("at-grpo", "marl_verl.algorithms.at_grpo:AT_GRPO")
+    register("dr-mas", "marl_verl.algorithms.dr_mas:DR_MAS")
+    register("mars2", "marl_verl.algorithms.mars2:MARS2")
+    register("mars2-plus", "marl_verl.algorithms.mars2:MARS2_PLUS")
+    register("sharp", "marl_verl.algorithms.sharp:SHARP")
+    register("gigpo", "marl_verl.algorithms.gigpo:GIGPO")

@@ -1,4 +1,4 @@
-"""The hooks a plugin can implement: eight to register parts by name, two to watch a run.
+"""The hooks a plugin can implement: thirteen to register parts by name, two to watch a run.
 
 A plugin is a module, a class (instantiated without arguments) or an instance whose functions carry `@hookimpl`. A
 distribution offers it under the entry-point group `marl_verl`::
@@ -34,6 +34,11 @@ KINDS: Mapping[str, str] = {
     "rewards": "reward",
     "samplers": "sampler",
     "credits": "credit",
+    "mixes": "reward mix",
+    "returns": "return",
+    "groups": "group",
+    "baselines": "baseline",
+    "scales": "scale",
     "advantages": "advantage",
     "losses": "loss",
     "algorithms": "algorithm",
@@ -115,22 +120,58 @@ def marl_register_samplers(register: Register) -> None:
 def marl_register_credits(register: Register) -> None:
     """Register credit schemes: what says how much of an episode's reward one agent's turn earned.
 
+    A credit that the rows of a batch suffice for is a frozen dataclass on `TableCredit`.
+
     Example::
 
+        from dataclasses import dataclass
+
+        from marl_verl.credit import TableCredit
         from marl_verl.hookspecs import hookimpl
+
+        @dataclass(frozen=True)
+        class PerToken(TableCredit):
+            '''credit = team / tokens of the response.'''
+
+            def reads(self):
+                return ("team",)                # credit takes the place of team in the sum of components
+
+            def compute(self, table):
+                return table.component("team") / table.length
 
         @hookimpl
         def marl_register_credits(register):
-            register("leave-one-out", "my_package.credit:LeaveOneOut")
+            register("per-token", PerToken)
     """
 
 
 @hookspec
-def marl_register_advantages(register: Register) -> None:
-    """Register estimators: objects whose `compute(table, reward)` gives one advantage per row of a row table.
+def marl_register_mixes(register: Register) -> None:
+    """Register reward mixes: frozen dataclasses whose `compute(table)` makes one reward of a row's components.
 
-    A composition of the parts in `marl_verl.advantage` (an `Advantage`) is one; so is any frozen dataclass with that
-    method.
+    Example::
+
+        from dataclasses import dataclass
+
+        from marl_verl.advantage import RewardMix
+        from marl_verl.hookspecs import hookimpl
+
+        @dataclass(frozen=True)
+        class Gated(RewardMix):
+            '''r = team * role: the team's success counts only for who did its part.'''
+
+            def compute(self, table):
+                return table.component("team") * table.component("role")
+
+        @hookimpl
+        def marl_register_mixes(register):
+            register("gated", Gated)
+    """
+
+
+@hookspec
+def marl_register_returns(register: Register) -> None:
+    """Register returns: frozen dataclasses whose `compute(table, reward)` says what rewards are worth to a turn.
 
     Example::
 
@@ -138,11 +179,113 @@ def marl_register_advantages(register: Register) -> None:
 
         import numpy as np
 
-        from marl_verl.advantage import Advantage, Advantages
+        from marl_verl.advantage import Returns
         from marl_verl.hookspecs import hookimpl
 
         @dataclass(frozen=True)
-        class Centred:
+        class LengthDiscounted(Returns):
+            '''R = gamma^length * r: a reward is worth less after a long response.'''
+
+            gamma: float = 0.999
+
+            def compute(self, table, reward):
+                return reward * np.power(self.gamma, table.length)
+
+        @hookimpl
+        def marl_register_returns(register):
+            register("length-discounted", LengthDiscounted)
+    """
+
+
+@hookspec
+def marl_register_groups(register: Register) -> None:
+    """Register groups: names for tuples of columns, so that `group: by-policy` serves for the list.
+
+    Example::
+
+        from marl_verl.hookspecs import hookimpl
+
+        @hookimpl
+        def marl_register_groups(register):
+            register("by-policy", ("uid", "policy"))
+    """
+
+
+@hookspec
+def marl_register_baselines(register: Register) -> None:
+    """Register baselines: frozen dataclasses whose `compute(value, group)` gives what each sample is compared with.
+
+    Example::
+
+        from dataclasses import dataclass
+
+        import numpy as np
+
+        from marl_verl.advantage import Baseline
+        from marl_verl.hookspecs import hookimpl
+
+        @dataclass(frozen=True)
+        class Worst(Baseline):
+            '''b = min of the group's returns: nobody is pushed down.'''
+
+            def compute(self, value, group):
+                low = np.full(group.max() + 1, np.inf)
+                np.minimum.at(low, group, value)
+                return low[group]
+
+        @hookimpl
+        def marl_register_baselines(register):
+            register("worst", Worst)
+    """
+
+
+@hookspec
+def marl_register_scales(register: Register) -> None:
+    """Register scales: frozen dataclasses whose `compute(value, group)` gives the spread of each group of returns.
+
+    Example::
+
+        from dataclasses import dataclass
+
+        import numpy as np
+
+        from marl_verl.advantage import Scale
+        from marl_verl.hookspecs import hookimpl
+
+        @dataclass(frozen=True)
+        class Range(Scale):
+            '''sigma = max - min of the group's returns.'''
+
+            def compute(self, value, group):
+                low, high = np.full(group.max() + 1, np.inf), np.full(group.max() + 1, -np.inf)
+                np.minimum.at(low, group, value)
+                np.maximum.at(high, group, value)
+                return high - low
+
+        @hookimpl
+        def marl_register_scales(register):
+            register("range", Range)
+    """
+
+
+@hookspec
+def marl_register_advantages(register: Register) -> None:
+    """Register estimators: objects whose `compute(table, reward)` gives one advantage per row of a row table.
+
+    A composition of the parts in `marl_verl.advantage` (an `Advantage`) is one; so is any frozen dataclass on
+    `Estimator` with that method.
+
+    Example::
+
+        from dataclasses import dataclass
+
+        import numpy as np
+
+        from marl_verl.advantage import Advantage, Advantages, Estimator
+        from marl_verl.hookspecs import hookimpl
+
+        @dataclass(frozen=True)
+        class Centred(Estimator):
             '''A = r - mean of the batch: every row against all rows.'''
 
             def compute(self, table, reward):
@@ -160,15 +303,22 @@ def marl_register_advantages(register: Register) -> None:
 
 @hookspec
 def marl_register_losses(register: Register) -> None:
-    """Register losses: names for one of verl's registered policy losses with its settings.
+    """Register losses: one of verl's registered policy losses by name, with the settings of verl's that belong to it.
+
+    `actor` goes over `actor_rollout_ref.actor`, `correction` over `algorithm.rollout_correction`; see
+    `marl_verl.losses.Loss`. A loss of your own is first registered with verl, in a module that
+    `actor_rollout_ref.model.external_lib` names, so that verl's workers import it.
 
     Example::
 
         from marl_verl.hookspecs import hookimpl
+        from marl_verl.losses import Loss
 
         @hookimpl
         def marl_register_losses(register):
-            register("reinforce-sum", "my_package.losses:ReinforceSum")
+            # REINFORCE, the sum over all tokens of a batch: good for one optimiser update
+            register("reinforce-sum", Loss(
+                actor={"policy_loss": {"loss_mode": "gpg"}, "loss_agg_mode": "token-sum"}, one_update=True))
     """
 
 

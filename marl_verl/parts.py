@@ -1,25 +1,41 @@
-"""What a team's config names, loaded: used by the command line, the trainer and the rollout workers alike."""
+"""What a config or a file names, loaded: used by the command line, the trainer and the rollout workers alike."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from marl_verl import plugins
-from marl_verl.advantage import Algorithm
+from marl_verl.advantage.algorithm import Algorithm
 from marl_verl.errors import MarlError
 from marl_verl.team import Team
+
+
+def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
+    """A registered algorithm with options.
+
+    Args:
+        where: how the user wrote the options; it begins an error about one of them.
+
+    Raises:
+        MarlError: unknown algorithm, option or part (nearest offered), wrong type of option, or something else than an
+            `Algorithm` registered under the name.
+    """
+    known = plugins.load()
+    found = known.get("algorithms", name)
+    if not isinstance(found, Algorithm):
+        raise MarlError(f"algorithm '{name}' must be an Algorithm, it is {found!r:.80}")
+    return found.with_options(options, where=where, find=known.get)
 
 
 def algorithm_of(team: Team) -> Algorithm:
     """The team's algorithm with the options of `marl.algorithm.options`, whose every name is registered.
 
     Raises:
-        MarlError: unknown algorithm, option, credit scheme or loss (nearest offered), wrong type of option, or
-            something else than an `Algorithm` registered under the name.
+        MarlError: as `algorithm_named`, or an unknown credit scheme or loss (nearest offered).
     """
-    known = plugins.load()
-    found = known.get("algorithms", team.algorithm.name)
-    if not isinstance(found, Algorithm):
-        raise MarlError(f"algorithm '{team.algorithm.name}' must be an Algorithm, it is {found!r:.80}")
-    algorithm = found.with_options(team.algorithm.options, where="marl.algorithm.options")
-    known.get("credits", algorithm.credit)
-    known.get("losses", algorithm.loss)
+    algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
+    if isinstance(algorithm.credit, str):
+        plugins.load().entry("credits", algorithm.credit)
+    plugins.load().get("losses", algorithm.loss)
     return algorithm

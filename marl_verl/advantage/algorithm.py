@@ -4,64 +4,67 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol, get_type_hints
+from typing import Any
 
 import numpy as np
 
 from marl_verl.advantage.estimator import Estimator
-from marl_verl.advantage.mix import check_finite
+from marl_verl.advantage.mix import RewardMix, check_finite
+from marl_verl.advantage.part import Find, changed, check_known, flat, name_of, replaced
 from marl_verl.advantage.result import Advantages
 from marl_verl.advantage.rows import FloatArray, RowTable
-from marl_verl.errors import MarlError, nearest
+from marl_verl.advantage.tree import check_tree
+from marl_verl.credit.none import NoCredit
+from marl_verl.credit.table import TableCredit
+from marl_verl.errors import MarlError
 from marl_verl.options import check_type
 
-NAMES = ("sampler", "credit", "loss")  # registered names; `rewards` and `advantage` are parts with options of their own
-PARTS = ("rewards", "advantage")
-
-
-class RewardMix(Protocol):
-    """What makes one reward of a row's components. A frozen dataclass, whose fields are its options."""
-
-    def compute(self, table: RowTable) -> FloatArray:
-        """Reward per row, [n]."""
-        ...
+NAMES = ("sampler", "loss")  # registered names: what they do is done elsewhere
+PARTS = ("rewards", "credit", "advantage")
 
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
     """A method for training a team.
 
-    Its options are the fields of its parts, flat: `Mix.weights`, `Advantage.group`, ... and the names `sampler`,
-    `credit`, `loss`. Two parts with an option of the same name are an error here, not a surprise in config.
+    Its options are the names of its parts and the fields of the parts, flat: `returns`, `gamma`, `group`, ...; those of
+    the credit begin with `credit_`, since it may compare rows too. Two parts with an option of the same name are an
+    error here, not a surprise in config.
 
     Attributes:
         sampler: registered sampler, which decides what episodes there are.
         rewards: reward components -> reward.
-        credit: registered credit scheme, "none" for the components as they are.
+        credit: a credit computed from the rows, or the name of a scheme that replays episodes while they are sampled;
+            "none" for the components as they are.
         advantage: reward -> advantage.
         loss: registered loss.
     """
 
     sampler: str
     rewards: RewardMix
-    credit: str
+    credit: TableCredit | str
     advantage: Estimator
     loss: str
 
     def __post_init__(self) -> None:
-        seen: dict[str, str] = dict.fromkeys(NAMES, "the algorithm")
+        if self.credit == "none":
+            object.__setattr__(self, "credit", NoCredit())
+        seen = dict.fromkeys((*NAMES, *PARTS), "the algorithm")
         for part in PARTS:
-            for name in _fields(getattr(self, part)):
+            for name in self._flat(part):
                 if name in seen:
                     raise MarlError(f"option '{name}' is in {seen[name]} and in {part}: rename one")
                 seen[name] = part
 
     def options(self) -> dict[str, Any]:
         """Every option with its value, flat: what a run logs at its start and stores."""
-        flat = {name: getattr(self, name) for name in NAMES}
-        for part in PARTS:
-            flat |= {name: getattr(getattr(self, part), name) for name in _fields(getattr(self, part))}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in flat.items()}
+        found: dict[str, Any] = {}
+        for name in ("sampler", "rewards", "credit", "advantage", "loss"):
+            value = getattr(self, name)
+            found[name] = value if isinstance(value, str) else name_of(value)
+            if name in PARTS:
+                found |= self._flat(name)
+        return found
 
     def describe(self) -> str:
         """Every option in one line for the log, group columns first: "group (uid, turn, agent), sampler ..."."""
@@ -69,37 +72,31 @@ class Algorithm:
         order = sorted(options, key=lambda name: name != "group")
         return ", ".join(f"{name} {_shown(options[name])}" for name in order)
 
-    def with_options(self, options: Mapping[str, Any] | None, where: str = "algorithm") -> Algorithm:
+    def with_options(
+        self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
+    ) -> Algorithm:
         """This algorithm with some options changed, as config gives them.
 
         Args:
             options: option -> value; lists serve for tuples.
             where: how the user wrote it, e.g. "marl.algorithm.options"; it begins the error.
+            find: looks up the parts that options name; None where none is replaced.
 
         Raises:
-            MarlError: unknown option (the nearest is offered), wrong type, or a value that its part refuses.
+            MarlError: unknown option or part (the nearest is offered), wrong type, or a value that its part refuses.
         """
         given = dict(options or {})
-        valid = self.options()
-        for name in given:
-            if name not in valid:
-                raise MarlError(f"unknown key '{where}.{name}': {nearest(str(name), valid)}")
-        changed: dict[str, Any] = {}
-        for name in NAMES:
+        new: dict[str, Any] = {}
+        for name in (*NAMES, *PARTS):
             if name in given:
                 check_type(given[name], str, f"{where}.{name}")
-                changed[name] = given[name]
-        for part in PARTS:
-            old = getattr(self, part)
-            hints = get_type_hints(type(old))
-            mine = {name: value for name, value in given.items() if name in _fields(old)}
-            for name, value in mine.items():
-                check_type(value, hints[name], f"{where}.{name}")
-            try:
-                changed[part] = dataclasses.replace(old, **mine) if mine else old
-            except MarlError as error:
-                raise MarlError(f"{where}: {error}") from error
-        return dataclasses.replace(self, **changed)
+        for name in NAMES:
+            new[name] = given.get(name, getattr(self, name))
+        for name in PARTS:
+            new[name] = _chosen(getattr(self, name), given, name, find, where)
+        algorithm = dataclasses.replace(self, **new)
+        check_known(given, algorithm.options(), where)
+        return algorithm
 
     def compute(self, table: RowTable) -> Advantages:
         """The advantage of every row: mix the components, then compare.
@@ -108,21 +105,57 @@ class Algorithm:
 
         Raises:
             MarlError: no row besides padding; a NaN or infinite reward (component, row and task named); a component
-                that the mix needs and rows lack; a group column that the table lacks; rewards too large for float64
-                statistics.
+                that a part needs and rows lack; a group column that the table lacks; a parent that is no node; rewards
+                too large for float64 statistics.
         """
         rows = table.order()
         if not len(rows):
             raise MarlError("there are no rows besides padding: an advantage needs at least one")
         real = table.take(rows)
         check_finite(real)
+        check_tree(real)
         with np.errstate(over="ignore", invalid="ignore"):  # told below, with the row
+            if isinstance(self.credit, TableCredit):
+                real = self.credit.apply(real)
+            real = real.setting_aside(self.advantage.reads())
             reward = self.rewards.compute(real)
             _finite(reward, real, "mixed reward")
             result = self.advantage.compute(real, reward)
         _finite(result.scale, real, "scale")  # an infinite one would make the advantage a silent 0
         _finite(result.advantage, real, "advantage")
         return result.scatter(rows, len(table))
+
+    def _flat(self, part: str) -> dict[str, Any]:
+        value = getattr(self, part)
+        return {} if isinstance(value, str) else {_prefix(part) + name: option for name, option in flat(value).items()}
+
+
+def _chosen(part: Any, given: Mapping[str, Any], name: str, find: Find | None, where: str) -> Any:
+    """A part of an algorithm with its options, or the one that takes its place."""
+    key = f"{where}.{name}"
+    if name in given:
+        if name == "credit" and (found := _replaying(given[name], find)) is not None:
+            return found
+        old = NoCredit() if isinstance(part, str) else part
+        part = replaced(old, given[name], find, key)
+    if isinstance(part, str):
+        return part
+    prefix = _prefix(name)
+    mine = {option.removeprefix(prefix): value for option, value in given.items() if option.startswith(prefix)}
+    return changed(part, mine, find, f"{where}.{prefix}" if prefix else where)
+
+
+def _prefix(part: str) -> str:
+    return "credit_" if part == "credit" else ""
+
+
+def _replaying(wanted: str, find: Find | None) -> str | None:
+    """The name of a credit scheme that replays episodes: its work is done before there are rows."""
+    if find is None or wanted == NoCredit.name:
+        return None
+    found = find("credits", wanted)
+    table_credit = isinstance(found, TableCredit) or (isinstance(found, type) and issubclass(found, TableCredit))
+    return None if table_credit else wanted
 
 
 def _shown(value: Any) -> str:
@@ -136,9 +169,3 @@ def _finite(values: FloatArray, table: RowTable, what: str) -> None:
         raise MarlError(
             f"the {what} of row '{table.key(row)}' is {values[row]}: rewards are too large or too far apart"
         )
-
-
-def _fields(part: Any) -> tuple[str, ...]:
-    if not dataclasses.is_dataclass(part):
-        raise MarlError(f"{type(part).__name__} must be a dataclass: its fields are its options")
-    return tuple(field.name for field in dataclasses.fields(part))

@@ -1,92 +1,143 @@
-"""`Advantage`: returns, groups and normalisation, composed by name."""
+"""`Advantage`: returns, groups, baseline and scale, composed by name."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from marl_verl.advantage.groups import SAMPLES, group_ids, sample_ids
-from marl_verl.advantage.normalise import SINGLETONS, STDS, baseline_and_scale, group_mean
+from marl_verl.advantage.baselines import Baseline, Mean
+from marl_verl.advantage.groups import SAMPLES, check_columns, group_ids, sample_ids
+from marl_verl.advantage.normalise import SINGLETONS, Compared, Scale, Unbiased, group_mean, treat_singletons
+from marl_verl.advantage.overlong import Overlong
+from marl_verl.advantage.part import Part
 from marl_verl.advantage.result import Advantages
-from marl_verl.advantage.returns import RETURNS
-from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.advantage.returns import Immediate, Outcome, Returns
+from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 from marl_verl.errors import MarlError, unknown
 
 
-class Estimator(Protocol):
+class Estimator(Part):
     """What turns rewards into advantages. A frozen dataclass, whose fields are its options."""
+
+    kind: ClassVar[str] = "advantages"
+
+    @property
+    def outcome(self) -> Outcome:
+        """On which turns of an episode the team's reward has to stand: on all of them, unless returns add them up."""
+        return "every turn"
+
+    def reads(self) -> tuple[str, ...]:
+        """Reward components that it reads by itself: the sum of all components leaves them out."""
+        return ()
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """One advantage per row. `table` has no padding and is sorted by key; `reward` [n] is finite."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Advantage:
-    """A = (R - mean_group R) / (std_group R + eps): a row against the rows of its group.
+class Advantage(Estimator):
+    """A = (R - b_group) / (sigma_group + eps): a row against the rows of its group.
 
     Attributes (names as in the golden files, which come from the papers' own code):
-        returns: how a reward becomes a return: "immediate".
+        returns: how rewards become a return R.
+        overlong: penalty for long responses, added to R before anything is compared; None for none.
         sample: "row": every row counts once. "session_mean": the rows of one session in a group count once, with the
             mean of their returns, and all get its advantage; otherwise a long episode would outweigh a short one in
             mean and std.
         group: the columns in which the rows of a group agree, e.g. ("uid", "turn", "agent"); () is the whole batch.
-        norm_by_std: divide by std + eps; off: A = R - mean.
-        std: "unbiased" (n - 1) or "population" (n).
-        eps: added to the std.
-        singleton: what a group of one sample gets: "zero", "raw" or "batch" (see `normalise.baseline_and_scale`).
+        baseline: b.
+        norm_by_std: divide by sigma + eps; off: A = R - b.
+        std: sigma, the spread of the group's returns.
+        eps: added to sigma.
+        scale_group: columns of other groups for sigma, which is then the spread of R - b there; () is the whole batch,
+            ("agent",) each agent by itself; None: the same groups.
+        singleton: what a group of one sample gets: "zero", "raw" or "batch" (see `normalise.treat_singletons`).
 
     Raises:
-        MarlError: a part that does not exist (the nearest is offered), or a negative eps.
+        MarlError: a value that does not exist (the nearest is offered), or a negative eps.
     """
 
-    returns: str = "immediate"
+    name: ClassVar[str] = "advantage"
+    returns: Returns = Immediate()
+    overlong: Overlong | Mapping[str, Any] | None = None
     sample: str = "row"
     group: tuple[str, ...] = ("uid",)
+    baseline: Baseline = Mean()
     norm_by_std: bool = True
-    std: str = "unbiased"
+    std: Scale = Unbiased()
     eps: float = 1e-6
+    scale_group: tuple[str, ...] | None = None
     singleton: str = "zero"
 
     def __post_init__(self) -> None:
         for option, value, valid in (
-            ("returns", self.returns, RETURNS),
             ("sample", self.sample, SAMPLES),
-            ("std", self.std, STDS),
             ("singleton policy", self.singleton, SINGLETONS),
         ):
             if value not in valid:
                 raise unknown(option, value, valid)
-        for column in self.group:
-            if not isinstance(column, str):
-                raise MarlError(f"'group' is a list of columns, got {column!r} in it")
         if self.eps < 0:
             raise MarlError(f"'eps' must be >= 0, got {self.eps}")
-        object.__setattr__(self, "group", tuple(self.group))  # config has lists
+        object.__setattr__(self, "group", check_columns("group", self.group))  # config has lists
+        object.__setattr__(self, "overlong", Overlong.of(self.overlong))
+        if self.scale_group is not None:
+            object.__setattr__(self, "scale_group", check_columns("scale_group", self.scale_group))
+            if self.sample != "row" and not set(self.scale_group) <= {*self.group, "uid", "session"}:
+                raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.returns.outcome
+
+    def reads(self) -> tuple[str, ...]:
+        return self.returns.reads()
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """See `Estimator.compute`. MarlError (nearest offered) for a group column that the table lacks."""
-        ret = RETURNS[self.returns](table, reward)
+        ret = self.returns.compute(table, reward)
+        stages: list[tuple[str, FloatArray]] = [(f"returns: {self.returns.name}", ret)]
+        if isinstance(self.overlong, Overlong):
+            ret = ret + self.overlong.compute(table)
+            stages.append(("overlong", ret))
         group = group_ids(table, self.group)
         sample = sample_ids(table, group, self.sample)
-        value = group_mean(ret, sample)
         _, first = np.unique(sample, return_index=True)
-        baseline, scale = baseline_and_scale(
-            value,
-            group[first],
-            norm_by_std=self.norm_by_std,
-            std=self.std,
-            eps=self.eps,
-            singleton=self.singleton,
-        )
+        value = ret if self.sample == "row" else group_mean(ret, sample)
+        if self.sample != "row":
+            stages.append((f"sample: {self.sample}", value[sample]))
+        spread = None if self.scale_group is None else group_ids(table, self.scale_group)[first]
+        compared = self._compare(value, group[first], spread)
         return Advantages.of(
             ret=value[sample],
             reward=reward,
-            baseline=baseline[group],
-            scale=scale[group],
+            baseline=compared.baseline[sample],
+            scale=compared.scale[sample],
             group=group,
             sample=sample,
             group_by=self.group,
+            stages=stages,
         )
+
+    def _compare(self, value: FloatArray, group: IntArray, spread: IntArray | None) -> Compared:
+        """Baseline and scale of each sample [S]; `spread` are the groups for sigma where they are others."""
+        compared = self._within(value, group, spread)
+        if self.baseline.name == "none" and not self.norm_by_std:
+            return compared  # nothing is compared: one alone is like any other
+        everyone = np.zeros(len(value), dtype=np.int64)
+        batch = self._within(value, everyone, spread) if self.singleton == "batch" else compared
+        unit = 1.0 + self.eps if self.norm_by_std else 1.0
+        return treat_singletons(compared, value, group, batch, self.singleton, unit)
+
+    def _within(self, value: FloatArray, group: IntArray, spread: IntArray | None) -> Compared:
+        baseline = self.baseline.compute(value, group)
+        if not self.norm_by_std:
+            return Compared(baseline, np.ones(len(value)))
+        if spread is None:
+            scale = self.std.compute(value, group)[group] + self.eps
+        else:
+            scale = self.std.compute(value - baseline, spread)[spread] + self.eps
+        return Compared(baseline, np.where(scale > 0, scale, 1.0))  # no spread: every deviation is 0, whatever it is

@@ -7,8 +7,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from marl_verl.advantage.rows import IntArray, RowTable
+from marl_verl.errors import MarlError
 
 SAMPLES = ("row", "session_mean")
+
+BATCH: tuple[str, ...] = ()
+TASK = ("uid",)
+AGENT = ("uid", "agent")
+TURN = ("uid", "turn", "agent")
+SIBLINGS = ("uid", "parent", "agent")
+OBSERVATION = ("uid", "obs")
+
+
+def check_columns(option: str, columns: object) -> tuple[str, ...]:
+    """The columns of a group as a tuple; MarlError if they are no list of texts, or name one twice."""
+    if not isinstance(columns, Sequence) or isinstance(columns, str):
+        raise MarlError(f"'{option}' is a list of columns, got {columns!r}")
+    for column in columns:
+        if not isinstance(column, str):
+            raise MarlError(f"'{option}' is a list of columns, got {column!r} in it")
+        if list(columns).count(column) > 1:
+            raise MarlError(f"'{option}' has the column '{column}' twice")
+    return tuple(columns)
 
 
 def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import FloatArray, RowTable
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import check_type
 
 
+class RewardMix(Part):
+    """What makes one reward of a row's components. A frozen dataclass, whose fields are its options."""
+
+    kind: ClassVar[str] = "mixes"
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n]."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, init=False)
-class Mix:
+class Mix(RewardMix):
     """r = sum over components c of w_c * r_c.
 
     `Mix(team=1.0, role=0.5)` names its components; `Mix()` adds up whatever components a row has, each with weight 1.
@@ -22,6 +34,7 @@ class Mix:
         weights: component -> weight, or None for all components alike. A named component must be there: see `weighted`.
     """
 
+    name: ClassVar[str] = "weights"
     weights: Mapping[str, float] | None = None
 
     def __init__(self, weights: Mapping[str, float] | None = None, **components: float) -> None:
@@ -39,28 +52,13 @@ class Mix:
         return total(table) if self.weights is None else weighted(table, self.weights)
 
 
-@dataclass(frozen=True)
-class AlphaMix:
-    """r = alpha * team + role; with alpha None, r = sum of the components.
-
-    Source: AT-GRPO, arXiv 2510.11062: the team's reward and the agent's own, mixed by alpha.
-
-    Attributes:
-        alpha: the team reward's weight. None suits teams without role rewards.
-    """
-
-    alpha: float | None = None
-
-    def compute(self, table: RowTable) -> FloatArray:
-        """Reward per row, [n]. MarlError as in `total` and `weighted`."""
-        return total(table) if self.alpha is None else weighted(table, {"team": self.alpha, "role": 1.0})
-
-
 def total(table: RowTable) -> FloatArray:
-    """r = sum_c r_c over the components a row has. MarlError if a row has none."""
+    """r = sum_c r_c over the components a row has, without those that a part reads by itself. MarlError if none."""
     has_any = np.zeros(len(table), dtype=np.bool_)
     reward = np.zeros(len(table))
     for name, values in sorted(table.rewards.items()):
+        if name in table.own:
+            continue
         reward += values
         has_any |= table.present[name]
     if not has_any.all():

@@ -1,13 +1,42 @@
-"""Baselines and scales: A = (R - baseline) / scale, one baseline and one scale per group of samples."""
+"""Means and spreads of groups, and what happens to a group of one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
+from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import FloatArray, IntArray
 
-STDS = ("unbiased", "population")
 SINGLETONS = ("zero", "raw", "batch")
+
+
+class Scale(Part):
+    """sigma in A = (R - b) / (sigma + eps)."""
+
+    kind: ClassVar[str] = "scales"
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        """One spread per group [G]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Unbiased(Scale):
+    """sigma = sqrt(sum (R - mean)^2 / (n - 1)); of one alone 0."""
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return group_std(value, group, 1)
+
+
+@dataclass(frozen=True)
+class Population(Scale):
+    """sigma = sqrt(sum (R - mean)^2 / n)."""
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return group_std(value, group, 0)
 
 
 def group_mean(value: FloatArray, group: IntArray) -> FloatArray:
@@ -21,35 +50,37 @@ def group_mean(value: FloatArray, group: IntArray) -> FloatArray:
     return low + np.bincount(group, weights=value - low[group]) / np.bincount(group)
 
 
-def group_std(value: FloatArray, group: IntArray, std: str) -> FloatArray:
-    """[G] std of `value` [S] per group: sqrt(sum (x - mean)^2 / (n - 1)), or / n for "population"; one alone: 0."""
+def group_std(value: FloatArray, group: IntArray, ddof: int) -> FloatArray:
+    """[G] sqrt(sum (x - mean)^2 / (n - ddof)) of `value` [S] per group; 0 where n - ddof is 0."""
     deviation = value - group_mean(value, group)[group]
-    count = np.bincount(group) - (1 if std == "unbiased" else 0)
+    count = np.bincount(group) - ddof
     return np.sqrt(np.bincount(group, weights=deviation**2) / np.maximum(count, 1))
 
 
-def baseline_and_scale(
-    value: FloatArray, group: IntArray, *, norm_by_std: bool, std: str, eps: float, singleton: str
-) -> tuple[FloatArray, FloatArray]:
-    """Per group, [G] each: baseline = mean, scale = std + eps (1 with `norm_by_std` off).
+@dataclass(frozen=True)
+class Compared:
+    """What samples were compared with, each [S]: A = (value - baseline) / scale."""
 
-    A group of one has nothing to be compared with; `singleton` says what happens to it:
-        zero   A = 0: baseline = its own value.
-        raw    A = R / (1 + eps): baseline 0 and std 1, as in verl's GRPO and Dr. MAS.
-        batch  compared with all samples of the batch: their mean and std. This alone lets rows outside a group matter.
+    baseline: FloatArray
+    scale: FloatArray
+
+
+def treat_singletons(
+    compared: Compared, value: FloatArray, group: IntArray, batch: Compared, singleton: str, unit: float
+) -> Compared:
+    """Give groups of one sample what `singleton` says, since there is nothing to compare them with.
+
+        zero   A = 0: the baseline is its own value.
+        raw    A = R / unit: baseline 0, as in verl's GRPO and Dr. MAS.
+        batch  compared with all samples of the batch. This alone lets rows outside a group matter.
 
     Args:
-        value: [S] return of each sample.
-        group: [S] group of each sample, ids 0..G-1 without gaps.
+        batch: what the whole batch as one group gives.
+        unit: the scale of a raw one: 1 + eps where there is a std, else 1.
     """
-    mean = group_mean(value, group)
-    spread = group_std(value, group, std)
-    alone = np.bincount(group) == 1
+    alone = np.bincount(group)[group] == 1
+    if singleton == "zero":
+        return Compared(np.where(alone, value, compared.baseline), np.where(alone, unit, compared.scale))
     if singleton == "raw":
-        mean, spread = np.where(alone, 0.0, mean), np.where(alone, 1.0, spread)
-    elif singleton == "batch":
-        everyone = np.zeros(len(value), dtype=np.int64)
-        mean = np.where(alone, group_mean(value, everyone), mean)
-        spread = np.where(alone, group_std(value, everyone, std), spread)
-    scale = spread + eps if norm_by_std else np.ones_like(spread)
-    return mean, np.where(scale > 0, scale, 1.0)  # eps 0 and no spread: every deviation is 0, whatever the scale
+        return Compared(np.where(alone, 0.0, compared.baseline), np.where(alone, unit, compared.scale))
+    return Compared(np.where(alone, batch.baseline, compared.baseline), np.where(alone, batch.scale, compared.scale))

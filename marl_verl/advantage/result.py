@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ class Advantages:
         group: ids of the groups, 0..G-1; -1 for padding.
         sample: ids of what counted once; rows of one sample share it; -1 for padding.
         group_by: the columns whose values make a group.
+        stages: what became of a row's reward on the way to its return, in order: (what was done, [n] values after it).
     """
 
     advantage: FloatArray
@@ -31,6 +33,7 @@ class Advantages:
     group: IntArray
     sample: IntArray
     group_by: tuple[str, ...]
+    stages: tuple[tuple[str, FloatArray], ...] = ()
 
     @classmethod
     def of(
@@ -42,9 +45,11 @@ class Advantages:
         group: IntArray,
         sample: IntArray,
         group_by: tuple[str, ...],
+        stages: Sequence[tuple[str, FloatArray]] = (),
     ) -> Advantages:
         """The result whose advantage follows from the rest: A = (ret - baseline) / scale."""
-        return cls((ret - baseline) / scale, ret, reward, baseline, scale, group, sample, group_by)
+        advantage = (ret - baseline) / scale
+        return cls(advantage, ret, reward, baseline, scale, group, sample, group_by, tuple(stages))
 
     def members(self, row: int) -> IntArray:
         """The rows that `row` was compared with, itself included, ascending; none for padding."""
@@ -76,6 +81,7 @@ class Advantages:
             group=spread_ids(self.group),
             sample=spread_ids(self.sample),
             group_by=self.group_by,
+            stages=tuple((what, spread(values, 0.0)) for what, values in self.stages),
         )
 
     @functools.cached_property

@@ -2,16 +2,184 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from marl_verl.advantage.rows import FloatArray, RowTable
+import numpy as np
 
-Returns = Callable[[RowTable, FloatArray], FloatArray]
+from marl_verl.advantage.groups import combine
+from marl_verl.advantage.part import Part
+from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
+from marl_verl.advantage.tree import Tree
+from marl_verl.errors import MarlError
+
+Outcome = Literal["every turn", "each agent's last turn", "last turn"]
+"""On which turns of an episode its outcome (component `team`) stands, so that a sum over turns counts it once."""
 
 
-def immediate(table: RowTable, reward: FloatArray) -> FloatArray:
+class Returns(Part):
+    """R of a row, from the rewards of the batch.
+
+    Attributes:
+        outcome: on which turns the team's reward has to stand for this return.
+    """
+
+    kind: ClassVar[str] = "returns"
+    outcome: ClassVar[Outcome] = "every turn"
+
+    def reads(self) -> tuple[str, ...]:
+        """Reward components that it reads by itself: the sum of all components leaves them out."""
+        return ()
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """Return per row, [n]. `table` has no padding and is sorted by key; `reward` [n] is finite."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Immediate(Returns):
     """R_t = r_t: a turn answers for its own reward (a team reward is on every turn, so it counts)."""
-    return reward
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        return reward
 
 
-RETURNS: Mapping[str, Returns] = {"immediate": immediate}
+@dataclass(frozen=True)
+class Discounted(Returns):
+    """R_t = sum_{k >= t} gamma^(k - t) r_k over the agent's own turns in the session."""
+
+    gamma: float = 1.0
+    outcome: ClassVar[Outcome] = "each agent's last turn"
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        trajectory = combine([table.uid.codes, table.session, table.agent.codes], len(table))
+        order = np.lexsort((table.index, trajectory))
+        back = np.empty(len(table))
+        back[order] = sum_to_go(reward[order], trajectory[order], self.gamma)
+        return back
+
+
+@dataclass(frozen=True)
+class PathSum(Returns):
+    """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns.
+
+    The reward of a joint turn stands on the row of every agent that acts in it and counts once. Source: MAGRPO, arXiv
+    2508.04652, without branching.
+    """
+
+    name: ClassVar[str] = "path_sum"
+    gamma: float = 1.0
+    outcome: ClassVar[Outcome] = "last turn"
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """MarlError if agents that act in one turn of a session have different rewards."""
+        turns = combine([table.uid.codes, table.session, table.turn], len(table))
+        _, first = np.unique(turns, return_index=True)
+        joint = reward[first]
+        if (different := joint[turns] != reward).any():
+            row = int(np.argmax(different))
+            raise MarlError(
+                f"rows '{table.key(int(first[turns[row]]))}' and '{table.key(row)}' are one joint turn and have the "
+                f"rewards {joint[turns[row]]:g} and {reward[row]:g}: a joint reward is the same for all"
+            )
+        sessions = combine([table.uid.codes[first], table.session[first]], len(first))
+        return sum_to_go(joint, sessions, self.gamma, step=table.turn[first])[turns]
+
+
+@dataclass(frozen=True)
+class TreeMean(Returns):
+    """R = r + gamma * mean over the children of their R; a leaf has R = r.
+
+    The rows of all agents at one node share its reward, which counts once. A crossed row, which takes part in several
+    joint nodes, has the sum of their rewards, and R = r + gamma * sum over its nodes of the children's mean. Source:
+    MAGRPO, arXiv 2508.04652, as in the authors' code.
+    """
+
+    name: ClassVar[str] = "tree_mean"
+    gamma: float = 1.0
+    outcome: ClassVar[Outcome] = "last turn"
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """MarlError as `Tree.of`."""
+        tree = Tree.of(table)
+        # (parent, agent) -> how many nodes below the parent this agent acts in: what the sum is divided by
+        places = combine([tree.parent[tree.row], table.agent.codes[tree.row], tree.node], len(tree.row))
+        _, first = np.unique(places, return_index=True)
+        ours = combine([tree.parent, table.agent.codes], len(table))
+        nodes = np.bincount(ours[tree.row[first]], minlength=len(table))
+        agents = np.zeros(tree.count)
+        _, one = np.unique(ours, return_index=True)
+        inner = one[tree.parent[one] >= 0]
+        np.add.at(agents, tree.parent[inner], 1.0)
+
+        ret, below = reward.copy(), np.zeros(tree.count)  # below: mean over the children of their R
+        for rows in tree.levels_upwards():
+            ret[rows] += self.gamma * tree.sum_over_nodes(below)[rows]
+            rows = rows[tree.parent[rows] >= 0]
+            up = tree.parent[rows]
+            np.add.at(below, up, ret[rows] / nodes[ours[rows]] / agents[up])
+        return ret
+
+
+@dataclass(frozen=True)
+class PotentialBased(Returns):
+    """R_t = r_t + gamma * Phi(s_{t+1}) - Phi(s_t); Phi after a session's last turn is 0.
+
+    Phi(s_t) is the reward component `potential` of the row: of the state that its agent faced. The next state is that
+    of the session's next turn, whoever acts in it. Source: Ng, Harada and Russell 1999: the best policy stays the best.
+    """
+
+    gamma: float = 1.0
+    potential: str = "potential"
+
+    def __post_init__(self) -> None:
+        check_gamma(self.gamma)
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.potential,)
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """MarlError if a row lacks the potential."""
+        phi = table.component(self.potential)
+        session = combine([table.uid.codes, table.session], len(table))
+        order = np.lexsort((table.index, session))
+        same = np.append(session[order][1:] == session[order][:-1], False)
+        following = np.empty(len(table))
+        following[order] = np.where(same, np.append(phi[order][1:], 0.0), 0.0)
+        return reward + self.gamma * following - phi
+
+
+def check_gamma(gamma: float) -> None:
+    """MarlError unless 0 <= gamma <= 1."""
+    if not 0 <= gamma <= 1:
+        raise MarlError(f"'gamma' must be between 0 and 1, got {gamma}")
+
+
+def sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArray | None = None) -> FloatArray:
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k, for rows that stand in order within each session, sessions in order.
+
+    Args:
+        step: [n] t of each row, rising within a session; None counts the rows.
+    """
+    n = len(reward)
+    start = np.flatnonzero(np.append(True, session[1:] != session[:-1]))
+    length = np.diff(np.append(start, n))
+    ret = reward.astype(np.float64).copy()
+    place = np.arange(n) - np.repeat(start, length)
+    left = np.repeat(length, length) - 1 - place  # rows after this one in its session
+    # backwards over places: as many rounds as the longest session has turns, each over all sessions at once
+    for place_ in range(int(length.max()) - 2, -1, -1):
+        rows = np.flatnonzero(place == place_)
+        rows = rows[left[rows] > 0]
+        power = 1 if step is None else step[rows + 1] - step[rows]
+        ret[rows] += gamma**power * ret[rows + 1]
+    return ret

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ BoolArray = NDArray[np.bool_]
 
 LABELS = ("uid", "agent", "policy", "node", "parent")  # columns of names
 COUNTS = ("session", "index", "turn", "length")  # columns of whole numbers
-OPTIONAL: Mapping[str, object] = {"policy": None, "node": None, "parent": None, "padding": False}
-COLUMNS = (*LABELS, *COUNTS, "rewards", "padding")
+FLAGS = ("padding", "invalid")
+OPTIONAL: Mapping[str, object] = {"policy": None, "node": None, "parent": None, "padding": False, "invalid": False}
+COLUMNS = (*LABELS, *COUNTS, "rewards", *FLAGS)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class RowTable:
         present: component -> [n] bool, whether the row has it.
         length: [n] response tokens.
         padding: [n] bool; rows that only fill a batch. They enter no statistic.
+        invalid: [n] bool; acts that the workflow could not use (`team.invalid`).
         extra: further columns of names that rows carried, e.g. `obs`; usable as group keys.
+        own: reward components that some part reads by itself: the sum of all components leaves them out.
     """
 
     uid: Labels
@@ -82,14 +85,16 @@ class RowTable:
     present: Mapping[str, BoolArray]
     length: IntArray
     padding: BoolArray
+    invalid: BoolArray
     extra: Mapping[str, Labels]
+    own: frozenset[str] = frozenset()
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> RowTable:
         """A table from one mapping per row, as in a JSON file of rows.
 
         Needed keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, node,
-        parent, padding. Any other key becomes a column of names.
+        parent, padding, invalid. Any other key becomes a column of names.
 
         Raises:
             MarlError: no rows, a key that is missing or has the wrong type, or two rows with the same (uid, session,
@@ -110,9 +115,13 @@ class RowTable:
             parent=Labels.of(labels["parent"], tree),
             rewards=rewards,
             present=present,
-            padding=np.array([_typed(row, i, "padding", bool) for i, row in enumerate(rows)], dtype=np.bool_),
+            padding=_flag(rows, "padding"),
+            invalid=_flag(rows, "invalid"),
             extra={key: Labels.of([None if row.get(key) is None else str(row[key]) for row in rows]) for key in extra},
-            **counts,
+            session=counts["session"],
+            index=counts["index"],
+            turn=counts["turn"],
+            length=counts["length"],
         )
         table.order()
         return table
@@ -144,6 +153,27 @@ class RowTable:
         labels: Labels = self.extra[column] if column in self.extra else getattr(self, column)
         return labels.value(row)
 
+    def component(self, name: str) -> FloatArray:
+        """A reward component that every row has, [n]. MarlError with the nearest name, or the first row without it."""
+        present = self.present.get(name)
+        if present is None or not present.any():
+            raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
+        if not present.all():
+            raise MarlError(f"row '{self.key(int(np.argmin(present)))}' lacks reward '{name}'")
+        return self.rewards[name]
+
+    def with_component(self, name: str, values: FloatArray, present: BoolArray | None = None) -> RowTable:
+        """The table with one more reward component. MarlError if rows have one of that name already."""
+        if name in self.present and self.present[name].any():
+            row = int(np.argmax(self.present[name]))
+            raise MarlError(f"row '{self.key(row)}' has a reward '{name}' already, which was to be computed")
+        there = np.ones(len(self), dtype=np.bool_) if present is None else present
+        return replace(self, rewards={**self.rewards, name: values}, present={**self.present, name: there})
+
+    def setting_aside(self, names: Iterable[str]) -> RowTable:
+        """The table where the sum of all components leaves these out."""
+        return replace(self, own=self.own | frozenset(names))
+
     def order(self) -> IntArray:
         """The rows that are not padding, sorted by (uid, session, index): reductions in this order give the same bits
         however the batch was shuffled. MarlError if two rows have the same key."""
@@ -172,6 +202,8 @@ class RowTable:
             present={name: values[rows] for name, values in self.present.items()},
             length=self.length[rows],
             padding=self.padding[rows],
+            invalid=self.invalid[rows],
+            own=self.own,
             extra={name: labels.take(rows) for name, labels in self.extra.items()},
         )
 
@@ -182,7 +214,7 @@ class RowTable:
         for i in range(len(self)):
             row: dict[str, Any] = {name: self.value(name, i) for name in names}
             row["rewards"] = {c: float(values[i]) for c, values in self.rewards.items() if self.present[c][i]}
-            rows.append({**row, "padding": bool(self.padding[i])})
+            rows.append({**row, "padding": bool(self.padding[i]), "invalid": bool(self.invalid[i])})
         return rows
 
 
@@ -204,6 +236,10 @@ def _typed(row: Mapping[str, Any], i: int, key: str, kind: type) -> Any:
 
 
 _SHOWN = {str: "a name", numbers.Integral: "a whole number >= 0", bool: "true or false", Mapping: "a mapping"}
+
+
+def _flag(rows: Sequence[Mapping[str, Any]], key: str) -> BoolArray:
+    return np.array([_typed(row, i, key, bool) for i, row in enumerate(rows)], dtype=np.bool_)
 
 
 def _names(rows: Sequence[Mapping[str, Any]], key: str) -> list[str | None]:

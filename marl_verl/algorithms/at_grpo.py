@@ -1,0 +1,44 @@
+"""AT-GRPO: rows that share task, turn and agent are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marl_verl.advantage import Advantage, Algorithm
+from marl_verl.advantage.groups import TURN
+from marl_verl.advantage.mix import RewardMix, total, weighted
+from marl_verl.advantage.rows import FloatArray, RowTable
+
+
+@dataclass(frozen=True)
+class AlphaMix(RewardMix):
+    """r = alpha * team + role; with alpha None, r = sum of the components.
+
+    Source: AT-GRPO, arXiv 2510.11062: the team's reward and the agent's own, mixed by alpha.
+
+    Attributes:
+        alpha: the team reward's weight. None suits teams without role rewards.
+    """
+
+    name: ClassVar[str] = "alpha"
+    alpha: float | None = None
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n]. MarlError as in `total` and `weighted`."""
+        return total(table) if self.alpha is None else weighted(table, {"team": self.alpha, "role": 1.0})
+
+
+AT_GRPO = Algorithm(
+    sampler="independent",
+    rewards=AlphaMix(alpha=None),
+    credit="none",
+    advantage=Advantage(sample="row", group=TURN, singleton="zero"),
+    loss="ppo-clip",
+)
+"""A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent; r = alpha * team + role.
+
+Compared: what the same agent did at the same turn in the other sessions of the task. Source: AT-GRPO, arXiv
+2510.11062, with independent sampling; for its tree the group is ("uid", "parent", "agent"). alpha None adds up the
+components instead, so that teams without role rewards train too.
+"""

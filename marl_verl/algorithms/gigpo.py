@@ -1,0 +1,91 @@
+"""GiGPO: whole episodes compared, plus steps that started from the same observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from marl_verl.advantage import Advantages, Algorithm, Mix
+from marl_verl.advantage.estimator import Estimator
+from marl_verl.advantage.groups import TASK, check_columns, group_ids, sample_ids
+from marl_verl.advantage.normalise import Scale, Unbiased, group_mean
+from marl_verl.advantage.returns import check_gamma
+from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.credit.step_groups import Mode, same_observation, step_returns, within
+
+
+@dataclass(frozen=True)
+class GroupInGroup(Estimator):
+    """A = A_episode + step_w * A_step.
+
+    A_episode = E - mean E (mode "mean_norm") or (E - mean E) / (std E + eps) ("mean_std_norm") over the sessions of a
+    task; E is the mixed reward, the same on all rows of a session. A_step does the same with the discounted step
+    returns S among rows of the group with identical observation. In `Advantages`, ret and baseline are the two levels'
+    sums, each in units of its scale, so that scale is 1. Source: GiGPO, arXiv 2505.10978, equations 3 to 9.
+
+    Attributes:
+        group: columns of the episode group; with `group_by_agent` the agent too, and every row is a sample.
+        mode: whether the two levels are divided by a std.
+        step_w: weight of the step level.
+        gamma: discount in S.
+        step: component with the reward of the environment's step; E leaves it out.
+        episode_singleton, step_singleton: what a group of one gets at each level, "zero" or "raw".
+    """
+
+    name: ClassVar[str] = "group-in-group"
+    group: tuple[str, ...] = TASK
+    group_by_agent: bool = False
+    mode: Mode = "mean_norm"
+    step_w: float = 1.0
+    gamma: float = 0.95
+    step: str = "step"
+    std: Scale = Unbiased()
+    eps: float = 1e-6
+    episode_singleton: Literal["zero", "raw"] = "raw"
+    step_singleton: Literal["zero", "raw"] = "zero"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "group", check_columns("group", self.group))
+        check_gamma(self.gamma)
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.step,)
+
+    def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
+        """See `Estimator.compute`. MarlError for rows without the step component or the column `obs`."""
+        columns = (*self.group, "agent") if self.group_by_agent else self.group
+        group = group_ids(table, columns)
+        sample = sample_ids(table, group, "row" if self.group_by_agent else "session_mean")
+        _, first = np.unique(sample, return_index=True)
+        episode = group_mean(reward, sample)
+        upper = within(episode, group[first], self.mode, self.std, self.eps, self.episode_singleton)
+        steps = step_returns(table, self.step, self.gamma)
+        lower = within(steps, same_observation(table, columns), self.mode, self.std, self.eps, self.step_singleton)
+        above, below = (episode / upper.scale)[sample], self.step_w * steps / lower.scale
+        return Advantages.of(
+            ret=above + below,
+            reward=reward,
+            baseline=(upper.baseline / upper.scale)[sample] + self.step_w * lower.baseline / lower.scale,
+            scale=np.ones(len(table)),
+            group=group,
+            sample=np.arange(len(table)),
+            group_by=columns,
+            stages=[
+                ("episode return", episode[sample]),
+                ("episode advantage", ((episode - upper.baseline) / upper.scale)[sample]),
+                ("step return", steps),
+                ("step advantage", (steps - lower.baseline) / lower.scale),
+            ],
+        )
+
+
+GIGPO = Algorithm(
+    sampler="independent",
+    rewards=Mix(),
+    credit="none",
+    advantage=GroupInGroup(),
+    loss="ppo-clip",
+)
+"""A = A_episode + A_step: sessions of a task against each other, and steps from one observation against each other."""

@@ -1,0 +1,31 @@
+"""`TableCredit`: a credit that the rows of a batch suffice for; no episode is replayed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from marl_verl.advantage.part import Part
+from marl_verl.advantage.rows import FloatArray, RowTable
+
+
+class TableCredit(Part):
+    """Adds a reward component to every row, before components are mixed. A frozen dataclass.
+
+    Attributes:
+        component: what it adds.
+    """
+
+    kind: ClassVar[str] = "credits"
+    component: ClassVar[str] = "credit"
+
+    def reads(self) -> tuple[str, ...]:
+        """Components that the credit takes the place of: the sum of all components leaves them out."""
+        return ()
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """The credit of each row, [n]. `table` has no padding and is sorted by key."""
+        raise NotImplementedError
+
+    def apply(self, table: RowTable) -> RowTable:
+        """The table with the credit. MarlError if rows have a component of that name already."""
+        return table.with_component(self.component, self.compute(table)).setting_aside(self.reads())

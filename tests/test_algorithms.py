@@ -1,0 +1,567 @@
+"""Every shipped algorithm: the properties it must have, each part against a slow reference, and how they differ."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from marl_verl import plugins
+from marl_verl.advantage import Advantages, Algorithm, RowTable
+from marl_verl.errors import MarlError
+from tests.batches import FIT, SHIPPED, Rows, algorithm, episodes, find, joint_trees, keep, row, trees
+
+every = pytest.mark.parametrize("name", SHIPPED)
+
+
+def compute(method: Algorithm, rows: Rows) -> Advantages:
+    return method.compute(RowTable.from_rows(rows))
+
+
+def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
+    return compute(method, rows).advantage
+
+
+def returns(name: str, rows: Rows, component: str = "team", **options: Any) -> np.ndarray:
+    table = RowTable.from_rows(rows)
+    return find("returns", name)(**options).compute(table, table.rewards[component])
+
+
+def test_every_shipped_algorithm_is_tested_here() -> None:
+    assert plugins.discover("").names("algorithms") == SHIPPED
+
+
+# Properties
+
+
+@every
+@given(data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_permuting_rows_permutes_results(name: str, data: st.DataObject) -> None:
+    rows, method = data.draw(FIT[name]()), algorithm(name)
+    order = data.draw(st.permutations(range(len(rows))))
+    np.testing.assert_array_equal(advantage(method, [rows[i] for i in order]), advantage(method, rows)[list(order)])
+
+
+@every
+@given(data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_padding_rows_change_nothing(name: str, data: st.DataObject) -> None:
+    rows, method = data.draw(FIT[name]()), algorithm(name)
+    copies = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=4))
+    junk = [{**copy, "rewards": dict.fromkeys(copy["rewards"], float("nan")), "padding": True} for copy in copies]
+    at = data.draw(st.integers(0, len(rows)))
+    result = compute(method, rows[:at] + junk + rows[at:])
+    real = np.ones(len(rows) + len(junk), dtype=bool)
+    real[at : at + len(junk)] = False
+    np.testing.assert_array_equal(result.advantage[real], advantage(method, rows))
+    assert not result.advantage[~real].any()
+    assert all(not values[~real].any() for _, values in result.stages)
+    assert set(result.group[~real]) == {-1}
+
+
+@every
+@given(data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_the_result_explains_itself(name: str, data: st.DataObject) -> None:
+    rows = data.draw(FIT[name]())
+    result = compute(algorithm(name), rows)
+    np.testing.assert_array_equal(result.advantage, (result.ret - result.baseline) / result.scale)
+    for i in range(len(rows)):
+        same = [j for j in range(len(rows)) if all(rows[j][c] == rows[i][c] for c in result.group_by)]
+        assert result.members(i).tolist() == same
+    if name != "gigpo":  # whose return is the sum of its two levels
+        np.testing.assert_array_equal(result.stages[-1][1], result.ret)
+
+
+# returns that look at other rows of the session (MAGRPO's later turns, SHARP's workers) cross groups, but never tasks
+INSIDE_A_GROUP = [name for name in SHIPPED if name not in ("magrpo", "sharp")]
+
+
+@every
+@given(data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_no_row_depends_on_rows_outside_its_group(name: str, data: st.DataObject) -> None:
+    rows, method = data.draw(FIT[name]()), algorithm(name)
+    before = compute(method, rows)
+    one = data.draw(st.integers(0, len(rows) - 1))
+    if name in INSIDE_A_GROUP:
+        mine = set(before.members(one).tolist())
+    else:
+        mine = {i for i, r in enumerate(rows) if r["uid"] == rows[one]["uid"]}
+    other = data.draw(st.integers(-9, 9))
+    changed = [
+        r if i in mine else {**r, "rewards": dict.fromkeys(r["rewards"], 1.0 * other)} for i, r in enumerate(rows)
+    ]
+    inside = sorted(mine)
+    np.testing.assert_array_equal(advantage(method, changed)[inside], before.advantage[inside])
+    np.testing.assert_array_equal(advantage(method, [rows[i] for i in inside]), before.advantage[inside])
+
+
+@every
+@given(data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_the_comparison_needs_only_the_returns_of_the_group(name: str, data: st.DataObject) -> None:
+    """Baseline and scale from the members' returns alone, by the textbook formula."""
+    rows = data.draw(FIT[name]())
+    if name == "gigpo":
+        return  # two levels; compared with a reference below
+    result = compute(algorithm(name), rows)
+    for i in range(len(rows)):
+        members = result.members(i)
+        ret = _samples(result, members)
+        if len(ret) == 1 and name != "magrpo":
+            continue
+        assert result.baseline[i] == pytest.approx(np.mean(ret), abs=1e-12)
+        eps = {"mars2": 1e-9, "mars2-plus": 1e-9, "reinforce++": 1e-8}.get(name, 1e-6)
+        scale = 1.0 if name == "magrpo" else np.std(ret, ddof=1) + eps
+        assert result.scale[i] == pytest.approx(scale, rel=1e-9, abs=1e-12)
+
+
+def _samples(result: Advantages, members: np.ndarray) -> np.ndarray:
+    _, first = np.unique(result.sample[members], return_index=True)
+    return result.ret[members[first]]
+
+
+TO_GRPO: dict[str, dict[str, Any]] = {
+    "grpo": {"singleton": "zero"},
+    "grpo-trajectory-mean": {"singleton": "zero"},
+    "reinforce++": {"eps": 1e-6, "group": "task"},
+    "at-grpo": {},
+    "dr-mas": {"singleton": "zero", "penalty": 0.0},
+    "mars2": {"eps": 1e-6, "gamma": 0.0},
+    "mars2-plus": {"eps": 1e-6, "gamma": 0.0, "overlong": None},
+    "sharp": {"w_broadcast": 1.0, "w_marginal": 0.0, "w_tool": 0.0},
+    "gigpo": {"step_w": 0.0, "mode": "mean_std_norm", "episode_singleton": "zero"},
+    "magrpo": {"mode": "mean"},
+}
+
+
+@every
+@given(data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_one_agent_and_one_turn_reduce_to_grpo(name: str, data: st.DataObject) -> None:
+    rows = keep(data.draw(episodes(agents=1, turns=1)), team="team")
+    for r in rows:
+        if name == "sharp":
+            r["rewards"] = {"broadcast": r["rewards"]["team"]}
+        if name == "gigpo":
+            r["rewards"]["step"] = 0.0
+    grpo = algorithm("grpo", singleton="zero", norm_by_std=name != "magrpo")
+    plain = [{**r, "rewards": {"team": next(iter(r["rewards"].values()))}} for r in rows]
+    np.testing.assert_allclose(
+        advantage(algorithm(name, **TO_GRPO[name]), rows), advantage(grpo, plain), rtol=1e-12, atol=1e-12
+    )
+
+
+@given(rows=episodes(agents=1, turns=1))
+@settings(deadline=None, max_examples=15)
+def test_shaping_a_flat_tree_does_not_move_it(rows: Rows) -> None:
+    """Among children of the root R is an affine function of r: after normalising it is GRPO still."""
+    rows = keep(rows, team="team")
+    grpo = algorithm("grpo", singleton="zero", eps=0.0)
+    np.testing.assert_allclose(advantage(algorithm("mars2", eps=0.0), rows), advantage(grpo, rows), atol=1e-9)
+
+
+def shifted(rows: Rows, by: float, component: str) -> Rows:
+    return [{**r, "rewards": {**r["rewards"], component: r["rewards"][component] + by}} for r in rows]
+
+
+SHIFT = {"magrpo": "team", "mars2": "team", "mars2-plus": "team", "sharp": "broadcast", "gigpo": "episode"}
+SINGLETON = {"gigpo": {"episode_singleton": "zero"}, "magrpo": {}}
+
+
+@every
+@given(data=st.data(), by=st.integers(-20, 20))
+@settings(deadline=None, max_examples=15)
+def test_a_constant_added_to_every_reward_changes_nothing(name: str, data: st.DataObject, by: int) -> None:
+    how = {"even": True} if name == "magrpo" else {}  # a path's sum grows by its length
+    rows = data.draw(FIT[name](**how))
+    method = algorithm(name, **SINGLETON.get(name, {"singleton": "zero"}))
+    np.testing.assert_allclose(
+        advantage(method, shifted(rows, by, SHIFT.get(name, "team"))), advantage(method, rows), rtol=1e-8, atol=1e-8
+    )
+
+
+WITH_A_STD: dict[str, dict[str, Any]] = {
+    "magrpo": {"normalize": True, "min_std": 1e-300},
+    "gigpo": {"mode": "mean_std_norm", "eps": 0.0, "episode_singleton": "zero"},
+    "dr-mas": {"penalty": 0.0, "singleton": "zero", "eps": 0.0},
+    "mars2-plus": {"overlong": None, "eps": 0.0},
+}
+
+
+@every
+@given(data=st.data(), factor=st.sampled_from([2.0**-7, 4.0, 1024.0]))
+@settings(deadline=None, max_examples=15)
+def test_the_scale_of_rewards_does_not_matter_with_a_std(name: str, data: st.DataObject, factor: float) -> None:
+    rows = data.draw(FIT[name]())
+    method = algorithm(name, **WITH_A_STD.get(name, {"singleton": "zero", "eps": 0.0}))
+    scaled = [{**r, "rewards": {c: factor * v for c, v in r["rewards"].items()}} for r in rows]
+    np.testing.assert_allclose(advantage(method, scaled), advantage(method, rows), rtol=1e-9, atol=1e-9)
+
+
+# How they differ
+
+
+def test_the_shipped_configs_differ_where_the_papers_differ() -> None:
+    configs = {name: algorithm(name).options() for name in SHIPPED}
+    for one, other in itertools.combinations(SHIPPED, 2):
+        assert configs[one] != configs[other], f"{one} is secretly {other}"
+    groups = {name: config["group"] for name, config in configs.items()}
+    assert groups["grpo"] == groups["mars2"] == groups["mars2-plus"] == groups["gigpo"] == ["uid"]
+    assert groups["at-grpo"] == groups["magrpo"] == ["uid", "turn", "agent"]
+    assert groups["dr-mas"] == groups["sharp"] == ["uid", "agent"]
+    assert groups["reinforce++"] == []
+    losses = {name: config["loss"] for name, config in configs.items()}
+    assert losses.pop("magrpo") == "reinforce"
+    assert losses.pop("mars2-plus") == "gspo-tis"
+    assert set(losses.values()) == {"ppo-clip"}
+    assert {name for name in SHIPPED if configs[name].get("returns") == "shaped"} == {"mars2", "mars2-plus"}
+    assert {name for name in SHIPPED if configs[name].get("overlong")} == {"mars2-plus"}
+    assert {name for name in SHIPPED if configs[name].get("penalty")} == {"dr-mas"}
+    assert configs["magrpo"]["normalize"] is False
+    assert configs["grpo"]["sample"] == "row"
+    assert configs["grpo-trajectory-mean"]["sample"] == "session_mean"
+
+
+def test_on_rows_where_the_papers_disagree_so_do_the_algorithms() -> None:
+    rows = [
+        row("q", session, index, turn, agent, team=value)
+        for session, (a, b, c) in enumerate([(1.0, 0.0, 3.0), (0.0, 2.0, 1.0), (5.0, 1.0, 1.0)])
+        for index, (turn, agent, value) in enumerate([(0, "solver", a), (0, "verifier", b), (1, "solver", c)])
+    ]
+    names = ["grpo", "grpo-trajectory-mean", "reinforce++", "at-grpo", "dr-mas", "mars2"]
+    rows += [{**r, "uid": "p", "rewards": {"team": 10.0 + r["session"]}} for r in rows]
+    found = {name: advantage(algorithm(name), rows) for name in names}
+    for one, other in itertools.combinations(names, 2):
+        assert one == "grpo" or not np.allclose(found[one], found[other]), (one, other)
+    # children of the root only: MARS2's shaping leaves GRPO's numbers, its singleton policy and eps apart
+    np.testing.assert_allclose(found["grpo"], found["mars2"], rtol=1e-5)
+
+
+# MAGRPO
+
+
+@given(rows=joint_trees(), mode=st.sampled_from(["mean", "raw", "max", "rloo"]), gamma=st.sampled_from([0.5, 0.9, 1.0]))
+@settings(deadline=None, max_examples=25)
+def test_magrpo_on_a_tree_is_the_papers_recursion(rows: Rows, mode: str, gamma: float) -> None:
+    method = algorithm("magrpo", returns="tree_mean", group=["uid", "parent", "agent"], mode=mode, gamma=gamma)
+    result = compute(method, rows)
+
+    def ret(uid: str, node: str) -> float:
+        reward = next(r["rewards"]["team"] for r in rows if (r["uid"], r["node"]) == (uid, node))
+        below = {r["node"] for r in rows if (r["uid"], r["parent"]) == (uid, node)}
+        return float(reward + (gamma * np.mean([ret(uid, child) for child in below]) if below else 0.0))
+
+    for i, r in enumerate(rows):
+        siblings = {o["node"] for o in rows if all(o[c] == r[c] for c in ("uid", "parent", "agent"))}
+        all_returns = [ret(r["uid"], node) for node in siblings]
+        mine, k, total = ret(r["uid"], r["node"]), len(all_returns), sum(all_returns)
+        wanted = {
+            "mean": mine - total / k,
+            "raw": mine,
+            "max": mine - max(all_returns),
+            "rloo": (k * mine - total) / (k - 1) if k > 1 else 0.0,
+        }[mode]
+        assert result.ret[i] == pytest.approx(mine, abs=1e-12)
+        assert result.advantage[i] == pytest.approx(wanted, abs=1e-9)
+
+
+@given(rows=FIT["magrpo"]())
+@settings(deadline=None, max_examples=15)
+def test_normalised_all_four_modes_of_magrpo_are_the_same(rows: Rows) -> None:
+    mean, raw, highest, rloo = (
+        advantage(algorithm("magrpo", normalize=True, mode=mode), rows) for mode in ("mean", "raw", "max", "rloo")
+    )
+    for other in (raw, highest, rloo):
+        np.testing.assert_allclose(other, mean, rtol=1e-9, atol=1e-9)
+
+
+def crossed(width: int, agents: int, rewards: list[float], below: dict[int, list[float]]) -> Rows:
+    """One crossed joint node with width^agents joint actions, some with a crossed node of their own below.
+
+    Args:
+        rewards: of each joint action, in the order of itertools.product.
+        below: joint action -> rewards of the joint actions below it.
+    """
+    rows: Rows = []
+    index = itertools.count()
+    names = ["coder", "tester", "planner"][:agents]
+
+    def add(parent: str | None, prefix: str, turn: int, values: list[float]) -> None:
+        joint = list(itertools.product(range(width), repeat=agents))
+        for a, agent in enumerate(names):
+            for own in range(width):
+                mine = [j for j, chosen in enumerate(joint) if chosen[a] == own]
+                new = row("q", 0, next(index), turn, agent, team=sum(values[j] for j in mine))
+                rows.append({**new, "parent": parent, "node": "+".join(f"{prefix}{j}" for j in mine)})
+
+    add(None, "a", 0, rewards)
+    for number, values in below.items():
+        add(f"a{number}", f"b{number}.", 1, values)
+    return rows
+
+
+def test_magrpo_crossed_sums_over_the_joint_actions_that_hold_a_completion() -> None:
+    first, second = [1.0, 0.0, 2.0, 4.0], {1: [1.0, 3.0, 0.0, 0.0], 2: [8.0, 0.0, 4.0, 0.0]}
+    rows = crossed(2, 2, first, second)
+    method = algorithm("magrpo", returns="tree_mean", gamma=0.5, joint_mode="cross", group=["uid", "parent", "agent"])
+    result = compute(method, rows)
+    joint = [r + 0.5 * np.mean(second.get(j, [0.0])) for j, r in enumerate(first)]  # R of each joint action
+    coder, tester = [joint[0] + joint[1], joint[2] + joint[3]], [joint[0] + joint[2], joint[1] + joint[3]]
+    np.testing.assert_allclose(result.ret[:4], [*coder, *tester])
+    np.testing.assert_allclose(result.advantage[:2], np.array(coder) - np.mean(coder))
+    np.testing.assert_allclose(result.ret[4:8], [4.0, 0.0, 1.0, 3.0])  # below a1: leaves
+    assert result.members(4).tolist() == [4, 5]
+    with pytest.raises(MarlError, match="set joint_mode to 'cross'"):
+        compute(algorithm("magrpo", returns="tree_mean", group="siblings"), rows)
+
+
+def test_agents_of_one_joint_turn_with_different_rewards_are_refused() -> None:
+    rows = [row("q", 0, 0, 0, "coder", team=1.0), row("q", 0, 1, 0, "tester", team=0.5)]
+    with pytest.raises(MarlError, match=r"'q_0_0' and 'q_0_1' are one joint turn and have the rewards 1 and 0.5"):
+        advantage(algorithm("magrpo"), rows)
+
+
+# MARS2
+
+
+@given(rows=trees(), gamma=st.sampled_from([0.0, 0.3, 1.0]), lam=st.sampled_from([0.0, 0.5, 1.0]))
+@settings(deadline=None, max_examples=25)
+def test_shaping_is_the_papers_formula(rows: Rows, gamma: float, lam: float) -> None:
+    found = returns("shaped", rows, gamma=gamma, lam=lam)
+    for i, r in enumerate(rows):
+        mine = r["rewards"]["team"]
+        parent = next((o for o in rows if (o["uid"], o["node"]) == (r["uid"], r["parent"])), None)
+        others = [
+            o["rewards"]["team"] for o in rows if o is not r and (o["uid"], o["parent"]) == (r["uid"], r["parent"])
+        ]
+        if parent is None:
+            base = np.mean(others) if others else mine
+        elif not others:
+            base = parent["rewards"]["team"]
+        else:
+            base = (1 - lam) * parent["rewards"]["team"] + lam * np.mean(others)
+        assert found[i] == pytest.approx(mine + gamma * (mine - base), abs=1e-12)
+
+
+def test_the_overlong_penalty_grows_over_the_last_tokens_and_comes_after_shaping() -> None:
+    lengths = [1, 12, 13, 16, 20, 25]
+    rows = [{**row("q", 0, i, 0, "a", team=1.0), "node": f"n{i}", "length": n} for i, n in enumerate(lengths)]
+    result = compute(algorithm("mars2-plus", overlong={"L": 20, "C": 8}), rows)
+    penalty = np.array([0, 0, -1 / 8, -4 / 8, -1, -1])
+    np.testing.assert_allclose(result.ret, 1.0 + penalty)
+    assert [name for name, _ in result.stages] == ["returns: shaped", "overlong"]
+    np.testing.assert_allclose(result.stages[0][1], 1.0)  # all equal: shaping finds nothing to compare
+
+
+# SHARP
+
+
+def test_the_planner_earns_a_share_of_what_its_workers_add() -> None:
+    rows = [
+        row("q", 0, 0, 0, "planner", broadcast=1.0),
+        row("q", 0, 1, 0, "search", broadcast=1.0, mc=0.5, tool=1.0),
+        row("q", 0, 2, 1, "search", broadcast=1.0, mc=0.1, tool=0.0),  # on average 0.3
+        row("q", 0, 3, 0, "code", broadcast=1.0, mc=-1.0),  # harmful: counts as 0 for the planner, as -1 for itself
+        row("q", 1, 0, 0, "planner", broadcast=0.0),  # no worker was called
+    ]
+    reward = compute(algorithm("sharp", lam=2.0), rows).reward
+    planner = 0.9 + 0.9 * 2.0 * (0.3 + 0.0) / 2
+    np.testing.assert_allclose(reward, [planner, 0.9 + 0.45 + 0.1, 0.9 + 0.09, 0.9 - 0.9, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"planner": "planer"}, r"unknown agent 'planer': did you mean 'planner'"),
+        ({}, r"row 'q_0_1' of worker 'search' lacks reward 'mc'"),
+    ],
+)
+def test_what_sharp_cannot_do_without(change: dict[str, Any], said: str) -> None:
+    rows = [row("q", 0, 0, 0, "planner", broadcast=1.0), row("q", 0, 1, 0, "search", broadcast=1.0)]
+    with pytest.raises(MarlError, match=said):
+        advantage(algorithm("sharp", **change), rows)
+
+
+# GiGPO
+
+
+@given(rows=FIT["gigpo"](), mode=st.sampled_from(["mean_norm", "mean_std_norm"]), by_agent=st.booleans())
+@settings(deadline=None, max_examples=25)
+def test_gigpo_is_its_two_levels(rows: Rows, mode: str, by_agent: bool) -> None:
+    result = compute(algorithm("gigpo", mode=mode, group_by_agent=by_agent, gamma=0.5, step_w=2.0), rows)
+
+    def norm(mine: float, group: list[float], alone: float) -> float:
+        if len(group) == 1:
+            return alone / (1 + 1e-6) if mode == "mean_std_norm" else alone
+        return (mine - float(np.mean(group))) / (float(np.std(group, ddof=1)) + 1e-6 if mode == "mean_std_norm" else 1)
+
+    def step_return(r: dict[str, Any]) -> float:
+        later = {
+            o["turn"]: o["rewards"]["step"]
+            for o in rows
+            if (o["uid"], o["session"]) == (r["uid"], r["session"]) and o["turn"] >= r["turn"]
+        }
+        return sum(0.5 ** (turn - r["turn"]) * value for turn, value in later.items())
+
+    for i, r in enumerate(rows):
+        mine = [o for o in rows if o["uid"] == r["uid"] and (not by_agent or o["agent"] == r["agent"])]
+        if by_agent:
+            outcomes = [o["rewards"]["episode"] for o in mine]
+        else:
+            outcomes = list({o["session"]: o["rewards"]["episode"] for o in mine}.values())
+        steps = [step_return(o) for o in mine if o["obs"] == r["obs"]]
+        wanted = norm(r["rewards"]["episode"], outcomes, r["rewards"]["episode"]) + 2.0 * norm(
+            step_return(r), steps, 0.0
+        )
+        assert result.advantage[i] == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+def test_gigpo_says_what_it_lacks() -> None:
+    rows = [row("q", s, 0, 0, "a", episode=1.0, step=0.0) for s in range(2)]
+    with pytest.raises(MarlError, match="column 'obs'"):
+        advantage(algorithm("gigpo"), rows)
+    with pytest.raises(MarlError, match=r"row 'q_1_0' has no 'obs'"):
+        advantage(algorithm("gigpo"), [{**rows[0], "obs": "x"}, {**rows[1], "obs": None}])
+    with pytest.raises(MarlError, match=r"unknown reward component 'stepp': did you mean 'step'"):
+        advantage(algorithm("gigpo", step="stepp"), [{**r, "obs": "x"} for r in rows])
+
+
+# Dr. MAS
+
+
+def test_an_invalid_action_costs_its_penalty_in_dr_mas_and_nothing_elsewhere() -> None:
+    rows = [row("q", s, 0, 0, "a", team=1.0) for s in range(2)]
+    rows[1]["invalid"] = True
+    assert compute(algorithm("dr-mas", penalty=0.25), rows).reward.tolist() == [1.0, 0.75]
+    assert advantage(algorithm("dr-mas"), rows)[0] > 0.5
+    assert not advantage(algorithm("at-grpo"), rows).any()
+
+
+# Returns by a slow reference
+
+
+@given(rows=episodes(), gamma=st.sampled_from([0.0, 0.5, 1.0]))
+@settings(deadline=None, max_examples=25)
+def test_sums_to_go(rows: Rows, gamma: float) -> None:
+    own, joint = returns("discounted", rows, gamma=gamma), returns("path_sum", rows, "joint", gamma=gamma)
+    for i, r in enumerate(rows):
+        session = [o for o in rows if (o["uid"], o["session"]) == (r["uid"], r["session"])]
+        later = [o for o in session if o["turn"] >= r["turn"]]
+        mine = [o for o in later if o["agent"] == r["agent"]]
+        assert own[i] == pytest.approx(sum(gamma**k * o["rewards"]["team"] for k, o in enumerate(mine)), abs=1e-12)
+        turns = {o["turn"]: o["rewards"]["joint"] for o in later}
+        assert joint[i] == pytest.approx(sum(gamma ** (t - r["turn"]) * v for t, v in turns.items()), abs=1e-12)
+
+
+@given(rows=episodes(), gamma=st.sampled_from([0.5, 1.0]))
+@settings(deadline=None, max_examples=15)
+def test_potential_based_shaping_adds_the_same_to_every_way_through_a_session(rows: Rows, gamma: float) -> None:
+    rows = [{**r, "rewards": {"team": r["rewards"]["team"], "potential": r["rewards"]["role"]}} for r in rows]
+    shaped = returns("potential-based", rows, gamma=gamma)
+    sessions = {(r["uid"], r["session"]) for r in rows}
+    for uid, session in sessions:
+        mine = [(i, r) for i, r in enumerate(rows) if (r["uid"], r["session"]) == (uid, session)]
+        mine.sort(key=lambda pair: pair[1]["index"])
+        extra = sum(gamma**k * (shaped[i] - r["rewards"]["team"]) for k, (i, r) in enumerate(mine))
+        assert extra == pytest.approx(-mine[0][1]["rewards"]["potential"], abs=1e-9)  # only where it began counts
+
+
+def test_the_potential_is_no_reward() -> None:
+    rows = [row("q", s, 0, 0, "a", team=float(s), potential=9.0 * s) for s in range(2)]
+    result = compute(algorithm("grpo", returns="potential-based"), rows)
+    assert result.reward.tolist() == [0.0, 1.0]
+    assert result.ret.tolist() == [0.0, 1.0 - 9.0]
+
+
+def test_turns_that_an_agent_skips_count_in_a_joint_discount() -> None:
+    rows = [row("q", 0, 0, 0, "a", team=0.0), row("q", 0, 1, 2, "a", team=1.0)]
+    assert returns("path_sum", rows, gamma=0.5).tolist() == [0.25, 1.0]
+    assert returns("discounted", rows, gamma=0.5).tolist() == [0.5, 1.0]
+
+
+# Baselines and scales
+
+
+@given(rows=FIT["grpo"](), baseline=st.sampled_from(["mean", "leave-one-out", "max", "none"]), std=st.booleans())
+@settings(deadline=None, max_examples=25)
+def test_baselines(rows: Rows, baseline: str, std: bool) -> None:
+    result = compute(algorithm("grpo", baseline=baseline, norm_by_std=std, eps=0.5, singleton="zero"), rows)
+    for i in range(len(rows)):
+        members = result.members(i)
+        mine, others = result.ret[i], result.ret[[j for j in members if j != i]]
+        if not len(others):
+            assert result.advantage[i] == (mine if baseline == "none" and not std else 0.0)
+            continue
+        wanted = {
+            "mean": np.mean([mine, *others]),
+            "leave-one-out": np.mean(others),
+            "max": max(mine, *others),
+            "none": 0.0,
+        }[baseline]
+        scale = np.std([mine, *others], ddof=1) + 0.5 if std else 1.0
+        assert result.advantage[i] == pytest.approx((mine - wanted) / scale, abs=1e-9)
+
+
+def test_the_scale_may_come_from_other_groups() -> None:
+    """REINFORCE++ with a group baseline: A = (R - mean_group) / std_batch(R - mean_group)."""
+    rows = [row(q, s, 0, 0, "a", team=v) for q, vs in (("p", (0.0, 1.0)), ("q", (5.0, 9.0))) for s, v in enumerate(vs)]
+    result = compute(algorithm("grpo", scale_group="batch", eps=0.0), rows)
+    deviation = np.array([-0.5, 0.5, -2.0, 2.0])
+    np.testing.assert_allclose(result.advantage, deviation / deviation.std(ddof=1))
+    with pytest.raises(MarlError, match="'scale_group' with sample 'session_mean'"):
+        algorithm("grpo-trajectory-mean", scale_group=["agent"])
+
+
+# Trees that are none
+
+
+@pytest.mark.parametrize("name", ["mars2", "at-grpo", "magrpo"])
+def test_a_parent_that_is_missing_is_named(name: str) -> None:
+    rows = [
+        {**row("q", 0, i, i, "a", team=1.0), "node": f"n{i}", "parent": f"n{i - 1}" if i else None} for i in range(3)
+    ]
+    rows[2]["parent"] = "n9"
+    with pytest.raises(MarlError, match=r"row 'q_0_2' has parent 'n9', which is no node of task 'q'"):
+        advantage(algorithm(name), rows)
+    rows[2]["parent"] = "n1"
+    rows.append({**row("p", 0, 0, 1, "a", team=1.0), "node": "n0", "parent": "n1"})  # a node of another task
+    with pytest.raises(MarlError, match=r"row 'p_0_0' has parent 'n1', which is no node of task 'p'"):
+        advantage(algorithm(name), rows)
+
+
+def test_a_tree_that_goes_in_a_circle_is_told() -> None:
+    rows = [{**row("q", 0, i, 0, "a", team=1.0), "node": f"n{i}", "parent": f"n{1 - i}"} for i in range(2)]
+    with pytest.raises(MarlError, match="is its own ancestor"):
+        advantage(algorithm("mars2"), rows)
+
+
+# Stock verl
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@settings(deadline=None, max_examples=10)
+def test_with_responses_of_one_length_reinforce_pp_is_verls(data: st.DataObject) -> None:
+    import torch
+    from verl.trainer.ppo.core_algos import compute_reinforce_plus_plus_outcome_advantage
+
+    rewards = data.draw(st.lists(st.integers(-8, 8), min_size=2, max_size=20))
+    assume(len(set(rewards)) > 1)
+    rows = [row(f"q{i % 3}", i, 0, 0, "a", team=float(r)) for i, r in enumerate(rewards)]
+    scores = torch.zeros(len(rows), 3)
+    scores[:, -1] = torch.tensor(rewards)
+    config: Any = type("Config", (), {"gamma": 1.0})()
+    stock, _ = compute_reinforce_plus_plus_outcome_advantage(
+        token_level_rewards=scores, response_mask=torch.ones(len(rows), 3), config=config
+    )
+    n = 3 * len(rows)  # verl's variance is over tokens, each row's three times
+    factor = math.sqrt((n - 1) / n * len(rows) / (len(rows) - 1))
+    np.testing.assert_allclose(advantage(algorithm("reinforce++"), rows) * factor, stock[:, 0].numpy(), rtol=1e-4)

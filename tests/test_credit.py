@@ -1,0 +1,182 @@
+"""Credit: Shapley's axioms, leave-one-out, and credits from a table against a slow reference."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_verl.advantage import RowTable
+from marl_verl.credit import leave_one_out, shapley
+from marl_verl.credit.shapley import coalitions
+from marl_verl.errors import MarlError
+from tests.batches import Rows, algorithm, episodes, find, joint_trees, keep, row, trees
+
+GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
+PLAYERS = ["planner", "search", "code", "critic"]
+Game = dict[frozenset[str], float]
+
+
+@st.composite
+def games(draw: st.DrawFn, most: int = 4) -> tuple[list[str], Game]:
+    players = PLAYERS[: draw(st.integers(1, most))]
+    return players, {c: float(draw(st.integers(-10, 10))) for c in coalitions(players)}
+
+
+def credit(name: str, rows: Rows, **options: Any) -> np.ndarray:
+    return find("credits", name)(**options).compute(RowTable.from_rows(rows))
+
+
+# Shapley's four axioms, which single his value out
+
+
+@given(games())
+@settings(deadline=None)
+def test_efficiency_all_that_is_earned_is_shared(game: tuple[list[str], Game]) -> None:
+    players, value = game
+    earned = value[frozenset(players)] - value[frozenset()]
+    assert sum(shapley(players, value).values()) == pytest.approx(earned, abs=1e-9)
+
+
+@given(games())
+@settings(deadline=None)
+def test_symmetry_who_is_interchangeable_earns_the_same(game: tuple[list[str], Game]) -> None:
+    players, value = game
+    a, b = players[0], players[-1]
+    swap = {a: b, b: a}
+    even = {c: (v + value[frozenset(swap.get(p, p) for p in c)]) / 2 for c, v in value.items()}
+    shares = shapley(players, even)
+    assert shares[a] == pytest.approx(shares[b], abs=1e-9)
+
+
+@given(games(), st.integers(-5, 5))
+@settings(deadline=None)
+def test_linearity_the_value_of_a_mixture_of_games(game: tuple[list[str], Game], factor: int) -> None:
+    players, value = game
+    other = {c: float(len(c) ** 2 - 3 * ("code" in c)) for c in value}
+    both = shapley(players, {c: factor * value[c] + other[c] for c in value})
+    one, two = shapley(players, value), shapley(players, other)
+    for player in players:
+        assert both[player] == pytest.approx(factor * one[player] + two[player], abs=1e-9)
+
+
+@given(games())
+@settings(deadline=None)
+def test_who_adds_nothing_earns_nothing(game: tuple[list[str], Game]) -> None:
+    players, value = game
+    dummy = players[0]
+    without = {c: value[c - {dummy}] for c in value}
+    assert shapley(players, without)[dummy] == pytest.approx(0.0, abs=1e-12)
+    assert leave_one_out(players, without)[dummy] == 0.0
+
+
+@given(games())
+@settings(deadline=None)
+def test_it_is_the_mean_over_all_orders_of_arrival(game: tuple[list[str], Game]) -> None:
+    players, value = game
+    shares = shapley(players, value)
+    for player in players:
+        gains = []
+        for order in permutations(players):
+            before = frozenset(order[: order.index(player)])
+            gains.append(value[before | {player}] - value[before])
+        assert shares[player] == pytest.approx(sum(gains) / math.factorial(len(players)), abs=1e-9)
+
+
+def test_golden_games() -> None:
+    case = json.loads((GOLDEN / "shapley_small.json").read_text())
+    for game, wanted, alone in zip(case["rows"], case["expected"], case["expected_leave_one_out"], strict=True):
+        value = {frozenset(name.split(",")) - {""}: v for name, v in game["values"].items()}
+        assert shapley(game["players"], value) == pytest.approx(wanted, rel=case["rtol"])
+        assert leave_one_out(game["players"], value) == pytest.approx(alone, rel=case["rtol"])
+
+
+@pytest.mark.parametrize(
+    ("players", "value", "said"),
+    [
+        ([], {}, "at least one player"),
+        (["a", "a"], {}, "'a' is named twice"),
+        (["a", "b"], {frozenset(): 0.0, frozenset("a"): 1.0, frozenset("ab"): 2.0}, "coalition 'b' has no value"),
+        ([f"p{i}" for i in range(20)], {}, "at most 16 players, got 20"),
+    ],
+)
+def test_games_that_are_none(players: list[str], value: Game, said: str) -> None:
+    with pytest.raises(MarlError, match=said):
+        shapley(players, value)
+
+
+# From a table
+
+
+@given(rows=trees())
+@settings(deadline=None, max_examples=40)
+def test_c3_compares_a_subtree_with_its_siblings(rows: Rows) -> None:
+    found = credit("c3", rows)
+
+    def leaves(uid: str, node: str) -> list[float]:
+        below = [r["node"] for r in rows if (r["uid"], r["parent"]) == (uid, node)]
+        if not below:
+            return [r["rewards"]["team"] for r in rows if (r["uid"], r["node"]) == (uid, node)]
+        return [value for child in below for value in leaves(uid, child)]
+
+    for i, r in enumerate(rows):
+        same = [o for o in rows if all(o[c] == r[c] for c in ("uid", "parent", "agent")) and o is not r]
+        mine = np.mean(leaves(r["uid"], r["node"]))
+        wanted = mine - np.mean([np.mean(leaves(o["uid"], o["node"])) for o in same]) if same else 0.0
+        assert found[i] == pytest.approx(wanted, abs=1e-9)
+
+
+@given(rows=joint_trees())
+@settings(deadline=None, max_examples=40)
+def test_c3_gives_the_agents_of_a_joint_move_the_same(rows: Rows) -> None:
+    found = credit("c3", rows)
+    for one, other in zip(rows[::2], rows[1::2], strict=True):
+        assert one["node"] == other["node"]
+    np.testing.assert_allclose(found[::2], found[1::2])
+
+
+def test_c3_as_an_advantage() -> None:
+    method = algorithm("grpo", credit="c3", baseline="none", norm_by_std=False, group="siblings")
+    rows = [{**row("q", 0, i, 0, "a", team=float(v)), "node": f"n{i}"} for i, v in enumerate([4, 1, 1])]
+    result = method.compute(RowTable.from_rows(rows))
+    np.testing.assert_allclose(result.advantage, [3.0, -1.5, -1.5])
+    assert result.members(0).tolist() == [0, 1, 2]
+
+
+def test_difference_rewards_take_the_place_of_what_they_are_made_of() -> None:
+    rows = [row("q", s, 0, 0, "a", team=1.0, default=0.25 * s, role=10.0) for s in range(3)]
+    assert credit("difference", rows).tolist() == [1.0, 0.75, 0.5]
+    method = algorithm("at-grpo", credit="difference")
+    assert method.compute(RowTable.from_rows(rows)).reward.tolist() == [11.0, 10.75, 10.5]
+    with pytest.raises(MarlError, match=r"unknown reward component 'defualt': did you mean 'default'"):
+        algorithm("at-grpo", credit="difference", credit_default="defualt").compute(RowTable.from_rows(rows))
+    rows[1]["rewards"]["credit"] = 1.0
+    with pytest.raises(MarlError, match=r"row 'q_1_0' has a reward 'credit' already"):
+        method.compute(RowTable.from_rows(rows))
+
+
+@given(rows=episodes().map(lambda rows: keep(rows, episode="outcome", step="joint")))
+@settings(deadline=None, max_examples=30)
+def test_step_groups_are_gigpos_second_level(rows: Rows) -> None:
+    result = algorithm("gigpo", gamma=0.5).compute(RowTable.from_rows(rows))
+    np.testing.assert_array_equal(credit("step-groups", rows, gamma=0.5), dict(result.stages)["step advantage"])
+
+
+def test_a_credit_adds_to_the_other_components() -> None:
+    rows = [{**row("q", s, 0, 0, "a", team=1.0, step=float(s)), "obs": "x"} for s in range(2)]
+    method = algorithm("at-grpo", credit="step-groups", credit_gamma=0.5, credit_group=["uid", "agent"])
+    assert method.compute(RowTable.from_rows(rows)).reward.tolist() == [0.5, 1.5]
+    assert method.options()["credit_group"] == ["uid", "agent"]
+    with pytest.raises(MarlError, match=r"'options.credit_gamma' must be a number, got 'x'"):
+        algorithm("at-grpo", credit="step-groups", credit_gamma="x")
+    with pytest.raises(MarlError, match=r"unknown key 'options.credit_gama': did you mean 'credit_gamma'"):
+        algorithm("at-grpo", credit="step-groups", credit_gama=1.0)
+    with pytest.raises(MarlError, match=r"options.credit: 'gamma' must be between 0 and 1, got 2.0"):
+        algorithm("at-grpo", credit="step-groups", credit_gamma=2.0)
