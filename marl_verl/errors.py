@@ -14,7 +14,8 @@ class MarlError(Exception):
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint that ends the sentence about an unknown name: the nearest valid one, or all of them if none is near."""
     options = sorted(set(valid))
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    begun = sorted((option for option in options if name and option.startswith(name)), key=len)
+    close = begun or difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{close[0]}'?"
     return f"valid: {', '.join(options)}" if options else "there are none"

@@ -157,8 +157,38 @@ def test_walks_are_shortest_and_straight_ones_ignore_walls():
     assert grid.legal(4, walls, "a1", ["a2", "b2", "c2"]) == ["a2"]
 
 
+class Puppets(dict[str, Puppet]):
+    """A team, with what its workflow found to be of no use."""
+
+    def __init__(self, team: dict[str, Puppet]) -> None:
+        super().__init__(team)
+        self.useless: list[tuple[str, str]] = []
+
+    def invalid(self, action: Said, why: str) -> None:
+        self.useless.append((action.text, why))
+
+
 def play(workflow: ScoutMover | HolderAsker, task: Task, team: dict[str, Puppet]) -> str:
-    return asyncio.run(workflow.run(task, team))
+    return asyncio.run(workflow.run(task, Puppets(team)))
+
+
+def useless(workflow: ScoutMover | HolderAsker, task: Task, team: dict[str, Puppet]) -> list[tuple[str, str]]:
+    puppets = Puppets(team)
+    asyncio.run(workflow.run(task, puppets))
+    return puppets.useless
+
+
+def test_actions_of_no_use_are_marked():
+    lost, there = Puppet(lambda seen: "z9"), Puppet(lambda seen: seen.split()[1])
+    task = board("a1", ["a2"], "c1")
+    assert useless(ScoutMover(), task, {"scout": there, "mover": Puppet(lambda seen: "b1 c1")}) == []
+    found = useless(ScoutMover(), task, {"scout": lost, "mover": Puppet(lambda seen: "a2")})
+    assert [text for text, _ in found] == ["z9", "a2"]
+    (task,) = Inventory(length=2).generate("train", 1, 0)
+    held = Puppet(lambda seen: " ".join(task.data["digits"]))
+    assert useless(HolderAsker(), task, {"holder": held, "asker": Puppet(lambda seen: "7")}) == []
+    found = useless(HolderAsker(), task, {"holder": Puppet(lambda seen: "1"), "asker": Puppet(lambda seen: "no")})
+    assert found == [("1", "not as many digits as it holds"), ("no", "no digit")]
 
 
 def walker(observation: str) -> str:

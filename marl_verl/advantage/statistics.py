@@ -1,4 +1,4 @@
-"""How much there was to learn from, per agent: pure functions of a table and its advantages."""
+"""What a batch says about each agent, under any sharing of policies: pure functions of a table and its advantages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 
 from marl_verl.advantage.groups import combine
 from marl_verl.advantage.result import Advantages
-from marl_verl.advantage.rows import RowTable
+from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
+
+CREDITS = ("credit", "mc")
+"""Signed credit components, whose share above, at and below zero is counted."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,13 @@ class AgentStatistics:
         zero_variance: share of these groups with two or more samples, all of the same return: they teach nothing.
         singles: share of these groups with one sample only: what it gets is the singleton policy's.
         reward: mean reward.
+        components: reward component -> mean over the rows that have it.
         advantage_mean, advantage_std: mean and population std of the advantages.
+        response_length: mean tokens of a response.
+        invalid: share of actions that the workflow could not use.
+        amplification: by how much one mean and std for all agents would scale the second moment of this agent's
+            gradient, see `amplification`; None where no task has any spread.
+        useful, idle, harmful: share of rows whose credit is above, at and below zero; None without such a component.
     """
 
     rows: int
@@ -29,8 +38,34 @@ class AgentStatistics:
     zero_variance: float
     singles: float
     reward: float
+    components: dict[str, float]
     advantage_mean: float
     advantage_std: float
+    response_length: float
+    invalid: float
+    amplification: float | None
+    useful: float | None
+    idle: float | None
+    harmful: float | None
+
+    def metrics(self) -> dict[str, float]:
+        """Every number by its metric's name; what is None is left out."""
+        shares = {"credit/useful": self.useful, "credit/idle": self.idle, "credit/harmful": self.harmful}
+        values: dict[str, float | None] = {
+            "rows": self.rows,
+            "groups": self.groups,
+            "zero_variance": self.zero_variance,
+            "singles": self.singles,
+            "reward": self.reward,
+            **{f"reward/{name}": value for name, value in self.components.items()},
+            "advantage_mean": self.advantage_mean,
+            "advantage_std": self.advantage_std,
+            "response_length": self.response_length,
+            "invalid": self.invalid,
+            "amplification": self.amplification,
+            **shares,
+        }
+        return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def agent_statistics(table: RowTable, result: Advantages) -> dict[str, AgentStatistics]:
@@ -46,6 +81,7 @@ def agent_statistics(table: RowTable, result: Advantages) -> dict[str, AgentStat
     first_of_sample = np.unique(result.sample[rows], return_index=True)[1]
     samples = np.bincount(group[first_of_sample], minlength=len(low))
     single, flat = samples == 1, (samples > 1) & (low == high)
+    factors = amplification(result.reward[rows], table.uid.codes[rows], agent)
 
     # One entry per (agent, group) that occurs.
     first_of_pair = np.unique(combine([agent, group], len(rows)), return_index=True)[1]
@@ -53,13 +89,64 @@ def agent_statistics(table: RowTable, result: Advantages) -> dict[str, AgentStat
     statistics = {}
     for code in np.unique(agent):
         mine, groups = rows[agent == code], pair_group[pair_agent == code]
+        useful, idle, harmful = _signs(table, mine)
         statistics[table.agent.names[code]] = AgentStatistics(
             rows=len(mine),
             groups=len(groups),
             zero_variance=float(flat[groups].mean()),
             singles=float(single[groups].mean()),
             reward=float(result.reward[mine].mean()),
+            components=_components(table, mine),
             advantage_mean=float(result.advantage[mine].mean()),
             advantage_std=float(result.advantage[mine].std()),
+            response_length=float(table.length[mine].mean()),
+            invalid=float(table.invalid[mine].mean()),
+            amplification=factors.get(int(code)),
+            useful=useful,
+            idle=idle,
+            harmful=harmful,
         )
     return statistics
+
+
+def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, float]:
+    """Agent -> mean over tasks of (std_k^2 + (mean_k - mean)^2) / std^2 = E_k[(r - mean)^2] / std^2.
+
+    mean and std (population) are those of all rows of a task, mean_k and std_k those of agent k's. It is the factor by
+    which a mean and std for all agents scale the second moment of agent k's gradient; the agents of a task have 1 on
+    average, weighted by their rows. Tasks without spread are left out. Source: Dr. MAS, arXiv 2602.08847.
+
+    Args:
+        reward: [n] rewards.
+        task, agent: [n] ids.
+    """
+    task = combine([task], len(reward))
+    mean = np.bincount(task, weights=reward) / np.bincount(task)
+    squared = (reward - mean[task]) ** 2
+    variance = np.bincount(task, weights=squared) / np.bincount(task)
+    pairs = combine([agent, task], len(reward))
+    _, first = np.unique(pairs, return_index=True)
+    of_pair = np.bincount(pairs, weights=squared) / np.bincount(pairs)
+    spread = variance[task[first]]
+    kept = spread > 0
+    ratio, owner = of_pair[kept] / spread[kept], agent[first][kept]
+    return {int(code): float(ratio[owner == code].mean()) for code in np.unique(owner)}
+
+
+def _components(table: RowTable, rows: IntArray) -> dict[str, float]:
+    """Component -> mean over those of `rows` that have it."""
+    found = {}
+    for name, values in table.rewards.items():
+        having = rows[table.present[name][rows]]
+        if len(having):
+            found[name] = float(values[having].mean())
+    return found
+
+
+def _signs(table: RowTable, rows: IntArray) -> tuple[float | None, float | None, float | None]:
+    """Shares of `rows` whose credit is above, at and below zero."""
+    for name in CREDITS:
+        if name in table.present and len(having := rows[table.present[name][rows]]):
+            credit = table.rewards[name][having]
+            return float((credit > 0).mean()), float((credit == 0).mean()), float((credit < 0).mean())
+    return None, None, None

@@ -62,6 +62,7 @@ class Effects:
         self._waiting: dict[tuple[str, str], Wait] = {}
         self._moves: deque[list[Wait]] = deque()  # reached, and not yet told by `next`
         self._given_up: set[tuple[str, str]] = set()  # acts the workflow cancelled
+        self.invalid: dict[tuple[str, str], str] = {}  # acts whose action was of no use, and why
         self._acts = self._joints = 0
         self._last: Act | CallRecord | None = None
         self._root: asyncio.Task[Any] | None = None
@@ -123,6 +124,14 @@ class Effects:
             raise self._fail(str(error)) from error
         except Exception as error:  # the recorded one, with the original as its cause when it is new
             raise error from cause
+
+    def mark_invalid(self, action: Action, why: str) -> None:
+        """The effect-free mark behind `team.invalid`: a replay makes it again."""
+        for record in reversed(self._records):
+            if isinstance(record, ActRecord) and record.action is action:
+                self.invalid[record.act.key] = str(why)
+                return
+        raise self._fail("team.invalid takes an action that `act` returned in this run")
 
     def stream(self, name: str | None) -> Random:
         """The effect behind `team.random` and `team.random_for`."""

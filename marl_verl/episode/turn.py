@@ -112,6 +112,7 @@ class Turn:
         policy: the policy that acted.
         node, parent: where the turn sits in a sampled tree; None without a tree.
         rewards: reward component -> value.
+        invalid: why the workflow could not use the action; None where it could.
     """
 
     uid: str
@@ -126,6 +127,7 @@ class Turn:
     observation: Observation
     action: Action
     rewards: dict[str, float] = field(default_factory=dict)
+    invalid: str | None = None
 
     @classmethod
     def of(

@@ -121,6 +121,16 @@ class LiveTeam:
         """
         return self._run.call(fn, args)
 
+    def invalid(self, action: Action, why: str) -> None:
+        """Tell that an action was of no use (no number in it, an illegal move): counted per agent, and a penalty in
+        some algorithms. The workflow goes on as it likes.
+
+        Args:
+            action: as `act` returned it.
+            why: in a few words, for who reads the episode.
+        """
+        self._run.mark_invalid(action, why)
+
     @property
     def random(self) -> Random:
         """Seeded from the run's seed and the task's id. In concurrent tasks use `random_for`: order counts."""

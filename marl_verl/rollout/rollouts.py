@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from marl_verl.advantage.returns import Outcome
 from marl_verl.episode import Act, Action, Episode, Journal, Message, Run, Turn, Workflow
 from marl_verl.rollout.client import PolicyClient, request_seed
 from marl_verl.tasks.base import Task, TaskSet
@@ -27,6 +28,7 @@ class TeamParts:
     clients: Mapping[str, PolicyClient]
     seed: int
     act_seconds: float
+    outcome: Outcome = "every turn"
 
 
 class TaskRollouts:
@@ -74,7 +76,8 @@ class TaskRollouts:
             return await client.generate(prompt_ids, sampling, request_id=f"{self._uid}-{session}")
 
     async def finish(self, run: Run, session: int) -> Episode:
-        """Score a finished run: `team` on every turn, `role` on the turns of agents that have a role reward."""
+        """Score a finished run: `team` on every turn, or where the algorithm's returns need it; `role` on the turns of
+        agents that have a role reward."""
         agents = self._parts.team.agents
         turns = [Turn.of(act, action, self._uid, session, agents[act.agent].policy) for act, action in run.turns]
         score = float(self._parts.tasks.score(self._task, run.answer))
@@ -88,9 +91,21 @@ class TaskRollouts:
             journal=run.journal,
             seconds=time.monotonic() - self._begun[session],
         )
-        for turn in turns:
-            turn.rewards["team"] = score
+        for turn, counts in zip(turns, bearers(turns, self._parts.outcome), strict=True):
+            turn.invalid = run.invalid.get((turn.agent, turn.slot))
+            turn.rewards["team"] = score if counts else 0.0
             name = agents[turn.agent].reward
             if name is not None:
                 turn.rewards["role"] = float(self._parts.rewards[name](self._task, turn, episode))
         return episode
+
+
+def bearers(turns: list[Turn], outcome: Outcome) -> list[bool]:
+    """Which turns of an episode bear its outcome: where returns add rewards up over turns, it must count once."""
+    if outcome == "every turn":
+        return [True] * len(turns)
+    if outcome == "last turn":
+        last = max((turn.turn for turn in turns), default=0)
+        return [turn.turn == last for turn in turns]
+    last_of = {turn.agent: turn.index for turn in turns}  # turns are in index order
+    return [turn.index == last_of[turn.agent] for turn in turns]

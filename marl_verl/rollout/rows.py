@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 import torch
@@ -36,10 +38,31 @@ def row_tag(turn: Turn, step: int) -> dict[str, Any]:
         "parent": turn.parent,
         "rewards": dict(turn.rewards),
         "length": response,
+        "obs": observation_id(turn),
+        "invalid": turn.invalid is not None,
     }
 
 
-_IDENTITY = ("uid", "session", "index", "turn", "agent", "policy", "node", "parent", "rewards", "length")
+_IDENTITY = (
+    "uid",
+    "session",
+    "index",
+    "turn",
+    "agent",
+    "policy",
+    "node",
+    "parent",
+    "rewards",
+    "length",
+    "obs",
+    "invalid",
+)
+
+
+def observation_id(turn: Turn) -> str:
+    """A short name for what the agent saw: turns with the same one saw the same messages."""
+    seen = json.dumps([[message["role"], message["content"]] for message in turn.observation])
+    return hashlib.blake2s(seen.encode(), digest_size=8).hexdigest()
 
 
 def identity(tag: dict[str, Any]) -> dict[str, Any]:

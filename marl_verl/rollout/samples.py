@@ -24,6 +24,7 @@ def episode_sample(episode: Episode) -> dict[str, Any]:
                 "observation": [dict(message) for message in turn.observation],
                 "action": turn.action.text,
                 "rewards": turn.rewards,
+                "invalid": turn.invalid,
             }
             for turn in episode.turns
         ],

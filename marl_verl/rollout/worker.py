@@ -61,6 +61,7 @@ def load_parts(config: Any, llm_clients: dict[str, Any]) -> tuple[TeamParts, Sam
         clients={name: PolicyClient(name, config.policies[name], llm_clients[name], template) for name in llm_clients},
         seed=int(marl["run"]["seed"]),
         act_seconds=float(marl["rollout"]["act_seconds"]),
+        outcome=algorithm.advantage.outcome,
     )
     return parts, sampler
 

@@ -115,7 +115,12 @@ class HolderAsker(Workflow):
 
     async def run(self, task: Task, team: Any) -> str:
         """The asker's answer."""
-        sent = (await team[HOLDER].act(holder_sees(task))).text.split()
+        held = await team[HOLDER].act(holder_sees(task))
+        sent = held.text.split()
         whole = len(sent) == len(task.data["digits"]) and all(word in DIGITS for word in sent)
+        if not whole:
+            team.invalid(held, "not as many digits as it holds")
         action = await team[ASKER].act(asker_sees(task, " ".join(sent) if whole else NOTHING))
+        if action.text.strip() not in DIGITS:
+            team.invalid(action, "no digit")
         return str(action.text)

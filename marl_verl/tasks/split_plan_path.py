@@ -152,10 +152,16 @@ class ScoutMover(Workflow):
         walked: list[str] = []
         for turn in range(self.turns):
             start = walked[-1] if walked else task.data["start"]
-            sent = (await team[SCOUT].act(scout_sees(task))).text.strip()
+            seen = await team[SCOUT].act(scout_sees(task))
+            sent = seen.text.strip()
             message = sent if sent in grid.cells(size) else NOTHING
-            path = (await team[MOVER].act(mover_sees(task, start, message))).text.split()
+            if message == NOTHING:
+                team.invalid(seen, "no cell of the map")
+            move = await team[MOVER].act(mover_sees(task, start, message))
+            path = move.text.split()
             legal = grid.legal(size, walls, start, path)
+            if legal != path:
+                team.invalid(move, "a step into a wall, off the map, or to no neighbour")
             if turn == self.turns - 1 or (legal == path and path and path[-1] == goal):
                 return " ".join([*walked, *path])
             walked += legal

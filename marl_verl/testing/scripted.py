@@ -106,6 +106,7 @@ class ScriptedRollouts:
         turns = [Turn.of(act, action, self.task.id, session, act.agent) for act, action in run.turns]
         for turn in turns:
             turn.rewards["team"] = score
+            turn.invalid = run.invalid.get((turn.agent, turn.slot))
         return Episode(self.task.id, session, self.task, turns, run.answer, success, run.journal)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,16 +40,5 @@ def team_metrics(table: RowTable, result: Advantages, reports: list[Report]) -> 
     for reason in sorted({failure.reason for failure in failures}):
         values[f"train/failed/{reason}"] = float(sum(failure.reason == reason for failure in failures))
     for agent, statistics in agent_statistics(table, result).items():
-        values.update({f"agent/{agent}/{name}": float(value) for name, value in asdict(statistics).items()})
-        values.update({f"agent/{agent}/{name}": value for name, value in _agent(table, agent).items()})
-    return values
-
-
-def _agent(table: RowTable, agent: str) -> dict[str, float]:
-    rows = (table.agent.codes == table.agent.names.index(agent)) & ~table.padding
-    values = {"response_length": float(table.length[rows].mean())}
-    for name, column in table.rewards.items():
-        has = rows & table.present[name]
-        if has.any():
-            values[f"reward/{name}"] = float(column[has].mean())
+        values.update({f"agent/{agent}/{name}": value for name, value in statistics.metrics().items()})
     return values

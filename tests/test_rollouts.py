@@ -1,0 +1,195 @@
+"""From a finished run to rows: rewards, the outcome's place, what was of no use, and what each agent's metrics say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_verl.advantage import RowTable, agent_statistics
+from marl_verl.advantage.statistics import amplification
+from marl_verl.episode import Action, Run, Workflow, WorkflowError
+from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
+from marl_verl.rollout.rows import identity, row_tag
+from marl_verl.sampling import drive
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.team import Agent, Named, Team
+from marl_verl.testing import ScriptedPolicy, check_workflow
+from tests.batches import algorithm, row
+
+TASK = Task("t", "2 + 2", {})
+
+
+class Rounds(Workflow):
+    """The solver speaks in every round, the checker in all but the last."""
+
+    rounds: int = 3
+
+    async def run(self, task: Task, team: Any) -> str:
+        for n in range(self.rounds):
+            said = await team["solver"].act(f"{task.prompt} {n % 2}")
+            if said.text == "?":
+                team.invalid(said, "no number")
+            if n < self.rounds - 1:
+                await team["checker"].act(said.text)
+        return str(said.text)
+
+
+class Always(TaskSet):
+    def score(self, task: Task, answer: Any) -> float:
+        return 1.0
+
+
+def episode(outcome: Any, says: Any = "4") -> Any:
+    agents = {name: Agent(name, "p") for name in ("solver", "checker")}
+    team = Team(agents, {}, Named("x"), Named("x"), Named("x"))
+    parts = TeamParts(team, Rounds(), Always(), {}, {}, seed=0, act_seconds=9.0, outcome=outcome)
+    policy = ScriptedPolicy({"solver": says, "checker": "go on"})
+
+    async def sample() -> Any:
+        rollouts = TaskRollouts(parts, TASK, "u", step=1, sessions=1, held_out=None)
+        async with rollouts.start(0) as run:
+
+            async def answer(act: Any) -> Action:
+                return policy.act(act)
+
+            await drive(run, answer)
+        return await rollouts.finish(run, 0)
+
+    return asyncio.run(sample())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "team"),
+    [
+        ("every turn", [1, 1, 1, 1, 1]),
+        ("last turn", [0, 0, 0, 0, 1]),  # solver 0, checker 0, solver 1, checker 1, solver 2
+        ("each agent's last turn", [0, 0, 0, 1, 1]),
+    ],
+)
+def test_the_outcome_stands_where_returns_count_it_once(outcome: str, team: list[int]) -> None:
+    assert [turn.rewards["team"] for turn in episode(outcome).turns] == team
+
+
+def test_every_algorithm_says_where_it_needs_the_outcome() -> None:
+    assert algorithm("at-grpo").advantage.outcome == "every turn"
+    assert algorithm("magrpo").advantage.outcome == "last turn"
+    assert algorithm("magrpo", returns="discounted").advantage.outcome == "each agent's last turn"
+    assert algorithm("at-grpo", returns="discounted").advantage.outcome == "each agent's last turn"
+    assert algorithm("gigpo").advantage.outcome == "every turn"
+
+
+@pytest.mark.parametrize("name", ["path_sum", "discounted"])
+def test_without_a_discount_every_turn_gets_the_outcome_once(name: str) -> None:
+    method = algorithm("magrpo", returns=name, mode="raw")
+    done = episode(method.advantage.outcome)
+    table = RowTable.from_rows([identity(row_tag(turn, 1)) for turn in done.turns])
+    assert method.compute(table).ret.tolist() == [1.0] * 5
+
+
+def test_an_action_of_no_use_is_a_mark_on_its_row() -> None:
+    done = episode("every turn", says=["4", "?", "4"])
+    assert [turn.invalid for turn in done.turns] == [None, None, "no number", None, None]
+    rows = [identity(row_tag(turn, 1)) for turn in done.turns]
+    assert [r["invalid"] for r in rows] == [False, False, True, False, False]
+    table = RowTable.from_rows(rows)
+    found = agent_statistics(table, algorithm("dr-mas").compute(table))
+    assert found["solver"].invalid == pytest.approx(1 / 3)
+    assert found["checker"].metrics()["invalid"] == 0.0
+    assert check_workflow(Rounds(), TASK, ScriptedPolicy({"solver": "?", "checker": ""})).invalid == {
+        ("solver", str(n)): "no number" for n in range(3)
+    }
+
+
+def test_only_an_action_of_the_run_can_be_of_no_use() -> None:
+    class Wrong(Workflow):
+        async def run(self, task: Task, team: Any) -> str:
+            await team["solver"].act("x")
+            team.invalid(Action("made up"), "never said")
+            return "y"
+
+    async def go() -> None:
+        async with Run(Wrong(), TASK, ["solver"]) as run:
+            (act,) = await run.next() or ()
+            run.supply(act, Action("z"))
+            await run.next()
+
+    with pytest.raises(WorkflowError, match="takes an action that `act` returned in this run"):
+        asyncio.run(go())
+
+
+def test_turns_that_saw_the_same_share_an_observation() -> None:
+    obs = [row_tag(turn, 1)["obs"] for turn in episode("every turn").turns]
+    solver, checker = obs[::2], obs[1::2]
+    assert solver[0] == solver[2] != solver[1]
+    assert checker[0] == checker[1]
+    assert set(solver).isdisjoint(checker)
+
+
+# Metrics per agent
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-4, 4)), min_size=1, max_size=30))
+@settings(deadline=None)
+def test_amplification_is_dr_mas_formula(samples: list[tuple[int, int, int]]) -> None:
+    task, agent, value = (np.array(column) for column in zip(*samples, strict=True))
+    reward = value.astype(float)
+    found = amplification(reward, task, agent)
+    factors: dict[int, list[float]] = {}
+    for t in np.unique(task):
+        everyone = reward[task == t]
+        if everyone.std() == 0:
+            continue
+        weighted = 0.0
+        for k in np.unique(agent[task == t]):
+            mine = reward[(task == t) & (agent == k)]
+            factor = (mine.var() + (mine.mean() - everyone.mean()) ** 2) / everyone.var()
+            factors.setdefault(int(k), []).append(factor)
+            weighted += factor * len(mine)
+        assert weighted / len(everyone) == pytest.approx(1.0)
+    assert found == pytest.approx({k: np.mean(f) for k, f in factors.items()})
+
+
+def test_agents_with_rewards_far_apart_are_amplified() -> None:
+    rows = [
+        row("q", s, i, 0, agent, team=value)
+        for s in range(4)
+        for i, (agent, value) in enumerate([("solver", float(s % 2)), ("verifier", 10.0 + 0.01 * s)])
+    ]
+    table = RowTable.from_rows(rows)
+    found = agent_statistics(table, algorithm("dr-mas").compute(table))
+    assert found["solver"].amplification == pytest.approx(1.01, abs=0.03)
+    assert found["verifier"].amplification == pytest.approx(0.99, abs=0.03)
+    own = RowTable.from_rows([r for r in rows if r["agent"] == "solver"])
+    alone = agent_statistics(own, algorithm("dr-mas").compute(own))["solver"]
+    assert alone.amplification == pytest.approx(1.0)
+
+
+def test_useful_idle_and_harmful_calls() -> None:
+    rows = [row("q", 0, 0, 0, "planner", broadcast=1.0)]
+    rows += [row("q", 0, i + 1, i, "search", broadcast=1.0, mc=mc) for i, mc in enumerate([0.5, 0.0, 0.0, -1.0])]
+    table = RowTable.from_rows(rows)
+    found = agent_statistics(table, algorithm("sharp").compute(table))
+    search = found["search"].metrics()
+    assert (search["credit/useful"], search["credit/idle"], search["credit/harmful"]) == (0.25, 0.5, 0.25)
+    assert search["reward/mc"] == pytest.approx(-0.125)
+    assert not any(name.startswith("credit/") for name in found["planner"].metrics())
+    assert found["planner"].components == {"broadcast": 1.0}
+
+
+def test_metrics_of_agents_that_share_a_policy_are_their_own() -> None:
+    rows = [
+        {**row("q", s, i, 0, a, team=float(s), role=float(i)), "policy": "shared", "length": 10 * (i + 1)}
+        for s in range(2)
+        for i, a in enumerate(["solver", "checker"])
+    ]
+    table = RowTable.from_rows(rows)
+    found = {
+        agent: each.metrics() for agent, each in agent_statistics(table, algorithm("at-grpo").compute(table)).items()
+    }
+    assert (found["solver"]["response_length"], found["checker"]["response_length"]) == (10.0, 20.0)
+    assert (found["solver"]["reward/role"], found["checker"]["reward/role"]) == (0.0, 1.0)
