@@ -13,7 +13,6 @@ from marl_verl.advantage.mix import RewardMix, check_finite
 from marl_verl.advantage.part import Find, changed, check_known, flat, name_of, replaced
 from marl_verl.advantage.result import Advantages
 from marl_verl.advantage.rows import FloatArray, RowTable
-from marl_verl.advantage.tree import check_tree
 from marl_verl.credit.none import NoCredit
 from marl_verl.credit.table import TableCredit
 from marl_verl.errors import MarlError
@@ -113,11 +112,12 @@ class Algorithm:
             raise MarlError("there are no rows besides padding: an advantage needs at least one")
         real = table.take(rows)
         check_finite(real)
-        check_tree(real)
         with np.errstate(over="ignore", invalid="ignore"):  # told below, with the row
             if isinstance(self.credit, TableCredit):
                 real = self.credit.apply(real)
             real = real.setting_aside(self.advantage.reads())
+            if (real.parent.codes >= 0).any():
+                _ = real.tree  # a parent that is no node is told, whether or not a part looks at it
             reward = self.rewards.compute(real)
             _finite(reward, real, "mixed reward")
             result = self.advantage.compute(real, reward)

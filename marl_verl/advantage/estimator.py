@@ -105,9 +105,10 @@ class Advantage(Estimator):
             stages.append(("overlong", ret))
         group = group_ids(table, self.group)
         sample = sample_ids(table, group, self.sample)
-        _, first = np.unique(sample, return_index=True)
-        value = ret if self.sample == "row" else group_mean(ret, sample)
+        value, first = ret, np.arange(len(table))
         if self.sample != "row":
+            _, first = np.unique(sample, return_index=True)
+            value = group_mean(ret, sample)
             stages.append((f"sample: {self.sample}", value[sample]))
         spread = None if self.scale_group is None else group_ids(table, self.scale_group)[first]
         compared = self._compare(value, group[first], spread)

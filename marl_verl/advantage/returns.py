@@ -10,7 +10,6 @@ import numpy as np
 from marl_verl.advantage.groups import combine
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
-from marl_verl.advantage.tree import Tree
 from marl_verl.errors import MarlError
 
 Outcome = Literal["every turn", "each agent's last turn", "last turn"]
@@ -110,7 +109,7 @@ class TreeMean(Returns):
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """MarlError as `Tree.of`."""
-        tree = Tree.of(table)
+        tree = table.tree
         # (parent, agent) -> how many nodes below the parent this agent acts in: what the sum is divided by
         places = combine([tree.parent[tree.row], table.agent.codes[tree.row], tree.node], len(tree.row))
         _, first = np.unique(places, return_index=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from marl_verl.advantage.tree import Tree
 from marl_verl.errors import MarlError, unknown
 
 FloatArray = NDArray[np.float64]
@@ -174,18 +176,37 @@ class RowTable:
         """The table where the sum of all components leaves these out."""
         return replace(self, own=self.own | frozenset(names))
 
+    @functools.cached_property
+    def tree(self) -> Tree:
+        """The tree that `node` and `parent` make. MarlError as `Tree.of`."""
+        return Tree.of(self)
+
     def order(self) -> IntArray:
         """The rows that are not padding, sorted by (uid, session, index): reductions in this order give the same bits
         however the batch was shuffled. MarlError if two rows have the same key."""
         rows = np.flatnonzero(~self.padding)
-        keys = (self.index[rows], self.session[rows], self.uid.codes[rows])
-        rows = rows[np.lexsort(keys)]
-        same = np.ones(max(len(rows) - 1, 0), dtype=np.bool_)
-        for column in (self.index, self.session, self.uid.codes):
-            same &= column[rows[1:]] == column[rows[:-1]]
+        keys = self._rank(rows)
+        if not (keys[1:] > keys[:-1]).all():  # a trainer's batch is in order already
+            by_key = np.argsort(keys, kind="stable")
+            rows, keys = rows[by_key], keys[by_key]
+        same = keys[1:] == keys[:-1]
         if same.any():
             raise MarlError(f"two rows have the key '{self.key(int(rows[int(np.argmax(same))]))}'")
         return rows
+
+    def _rank(self, rows: IntArray) -> IntArray:
+        """[n] one number per row, in the order of (uid, session, index); equal exactly for equal keys."""
+        rank = np.zeros(len(rows), dtype=np.int64)
+        for column in (self.uid.codes[rows], self.session[rows], self.index[rows]):
+            if not len(rows):
+                return rank
+            span = int(column.max()) + 1
+            if int(rank.max()) >= (1 << 62) // span:  # numbers this large must be counted afresh
+                rank = np.unique(rank, return_inverse=True)[1].reshape(-1)
+                column = np.unique(column, return_inverse=True)[1].reshape(-1)
+                span = int(column.max()) + 1
+            rank = rank * span + column
+        return rank
 
     def take(self, rows: IntArray) -> RowTable:
         """The table of these rows, in this order."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 from marl_verl.errors import MarlError
+
+if TYPE_CHECKING:
+    from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 
 JOIN = "+"
 """A row that takes part in several joint nodes (MAGRPO, crossed) names them all: "n0+n1"."""
@@ -40,25 +43,22 @@ class Tree:
             MarlError: a parent that is no node of the task, or nodes that are their own ancestors.
         """
         row, code, parent_code, named = _places(table)
-        stride = named + len(table)  # rows without a node are numbered behind the named ones
-        own = np.where(code >= 0, code, named + row)
-        nodes, node = np.unique(table.uid.codes[row] * stride + own, return_inverse=True)
-        node = node.reshape(-1)
-        parent = np.full(len(table), -1, dtype=np.int64)
+        tasks = len(table.uid.names)
+        # rows without a node are numbered behind the named nodes of all tasks
+        own = np.where(code >= 0, table.uid.codes[row] * named + code, tasks * named + row)
         inner = np.flatnonzero(parent_code >= 0)
-        wanted = table.uid.codes[inner] * stride + parent_code[inner]
-        found = np.searchsorted(nodes, wanted)
-        missing = nodes[np.minimum(found, len(nodes) - 1)] != wanted
-        if missing.any():
-            at = int(inner[int(np.argmax(missing))])
+        node, found, count = _numbered(own, table.uid.codes[inner] * named + parent_code[inner])
+        if (found < 0).any():
+            at = int(inner[int(np.argmax(found < 0))])
             raise MarlError(
                 f"row '{table.key(at)}' has parent '{table.parent.value(at)}', which is no node of task "
                 f"'{table.uid.value(at)}'"
             )
+        parent = np.full(len(table), -1, dtype=np.int64)
         parent[inner] = found
-        above = np.full(len(nodes), -1, dtype=np.int64)
+        above = np.full(count, -1, dtype=np.int64)
         above[node] = parent[row]
-        return cls(row, node, parent, len(nodes), _depth(above, node, row, table))
+        return cls(row, node, parent, count, _depth(above, node, row, table))
 
     def levels_upwards(self) -> Iterator[IntArray]:
         """The rows of each depth, the deepest first."""
@@ -78,12 +78,6 @@ class Tree:
         return np.asarray(total / np.bincount(self.node, minlength=self.count), dtype=np.float64)
 
 
-def check_tree(table: RowTable) -> None:
-    """MarlError as `Tree.of`, where rows have a parent at all."""
-    if (table.parent.codes >= 0).any():
-        Tree.of(table)
-
-
 def _places(table: RowTable) -> tuple[IntArray, IntArray, IntArray, int]:
     """(row, node code) pairs, the parents' codes [n], and how many codes there are; joined names are taken apart."""
     rows, codes, names = np.arange(len(table), dtype=np.int64), table.node.codes, table.node.names
@@ -101,6 +95,22 @@ def _places(table: RowTable) -> tuple[IntArray, IntArray, IntArray, int]:
     # a joined name is no node, so that it can be nobody's parent: a number that no node has
     parent = np.where(parent == -2, len(number), parent)
     return row, code, np.where(table.parent.codes >= 0, parent, -1), len(number) + 1
+
+
+def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int]:
+    """Dense numbers for `keys` in their order, the numbers of `wanted` (-1 where it is no key), and how many there are.
+
+    Linear in the rows where keys are not much more than there are rows.
+    """
+    span = int(max(keys.max(), wanted.max(initial=0))) + 1
+    if span > 4 * len(keys) + 1024:
+        values, number = np.unique(keys, return_inverse=True)
+        found = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+        return number.reshape(-1), np.where(values[found] == wanted, found, -1), len(values)
+    there = np.zeros(span, dtype=np.bool_)
+    there[keys] = True
+    number = np.where(there, np.cumsum(there) - 1, -1)
+    return number[keys], number[wanted], int(there.sum())
 
 
 def _depth(above: IntArray, node: IntArray, row: IntArray, table: RowTable) -> IntArray:

@@ -13,7 +13,6 @@ from marl_verl.advantage.groups import TASK, combine
 from marl_verl.advantage.overlong import Overlong
 from marl_verl.advantage.returns import Returns
 from marl_verl.advantage.rows import FloatArray, RowTable
-from marl_verl.advantage.tree import Tree
 from marl_verl.errors import MarlError
 
 
@@ -43,7 +42,7 @@ class Shaped(Returns):
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """MarlError as `Tree.of`."""
-        tree = Tree.of(table)
+        tree = table.tree
         siblings = combine([table.uid.codes, tree.parent], len(table))
         count = np.bincount(siblings)[siblings]
         low = np.full(int(siblings.max()) + 1, np.inf)

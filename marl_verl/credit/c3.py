@@ -10,7 +10,6 @@ import numpy as np
 from marl_verl.advantage.baselines import LeaveOneOut
 from marl_verl.advantage.groups import SIBLINGS, group_ids
 from marl_verl.advantage.rows import FloatArray, RowTable
-from marl_verl.advantage.tree import Tree
 from marl_verl.credit.table import TableCredit
 
 
@@ -34,7 +33,7 @@ class C3(TableCredit):
 
     def compute(self, table: RowTable) -> FloatArray:
         """MarlError for a row without the component, or as `Tree.of`."""
-        outcome, tree = table.component(self.of), Tree.of(table)
+        outcome, tree = table.component(self.of), table.tree
         total, leaves = np.zeros(tree.count), np.zeros(tree.count)
         inner = np.zeros(tree.count, dtype=np.bool_)
         inner[tree.parent[tree.parent >= 0]] = True

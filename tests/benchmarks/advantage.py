@@ -1,0 +1,140 @@
+"""`python -m tests.benchmarks.advantage`: advantages of large batches, side by side with verl's own GRPO estimator.
+
+Rows of 16 agents in groups of 8, reward components as each algorithm needs them, a tree of 8 nodes a task for MARS2.
+verl gets the same rows, its groups by the same columns, and their mixed rewards on the last token. The two take turns
+in one process, and the median of the rounds is reported; memory is the peak of what one `compute` allocates, and of the
+table itself. Takes about two minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from marl_verl.advantage import Algorithm, RowTable
+from marl_verl.advantage.rows import Labels
+from marl_verl.parts import algorithm_named
+
+AGENTS, GROUP = 16, 8
+NAMES = ("dr-mas", "at-grpo", "mars2", "sharp")
+TOKENS = 8  # of a response, in verl's tensors
+
+
+def batch(name: str, n: int, seed: int = 0) -> RowTable:
+    """About n rows: 8 sessions of 16 agents a task; for mars2 a tree of 8 nodes a task, each by one of 16 agents."""
+    rng = np.random.default_rng(seed)
+    per_task = GROUP if name == "mars2" else AGENTS * GROUP
+    tasks = n // per_task
+    n = tasks * per_task
+    row = np.arange(n)
+    task, place = row // per_task, row % per_task
+    none = Labels(np.full(n, -1), ())
+    node = parent = none
+    if name == "mars2":
+        nodes = tuple(f"n{i}" for i in range(GROUP))
+        above = np.floor(rng.random(n) * (place + 1)).astype(np.int64) - 1  # an earlier node, or -1 for the root
+        node, parent = Labels(place, nodes), Labels(above, nodes)
+        agent, session, index = rng.integers(0, AGENTS, n), np.zeros(n, dtype=np.int64), place
+    else:
+        agent, session, index = place % AGENTS, place // AGENTS, place % AGENTS
+    rewards = {"team": rng.integers(0, 2, n).astype(float), "role": rng.random(n)}
+    names = tuple(f"agent{i:02d}" for i in range(AGENTS))
+    if name == "sharp":
+        rewards = {"broadcast": rewards["team"], "mc": rng.normal(size=n), "tool": rewards["role"]}
+        names = (*names[:-1], "planner")
+    present = {component: np.ones(n, dtype=np.bool_) for component in rewards}
+    if name == "sharp":
+        present["mc"] = agent != AGENTS - 1
+    return RowTable(
+        uid=Labels(task, tuple(f"s1t{i:07d}" for i in range(tasks))),
+        session=session,
+        index=index.astype(np.int64),
+        turn=np.zeros(n, dtype=np.int64),
+        agent=Labels(agent.astype(np.int64), names),
+        policy=none,
+        node=node,
+        parent=parent,
+        rewards=rewards,
+        present=present,
+        length=rng.integers(1, 500, n),
+        padding=np.zeros(n, dtype=np.bool_),
+        invalid=np.zeros(n, dtype=np.bool_),
+        extra={},
+    )
+
+
+def verls(table: RowTable, algorithm: Algorithm) -> Callable[[], Any]:
+    """verl's estimator on the same rows and groups; what it is given is made beforehand and not timed."""
+    import torch
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    result = algorithm.compute(table)
+    scores = torch.zeros(len(table), TOKENS)
+    scores[:, -1] = torch.tensor(result.reward, dtype=torch.float32)
+    mask = torch.ones(len(table), TOKENS)
+    index = np.array([f"g{group}" for group in result.group], dtype=object)
+    return lambda: compute_grpo_outcome_advantage(token_level_rewards=scores, response_mask=mask, index=index)
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def compare(name: str, n: int, rounds: int) -> dict[str, float]:
+    """Median seconds of both, in turns, and their ratio."""
+    table, algorithm = batch(name, n), algorithm_named(name, {}, "options")
+    stock = verls(table, algorithm)
+    ours, theirs = [], []
+    for _ in range(rounds):
+        theirs.append(seconds(stock))
+        ours.append(seconds(lambda: algorithm.compute(table)))
+    mine, verl = statistics.median(ours), statistics.median(theirs)
+    return {"rows": len(table), "seconds": mine, "verl_seconds": verl, "times_faster": verl / mine}
+
+
+def grow(name: str, n: int, rounds: int) -> dict[str, float]:
+    """Median seconds and memory per row at one size."""
+    table, algorithm = batch(name, n), algorithm_named(name, {}, "options")
+    taken = [seconds(lambda: algorithm.compute(table)) for _ in range(rounds)]
+    tracemalloc.start()
+    batch(name, n)
+    algorithm.compute(table)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return {"seconds": statistics.median(taken), "bytes_per_row": peak / len(table)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000, help="of the comparison with verl")
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    results: dict[str, Any] = {"against_verl": {}, "growth": {}}
+    print(f"{options.rows} rows, {AGENTS} agents, groups of {GROUP}, {options.rounds} rounds in turns")
+    for name in NAMES:
+        found = compare(name, options.rows, options.rounds)
+        results["against_verl"][name] = found
+        print(
+            f"  {name:<8} {1000 * found['seconds']:7.1f} ms   verl's GRPO {1000 * found['verl_seconds']:7.0f} ms   "
+            f"{found['times_faster']:5.0f} times"
+        )
+    print("growth: milliseconds (bytes a row, table included)")
+    for name in NAMES:
+        sizes = {n: grow(name, n, options.rounds) for n in (10_000, 100_000, 1_000_000)}
+        results["growth"][name] = sizes
+        shown = [f"{n:,}: {1000 * s['seconds']:6.1f} ({s['bytes_per_row']:.0f})" for n, s in sizes.items()]
+        print(f"  {name:<8} " + "   ".join(shown))
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
