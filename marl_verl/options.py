@@ -61,14 +61,14 @@ def _in_words(hint: Any) -> str:
     """A type as somebody who writes YAML knows it."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_in_words(part) for part in get_args(hint))
+        return " or ".join(dict.fromkeys(_in_words(part) for part in get_args(hint)))
     if hint is type(None):
         return "null"
     if origin is Literal:
         return f"one of {', '.join(map(repr, get_args(hint)))}"
     words: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     expected = origin or hint
-    if isinstance(expected, type) and issubclass(expected, Mapping):
+    if isinstance(expected, type) and (issubclass(expected, Mapping) or dataclasses.is_dataclass(expected)):
         return "a mapping"
     if expected in (tuple, list, Sequence):
         return "a list"

@@ -113,8 +113,7 @@ class Algorithm:
         real = table.take(rows)
         check_finite(real)
         with np.errstate(over="ignore", invalid="ignore"):  # told below, with the row
-            if isinstance(self.credit, TableCredit):
-                real = self.credit.apply(real)
+            real = self.credited(real)
             real = real.setting_aside(self.advantage.reads())
             if (real.parent.codes >= 0).any():
                 _ = real.tree  # a parent that is no node is told, whether or not a part looks at it
@@ -124,6 +123,10 @@ class Algorithm:
         _finite(result.scale, real, "scale")  # an infinite one would make the advantage a silent 0
         _finite(result.advantage, real, "advantage")
         return result.scatter(rows, len(table))
+
+    def credited(self, table: RowTable) -> RowTable:
+        """The table with what the credit adds, where it is computed from rows."""
+        return self.credit.apply(table) if isinstance(self.credit, TableCredit) else table
 
     def _flat(self, part: str) -> dict[str, Any]:
         value = getattr(self, part)

@@ -10,7 +10,15 @@ import numpy as np
 
 from marl_verl.advantage.baselines import Baseline, Mean
 from marl_verl.advantage.groups import SAMPLES, check_columns, group_ids, sample_ids
-from marl_verl.advantage.normalise import SINGLETONS, Compared, Scale, Unbiased, group_mean, treat_singletons
+from marl_verl.advantage.normalise import (
+    SINGLETONS,
+    Compared,
+    Scale,
+    Unbiased,
+    check_eps,
+    group_mean,
+    treat_singletons,
+)
 from marl_verl.advantage.overlong import Overlong
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.result import Advantages
@@ -63,7 +71,7 @@ class Advantage(Estimator):
 
     name: ClassVar[str] = "advantage"
     returns: Returns = Immediate()
-    overlong: Overlong | Mapping[str, Any] | None = None
+    overlong: Mapping[str, Any] | Overlong | None = None
     sample: str = "row"
     group: tuple[str, ...] = ("uid",)
     baseline: Baseline = Mean()
@@ -80,8 +88,7 @@ class Advantage(Estimator):
         ):
             if value not in valid:
                 raise unknown(option, value, valid)
-        if self.eps < 0:
-            raise MarlError(f"'eps' must be >= 0, got {self.eps}")
+        check_eps(self.eps)
         object.__setattr__(self, "group", check_columns("group", self.group))  # config has lists
         object.__setattr__(self, "overlong", Overlong.of(self.overlong))
         if self.scale_group is not None:

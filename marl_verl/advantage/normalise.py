@@ -9,8 +9,15 @@ import numpy as np
 
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import FloatArray, IntArray
+from marl_verl.errors import MarlError
 
 SINGLETONS = ("zero", "raw", "batch")
+
+
+def check_eps(eps: float) -> None:
+    """MarlError unless eps is a number >= 0 (NaN is none)."""
+    if not 0 <= eps < np.inf:
+        raise MarlError(f"'eps' must be >= 0, got {eps}")
 
 
 class Scale(Part):

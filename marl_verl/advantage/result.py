@@ -22,6 +22,7 @@ class Advantages:
         group: ids of the groups, 0..G-1; -1 for padding.
         sample: ids of what counted once; rows of one sample share it; -1 for padding.
         group_by: the columns whose values make a group.
+        also: further groups inside these that a row was compared in (GiGPO's steps): (what they share, [n] ids).
         stages: what became of a row's reward on the way to its return, in order: (what was done, [n] values after it).
     """
 
@@ -34,6 +35,7 @@ class Advantages:
     sample: IntArray
     group_by: tuple[str, ...]
     stages: tuple[tuple[str, FloatArray], ...] = ()
+    also: tuple[tuple[str, IntArray], ...] = ()
 
     @classmethod
     def of(
@@ -46,10 +48,11 @@ class Advantages:
         sample: IntArray,
         group_by: tuple[str, ...],
         stages: Sequence[tuple[str, FloatArray]] = (),
+        also: Sequence[tuple[str, IntArray]] = (),
     ) -> Advantages:
         """The result whose advantage follows from the rest: A = (ret - baseline) / scale."""
         advantage = (ret - baseline) / scale
-        return cls(advantage, ret, reward, baseline, scale, group, sample, group_by, tuple(stages))
+        return cls(advantage, ret, reward, baseline, scale, group, sample, group_by, tuple(stages), tuple(also))
 
     def members(self, row: int) -> IntArray:
         """The rows that `row` was compared with, itself included, ascending; none for padding."""
@@ -82,6 +85,7 @@ class Advantages:
             sample=spread_ids(self.sample),
             group_by=self.group_by,
             stages=tuple((what, spread(values, 0.0)) for what, values in self.stages),
+            also=tuple((what, spread_ids(ids)) for what, ids in self.also),
         )
 
     @functools.cached_property

@@ -251,6 +251,8 @@ def _typed(row: Mapping[str, Any], i: int, key: str, kind: type) -> Any:
     if value is None and OPTIONAL.get(key, ...) is None:
         return None
     value = value.item() if isinstance(value, np.generic) else value
+    if kind is numbers.Integral and isinstance(value, int) and value >= 1 << 62:
+        raise MarlError(f"row {i}: '{key}' is too large")
     if not isinstance(value, kind) or (kind is numbers.Integral and isinstance(value, bool)):
         raise MarlError(f"row {i}: '{key}' must be {_SHOWN[kind]}, got {value!r}")
     return value
@@ -284,5 +286,8 @@ def _rewards(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, FloatArray], 
         for name, value in rewards.items():
             if not isinstance(value, numbers.Real) or isinstance(value, bool):
                 raise MarlError(f"row {i}: reward '{name}' must be a number, got {value!r}")
-            values[name][i], present[name][i] = float(value), True
+            try:
+                values[name][i], present[name][i] = float(value), True
+            except OverflowError as error:
+                raise MarlError(f"row {i}: reward '{name}' is too large") from error
     return values, present

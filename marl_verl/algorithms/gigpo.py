@@ -10,7 +10,7 @@ import numpy as np
 from marl_verl.advantage import Advantages, Algorithm, Mix
 from marl_verl.advantage.estimator import Estimator
 from marl_verl.advantage.groups import TASK, check_columns, group_ids, sample_ids
-from marl_verl.advantage.normalise import Scale, Unbiased, group_mean
+from marl_verl.advantage.normalise import Scale, Unbiased, check_eps, group_mean
 from marl_verl.advantage.returns import check_gamma
 from marl_verl.advantage.rows import FloatArray, RowTable
 from marl_verl.credit.step_groups import Mode, same_observation, step_returns, within
@@ -49,6 +49,7 @@ class GroupInGroup(Estimator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "group", check_columns("group", self.group))
         check_gamma(self.gamma)
+        check_eps(self.eps)
 
     def reads(self) -> tuple[str, ...]:
         return (self.step,)
@@ -62,7 +63,8 @@ class GroupInGroup(Estimator):
         episode = group_mean(reward, sample)
         upper = within(episode, group[first], self.mode, self.std, self.eps, self.episode_singleton)
         steps = step_returns(table, self.step, self.gamma)
-        lower = within(steps, same_observation(table, columns), self.mode, self.std, self.eps, self.step_singleton)
+        same = same_observation(table, columns)
+        lower = within(steps, same, self.mode, self.std, self.eps, self.step_singleton)
         above, below = (episode / upper.scale)[sample], self.step_w * steps / lower.scale
         return Advantages.of(
             ret=above + below,
@@ -72,6 +74,7 @@ class GroupInGroup(Estimator):
             group=group,
             sample=np.arange(len(table)),
             group_by=columns,
+            also=[("same observation", same)],
             stages=[
                 ("episode return", episode[sample]),
                 ("episode advantage", ((episode - upper.baseline) / upper.scale)[sample]),

@@ -47,7 +47,7 @@ class JointAdvantage(Estimator):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group", check_columns("group", self.group))
-        if self.min_std <= 0:
+        if not 0 < self.min_std < np.inf:
             raise MarlError(f"'min_std' must be above 0, got {self.min_std}")
 
     @property
@@ -91,5 +91,5 @@ MAGRPO = Algorithm(
 """A = R - mean_g R, R_t = sum of the joint rewards from turn t on, g = rows of the same task, turn and agent.
 
 Compared: what the same agent did at the same turn in the other sessions, by what the team earned from there on. No std,
-no clip: the loss is REINFORCE summed over tokens. Source: MAGRPO, arXiv 2508.04652.
+no clip: the loss is REINFORCE, summed over a row's tokens, the mean over rows. Source: MAGRPO, arXiv 2508.04652.
 """

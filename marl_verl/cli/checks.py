@@ -40,6 +40,7 @@ LEAST = {
     "marl.task.train_size": 1,
     "marl.task.test_size": 1,
     "marl.run.seed": 0,
+    "marl.run.keep_rows": 0,
     "marl.rollout.keep_episodes": 0,
     "marl.checkpoint.keep": 1,
     "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
@@ -92,8 +93,10 @@ def check_advantage(algorithm: Algorithm, team: Team) -> None:
             "turn": 0,
             "agent": agent.name,
             "policy": agent.policy,
-            "rewards": {"team": float(session), **({"role": 0.0} if agent.reward else {})},
+            # unlike each other: an algorithm for joint rewards meets role rewards here and not in the first step
+            "rewards": {"team": float(session), **({"role": float(index)} if agent.reward else {})},
             "length": 1,
+            "obs": agent.name,
         }
         for session in range(2)
         for index, agent in enumerate(team.agents.values())

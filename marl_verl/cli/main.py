@@ -15,6 +15,7 @@ from marl_verl.errors import MarlError, nearest, unknown
 
 COMMANDS = {
     "train": "train a team as a recipe says",
+    "explain": "show how each row came by its advantage",
     "plugins": "list plugins and every name they register",
 }
 

@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
 from marl_verl.config.compose import VERL_OPEN, check_keys
+from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.errors import MarlError, nearest
 from marl_verl.losses import Loss
 from marl_verl.parts import algorithm_of
@@ -17,8 +18,8 @@ from marl_verl.rollout.servers import rollout_name
 from marl_verl.team import Policy, Team
 
 
-def policy_config(config: DictConfig, policy: Policy, loss: Loss) -> DictConfig:
-    """The config as one policy sees it: over `actor_rollout_ref` the algorithm's loss, over that the policy's part.
+def policy_config(config: DictConfig, policy: Policy) -> DictConfig:
+    """The config as one policy sees it: over `actor_rollout_ref`, which has the algorithm's loss, the policy's part.
 
     Raises:
         MarlError: a key that `actor_rollout_ref` does not have.
@@ -31,7 +32,7 @@ def policy_config(config: DictConfig, policy: Policy, loss: Loss) -> DictConfig:
     check_keys(override, base, where, free=VERL_OPEN)
     whole = copy.deepcopy(config)
     OmegaConf.set_struct(whole, False)
-    whole.actor_rollout_ref = OmegaConf.merge(whole.actor_rollout_ref, {"actor": dict(loss.actor)}, override)
+    whole.actor_rollout_ref = OmegaConf.merge(whole.actor_rollout_ref, override)
     whole.actor_rollout_ref.rollout.name = rollout_name(policy.name)
     # verl divides by `rollout.n` where it counts episodes a task; a team's sampler decides that, we count rows
     whole.actor_rollout_ref.rollout.n = 1
@@ -43,15 +44,21 @@ def resolve(config: DictConfig, team: Team) -> DictConfig:
     """The config that is written to the run directory and that the trainer reads.
 
     Raises:
-        MarlError: an interpolation that leads nowhere, a mandatory value that is missing.
+        MarlError: an interpolation that leads nowhere, a mandatory value that is missing, something that does not go
+            with the algorithm's loss.
     """
-    loss: Loss = plugins.load().get("losses", algorithm_of(team).loss)
+    name = algorithm_of(team).loss
+    loss = plugins.load().get("losses", name)
+    if not isinstance(loss, Loss):
+        raise MarlError(f"loss '{name}' must be a Loss, it is {loss!r:.80}")
     try:
+        whole = with_loss(config, name, loss)
         policies: dict[str, Any] = {}
-        for name, policy in team.policies.items():
-            whole = policy_config(config, policy, loss)
-            policies[name] = OmegaConf.to_container(whole.actor_rollout_ref, resolve=True)
-        whole = copy.deepcopy(config)
+        for policy in team.policies.values():
+            own = policy_config(whole, policy)
+            if not policy.frozen:
+                check_policy(own, policy.name, name, loss)
+            policies[policy.name] = OmegaConf.to_container(own.actor_rollout_ref, resolve=True)
         first = next(iter(policies.values()))
         with open_dict(whole):
             # verl reads a tokenizer and a model config from here; every policy has its own under `policies`

@@ -9,7 +9,7 @@ import numpy as np
 
 from marl_verl.advantage.baselines import Mean
 from marl_verl.advantage.groups import combine, group_ids
-from marl_verl.advantage.normalise import Compared, Scale, Unbiased, treat_singletons
+from marl_verl.advantage.normalise import Compared, Scale, Unbiased, check_eps, treat_singletons
 from marl_verl.advantage.returns import check_gamma, sum_to_go
 from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 from marl_verl.credit.table import TableCredit
@@ -43,6 +43,7 @@ class StepGroups(TableCredit):
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)
+        check_eps(self.eps)
         object.__setattr__(self, "group", tuple(self.group))
 
     def reads(self) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_s
 from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.rollout.servers import first_replica_rank
 from marl_verl.team import Policy
+from marl_verl.trainer import correction
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class PolicyRuntime:
         self.name = policy.name
         self.config = config
         self._arr = config.actor_rollout_ref
-        self._bypass = bool(config.algorithm.rollout_correction.get("bypass_mode", False))
+        self._correction = config.algorithm.rollout_correction
         self._reference = bool(self._arr.actor.use_kl_loss)
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
         self.seconds: dict[str, float] = {}
@@ -142,15 +143,20 @@ class PolicyRuntime:
             updates: optimiser steps an epoch takes over the batch (mini-batches).
 
         Returns:
-            The batch with the padding rows it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...).
+            The batch with the padding rows it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a
+            rollout correction verl's `rollout_corr/...`).
         """
         rows = len(batch)
         updates = min(updates, max(1, rows // self.data_parallel_size))  # none of them made of padding only
         batch = self._padded(batch, updates)
         self._balance(batch, updates)
         fields = list(UPDATE_FIELDS)
-        if not self._bypass:
+        if not self._correction.bypass_mode:
             self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob)
+        corrected: dict[str, float] = {}
+        if correction.is_on(self._correction):
+            more, corrected = correction.correct(batch, self._correction)
+            fields += more
         if self._reference:
             fields.append("ref_log_prob")
             call = self.workers.compute_log_prob if self._lora else self.workers.compute_ref_log_prob
@@ -173,9 +179,20 @@ class PolicyRuntime:
         batch.fields = None
         reduced = reduce_metrics(dict(output["metrics"]))
         metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
-        # what verl calls a loss is the mean entropy of the sampled tokens' distributions, in nats
-        metrics["entropy"] = metrics.pop("entropy_loss")
+        metrics["entropy"] = metrics.pop("entropy_loss") * self._per_token(batch, rows, updates)
+        metrics.update(corrected)
         return batch, {name: float(value) for name, value in metrics.items()}
+
+    def _per_token(self, batch: KVBatchMeta, rows: int, updates: int) -> float:
+        """What makes the entropy of the sampled tokens' distributions, in nats, a mean over tokens.
+
+        verl reports it added up over tokens as the loss is, and then the mean over updates.
+        """
+        mode = self._arr.actor.loss_agg_mode
+        sums = {"token-sum": updates, "seq-mean-token-sum": rows}
+        if mode not in sums:  # means already
+            return 1.0
+        return sums[mode] / sum(tag["response_len"] for tag in batch.tags if not tag.get("is_padding"))
 
     def _padded(self, batch: KVBatchMeta, updates: int) -> KVBatchMeta:
         """Add rows without a response token until every rank has the same number of rows in every update.

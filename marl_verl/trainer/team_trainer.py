@@ -22,6 +22,7 @@ from verl.utils import tensordict_utils as tu
 from marl_verl import plugins
 from marl_verl.advantage import Advantages, RowTable
 from marl_verl.errors import MarlError
+from marl_verl.explain import step_document
 from marl_verl.parts import algorithm_of
 from marl_verl.rollout.client import single_server
 from marl_verl.rollout.rows import identity
@@ -158,10 +159,14 @@ class TeamTrainer(PPOTrainer):
         return batch
 
     def put_advantages(self, batch: KVBatchMeta) -> tuple[RowTable, Advantages]:
-        """Compute the advantage of every row over the whole team and write it to TransferQueue."""
+        """Compute the advantage of every row over the whole team, write it to TransferQueue, and store how it came."""
         table = RowTable.from_rows([identity(tag) for tag in batch.tags])
         result = self.algorithm.compute(table)
         _put_advantages(batch, result.advantage)
+        every = int(self.config.marl.run.keep_rows)
+        if every and self.global_steps % every == 0:
+            document = step_document(self.team.algorithm.name, self.algorithm, table, result, self.global_steps)
+            self.run_dir.rows(self.global_steps, document)
         return table, result
 
     def update(self, batch: KVBatchMeta) -> dict[str, tuple[KVBatchMeta, dict[str, float]]]:

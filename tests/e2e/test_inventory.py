@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -38,6 +41,21 @@ def test_the_run_directory_is_complete(inventory: Finished) -> None:
         assert summary[key] > 0, key
     assert summary["steps"] == 40
     assert {"reward", "zero_variance", "response_length"} <= set(summary["agents"]["holder"])
+
+
+def test_every_step_is_stored_and_explained(inventory: Finished) -> None:
+    files = sorted((inventory.folder / "rows").iterdir())
+    assert [path.name for path in files] == [f"step_{step:05d}.json.gz" for step in range(1, 41)]
+    command = [sys.executable, "-m", "marl_verl.cli.main", "explain", "--run", str(inventory.folder), "--step", "1"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")  # no word of a difference from training
+    records, stored = json.loads(done.stdout), json.loads(gzip.decompress(files[0].read_bytes()))
+    assert [record["advantage"] for record in records] == stored["advantage"]
+    assert any(stored["advantage"])
+    for record in records:
+        assert list(record["group"]) == ["uid", "turn", "agent"]
+        assert record["group"]["agent"] == record["agent"]
+        assert {key.split("_")[0] for key in record["members"]} == {record["group"]["uid"]}
 
 
 def test_the_output_is_short_and_has_the_table(inventory: Finished) -> None:

@@ -1,0 +1,158 @@
+"""What `marl-verl explain` prints for people: a table of rows, one row's derivation, or the shares in a game."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from marl_verl.advantage.part import Part, flat
+from marl_verl.explain import Explanation, Games
+
+COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
+TEXT_COLUMNS = ("row", "key", "agent", "group", "player", "", "what")  # to the left; numbers to the right
+
+
+def table_text(explanation: Explanation, width: int | None) -> str:
+    """All rows, one a line, under what the algorithm does.
+
+    Args:
+        width: of the terminal, at which lines are cut (the group comes last); None cuts nothing.
+    """
+    sizes = np.bincount(explanation.result.group[explanation.result.group >= 0])
+    lines = []
+    for row, record in enumerate(explanation.records()):
+        group = "padding"
+        if record["group"] is not None:
+            group = f"{_group(record['group'])} ({_count(int(sizes[explanation.result.group[row]]), 'row')})"
+        lines.append([*(_cell(record[name]) for name in COLUMNS), group])
+    return "\n".join([*_header(explanation), "", *_aligned([*COLUMNS, "group"], lines, width)])
+
+
+def row_text(explanation: Explanation, key: str, width: int | None) -> str:
+    """How one row came by its advantage, with the numbers filled in. MarlError for an unknown key (nearest offered)."""
+    at = explanation.row(key)
+    record = explanation.records()[at]
+    lines = [*_header(explanation), "", f"row {_cell(key)} of agent {_cell(record['agent'])}"]
+    if record["padding"]:
+        return "\n".join([*lines, "  padding: it only fills a batch, enters no statistic, and has advantage 0"])
+    result, table = explanation.result, explanation.table
+    lines += _way(explanation, record["transforms"], width)
+    members = result.members(at).tolist()
+    samples = len(set(result.sample[members].tolist()))
+    counted = "" if samples == len(members) else f", which count as {_count(samples, 'sample')}"
+    lines += ["", f"group {_group(record['group'])}: {_count(len(members), 'row')}{counted}"]
+    beside = [
+        ["->" if row == at else "", table.key(row), *(_cell(float(v[row])) for v in (result.ret, result.advantage))]
+        for row in members
+    ]
+    lines += ["  " + line for line in _aligned(["", "row", "return", "advantage"], beside, width and width - 2)]
+    for what, keys in record.get("also", {}).items():
+        lines += ["", f"{what}: {_count(len(keys), 'row')}", *(f"  {key}" for key in keys)]
+    ret, baseline, scale, advantage = (_cell(record[name]) for name in COLUMNS[3:])
+    filled = f"({ret} - {baseline}) / {scale}".replace("- -", "+ ")
+    lines += ["", f"baseline  {baseline}", f"scale     {scale}"]
+    return "\n".join([*lines, f"advantage = (return - baseline) / scale = {filled} = {advantage}"])
+
+
+def _way(explanation: Explanation, transforms: Sequence[dict[str, Any]], width: int | None) -> list[str]:
+    """From the components to the return; the mix with its options."""
+    options = ", ".join(f"{name} {value}" for name, value in flat(explanation.algorithm.rewards).items())
+    cells = []
+    for transform in transforms:
+        mixed = options and transform["name"].startswith("mix: ")
+        cells.append([f"  {transform['name']}" + (f" ({options})" if mixed else ""), _cell(transform["value"])])
+    return _aligned(["", "value"], cells, width)[1:]
+
+
+def games_text(games: Games, width: int | None) -> str:
+    """Each player's share in each game, and what the shares add up to."""
+    lines = []
+    for i, record in enumerate(games.records()):
+        players, values = games.players[i], games.values[i]
+        everyone, nobody = _cell(values[frozenset(players)]), _cell(values[frozenset()])
+        shares = [[p, _cell(record["shapley"][p]), _cell(record["leave_one_out"][p])] for p in players]
+        lines += [f"game {i}: {_count(len(players), 'player')}, v(all) = {everyone}, v(nobody) = {nobody}"]
+        lines += ["  " + line for line in _aligned(["player", "shapley", "leave-one-out"], shares, width and width - 2)]
+        total = _cell(sum(record["shapley"].values()))
+        lines += [f"  the Shapley values add up to v(all) - v(nobody) = {total}", ""]
+    return "\n".join(lines[:-1])
+
+
+def _header(explanation: Explanation) -> list[str]:
+    """What is compared with what, by which formulas, in how many groups."""
+    algorithm, result = explanation.algorithm, explanation.result
+    parts = [("rewards", algorithm.rewards), *_parts_of("rewards", algorithm.rewards)]
+    if isinstance(algorithm.credit, Part) and algorithm.credit.name != "none":
+        parts.insert(0, ("credit", algorithm.credit))
+    parts += [("advantage", algorithm.advantage), *_parts_of("advantage", algorithm.advantage)]
+    scaled = bool((result.scale != 1).any())
+    formulas = [[f"  {role}", part.name, _formula(part)] for role, part in parts if part.kind != "scales" or scaled]
+    padding = int(explanation.table.padding.sum())
+    groups = _returns_by_group(explanation)
+    alone = sum(samples == 1 for samples, _ in groups)
+    flat = sum(samples > 1 and returns == 1 for samples, returns in groups)
+    shared = f"rows of the same {', '.join(result.group_by)}" if result.group_by else "all rows of the batch"
+    return [
+        f"{explanation.name}: {algorithm.describe()}",
+        *_aligned(["", "", "what"], formulas, None)[1:],
+        f"compared: {shared}; {_count(len(explanation.table) - padding, 'row')} in {_count(len(groups), 'group')}, of "
+        f"which {alone} of one sample and {flat} without variance{f'; {padding} of padding' if padding else ''}",
+    ]
+
+
+def _returns_by_group(explanation: Explanation) -> list[tuple[int, int]]:
+    """(samples, different returns) of each group."""
+    result = explanation.result
+    found: dict[int, tuple[set[int], set[float]]] = {}
+    for row in np.flatnonzero(result.group >= 0).tolist():
+        samples, returns = found.setdefault(int(result.group[row]), (set(), set()))
+        samples.add(int(result.sample[row]))
+        returns.add(float(result.ret[row]))
+    return [(len(samples), len(returns)) for samples, returns in found.values()]
+
+
+def _parts_of(role: str, part: Any) -> list[tuple[str, Part]]:
+    """The parts that a part is made of, by the options that name them."""
+    found = [(field.name, getattr(part, field.name)) for field in dataclasses.fields(part)]
+    return [(name, value) for name, value in found if isinstance(value, Part)]
+
+
+def _formula(part: Part) -> str:
+    """The first sentence of a part's documentation, which is its equation."""
+    said = inspect.getdoc(type(part)) or ""
+    if said.startswith(f"{type(part).__name__}("):  # written by dataclass, for want of one
+        return ""
+    return " ".join(said.split("\n\n")[0].split())
+
+
+def _aligned(names: Sequence[str], lines: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """A table as lines: text to the left, numbers to the right, nothing behind the last word."""
+    widths = [max(len(line[i]) for line in [names, *lines]) for i in range(len(names))]
+    text = [
+        "  ".join(
+            cell.ljust(size) if name in TEXT_COLUMNS else cell.rjust(size)
+            for cell, size, name in zip(line, widths, names, strict=True)
+        ).rstrip()
+        for line in [names, *lines]
+    ]
+    return [line if width is None or len(line) <= width else line[: max(width - 1, 0)] + "…" for line in text]
+
+
+def _group(values: dict[str, Any]) -> str:
+    shown = (f"{column}={'none' if value is None else _cell(value)}" for column, value in values.items())
+    return " ".join(shown) or "the whole batch"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _cell(value: Any) -> str:
+    """A number with six digits; a name with what a terminal would take for a command written out."""
+    if isinstance(value, float):
+        return f"{value:.6g}".replace("-0", "0") if value == 0 else f"{value:.6g}"
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))

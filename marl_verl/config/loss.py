@@ -1,0 +1,140 @@
+"""A loss put into a config: the settings of verl's that it makes, and what in the config cannot go with it."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.errors import MarlError, nearest
+from marl_verl.losses import Loss
+
+ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
+ANOTHER_LOSS = "choose another loss (marl.algorithm.options.loss)"
+
+# verl's names; its own list is in a module that takes seconds to import
+LEVELS = ("token", "sequence")
+REJECTIONS = tuple(f"{part}_k{k}" for part in ("token", "seq_sum", "seq_mean") for k in (1, 2, 3))
+REJECTIONS = (*REJECTIONS, "seq_max_k2", "seq_max_k3")
+
+
+def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
+    """A copy of a composed config with the loss merged over verl's actor and rollout correction.
+
+    Raises:
+        MarlError: the config sets one of the loss's keys to something else, or a rollout correction that nothing
+            would apply.
+    """
+    _check_not_set(config, name, ACTOR, loss.actor)
+    _check_not_set(config, name, CORRECTION, loss.correction)
+    whole = copy.deepcopy(config)
+    OmegaConf.set_struct(whole, False)
+    whole.actor_rollout_ref.actor = OmegaConf.merge(whole.actor_rollout_ref.actor, dict(loss.actor))
+    whole.algorithm.rollout_correction = OmegaConf.merge(
+        _verl_default(CORRECTION), whole.algorithm.rollout_correction or {}, dict(loss.correction)
+    )
+    _check_correction(whole.algorithm.rollout_correction, name)
+    return whole
+
+
+def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None:
+    """Whether a policy that learns can learn with the loss.
+
+    Args:
+        config: the whole config, with this policy's `actor_rollout_ref`.
+
+    Raises:
+        MarlError: more than one optimiser update a batch where the loss takes one; a rollout correction without the
+            sampled tokens' log-probs; verl's `bypass_mode` loss.
+    """
+    actor, correction = config.actor_rollout_ref.actor, config.algorithm.rollout_correction
+    batch = config.data.train_batch_size
+    # as TeamTrainer counts them
+    updates = actor.ppo_epochs * max(1, batch // actor.ppo_mini_batch_size)
+    if loss.one_update and updates != 1:
+        raise MarlError(
+            f"loss '{name}' takes one optimiser update a batch, policy '{policy}' would take {updates} "
+            f"(ppo_epochs={actor.ppo_epochs}, ppo_mini_batch_size={actor.ppo_mini_batch_size}, "
+            f"data.train_batch_size={batch}): set ppo_epochs=1 and ppo_mini_batch_size={batch}, "
+            f"below {ACTOR} or marl.policies.{policy}.actor"
+        )
+    needed = correction.rollout_is or correction.rollout_rs or correction.bypass_mode
+    if needed and not config.actor_rollout_ref.rollout.calculate_log_probs:
+        raise MarlError(
+            f"{CORRECTION} needs the log-probs of the sampled tokens, and policy '{policy}' does not ask for them: "
+            "set rollout.calculate_log_probs=true"
+        )
+    if actor.policy_loss.loss_mode == "bypass_mode":
+        raise MarlError(
+            f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}: set its options "
+            "there, and another loss_mode"
+        )
+
+
+def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[str, Any]) -> None:
+    """The config must not say something else than the loss: verl's default is not saying anything."""
+    default = _verl_default(where)
+    for key, value in _leaves(settings):
+        given = OmegaConf.select(config, f"{where}.{key}")
+        if given is not None and given not in (value, OmegaConf.select(default, key)):
+            instead = f"set marl.policies.<name>.actor.{key}" if where == ACTOR else ANOTHER_LOSS
+            raise MarlError(
+                f"'{where}.{key}' is {given!r}, and loss '{name}' makes it {value!r}: leave it out, or {instead}"
+            )
+
+
+def _check_correction(settings: DictConfig, name: str) -> None:
+    """A correction that verl would refuse after minutes, or that nothing would apply."""
+    level, rejection, threshold = settings.rollout_is, settings.rollout_rs, settings.rollout_is_threshold
+    if level is not None and level not in LEVELS:
+        raise MarlError(f"unknown value '{level}' of '{CORRECTION}.rollout_is': {nearest(str(level), LEVELS)}")
+    if level is not None and not _is_threshold(threshold):
+        raise MarlError(
+            f"'{CORRECTION}.rollout_is_threshold' must be a number above 0, or two such as 0.5_2, got {threshold!r}"
+        )
+    for option in re.split(r"\s*,\s*", str(rejection)) if rejection is not None else ():
+        if option not in REJECTIONS:
+            raise MarlError(f"unknown value '{option}' of '{CORRECTION}.rollout_rs': {nearest(option, REJECTIONS)}")
+    if rejection is not None and settings.rollout_rs_threshold is None:
+        raise MarlError(f"'{CORRECTION}.rollout_rs' is {rejection!r} without a threshold: set its rollout_rs_threshold")
+    if settings.bypass_mode and (level or rejection):
+        key = "rollout_is" if level else "rollout_rs"
+        raise MarlError(
+            f"'{CORRECTION}.bypass_mode' takes the sampled log-probs for the old ones, so that {key}="
+            f"{level or rejection} (loss '{name}') has nothing to correct: set bypass_mode=false, or {ANOTHER_LOSS}"
+        )
+    if settings.loss_type != "ppo_clip":
+        raise MarlError(f"'{CORRECTION}.loss_type' is {settings.loss_type!r} and is not used: {ANOTHER_LOSS}")
+
+
+def _is_threshold(value: Any) -> bool:
+    """Whether verl takes it: an upper bound, or "lower_upper"."""
+    try:
+        bounds = [float(bound) for bound in str(value).split("_")]
+    except ValueError:
+        return False
+    return len(bounds) <= 2 and 0 < bounds[0] <= bounds[-1]
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _verl_default(where: str) -> DictConfig:
+    """What verl's config says about a section when nobody has touched it."""
+    verl = importlib.util.find_spec("verl")
+    assert verl is not None
+    assert verl.origin is not None  # the config that is looked at was composed from there
+    file = {ACTOR: "actor/actor.yaml", CORRECTION: "algorithm/rollout_correction.yaml"}[where]
+    found = OmegaConf.load(Path(verl.origin).parent / "trainer" / "config" / file)
+    assert isinstance(found, DictConfig)
+    return found

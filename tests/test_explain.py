@@ -1,0 +1,604 @@
+"""`marl-verl explain`: every golden file, what it shows, what a run stores, and what a user does wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marl_verl import plugins
+from marl_verl.advantage import Advantage, Advantages, Algorithm, Estimator, Mix, RowTable
+from marl_verl.advantage.rows import FloatArray
+from marl_verl.cli import checks
+from marl_verl.cli.main import main
+from marl_verl.config.compose import compose
+from marl_verl.credit import DifferenceRewards
+from marl_verl.errors import MarlError
+from marl_verl.explain import derive, explain, step_document
+from marl_verl.hookspecs import hookimpl
+from marl_verl.parts import algorithm_named
+from marl_verl.trainer.run_dir import RunDir
+
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared" / "golden"
+GOLDEN = sorted(SHARED.glob("*.json"))
+RECORD = ["key", "agent", "padding", "group", "members", "reward", "return", "baseline", "scale", "advantage"]
+RECORD += ["transforms"]
+Document = dict[str, Any]
+Command = Callable[..., str]
+
+
+def row(uid: str, session: int, index: int, agent: str = "a", turn: int = 0, **rewards: float) -> dict[str, Any]:
+    return {
+        "uid": uid,
+        "session": session,
+        "index": index,
+        "turn": turn,
+        "agent": agent,
+        "node": None,
+        "parent": None,
+        "rewards": rewards,
+        "length": 4,
+    }
+
+
+def document(*rows: dict[str, Any], algorithm: str = "grpo", **options: Any) -> Document:
+    return {"algorithm": algorithm, "options": options, "rows": list(rows)}
+
+
+def pair(**options: Any) -> Document:
+    return document(row("q", 0, 0, team=1.0), row("q", 1, 0, team=0.0), **options)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command; returns its output. A document becomes a file."""
+
+    def run(given: Document | str, *arguments: str) -> str:
+        if not isinstance(given, str):
+            Path("rows.json").write_text(json.dumps(given))
+            given = "rows.json"
+        code = main(["explain", given, *arguments])
+        output = capsys.readouterr()
+        assert (code, output.err) == (0, "")
+        return output.out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command, which must refuse; returns the one line that it says."""
+
+    def run(*arguments: str) -> str:
+        assert main(["explain", *arguments]) == 2
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.startswith("marl-verl: ")
+        assert output.err.count("\n") == 1
+        assert "Traceback" not in output.err
+        return output.err
+
+    return run
+
+
+# The golden files
+
+
+def test_there_are_golden_files() -> None:
+    assert len(GOLDEN) >= 12
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_golden(path: Path, told: Command) -> None:
+    golden = json.loads(path.read_text())
+    records = json.loads(told(str(path), "--json"))
+    near = {"rtol": golden["rtol"], "atol": golden["atol"]}
+    assert len(records) == len(golden["rows"])
+    if golden["algorithm"] == "shapley":
+        for what, expected in (("shapley", "expected"), ("leave_one_out", "expected_leave_one_out")):
+            for record, shares in zip(records, golden[expected], strict=True):
+                assert list(record) == ["shapley", "leave_one_out"]
+                assert list(record[what]) == list(shares)
+                np.testing.assert_allclose(list(record[what].values()), list(shares.values()), **near)
+        return
+    np.testing.assert_allclose([record["advantage"] for record in records], golden["expected"], **near)
+    for record, given in zip(records, golden["rows"], strict=True):  # GiGPO compares once more, inside the group
+        assert ("also" in record) == (golden["algorithm"] == "gigpo")
+        for keys in record.get("also", {}).values():
+            same = [r for r in golden["rows"] if (r["uid"], r["obs"]) == (given["uid"], given["obs"])]
+            assert keys == [f"{r['uid']}_{r['session']}_{r['index']}" for r in same]
+    _check_records(records, golden["rows"])
+
+
+def _check_records(records: list[Document], rows: list[Document]) -> None:
+    """What holds for every algorithm."""
+    by_key = {record["key"]: record for record in records}
+    for record, given in zip(records, rows, strict=True):
+        assert [name for name in record if name != "also"] == RECORD
+        assert record["key"] == f"{given['uid']}_{given['session']}_{given['index']}"
+        assert record["agent"] == given["agent"]
+        assert record["advantage"] == (record["return"] - record["baseline"]) / record["scale"]
+        assert record["key"] in record["members"]
+        assert record["group"] == {column: given[column] for column in record["group"]}
+        for member in record["members"]:
+            assert by_key[member]["members"] == record["members"]
+            assert by_key[member]["group"] == record["group"]
+        assert all(list(transform) == ["name", "value"] for transform in record["transforms"])
+        values = {transform["name"]: transform["value"] for transform in record["transforms"]}
+        for name, value in given["rewards"].items():
+            assert values[f"component: {name}"] == value
+        mixed = [value for name, value in values.items() if name.startswith("mix: ")]
+        assert mixed == [record["reward"]]
+        assert record["transforms"][-1]["value"] == record["return"]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_the_text_has_every_row_and_says_what_is_compared(path: Path, told: Command) -> None:
+    golden = json.loads(path.read_text())
+    text = told(str(path))
+    assert all(line == line.rstrip() for line in text.splitlines())
+    if golden["algorithm"] == "shapley":
+        assert "game 1: 3 players, v(all) = 1, v(nobody) = 0" in text
+        assert "solver       0.55            0.9" in text
+        return
+    lines = text.splitlines()
+    assert lines[0].startswith(f"{golden['algorithm']}: group ({', '.join(golden['options']['group'])}), ")
+    assert "A = " in text
+    shown = {line.split()[0]: line for line in lines[-len(golden["rows"]) :]}
+    for record in explain(golden):
+        columns = ("reward", "return", "baseline", "scale", "advantage")
+        assert shown[record["key"]].split()[2:7] == [f"{record[name]:.6g}" for name in columns]
+        group = " ".join(f"{name}={'none' if value is None else value}" for name, value in record["group"].items())
+        assert f"{group} ({len(record['members'])} row" in shown[record["key"]]
+
+
+def test_the_header_counts_groups(told: Command) -> None:
+    rows = [row("q", 0, 0, team=1.0), row("q", 1, 0, team=1.0), row("r", 0, 0, team=1.0), row("s", 0, 0, team=1.0)]
+    rows += [row("s", 1, 0, team=0.0), {**row("s", 0, 0, team=9.0), "padding": True}]
+    text = told(document(*rows))
+    assert "compared: rows of the same uid; 5 rows in 3 groups, of which 1 of one sample and 1 without variance" in text
+    assert "; 1 of padding" in text
+    assert "all rows of the batch" in told(pair(algorithm="reinforce++"))
+
+
+# Records
+
+
+def test_a_record_in_full(told: Command) -> None:
+    given = document(row("q", 0, 0, team=1.0, role=0.5), row("q", 1, 0, team=0.0, role=0.5), weights={"team": 2.0})
+    records = json.loads(told({**given, "name": "other keys are ignored"}, "--json"))
+    scale = 2 * np.sqrt(0.5) + 1e-6
+    assert records[0] == {
+        "key": "q_0_0",
+        "agent": "a",
+        "padding": False,
+        "group": {"uid": "q"},
+        "members": ["q_0_0", "q_1_0"],
+        "reward": 2.0,
+        "return": 2.0,
+        "baseline": 1.0,
+        "scale": pytest.approx(scale),
+        "advantage": pytest.approx(1 / scale),
+        "transforms": [
+            {"name": "component: role", "value": 0.5},
+            {"name": "component: team", "value": 1.0},
+            {"name": "mix: weights", "value": 2.0},
+            {"name": "returns: immediate", "value": 2.0},
+        ],
+    }
+
+
+def test_every_transform_on_the_way_to_the_return() -> None:
+    rows = [row("q", 0, 0, team=1.0), row("q", 0, 1, turn=1, team=3.0), row("q", 1, 0, team=0.0)]
+    options = {"returns": "discounted", "gamma": 0.5, "overlong": {"L": 4, "C": 2}, "sample": "session_mean"}
+    first = explain(document(*rows, **options))[0]
+    assert first["transforms"] == [
+        {"name": "component: team", "value": 1.0},
+        {"name": "mix: weights", "value": 1.0},
+        {"name": "returns: discounted", "value": 2.5},
+        {"name": "overlong", "value": 1.5},
+        {"name": "sample: session_mean", "value": 1.75},
+    ]
+    assert first["return"] == 1.75
+
+
+def test_a_credit_computed_from_the_rows_is_shown() -> None:
+    rows = [row("q", s, 0, team=float(s), default=0.25) for s in range(2)]
+    first = explain(document(*rows, credit="difference", norm_by_std=False))[0]
+    assert {"name": "component: credit", "value": -0.25} in first["transforms"]
+    assert first["reward"] == -0.25
+
+
+def test_padding_is_left_out_of_everything(told: Command) -> None:
+    padding = {**row("q", 0, 0, team=float("nan")), "padding": True}
+    given = pair()
+    given["rows"].insert(0, padding)
+    records = json.loads(told(given, "--json"), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert records[1:] == explain(pair())
+    zeros = dict.fromkeys(("reward", "return", "baseline", "advantage"), 0.0)
+    shown = {"key": "q_0_0", "agent": "a", "padding": True, "group": None, "members": [], "scale": 1.0, **zeros}
+    assert records[0] == {**shown, "transforms": []}
+    assert told(given).splitlines()[-3].endswith("padding")
+    assert json.loads(told(given, "--json", "--row", "q_0_0")) == records[1:2]  # the real row of that key
+    given["rows"][0]["uid"] = "filler"
+    assert "only fills a batch" in told(given, "--row", "filler_0_0")
+
+
+def test_one_row_with_its_numbers_filled_in(told: Command) -> None:
+    golden = json.loads((SHARED / "at_grpo_small.json").read_text())
+    text = told(golden, "--row", "q0_0_2")
+    for said in (
+        "row q0_0_2 of agent coder",
+        "component: team",
+        "mix: alpha (alpha 0.5)",
+        "group uid=q0 turn=1 agent=coder: 2 rows",
+        "->  q0_0_2     0.8   0.707105",
+        "    q0_1_2     0.1  -0.707105",
+        "advantage = (return - baseline) / scale = (0.8 - 0.45) / 0.494976 = 0.707105",
+    ):
+        assert said in text
+    assert "q0_0_3" not in text
+    assert json.loads(told(golden, "--json", "--row", "q0_0_2")) == explain(golden)[2:3]
+
+
+def test_a_negative_baseline_reads_as_arithmetic(told: Command) -> None:
+    given = document(row("q", 0, 0, team=-1.0), row("q", 1, 0, team=-2.0), norm_by_std=False)
+    assert "= (-1 + 1.5) / 1 = 0.5" in told(given, "--row", "q_0_0")
+
+
+def test_samples_that_are_sessions_are_said(told: Command) -> None:
+    rows = [row("q", 0, 0, team=1.0), row("q", 0, 1, turn=1, team=0.0), row("q", 1, 0, team=0.0)]
+    assert "3 rows, which count as 2 samples" in told(document(*rows, sample="session_mean"), "--row", "q_0_0")
+
+
+def test_names_cannot_command_the_terminal(told: Command) -> None:
+    given = document(row("q\n\x1b[2J", 0, 0, team=1.0), row("über", 0, 0, team=1.0))
+    text = told(given)
+    assert "q\\n\\x1b[2J_0_0" in text
+    assert "über_0_0" in text
+
+
+def test_lines_are_cut_on_a_terminal_only(told: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = document(row("q" * 200, 0, 0, team=1.0))
+    assert "…" not in told(given)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert [len(line) for line in told(given).splitlines()][-2:] == [60, 60]
+
+
+# Mistakes
+
+
+GAME = {"players": ["a", "b"], "values": {"": 0.0, "a": 1.0, "b": 2.0, "a,b": 4.0}}
+
+
+def game(**changes: Any) -> Document:
+    return {"algorithm": "shapley", "options": {}, "rows": [GAME, {**GAME, **changes}]}
+
+
+def without(given: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key != name}
+
+
+SECOND = row("q", 1, 0, team=0.0)
+TREE = {**row("q", 0, 0, team=1.0), "node": "n0", "parent": "n9"}
+MISTAKES = [
+    (pair(algorithm="grop"), "unknown algorithm 'grop': did you mean 'grpo'?"),
+    (pair(algorithm="shapely"), "unknown algorithm 'shapely': did you mean 'shapley'?"),
+    (pair(algorithm=["grpo"]), "'algorithm' must be the name of one, got ['grpo']"),
+    (pair(groop=["uid"]), "unknown key 'options.groop': did you mean 'group'?"),
+    (pair(group=["uidd"]), "unknown column 'uidd': did you mean 'uid'?"),
+    (pair(group="tsk"), "unknown group 'tsk': did you mean 'task'?"),
+    (pair(returns="immediat"), "unknown return 'immediat': did you mean 'immediate'?"),
+    (pair(loss="ppo-clop"), "unknown loss 'ppo-clop': did you mean 'ppo-clip'?"),
+    (pair(sampler="independant"), "unknown sampler 'independant': did you mean 'independent'?"),
+    (pair(credit="differnce"), "unknown credit 'differnce': did you mean 'difference'?"),
+    (pair(weights={"taem": 1.0}), "unknown reward component 'taem': did you mean 'team'?"),
+    (pair(algorithm="dr-mas", penalty="much"), "'options.penalty' must be a number, got 'much'"),
+    (pair(norm_by_std=1), "'options.norm_by_std' must be true or false, got 1"),
+    (pair(returns="discounted", gamma=2), "'gamma' must be between 0 and 1, got 2"),
+    (pair(weights={"team": float("nan")}), "the mixed reward of row 'q_0_0' is nan"),
+    (document(row("q", 0, 0, team=float("nan")), SECOND), "reward 'team' of row 'q_0_0' (agent 'a', task 'q') is nan"),
+    (document(row("q", 0, 0, team=float("-inf"))), "reward 'team' of row 'q_0_0' (agent 'a', task 'q') is -inf"),
+    (document(SECOND, without(SECOND, "agent")), "row 1 has no 'agent'"),
+    (document(SECOND, without(SECOND, "rewards")), "row 1 has no 'rewards'"),
+    (document({**SECOND, "session": "0"}), "row 0: 'session' must be a whole number"),
+    (document({**SECOND, "rewards": {"team": "1"}}), "row 0: reward 'team' must be a number, got '1'"),
+    (document({**SECOND, "rewards": {}}), "row 'q_1_0' has no reward component"),
+    (document({**SECOND, "length": 10**30}), "a whole number of 31 digits"),
+    (document(SECOND, SECOND), "two rows have the key 'q_1_0'"),
+    (document(), "there are no rows"),
+    (document({**SECOND, "padding": True}), "there are no rows besides padding"),
+    (document(TREE), "row 'q_0_0' has parent 'n9', which is no node of task 'q'"),
+    (document("row"), "row 0 must be a mapping, got 'row'"),  # type: ignore[arg-type]
+    ({**pair(), "rows": {}}, "'rows' must be a list, got {}"),
+    ({**pair(), "options": []}, "'options' must be a mapping, got []"),
+    (without(pair(), "options"), "the document has no 'options': it needs algorithm, options, rows"),
+    ([pair()], "a document is a mapping with algorithm, options, rows"),
+    (None, "a document is a mapping with algorithm, options, rows, got None"),
+    ({**game(), "options": {"players": 2}}, "unknown key 'options.players': 'shapley' has no options"),
+    ({**game(), "rows": []}, "there are no rows: a game is"),
+    ({**game(), "rows": [without(GAME, "players")]}, "row 0 has no 'players'"),
+    ({**game(), "rows": [without(GAME, "values")]}, "row 0 has no 'values'"),
+    (game(players="ab"), "row 1: 'players' must be a list of names, got 'ab'"),
+    (game(players=["a", 1]), "row 1: a player is a name without ',', got 1"),
+    (game(players=["a", "b", "b"]), "row 1: player 'b' is named twice"),
+    (game(players=[], values={"": 1}), "row 1: a game needs at least one player"),
+    (game(players=list("abcdefghijklmnopq"), values={}), "row 1: an exact Shapley value takes at most 16 players"),
+    (game(players=["solver", "b"], values={"solvr": 1}), "has the unknown player 'solvr': did you mean 'solver'?"),
+    (game(values=without(GAME["values"], "b")), "row 1: coalition 'b' has no value"),
+    (game(values={**GAME["values"], "b,a": 4.0}), "coalition 'b,a' names a player twice, or stands there twice"),
+    (game(values={**GAME["values"], "a,a": 4.0}), "coalition 'a,a' names a player twice, or stands there twice"),
+    (game(values={**GAME["values"], "a": True}), "the value of coalition 'a' must be a finite number, got True"),
+    (game(values={**GAME["values"], "": float("nan")}), "the value of coalition '' must be a finite number, got nan"),
+    (game(values={"": 0, "a": -1.7e308, "b": -1.7e308, "a,b": 1.7e308}), "the values are too far apart"),
+    (game(values=[1]), "row 1: 'values' must be a mapping from coalitions to numbers, got [1]"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_a_mistaken_document(refused: Command, given: Any, said: str, form: tuple[str, ...]) -> None:
+    Path("rows.json").write_text(json.dumps(given))
+    told = refused("rows.json", *form)
+    assert said in told
+    assert "'rows.json'" in told
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is not JSON: Expecting value"),
+        (b"{", "is not JSON"),
+        (b"[" * 100_000, "is not JSON: maximum recursion depth"),
+        (b"\xff\xfe\xff", "is not JSON"),
+        (gzip.compress(json.dumps(pair()).encode())[:-20], "'rows.json' is damaged: it cannot be unpacked"),
+        (b"\x1f\x8bnot gzip", "'rows.json' is damaged: it cannot be unpacked"),
+        (gzip.compress(b"{}")[:-1] + b"x", "'rows.json' is damaged: it cannot be unpacked"),
+        (gzip.compress(b"{"), "is not JSON"),
+    ],
+)
+def test_a_file_that_is_something_else(refused: Command, content: bytes, said: str) -> None:
+    Path("rows.json").write_bytes(content)
+    assert said in refused("rows.json")
+
+
+def test_a_file_that_cannot_be_read(refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("rows.json").write_text("{}")
+    assert "no file 'row.json': did you mean 'rows.json'?" in refused("row.json")
+    assert "no file 'nowhere/rows.json'" in refused("nowhere/rows.json")
+    assert "'rows.json/x' cannot be read: Not a directory" in refused("rows.json/x")
+    assert "'.' is a folder: a run is explained with --run '.'" in refused(".")
+
+    def denied(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    assert "'rows.json' cannot be read: Permission denied" in refused("rows.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "which file?"),
+        (["a.json", "--run", "runs/x"], "'a.json' or --run 'runs/x': explain one of them"),
+        (["a.json", "--step", "1"], "--step is a step of a run"),
+        (["--run", "runs/x", "--step", "one"], "invalid int value: 'one'"),
+        (["--run", "runs/x"], "no run in 'runs/x'"),
+        (["--run", "."], "run '.' has no stored steps"),
+        (["a.json", "--rwo", "k"], "unknown option '--rwo': did you mean '--row'?"),
+    ],
+)
+def test_a_mistaken_command(refused: Command, arguments: list[str], said: str) -> None:
+    assert said in refused(*arguments)
+
+
+def test_a_row_that_is_not_there(refused: Command) -> None:
+    Path("rows.json").write_text(json.dumps(pair()))
+    assert "unknown row 'q_0_1': did you mean 'q_" in refused("rows.json", "--row", "q_0_1")
+    assert "unknown row 'xx': keys are like 'q_0_0'" in refused("rows.json", "--row", "xx", "--json")
+    Path("rows.json").write_text(json.dumps(game()))
+    assert "--row names the row of an agent" in refused("rows.json", "--row", "q_0_0")
+
+
+@dataclass(frozen=True)
+class _Odd(Estimator):
+    """A = r, by a way that leads nowhere."""
+
+    def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
+        zeros = np.zeros(len(table))
+        group = np.zeros(len(table), dtype=np.int64)
+        stages = [("the detour", zeros * np.inf)]
+        return Advantages.of(reward, reward, zeros, zeros + 1, group, group, (), stages)
+
+
+class _Plugin:
+    @hookimpl
+    def marl_register_algorithms(self, register: Any) -> None:
+        register("mine", Algorithm("independent", Mix(), DifferenceRewards(), Advantage(), "ppo-clip"))
+        register("odd", Algorithm("independent", Mix(), "none", _Odd(), "ppo-clip"))
+        register("no-algorithm", _Odd)
+
+
+def test_algorithms_of_plugins(told: Command, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = plugins.assemble({"mine": _Plugin()})
+    monkeypatch.setattr(plugins, "load", lambda: mine)
+    rows = [row("q", s, 0, team=float(s), default=0.25) for s in range(2)]
+    text = told(document(*rows, algorithm="mine"))
+    assert "credit     difference  D_i = G(z) - G(z with i's default action)." in text
+    for algorithm, said in (("odd", "'the detour' of row 'q_0_0' is nan"), ("no-algorithm", "must be an Algorithm")):
+        Path("rows.json").write_text(json.dumps(document(*rows, algorithm=algorithm)))
+        assert said in refused("rows.json", "--json")
+
+
+# What a run stores
+
+
+def stored(folder: Path, step: int, given: Document | None = None) -> Document:
+    """Store a step as the trainer does."""
+    given = given or pair(algorithm="at-grpo")
+    name = given["algorithm"]
+    algorithm, table = algorithm_named(name, given["options"], "options"), RowTable.from_rows(given["rows"])
+    document = step_document(name, algorithm, table, algorithm.compute(table), step)
+    folder.mkdir(exist_ok=True)
+    RunDir(folder).rows(step, document)
+    return document
+
+
+@pytest.mark.parametrize("path", [path for path in GOLDEN if "shapley" not in path.name], ids=lambda path: path.stem)
+def test_a_stored_step_gives_what_training_used(path: Path, told: Command) -> None:
+    """To the bit, from the options as stored; as a run's step, and as a file."""
+    golden = json.loads(path.read_text())
+    document = stored(Path("run"), 12, golden)
+    records = json.loads(told("--run", "run", "--step", "12", "--json"))
+    assert [record["advantage"] for record in records] == document["advantage"]
+    assert records == explain(golden)
+    assert json.loads(told("run/rows/step_00012.json.gz", "--json")) == records
+
+
+@pytest.mark.parametrize("name", plugins.load().names("algorithms"))
+def test_options_survive_being_stored(name: str) -> None:
+    tried = 0
+    for options in (
+        {},
+        {"returns": "discounted", "gamma": 0.5},
+        {"group": [], "overlong": {"L": 8, "C": 4}},
+        {"baseline": "leave-one-out", "std": "population", "scale_group": ["agent"]},
+        {"rewards": "weights", "weights": {"team": 2}},
+        {"credit": "difference"},
+        {"credit": "step-groups"},
+        {"advantage": "joint", "mode": "rloo"},
+    ):
+        try:
+            algorithm = algorithm_named(name, options, "options")
+        except MarlError:
+            continue  # these do not go with this algorithm
+        tried += 1
+        again = algorithm_named(name, json.loads(json.dumps(algorithm.options())), "options")
+        assert again == algorithm
+        assert again.options() == algorithm.options()
+    assert tried >= 4
+
+
+def test_the_newest_step_and_steps_that_are_not_stored(told: Command, refused: Command) -> None:
+    for step in (10, 20, 30, 40, 41):
+        stored(Path("run"), step)
+    Path("run/rows/.writing-step_00050.json.gz").write_bytes(b"")  # of a run that was killed
+    assert told("--run", "run").startswith("run 'run', step 41\nat-grpo: group (uid, turn, agent), ")
+    assert "run 'run' has not stored step 3: it has 10 to 40 (every 10), 41" in refused("--run", "run", "--step", "3")
+    assert json.loads(told("--run", "run", "--step", "20", "--json", "--row", "q_1_0"))[0]["key"] == "q_1_0"
+
+
+def test_a_difference_from_training_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    document = stored(Path("run"), 1)
+    document["advantage"][1] = 0.5
+    RunDir(Path("run")).rows(1, document)
+    for form in ((), ("--json",)):
+        assert main(["explain", "--run", "run", *form]) == 0
+        output = capsys.readouterr()
+        assert output.err.startswith(
+            "marl-verl: run 'run', step 1: 1 of 2 advantages are not what training used, e.g. row 'q_1_0' had 0.5 and"
+        )
+        assert output.err.count("\n") == 1
+        assert "q_1_0" in output.out
+
+
+def test_a_damaged_step(refused: Command) -> None:
+    document = stored(Path("run"), 1)
+    path = RunDir(Path("run")).stored_rows()[1]
+    path.write_bytes(path.read_bytes()[:-9])
+    assert "run 'run', step 1 is damaged: it cannot be unpacked" in refused("--run", "run")
+    RunDir(Path("run")).rows(1, {**document, "advantage": [1.0]})
+    assert "run 'run', step 1 is damaged: it lacks the advantage of each row" in refused("--run", "run")
+    RunDir(Path("run")).rows(1, without(document, "rows"))
+    assert "run 'run', step 1: the document has no 'rows'" in refused("--run", "run")
+
+
+def test_the_same_step_is_the_same_file(tmp_path: Path) -> None:
+    files = []
+    for name in ("one", "two"):
+        stored(tmp_path / name, 1)
+        (path,) = (tmp_path / name / "rows").iterdir()  # nothing else is left there
+        files.append(path.read_bytes())
+    assert files[0] == files[1]
+    assert json.loads(gzip.decompress(files[0]))["step"] == 1
+
+
+def test_a_continued_run_forgets_later_steps(told: Command) -> None:
+    for step in (1, 2, 3):
+        stored(Path("run"), step)
+    RunDir(Path("run")).forget_after(2)
+    assert list(RunDir(Path("run")).stored_rows()) == [1, 2]
+    assert "step 2" in told("--run", "run")
+
+
+def test_how_often_rows_are_kept_is_checked() -> None:
+    recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+    assert compose(recipe, [], hardware="cpu").marl.run.keep_rows == 1
+    with pytest.raises(MarlError, match=r"'marl\.run\.keep_rows' must be a whole number, 0 or more, got -1"):
+        checks.check_numbers(compose(recipe, ["marl.run.keep_rows=-1"], hardware="cpu"))
+    with pytest.raises(MarlError, match=r"'marl\.run\.keep_rows' must be a whole number, got 'x'"):
+        compose(recipe, ["marl.run.keep_rows=x"], hardware="cpu")
+
+
+# In a process of its own
+
+
+def _python(*arguments: str, **others: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "MARL_VERL_PLUGINS": ""}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, env=environment, check=False, **others
+    )
+
+
+HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "hydra", "omegaconf", "matplotlib", "rich", "tensordict")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["rows.json", "--json"], ["rows.json", "--row", "q_0_0"]], ids=str)
+def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
+    Path("rows.json").write_text(json.dumps(pair()))
+    done = _python(
+        "-c",
+        "import sys\nfrom marl_verl.cli.main import main\n"
+        f"try:\n    code = main(['explain', *{arguments!r}])\nexcept SystemExit as end:\n    code = end.code\n"
+        f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules], code)",
+    )
+    assert done.stdout.splitlines()[-1:] == ["HEAVY [] 0"], done.stderr
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    rows = [row("q", session, 0, team=float(session % 2)) for session in range(500)]
+    Path("rows.json").write_text(json.dumps(document(*rows)))
+    command = f"'{sys.executable}' -m marl_verl.cli.main explain rows.json --json | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
+
+
+def test_standard_input() -> None:
+    done = _python("-m", "marl_verl.cli.main", "explain", "-", "--json", input=json.dumps(pair()))
+    assert json.loads(done.stdout) == explain(pair())
+    done = _python("-m", "marl_verl.cli.main", "explain", "-", input="{")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("marl-verl: standard input is not JSON: ")
+
+
+def test_derive_is_what_training_computes() -> None:
+    given = pair(algorithm="at-grpo")
+    explanation: Any = derive(given)
+    result = algorithm_named("at-grpo", {}, "options").compute(RowTable.from_rows(given["rows"]))
+    np.testing.assert_array_equal(explanation.result.advantage, result.advantage)

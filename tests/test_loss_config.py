@@ -1,0 +1,211 @@
+"""What a loss makes of a config, and the sentence for everything that does not go with it. Imports no verl."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.loss import check_policy, with_loss
+from marl_verl.config.resolve import resolve
+from marl_verl.errors import MarlError
+from marl_verl.losses import GSPO, PPO_CLIP, PPO_CLIP_TIS, Loss
+from marl_verl.team import read_team
+
+LOSSES = ("ppo-clip", "ppo-clip-tis", "gspo", "gspo-tis", "reinforce")
+ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
+RECIPE = """
+defaults: [marl_trainer, _self_]
+data: {train_batch_size: 8}
+marl:
+  task: {name: inventory}
+  workflow: {name: inventory}
+  agents: {holder: {policy: one}, asker: {policy: two}}
+  policies: {one: {tiny: {}}, two: {tiny: {}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
+    recipe = tmp_path_factory.mktemp("loss-config") / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    return compose(recipe, [], hardware="cpu")
+
+
+@pytest.fixture(scope="module")
+def small(composed: DictConfig) -> DictConfig:
+    """The part of it that a loss is about, which is quicker to copy."""
+    part = OmegaConf.masked_copy(composed, ["actor_rollout_ref", "algorithm", "data"])
+    part.actor_rollout_ref = OmegaConf.masked_copy(part.actor_rollout_ref, ["actor", "rollout"])
+    return part
+
+
+def learning(composed: DictConfig, loss: str, *overrides: str) -> DictConfig:
+    """The config with a loss, as a policy without settings of its own has it."""
+    found = plugins.load().get("losses", loss)
+    config = with_loss(with_overrides(composed, overrides), loss, found)
+    check_policy(config, "one", loss, found)
+    return config
+
+
+def settings(config: DictConfig) -> tuple[Any, ...]:
+    actor, correction = config.actor_rollout_ref.actor, config.algorithm.rollout_correction
+    clip = (actor.clip_ratio_low, actor.clip_ratio_high)
+    return (
+        actor.policy_loss.loss_mode,
+        actor.loss_agg_mode,
+        clip,
+        correction.rollout_is,
+        correction.rollout_is_threshold,
+    )
+
+
+def test_each_loss_makes_its_own_settings(small: DictConfig) -> None:
+    assert set(LOSSES) <= set(plugins.load().names("losses"))
+    assert {loss: settings(learning(small, loss)) for loss in LOSSES} == {
+        "ppo-clip": ("vanilla", "token-mean", (0.2, 0.2), None, 2.0),
+        "ppo-clip-tis": ("vanilla", "token-mean", (0.2, 0.2), "token", 2.0),
+        "gspo": ("gspo", "seq-mean-token-mean", (3e-4, 4e-4), None, 2.0),
+        "gspo-tis": ("gspo", "seq-mean-token-mean", (3e-4, 4e-4), "token", 2.0),
+        "reinforce": ("gpg", "seq-mean-token-sum", (0.2, 0.2), None, 2.0),
+    }
+    assert small.algorithm.rollout_correction.rollout_is is None  # what was composed is left alone
+
+
+def resolved(composed: DictConfig, *overrides: str) -> DictConfig:
+    config = with_overrides(composed, overrides)
+    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
+    return resolve(config, read_team(marl))
+
+
+def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one_need_not_fit(
+    composed: DictConfig,
+) -> None:
+    mine = [
+        "marl.algorithm.options.loss=gspo-tis",
+        "marl.policies.two.actor.clip_ratio_low=0.01",
+        "marl.policies.two.rollout.calculate_log_probs=false",
+    ]
+    config = resolved(composed, *mine, "marl.policies.two.frozen=true")
+    assert config.algorithm.rollout_correction.rollout_is == "token"
+    for name, low in (("one", 3e-4), ("two", 0.01)):
+        actor = config.policies[name].actor
+        assert (actor.policy_loss.loss_mode, actor.clip_ratio_low, actor.clip_ratio_high) == ("gspo", low, 4e-4)
+    with pytest.raises(MarlError, match="policy 'two' does not ask for them"):
+        resolved(composed, *mine)
+
+
+def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
+    given = (
+        f"{CORRECTION}.rollout_is=sequence",
+        f"++{CORRECTION}.rollout_is_threshold='0.5_5'",
+        f"{CORRECTION}.rollout_rs='token_k1, seq_max_k2'",
+        f"{CORRECTION}.rollout_rs_threshold='0.5_2,0.1'",
+    )
+    correction = learning(small, "gspo", *given).algorithm.rollout_correction
+    assert (correction.rollout_is, correction.rollout_is_threshold) == ("sequence", "0.5_5")
+    assert correction.rollout_rs == "token_k1, seq_max_k2"
+    # the same as the loss says it, and nothing at all, are no contradiction
+    assert learning(small, "gspo-tis", f"{CORRECTION}.rollout_is=token").algorithm.rollout_correction.rollout_is
+    assert learning(small, "gspo-tis", f"{CORRECTION}=null").algorithm.rollout_correction.rollout_is == "token"
+    assert learning(small, "gspo", f"{CORRECTION}=null").algorithm.rollout_correction.bypass_mode is False
+
+
+@pytest.mark.parametrize(
+    ("loss", "overrides", "said"),
+    [
+        (
+            "gspo-tis",
+            [f"{CORRECTION}.rollout_is=sequence"],
+            f"'{CORRECTION}.rollout_is' is 'sequence', and loss 'gspo-tis' makes it 'token'",
+        ),
+        ("ppo-clip-tis", [f"{CORRECTION}.rollout_is_threshold=5.0"], "is 5.0, and loss 'ppo-clip-tis' makes it 2.0"),
+        (
+            "gspo",
+            [f"{ACTOR}.clip_ratio_low=0.1"],
+            f"'{ACTOR}.clip_ratio_low' is 0.1, and loss 'gspo' makes it 0.0003: leave it out, or set "
+            "marl.policies.<name>.actor.clip_ratio_low",
+        ),
+        ("ppo-clip", [f"{ACTOR}.policy_loss.loss_mode=gspo"], "policy_loss.loss_mode' is 'gspo', and loss 'ppo-clip'"),
+        (
+            "gspo-tis",
+            [f"{CORRECTION}.bypass_mode=true"],
+            "so that rollout_is=token (loss 'gspo-tis') has nothing to correct: set bypass_mode=false",
+        ),
+        (
+            "gspo",
+            [
+                f"{CORRECTION}.bypass_mode=true",
+                f"{CORRECTION}.rollout_rs=token_k2",
+                f"{CORRECTION}.rollout_rs_threshold=1",
+            ],
+            "so that rollout_rs=token_k2",
+        ),
+        ("gspo", [f"{CORRECTION}.rollout_is=tokens"], "did you mean 'token'?"),
+        (
+            "gspo",
+            [f"{CORRECTION}.rollout_is=token", f"{CORRECTION}.rollout_is_threshold=-1"],
+            "above 0, or two such as",
+        ),
+        (
+            "gspo",
+            [f"{CORRECTION}.rollout_is=token", f"{CORRECTION}.rollout_is_threshold=null"],
+            "above 0, or two such as",
+        ),
+        (
+            "gspo",
+            [f"{CORRECTION}.rollout_rs=token_k4", f"{CORRECTION}.rollout_rs_threshold=1"],
+            "did you mean 'token_k",
+        ),
+        ("gspo", [f"{CORRECTION}.rollout_rs=token_k2"], "without a threshold"),
+        ("gspo", [f"{CORRECTION}.loss_type=reinforce"], "is 'reinforce' and is not used: choose another loss"),
+        (
+            "gspo-tis",
+            ["actor_rollout_ref.rollout.calculate_log_probs=false"],
+            "policy 'one' does not ask for them: set rollout.calculate_log_probs=true",
+        ),
+        (
+            "reinforce",
+            [f"{ACTOR}.ppo_epochs=2"],
+            "loss 'reinforce' takes one optimiser update a batch, policy 'one' would take 2 (ppo_epochs=2, "
+            "ppo_mini_batch_size=256, data.train_batch_size=8): set ppo_epochs=1 and ppo_mini_batch_size=8, "
+            "below actor_rollout_ref.actor or marl.policies.one.actor",
+        ),
+        ("reinforce", [f"{ACTOR}.ppo_mini_batch_size=4"], "policy 'one' would take 2"),
+    ],
+)
+def test_what_does_not_go_with_a_loss_is_told(small: DictConfig, loss: str, overrides: list[str], said: str) -> None:
+    with pytest.raises(MarlError) as error:
+        learning(small, loss, *overrides)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_verls_bypass_mode_loss_has_settings_of_its_own(small: DictConfig) -> None:
+    config = learning(small, "ppo-clip")
+    config.actor_rollout_ref.actor.policy_loss.loss_mode = "bypass_mode"  # as a policy's own settings may say
+    with pytest.raises(MarlError, match=r"policy 'one' has policy_loss.loss_mode=bypass_mode, which ignores algorithm"):
+        check_policy(config, "one", "ppo-clip", PPO_CLIP)
+
+
+def test_a_registered_loss_must_be_one(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = plugins.load()
+    monkeypatch.setattr(type(found), "get", _with_wrong_loss(type(found).get))
+    with pytest.raises(MarlError, match=r"loss 'ppo-clip' must be a Loss, it is {'loss_mode': 'vanilla'}"):
+        resolved(composed)
+
+
+def _with_wrong_loss(get: Any) -> Any:
+    def wrong(self: Any, kind: str, name: str) -> Any:
+        return {"loss_mode": "vanilla"} if kind == "losses" else get(self, kind, name)
+
+    return wrong
+
+
+def test_a_loss_of_ones_own_may_differ_from_verls_defaults(small: DictConfig) -> None:
+    own = Loss(PPO_CLIP.actor, {"rollout_is": "token", "rollout_is_threshold": 5.0})
+    assert with_loss(small, "own", own).algorithm.rollout_correction.rollout_is_threshold == 5.0
+    assert (PPO_CLIP.correction, GSPO.correction, PPO_CLIP_TIS.actor) == ({}, {}, PPO_CLIP.actor)

@@ -1,0 +1,293 @@
+"""Each loss through verl's real actor update, against its equation written here in plain autograd, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.verl_actor import Actor, Row, cpu_verl, make_model
+
+pytestmark = pytest.mark.slow
+
+TEMPERATURE = 0.8
+# `moved` takes tokens and rows beyond each side of each clip, `gap` weights beyond 2; responses of 1 to 6 tokens
+ROWS = (
+    Row([3, 9], [12, 7, 20, 8], 1.0, [0.5, -0.5, 0.1, -0.1], [1.0, -0.5, 0.3, 0.0]),
+    Row([4, 11, 22, 5], [25, 13, 6], -0.7, [1.5, -0.4, 0.0], [0.2, 2.0, -1.0]),
+    Row([8, 8, 21], [14, 15, 16, 17, 18, 19], 0.4, [0.01] * 6, [0.1, 0.9, -0.2, 0.0, -0.4, 0.5]),
+    Row([26, 10], [9], -1.2, [-0.05], [0.6]),
+    Row([7, 7, 7, 12], [23, 3], 0.0, [0.0, 0.2], [0.3, -0.3]),
+    Row([15, 6, 19], [5, 24, 10, 11, 3], 0.9, [-0.3, 0.1, 0.0, 0.05, -0.2], [-0.8, 0.05, 1.5, -0.05, 0.0]),
+    Row([20, 14], [6, 26, 13], -0.5, [0.0002, 0.0, -0.0001], [0.0, 0.4, -0.6]),
+)
+TOKENS = sum(len(row.response) for row in ROWS)
+Tensors = list[torch.Tensor]
+Hand = Callable[[Tensors, Tensors, Sequence[Row], Tensors], torch.Tensor]
+"""(log pi, log pi_old, rows, weights), a tensor per row -> the loss."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    pytest.importorskip("verl")
+    with cpu_verl():
+        folder = tmp_path_factory.mktemp("loss") / "model"
+        make_model(folder)
+        yield folder
+
+
+@pytest.fixture
+def model(folder: Path) -> Any:
+    """The actor's model, in plain transformers and float64."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder).double()
+
+
+def log_probs(model: Any, rows: Sequence[Row]) -> Tensors:
+    """log pi of each row's response tokens, one row at a time, without padding."""
+    found = []
+    for row in rows:
+        tokens = torch.tensor([[*row.prompt, *row.response]])
+        logits = model(tokens).logits[0, len(row.prompt) - 1 : -1] / TEMPERATURE
+        found.append(logits.log_softmax(-1).gather(-1, torch.tensor(row.response)[:, None])[:, 0])
+    return found
+
+
+def old_of(now: Tensors, rows: Sequence[Row]) -> Tensors:
+    return [logp.detach() - torch.tensor(row.moved) for logp, row in zip(now, rows, strict=True)]
+
+
+def weights_of(rows: Sequence[Row], times: int) -> Tensors:
+    """min(pi_old / pi_rollout, 2) per token, applied so many times."""
+    return [torch.tensor(row.gap, dtype=torch.float64).exp().clamp(max=2.0) ** times for row in rows]
+
+
+def hand_ppo_clip(now: Tensors, old: Tensors, rows: Sequence[Row], weights: Tensors) -> torch.Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for logp, before, row, weight in zip(now, old, rows, weights, strict=True):
+        for t in range(len(row.response)):
+            ratio = (logp[t] - before[t]).exp()
+            gain = torch.minimum(ratio * row.advantage, ratio.clamp(0.8, 1.2) * row.advantage)
+            if row.advantage < 0:
+                gain = gain.clamp(min=3.0 * row.advantage)
+            total = total - weight[t] * gain
+    return total / sum(len(row.response) for row in rows)
+
+
+def hand_gspo(now: Tensors, old: Tensors, rows: Sequence[Row], weights: Tensors) -> torch.Tensor:
+    """The paper's form, a ratio a row; a weight a token needs the form with a ratio a token, the same in value."""
+    total = torch.zeros((), dtype=torch.float64)
+    for logp, before, row, weight in zip(now, old, rows, weights, strict=True):
+        ratio = (logp - before).mean().exp()
+        if (weight != 1).any():
+            ratio = ratio.detach() * (logp - logp.detach()).exp()
+        gain = torch.minimum(ratio * row.advantage, ratio.clamp(1 - 0.0003, 1 + 0.0004) * row.advantage)
+        total = total - (weight * gain).mean()
+    return total / len(rows)
+
+
+def hand_reinforce(now: Tensors, old: Tensors, rows: Sequence[Row], weights: Tensors) -> torch.Tensor:
+    terms = [row.advantage * (weight * logp).sum() for logp, row, weight in zip(now, rows, weights, strict=True)]
+    return -torch.stack(terms).mean()
+
+
+HANDS: dict[str, tuple[Hand, int]] = {
+    "ppo-clip": (hand_ppo_clip, 0),
+    "ppo-clip-tis": (hand_ppo_clip, 1),
+    "gspo": (hand_gspo, 0),
+    "gspo-tis": (hand_gspo, 1),
+    "reinforce": (hand_reinforce, 0),
+}
+
+
+def gradient(model: Any, hand: Hand, weights: Tensors, rows: Sequence[Row] = ROWS) -> tuple[dict[str, Any], float]:
+    """The gradient by name and the loss."""
+    model.zero_grad()
+    now = log_probs(model, rows)
+    loss = hand(now, old_of(now, rows), rows, weights)
+    loss.backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters()}, loss.item()
+
+
+def sampled(model: Any) -> Tensors:
+    with torch.no_grad():
+        return log_probs(model, ROWS)
+
+
+def close(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-5) -> bool:
+    """Whether every weight's gradient is the same, up to float32."""
+    assert found.keys() == expected.keys()
+    size = max(value.abs().max() for value in expected.values())
+    assert size > 1e-3  # there is a gradient to compare
+    return all(torch.allclose(found[name], expected[name], rtol=0, atol=float(tolerance * size)) for name in found)
+
+
+@pytest.mark.parametrize("loss", HANDS)
+def test_verls_update_follows_the_gradient_of_the_equation(
+    loss: str, folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand, times = HANDS[loss]
+    found, metrics = Actor(folder, loss, monkeypatch).update(ROWS, sampled(model))
+    expected, value = gradient(model, hand, weights_of(ROWS, times))
+    assert close(found, expected)
+    assert metrics["pg_loss"] == pytest.approx(value, rel=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(
+        math.sqrt(sum(float(part.square().sum()) for part in expected.values())), rel=1e-5
+    )
+    # the weight is in it as often as it should be, and cut off at 2
+    assert not any(close(found, gradient(model, hand, weights_of(ROWS, n))[0], 1e-3) for n in {0, 1, 2} - {times})
+    if times:
+        uncut = [torch.tensor(row.gap, dtype=torch.float64).exp() for row in ROWS]
+        assert not close(found, gradient(model, hand, uncut)[0], 1e-3)
+        assert metrics["rollout_corr/rollout_is_max"] == pytest.approx(2.0)
+        beyond = sum(gap > math.log(2) for row in ROWS for gap in row.gap)
+        assert metrics["rollout_corr/rollout_is_ratio_fraction_high"] == pytest.approx(beyond / TOKENS)
+    else:
+        assert not any(name.startswith("rollout_corr") for name in metrics)
+
+
+@pytest.mark.parametrize(("loss", "free", "clipped"), [("ppo-clip", 19, 3), ("gspo", 15, 7)])
+def test_the_rows_clip_some_tokens_and_not_others(loss: str, free: int, clipped: int, model: Any) -> None:
+    """Or the comparison above would say nothing about the clip. Tokens with advantage 0 are neither."""
+    now = [logp.detach().requires_grad_() for logp in log_probs(model, ROWS)]
+    HANDS[loss][0](now, old_of(now, ROWS), ROWS, weights_of(ROWS, 0)).backward()
+    counts = [
+        (int((logp.grad != 0).sum()), int((logp.grad == 0).sum()))
+        for logp, row in zip(now, ROWS, strict=True)
+        if row.advantage and logp.grad is not None
+    ]
+    assert (sum(one for one, _ in counts), sum(other for _, other in counts)) == (free, clipped)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("actor_rollout_ref.actor.clip_ratio_low=0.001", "actor_rollout_ref.actor.clip_ratio_high=0.001"),
+        ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536",),  # one micro-batch
+        (
+            "actor_rollout_ref.actor.use_dynamic_bsz=false",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+            "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=false",
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=7",
+        ),
+        ("algorithm.rollout_correction.bypass_mode=true",),
+    ],
+    ids=["clip", "one micro-batch", "a micro-batch a row", "no old log-probs"],
+)
+def test_reinforce_depends_on_neither_clip_nor_micro_batches_nor_old_log_probs(
+    overrides: tuple[str, ...], folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = Actor(folder, "reinforce", monkeypatch, *overrides)
+    found, _ = actor.update(ROWS, sampled(model))
+    assert close(found, gradient(model, hand_reinforce, weights_of(ROWS, 0))[0])
+    bypass = "bypass_mode" in overrides[0]
+    assert actor.runtime.workers.calls == (["update_actor"] if bypass else ["compute_log_prob", "update_actor"])
+
+
+def test_padding_rows_change_nothing(folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven rows in two updates: rows 0, 2, 4, 6, then 1, 3, 5 and a row of padding, which is 128 tokens long."""
+    actor = Actor(folder, "gspo-tis", monkeypatch, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=130")
+    found, metrics = actor.update(ROWS, sampled(model), updates=2)
+    padding = [key for key in actor.store.rows if key.startswith("pad")]
+    assert [actor.store.rows[key]["rollout_is_weights"].tolist() for key in padding] == [[0.0]]
+    first = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    old = old_of(log_probs(model, ROWS), ROWS)
+    for chosen in ((0, 2, 4, 6), (1, 3, 5)):
+        rows = [ROWS[i] for i in chosen]
+        model.zero_grad()
+        loss = hand_gspo(log_probs(model, rows), [old[i] for i in chosen], rows, weights_of(rows, 1))
+        # verl divides by the rows of a whole batch that an update has on average
+        (loss * len(rows) / 3.5).backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= weight.grad
+    assert close(found, {name: first[name] - weight.detach() for name, weight in model.named_parameters()})
+    means = [float(weight.mean()) for weight in weights_of(ROWS, 1)]
+    assert metrics["rollout_corr/rollout_is_seq_mean"] == pytest.approx(sum(means) / len(ROWS), rel=1e-5)
+
+
+def sequence_weights(rows: Sequence[Row]) -> Tensors:
+    """One weight a row, the product of its tokens' ratios, at most 3."""
+    return [torch.full((len(row.gap),), min(math.exp(sum(row.gap)), 3.0), dtype=torch.float64) for row in rows]
+
+
+def normalised_weights(rows: Sequence[Row]) -> Tensors:
+    """Token weights whose mean over all tokens is 1."""
+    mean = torch.cat(weights_of(rows, 1)).mean()
+    return [weight / mean for weight in weights_of(rows, 1)]
+
+
+def accepted(rows: Sequence[Row]) -> Tensors:
+    """1 for a token with gap^2 / 2 <= 0.1, and 0."""
+    return [(torch.tensor(row.gap, dtype=torch.float64) ** 2 / 2 <= 0.1).double() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings", "weights"),
+    [
+        ("ppo-clip", ("rollout_is=sequence", "rollout_is_threshold=3.0"), sequence_weights),
+        ("ppo-clip-tis", ("rollout_is_batch_normalize=true",), normalised_weights),
+        ("reinforce", ("rollout_is=token",), lambda rows: weights_of(rows, 1)),
+        ("reinforce", ("rollout_rs=token_k2", "rollout_rs_threshold=0.1"), accepted),
+    ],
+    ids=["sequence", "normalised", "reinforce", "rejection"],
+)
+def test_verls_other_corrections_work_with_any_loss(
+    loss: str,
+    settings: tuple[str, ...],
+    weights: Callable[[Sequence[Row]], Tensors],
+    folder: Path,
+    model: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    overrides = [f"algorithm.rollout_correction.{setting}" for setting in settings]
+    actor = Actor(folder, loss, monkeypatch, *overrides)
+    found, metrics = actor.update(ROWS, sampled(model))
+    assert close(found, gradient(model, HANDS[loss][0], weights(ROWS))[0])
+    assert not close(found, gradient(model, *_plain(loss))[0], 1e-3)
+    assert "rollout_corr/kl" in metrics
+    if "rollout_rs" in settings[0]:
+        assert "rollout_is_weights" not in actor.store.rows["u_0_0"]
+        left_out = sum(float((part == 0).sum()) for part in weights(ROWS))
+        assert metrics["rollout_corr/rollout_rs_masked_fraction"] == pytest.approx(left_out / TOKENS)
+
+
+def _plain(loss: str) -> tuple[Hand, Tensors]:
+    hand, times = HANDS[loss]
+    return hand, weights_of(ROWS, times)
+
+
+@pytest.mark.parametrize("loss", ["ppo-clip", "reinforce"])
+def test_entropy_is_in_nats_a_token_whatever_the_loss_adds_up(
+    loss: str, folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, metrics = Actor(folder, loss, monkeypatch).update(ROWS, sampled(model))
+    total = 0.0
+    for row in ROWS:
+        logits = model(torch.tensor([[*row.prompt, *row.response]])).logits[0, len(row.prompt) - 1 : -1] / TEMPERATURE
+        total += torch.distributions.Categorical(logits=logits).entropy().sum().item()
+    assert metrics["entropy"] == pytest.approx(total / TOKENS, rel=1e-5)
+
+
+def test_without_a_correction_there_are_no_weights(folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor = Actor(folder, "ppo-clip", monkeypatch)
+    actor.update(ROWS, sampled(model))
+    assert not any("rollout_is_weights" in row for row in actor.store.rows.values())
+    assert all(bool(row["response_mask"].all()) for row in actor.store.rows.values())
+
+
+def test_the_names_that_config_checks_are_verls() -> None:
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+    from verl.trainer.ppo.rollout_corr_helper import SUPPORTED_ROLLOUT_RS_OPTIONS
+
+    from marl_verl import losses
+    from marl_verl.config.loss import REJECTIONS
+
+    assert set(REJECTIONS) == SUPPORTED_ROLLOUT_RS_OPTIONS
+    for loss in (value for value in vars(losses).values() if isinstance(value, losses.Loss)):
+        assert loss.actor["policy_loss"]["loss_mode"] in POLICY_LOSS_REGISTRY
