@@ -34,6 +34,7 @@ test-fast: lint  ## the same without the real stack
 	$(BIN)/python -m pytest -m 'not e2e'
 
 bench: $(STAMP)  ## the measurements of docs/benchmarks.md
+	$(BIN)/python -m tests.benchmarks.advantage
 	$(BIN)/python -m tests.benchmarks.run
 
 clean:  ## remove .venv and caches (runs/ stays)

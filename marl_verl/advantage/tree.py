@@ -116,16 +116,16 @@ def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int
 def _depth(above: IntArray, node: IntArray, row: IntArray, table: RowTable) -> IntArray:
     """[N] distance from the root, given each node's parent."""
     depth = np.where(above < 0, 0, -1)
-    level = 0
-    while (depth < 0).any():
-        below = np.flatnonzero(depth < 0)
-        reached = below[depth[above[below]] == level]
-        if not len(reached):
+    level, below = 0, np.flatnonzero(above >= 0)
+    while len(below):
+        reached = depth[above[below]] == level
+        if not reached.any():
             at = int(row[int(np.argmax(depth[node] < 0))])
             raise MarlError(
                 f"node '{table.node.value(at)}' of task '{table.uid.value(at)}' (row '{table.key(at)}') is its own "
                 "ancestor"
             )
         level += 1
-        depth[reached] = level
+        depth[below[reached]] = level
+        below = below[~reached]
     return depth
