@@ -27,7 +27,12 @@ def show(folder: Path, display: Display) -> None:
     )
     display.console.print(table)
     for name, policy in summary["policies"].items():
-        change = "frozen" if policy["frozen"] else f"weights changed by {policy['weight_change']:.1%}"
+        if policy["frozen"]:
+            change = "frozen"
+        elif policy["weight_change"] is None:
+            change = "trained, no checkpoint saved"
+        else:
+            change = f"weights changed by {policy['weight_change']:.1%}"
         display.print(f"policy {name}: {policy['parameters']:,} parameters, {change}")
     if summary["steps"]:
         display.print(

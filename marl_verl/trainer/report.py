@@ -61,9 +61,11 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     policies = {}
     for name, runtime in trainer.policies.items():
         model = Path(runtime.config.actor_rollout_ref.model.path)
-        trained = saved[-1] / "policies" / name / "huggingface" if saved and not runtime.policy.frozen else model
+        frozen = runtime.policy.frozen
+        trained = saved[-1] / "policies" / name / "huggingface" if saved and not frozen else model
         parameters, change = weight_change(model, trained)
-        policies[name] = {"parameters": parameters, "weight_change": change, "frozen": runtime.policy.frozen}
+        known = frozen or bool(saved)  # without a checkpoint there are no weights on disk to compare
+        policies[name] = {"parameters": parameters, "weight_change": change if known else None, "frozen": frozen}
     timing = json.loads((folder / "timing.json").read_text()) if (folder / "timing.json").is_file() else {}
     now = time.time()
     summary = {
