@@ -54,7 +54,9 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
 def check_type(value: Any, hint: Any, where: str) -> None:
     """Raise MarlError unless `value` has the type `hint` (class, union, literal; containers by their outer type)."""
     if not _matches(value, hint):
-        raise MarlError(f"'{where}' must be {_in_words(hint)}, got {value!r}")
+        names = [name for name in get_args(hint) if isinstance(name, str)] if get_origin(hint) is Literal else []
+        near = nearest(value, names) if names and isinstance(value, str) else ""
+        raise MarlError(f"'{where}' must be {_in_words(hint)}, got {value!r}" + (f": {near}" if "did" in near else ""))
 
 
 def _in_words(hint: Any) -> str:
