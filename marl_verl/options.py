@@ -11,6 +11,9 @@ from marl_verl.errors import MarlError, nearest
 
 T = TypeVar("T")
 
+LARGEST = 1e300
+"""Numbers beyond it, infinities and NaN are no options: they would surface far from where they were set."""
+
 
 @dataclass_transform()
 class Options:
@@ -88,9 +91,9 @@ def _matches(value: Any, hint: Any) -> bool:
     if hint is None or hint is type(None):
         return value is None
     if hint is float:  # an int is a good float in YAML; a bool is neither
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62
     expected = origin or hint
     if expected is tuple:
         return isinstance(value, tuple | list)

@@ -41,7 +41,7 @@ def row(uid: str, session: int, index: int, turn: int, agent: str, **rewards: fl
 
 @st.composite
 def episodes(draw: st.DrawFn, tasks: int = 3, agents: int = 3, turns: int = 3, even: bool = False) -> Rows:
-    """Sessions of uneven length (unless `even`); every agent acts in every turn; all components that anybody needs."""
+    """Sessions of uneven length, in which agents skip turns (unless `even`); all components that anybody needs."""
     rows = []
     per_task, length = draw(st.integers(1, 4)), draw(st.integers(1, turns))
     for task in range(draw(st.integers(1, tasks))):
@@ -50,7 +50,9 @@ def episodes(draw: st.DrawFn, tasks: int = 3, agents: int = 3, turns: int = 3, e
             index = itertools.count()
             for turn in range(length if even else draw(st.integers(1, turns))):
                 joint = draw(values)
-                for agent in AGENTS[:agents]:
+                # not everybody acts in every turn, unless it has to be even
+                names = st.lists(st.sampled_from(AGENTS[:agents]), min_size=1, max_size=agents, unique=True)
+                for agent in AGENTS[:agents] if even else draw(names):
                     new = row(f"q{task}", session, next(index), turn, agent, team=draw(values), role=draw(values))
                     new |= {"obs": draw(st.sampled_from("xyz")), "invalid": draw(st.booleans()), "joint": None}
                     new["length"] = draw(st.integers(1, 30))
@@ -67,7 +69,7 @@ def trees(draw: st.DrawFn, tasks: int = 3, agents: int = 3, most: int = 8) -> Ro
         depth = {}
         for number in range(draw(st.integers(1, most))):
             parent = draw(st.sampled_from([None, *depth]))
-            node = f"n{number}"
+            node = f"n{number}++"  # any text is a name
             depth[node] = 0 if parent is None else depth[parent] + 1
             new = row(f"q{task}", 0, number, depth[node], draw(st.sampled_from(AGENTS[:agents])), team=draw(values))
             rows.append({**new, "node": node, "parent": parent, "length": draw(st.integers(1, 30))})
@@ -75,8 +77,8 @@ def trees(draw: st.DrawFn, tasks: int = 3, agents: int = 3, most: int = 8) -> Ro
 
 
 @st.composite
-def joint_trees(draw: st.DrawFn, agents: int = 2, depth: int = 3) -> Rows:
-    """A joint tree per task: K joint actions at a node, each with one row for every agent and one shared reward."""
+def joint_trees(draw: st.DrawFn, agents: int = 2, depth: int = 3, everybody: bool = False) -> Rows:
+    """A joint tree per task: K joint actions at a node, each with a row for who acts in it and one shared reward."""
     rows: Rows = []
     for task in range(draw(st.integers(1, 2))):
         names, index = itertools.count(), itertools.count()
@@ -89,7 +91,8 @@ def joint_trees(draw: st.DrawFn, agents: int = 2, depth: int = 3) -> Rows:
                     continue  # this branch stopped
                 for _ in range(width):
                     node, reward = f"n{next(names)}", draw(values)
-                    for agent in AGENTS[:agents]:
+                    names_here = st.lists(st.sampled_from(AGENTS[:agents]), min_size=1, max_size=agents, unique=True)
+                    for agent in AGENTS[:agents] if everybody else draw(names_here):
                         new = row(f"q{task}", 0, next(index), turn, agent, team=reward)
                         rows.append({**new, "node": node, "parent": parent})
                     below.append(node)
@@ -103,6 +106,11 @@ def keep(rows: Rows, **names: str) -> Rows:
 
 
 def only_workers_have_credit(rows: Rows) -> Rows:
+    """Every session has a planner, whose rows have no credit of their own."""
+    sessions = {(r["uid"], r["session"]): r for r in reversed(rows)}
+    for key, first in sessions.items():
+        if not any(r["agent"] == "planner" for r in rows if (r["uid"], r["session"]) == key):
+            rows = [*rows, {**first, "agent": "planner", "index": 99, "rewards": dict(first["rewards"])}]
     for r in rows:
         if r["agent"] == "planner":
             del r["rewards"]["mc"]

@@ -55,6 +55,8 @@ def test_padding_rows_change_nothing(name: str, data: st.DataObject) -> None:
     rows, method = data.draw(FIT[name]()), algorithm(name)
     copies = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=4))
     junk = [{**copy, "rewards": dict.fromkeys(copy["rewards"], float("nan")), "padding": True} for copy in copies]
+    for other in junk[::2]:  # names that no real row has
+        other |= {"uid": "zz", "agent": "nobody", "node": "a+b", "parent": "no node"}
     at = data.draw(st.integers(0, len(rows)))
     result = compute(method, rows[:at] + junk + rows[at:])
     real = np.ones(len(rows) + len(junk), dtype=bool)
@@ -323,9 +325,43 @@ def test_magrpo_crossed_sums_over_the_joint_actions_that_hold_a_completion() -> 
         compute(algorithm("magrpo", returns="tree_mean", group="siblings"), rows)
 
 
+@pytest.mark.parametrize(
+    ("options", "rewards", "advantages"),
+    [
+        ({"baseline": "none"}, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]),
+        ({"scale_group": ["agent"]}, [1.0, 0.0, 0.5], [0.5, -0.5, 0.0]),
+        ({"baseline": "none", "eps": 0.0}, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]),
+    ],
+)
+def test_without_spread_a_deviation_stays_as_it_is(
+    options: dict[str, Any], rewards: list[float], advantages: list[float]
+) -> None:
+    rows = [row("q", i, 0, 0, f"agent{i}", team=r) for i, r in enumerate(rewards)]
+    np.testing.assert_allclose(advantage(algorithm("grpo", **options), rows), advantages, rtol=1e-5)
+
+
+def test_a_node_with_two_parents_and_one_with_two_rewards_are_refused() -> None:
+    def at(index: int, agent: str, node: str, parent: str | None, team: float) -> dict[str, Any]:
+        return {**row("q", 0, index, 0, agent, team=team), "node": node, "parent": parent}
+
+    roots = [at(0, "a", "n0", None, 1.0), at(1, "a", "n1", None, 1.0)]
+    method = algorithm("magrpo", returns="tree_mean", group="siblings")
+    with pytest.raises(MarlError, match="node 'n2' of task 'q' has more than one parent"):
+        advantage(method, [*roots, at(2, "a", "n2", "n0", 1.0), at(3, "b", "n2", "n1", 1.0)])
+    with pytest.raises(MarlError, match=r"'q_0_2' and 'q_0_3' are one joint action and have 1 and 5"):
+        advantage(method, [*roots, at(2, "a", "n2", "n0", 1.0), at(3, "b", "n2", "n0", 5.0)])
+
+
+def test_a_mean_over_children_counts_a_child_once_whoever_acts_in_it() -> None:
+    rows = [{**row("q", 0, 0, 0, "c", team=0.0), "node": "n0"}]
+    below = [("c", "n1", 4.0), ("c", "n2", 0.0), ("t", "n2", 0.0)]
+    rows += [{**row("q", 0, i + 1, 1, a, team=r), "node": n, "parent": "n0"} for i, (a, n, r) in enumerate(below)]
+    assert returns("tree_mean", rows)[0] == 2.0
+
+
 def test_agents_of_one_joint_turn_with_different_rewards_are_refused() -> None:
     rows = [row("q", 0, 0, 0, "coder", team=1.0), row("q", 0, 1, 0, "tester", team=0.5)]
-    with pytest.raises(MarlError, match=r"'q_0_0' and 'q_0_1' are one joint turn and have the rewards 1 and 0.5"):
+    with pytest.raises(MarlError, match=r"'q_0_0' and 'q_0_1' are one joint turn and have 1 and 0.5"):
         advantage(algorithm("magrpo"), rows)
 
 
@@ -424,6 +460,16 @@ def test_gigpo_is_its_two_levels(rows: Rows, mode: str, by_agent: bool) -> None:
         assert result.advantage[i] == pytest.approx(wanted, rel=1e-6, abs=1e-9)
 
 
+def test_gigpo_refuses_rewards_that_are_not_shared() -> None:
+    rows = [{**row("q", 0, i, 0, a, episode=1.0, step=float(i)), "obs": "x"} for i, a in enumerate("ab")]
+    with pytest.raises(MarlError, match=r"'q_0_0' and 'q_0_1' are one turn of the environment and have 0 and 1"):
+        advantage(algorithm("gigpo"), rows)
+    for r in rows:
+        r["rewards"] = {"episode": float(r["index"]), "step": 0.0}
+    with pytest.raises(MarlError, match=r"'q_0_0' and 'q_0_1' are of one session, .* and have 0 and 1"):
+        advantage(algorithm("gigpo"), rows)
+
+
 def test_gigpo_says_what_it_lacks() -> None:
     rows = [row("q", s, 0, 0, "a", episode=1.0, step=0.0) for s in range(2)]
     with pytest.raises(MarlError, match="column 'obs'"):
@@ -474,6 +520,21 @@ def test_potential_based_shaping_adds_the_same_to_every_way_through_a_session(ro
         assert extra == pytest.approx(-mine[0][1]["rewards"]["potential"], abs=1e-9)  # only where it began counts
 
 
+def test_agents_that_act_at_once_face_one_state() -> None:
+    rows = [row("q", 0, i, i // 2, "ab"[i % 2], team=float(i // 2), potential=1.0 + 2 * (i // 2)) for i in range(4)]
+    assert returns("potential-based", rows, simultaneous=True).tolist() == [2.0, 2.0, -2.0, -2.0]
+    assert returns("potential-based", rows).tolist() == [0.0, 2.0, 1.0, -2.0]  # one after the other
+
+
+def test_a_long_chain_is_no_slower_than_a_wide_tree() -> None:
+    n = 20_000
+    rows = [
+        {**row("q", 0, i, i, "a", team=1.0), "node": f"n{i}", "parent": f"n{i - 1}" if i else None} for i in range(n)
+    ]
+    assert returns("tree_mean", rows).tolist() == [float(n - i) for i in range(n)]
+    assert returns("discounted", rows).tolist() == [float(n - i) for i in range(n)]
+
+
 def test_the_potential_is_no_reward() -> None:
     rows = [row("q", s, 0, 0, "a", team=float(s), potential=9.0 * s) for s in range(2)]
     result = compute(algorithm("grpo", returns="potential-based"), rows)
@@ -506,7 +567,8 @@ def test_baselines(rows: Rows, baseline: str, std: bool) -> None:
             "max": max(mine, *others),
             "none": 0.0,
         }[baseline]
-        scale = np.std([mine, *others], ddof=1) + 0.5 if std else 1.0
+        sigma = np.std([mine, *others], ddof=1)
+        scale = (sigma if sigma > 0 or mine == wanted else 1.0) + 0.5 if std else 1.0
         assert result.advantage[i] == pytest.approx((mine - wanted) / scale, abs=1e-9)
 
 

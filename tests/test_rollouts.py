@@ -154,6 +154,20 @@ def test_amplification_is_dr_mas_formula(samples: list[tuple[int, int, int]]) ->
     assert found == pytest.approx({k: np.mean(f) for k, f in factors.items()})
 
 
+def test_a_task_without_spread_amplifies_nothing() -> None:
+    reward, task = np.array([0.1, 0.1, 0.1, 1.0, 0.0, 0.0]), np.array([0, 0, 0, 1, 1, 1])
+    assert amplification(reward, task, np.array([0, 0, 1, 0, 0, 1])) == pytest.approx({0: 1.25, 1: 0.5})
+
+
+def test_credit_from_rows_is_in_the_metrics() -> None:
+    rows = [{**row("q", 0, i, 0, "a", team=float(v)), "node": f"n{i}"} for i, v in enumerate([4, 1, 1])]
+    method, table = algorithm("grpo", credit="c3"), RowTable.from_rows(rows)
+    found = agent_statistics(method.credited(table), method.compute(table))["a"].metrics()
+    assert found["credit/useful"] == pytest.approx(1 / 3)
+    assert found["credit/harmful"] == pytest.approx(2 / 3)
+    assert found["reward/team"] == 2.0
+
+
 def test_agents_with_rewards_far_apart_are_amplified() -> None:
     rows = [
         row("q", s, i, 0, agent, team=value)

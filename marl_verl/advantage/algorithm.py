@@ -85,6 +85,9 @@ class Algorithm:
             MarlError: unknown option or part (the nearest is offered), wrong type, or a value that its part refuses.
         """
         given = dict(options or {})
+        for name in given:
+            if not isinstance(name, str):
+                raise MarlError(f"'{where}' has the option {name!r}, which is no text")
         new: dict[str, Any] = {}
         for name in (*NAMES, *PARTS):
             if name in given:

@@ -60,7 +60,7 @@ class Advantage(Estimator):
         baseline: b.
         norm_by_std: divide by sigma + eps; off: A = R - b.
         std: sigma, the spread of the group's returns.
-        eps: added to sigma.
+        eps: added to sigma. A sigma of 0 counts as 1 where R - b is not 0 (baseline "none", another `scale_group`).
         scale_group: columns of other groups for sigma, which is then the spread of R - b there; () is the whole batch,
             ("agent",) each agent by itself; None: the same groups.
         singleton: what a group of one sample gets: "zero", "raw" or "batch" (see `normalise.treat_singletons`).
@@ -144,8 +144,11 @@ class Advantage(Estimator):
         baseline = self.baseline.compute(value, group)
         if not self.norm_by_std:
             return Compared(baseline, np.ones(len(value)))
+        deviation = value - baseline
         if spread is None:
-            scale = self.std.compute(value, group)[group] + self.eps
+            sigma = self.std.compute(value, group)[group]
         else:
-            scale = self.std.compute(value - baseline, spread)[spread] + self.eps
-        return Compared(baseline, np.where(scale > 0, scale, 1.0))  # no spread: every deviation is 0, whatever it is
+            sigma = self.std.compute(deviation, spread)[spread]
+        # without any spread there is no unit to measure a deviation in: it stays as it is, and does not grow by 1 / eps
+        scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + self.eps
+        return Compared(baseline, np.where(scale > 0, scale, 1.0))

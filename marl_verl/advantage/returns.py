@@ -9,7 +9,8 @@ import numpy as np
 
 from marl_verl.advantage.groups import combine
 from marl_verl.advantage.part import Part
-from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
+from marl_verl.advantage.rows import FloatArray, IntArray, RowTable, check_shared
+from marl_verl.advantage.tree import Tree
 from marl_verl.errors import MarlError
 
 Outcome = Literal["every turn", "each agent's last turn", "last turn"]
@@ -81,12 +82,7 @@ class PathSum(Returns):
         turns = combine([table.uid.codes, table.session, table.turn], len(table))
         _, first = np.unique(turns, return_index=True)
         joint = reward[first]
-        if (different := joint[turns] != reward).any():
-            row = int(np.argmax(different))
-            raise MarlError(
-                f"rows '{table.key(int(first[turns[row]]))}' and '{table.key(row)}' are one joint turn and have the "
-                f"rewards {joint[turns[row]]:g} and {reward[row]:g}: a joint reward is the same for all"
-            )
+        check_shared(table, reward, turns, "one joint turn")
         sessions = combine([table.uid.codes[first], table.session[first]], len(first))
         return sum_to_go(joint, sessions, self.gamma, step=table.turn[first])[turns]
 
@@ -108,24 +104,14 @@ class TreeMean(Returns):
         check_gamma(self.gamma)
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """MarlError as `Tree.of`."""
+        """MarlError as `Tree.of`, or if rows at one node, none of them crossed, have different rewards."""
         tree = table.tree
-        # (parent, agent) -> how many nodes below the parent this agent acts in: what the sum is divided by
-        places = combine([tree.parent[tree.row], table.agent.codes[tree.row], tree.node], len(tree.row))
-        _, first = np.unique(places, return_index=True)
-        ours = combine([tree.parent, table.agent.codes], len(table))
-        nodes = np.bincount(ours[tree.row[first]], minlength=len(table))
-        agents = np.zeros(tree.count)
-        _, one = np.unique(ours, return_index=True)
-        inner = one[tree.parent[one] >= 0]
-        np.add.at(agents, tree.parent[inner], 1.0)
-
+        share = _crossed_share(table, tree) if tree.crossed else _node_share(table, tree, reward)
         ret, below = reward.copy(), np.zeros(tree.count)  # below: mean over the children of their R
         for rows in tree.levels_upwards():
-            ret[rows] += self.gamma * tree.sum_over_nodes(below)[rows]
+            ret[rows] += self.gamma * tree.sum_over_nodes(below, rows)
             rows = rows[tree.parent[rows] >= 0]
-            up = tree.parent[rows]
-            np.add.at(below, up, ret[rows] / nodes[ours[rows]] / agents[up])
+            np.add.at(below, tree.parent[rows], ret[rows] * share[rows])
         return ret
 
 
@@ -134,10 +120,12 @@ class PotentialBased(Returns):
     """R_t = r_t + gamma * Phi(s_{t+1}) - Phi(s_t); Phi after a session's last turn is 0.
 
     Phi(s_t) is the reward component `potential` of the row: of the state that its agent faced. The next state is that
-    of the session's next turn, whoever acts in it. Source: Ng, Harada and Russell 1999: the best policy stays the best.
+    of the session's next act, whoever acts; where agents act at once, so that all rows of a turn face one state, set
+    `simultaneous`. Source: Ng, Harada and Russell 1999: the best policy stays the best.
     """
 
     gamma: float = 1.0
+    simultaneous: bool = False
     potential: str = "potential"
 
     def __post_init__(self) -> None:
@@ -147,14 +135,16 @@ class PotentialBased(Returns):
         return (self.potential,)
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """MarlError if a row lacks the potential."""
+        """MarlError if a row lacks the potential, or rows of one joint turn differ in it."""
         phi = table.component(self.potential)
-        session = combine([table.uid.codes, table.session], len(table))
-        order = np.lexsort((table.index, session))
-        same = np.append(session[order][1:] == session[order][:-1], False)
-        following = np.empty(len(table))
-        following[order] = np.where(same, np.append(phi[order][1:], 0.0), 0.0)
-        return reward + self.gamma * following - phi
+        when = table.turn if self.simultaneous else table.index
+        states = combine([table.uid.codes, table.session, when], len(table))  # numbered in the order of time
+        check_shared(table, phi, states, "one state")
+        _, first = np.unique(states, return_index=True)
+        session = combine([table.uid.codes[first], table.session[first]], len(first))
+        same = np.append(session[1:] == session[:-1], False)
+        following = np.where(same, np.append(phi[first][1:], 0.0), 0.0)
+        return reward + self.gamma * following[states] - phi
 
 
 def check_gamma(gamma: float) -> None:
@@ -173,12 +163,31 @@ def sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArra
     start = np.flatnonzero(np.append(True, session[1:] != session[:-1]))
     length = np.diff(np.append(start, n))
     ret = reward.astype(np.float64).copy()
-    place = np.arange(n) - np.repeat(start, length)
-    left = np.repeat(length, length) - 1 - place  # rows after this one in its session
-    # backwards over places: as many rounds as the longest session has turns, each over all sessions at once
-    for place_ in range(int(length.max()) - 2, -1, -1):
-        rows = np.flatnonzero(place == place_)
-        rows = rows[left[rows] > 0]
+    left = np.repeat(start + length, length) - 1 - np.arange(n)  # rows after this one in its session
+    # from each session's last row backwards, all sessions at once
+    by_left = np.argsort(left, kind="stable")
+    for rows in np.split(by_left, np.flatnonzero(np.diff(left[by_left])) + 1)[1:]:
         power = 1 if step is None else step[rows + 1] - step[rows]
         ret[rows] += gamma**power * ret[rows + 1]
     return ret
+
+
+def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:
+    """[n] each row's part in the mean over its parent's children: 1 / (rows at its node * nodes below the parent)."""
+    check_shared(table, reward, tree.node, "one joint action")
+    _, one = np.unique(tree.node, return_index=True)
+    above = tree.parent[one]
+    children = np.bincount(above[above >= 0], minlength=tree.count)
+    return 1.0 / np.bincount(tree.node)[tree.node] / np.maximum(children[tree.parent], 1)
+
+
+def _crossed_share(table: RowTable, tree: Tree) -> FloatArray:
+    """[n] the same for crossed rows: an agent's completions together have each joint action below the parent once."""
+    places = combine([tree.parent[tree.row], table.agent.codes[tree.row], tree.node], len(tree.row))
+    _, first = np.unique(places, return_index=True)
+    ours = combine([tree.parent, table.agent.codes], len(table))
+    nodes = np.bincount(ours[tree.row[first]], minlength=len(table))
+    _, one = np.unique(ours, return_index=True)
+    inner = one[tree.parent[one] >= 0]
+    agents = np.bincount(tree.parent[inner], minlength=tree.count)
+    return 1.0 / nodes[ours] / np.maximum(agents[tree.parent], 1)

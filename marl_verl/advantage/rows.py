@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
@@ -109,6 +110,9 @@ class RowTable:
         counts = {name: _whole_numbers(rows, name) for name in COUNTS}
         rewards, present = _rewards(rows)
         extra = sorted({key for row in rows for key in row} - set(COLUMNS))
+        for key in extra:
+            if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
+                raise MarlError(f"unknown column '{key}': did you mean '{close[0]}'?")
         table = cls(
             uid=Labels.of(labels["uid"]),
             agent=Labels.of(labels["agent"]),
@@ -237,6 +241,20 @@ class RowTable:
             row["rewards"] = {c: float(values[i]) for c, values in self.rewards.items() if self.present[c][i]}
             rows.append({**row, "padding": bool(self.padding[i]), "invalid": bool(self.invalid[i])})
         return rows
+
+
+def check_shared(table: RowTable, values: FloatArray, ids: IntArray, what: str) -> None:
+    """MarlError unless rows with the same id [n] have the same value [n]. `what` says what they share."""
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    shared = first[inverse.reshape(-1)]
+    different = values != values[shared]
+    if different.any():
+        row = int(np.argmax(different))
+        other = int(shared[row])
+        raise MarlError(
+            f"rows '{table.key(other)}' and '{table.key(row)}' are {what} and have {values[other]:g} and "
+            f"{values[row]:g}: it is the same for all, and counts once"
+        )
 
 
 def sorted_names(values: Sequence[str | None]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marl_verl.advantage.groups import combine
+from marl_verl.advantage.normalise import group_mean
 from marl_verl.advantage.result import Advantages
 from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 
@@ -121,8 +122,7 @@ def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[i
         task, agent: [n] ids.
     """
     task = combine([task], len(reward))
-    mean = np.bincount(task, weights=reward) / np.bincount(task)
-    squared = (reward - mean[task]) ** 2
+    squared = (reward - group_mean(reward, task)[task]) ** 2
     variance = np.bincount(task, weights=squared) / np.bincount(task)
     pairs = combine([agent, task], len(reward))
     _, first = np.unique(pairs, return_index=True)

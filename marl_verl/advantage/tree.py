@@ -58,7 +58,15 @@ class Tree:
         parent[inner] = found
         above = np.full(count, -1, dtype=np.int64)
         above[node] = parent[row]
+        if (torn := above[node] != parent[row]).any():
+            at = int(row[int(np.argmax(torn))])
+            raise MarlError(f"node '{table.node.value(at)}' of task '{table.uid.value(at)}' has more than one parent")
         return cls(row, node, parent, count, _depth(above, node, row, table))
+
+    @property
+    def crossed(self) -> bool:
+        """Whether rows take part in several nodes."""
+        return len(self.row) > len(self.parent)
 
     def levels_upwards(self) -> Iterator[IntArray]:
         """The rows of each depth, the deepest first."""
@@ -67,10 +75,17 @@ class Tree:
         order = np.argsort(-depth, kind="stable")
         yield from np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
 
-    def sum_over_nodes(self, value: FloatArray) -> FloatArray:
-        """[n] sum of `value` [count] over the nodes that a row is at."""
+    def sum_over_nodes(self, value: FloatArray, rows: IntArray) -> FloatArray:
+        """[len(rows)] sum of `value` [count] over the nodes that each of `rows` is at."""
+        if not self.crossed:
+            return value[self.node[rows]]
         total = np.bincount(self.row, weights=value[self.node], minlength=len(self.parent))
-        return np.asarray(total, dtype=np.float64)
+        return np.asarray(total[rows], dtype=np.float64)
+
+    def nodes_upwards(self) -> Iterator[IntArray]:
+        """The nodes of each depth, the deepest first."""
+        order = np.argsort(-self.depth, kind="stable")
+        yield from np.split(order, np.flatnonzero(np.diff(self.depth[order])) + 1)
 
     def node_mean(self, value: FloatArray) -> FloatArray:
         """[count] mean of `value` [n] over the rows at each node: what they share counts once."""
@@ -78,12 +93,19 @@ class Tree:
         return np.asarray(total / np.bincount(self.node, minlength=self.count), dtype=np.float64)
 
 
+def is_joined(name: str) -> bool:
+    """Whether a node's name is of several nodes; a name that is somebody's parent, or has an empty part, is not."""
+    return JOIN in name and all(name.split(JOIN))
+
+
 def _places(table: RowTable) -> tuple[IntArray, IntArray, IntArray, int]:
     """(row, node code) pairs, the parents' codes [n], and how many codes there are; joined names are taken apart."""
     rows, codes, names = np.arange(len(table), dtype=np.int64), table.node.codes, table.node.names
-    if not any(JOIN in name for name in names):
+    parents = set(np.unique(table.parent.codes).tolist())
+    split = {code for code in np.unique(codes).tolist() if code >= 0 and code not in parents and is_joined(names[code])}
+    if not split:
         return rows, codes, table.parent.codes, len(names)
-    parts = [name.split(JOIN) for name in names]
+    parts = [list(dict.fromkeys(name.split(JOIN))) if i in split else [name] for i, name in enumerate(names)]
     number = {part: i for i, part in enumerate(sorted({part for each in parts for part in each}))}
     first = np.cumsum([0, *map(len, parts)])
     flat = np.array([number[part] for each in parts for part in each], dtype=np.int64)
@@ -91,10 +113,8 @@ def _places(table: RowTable) -> tuple[IntArray, IntArray, IntArray, int]:
     row = np.repeat(rows, sizes)
     place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     code = np.where(codes[row] >= 0, flat[np.minimum(first[codes[row]] + place, len(flat) - 1)], -1)
-    parent = np.array([number.get(name, -2) for name in names], dtype=np.int64)[table.parent.codes]
-    # a joined name is no node, so that it can be nobody's parent: a number that no node has
-    parent = np.where(parent == -2, len(number), parent)
-    return row, code, np.where(table.parent.codes >= 0, parent, -1), len(number) + 1
+    parent = np.array([number.get(name, -1) for name in names], dtype=np.int64)[table.parent.codes]
+    return row, code, np.where(table.parent.codes >= 0, parent, -1), len(number)
 
 
 def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int]:
@@ -114,18 +134,21 @@ def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int
 
 
 def _depth(above: IntArray, node: IntArray, row: IntArray, table: RowTable) -> IntArray:
-    """[N] distance from the root, given each node's parent."""
-    depth = np.where(above < 0, 0, -1)
-    level, below = 0, np.flatnonzero(above >= 0)
-    while len(below):
-        reached = depth[above[below]] == level
-        if not reached.any():
-            at = int(row[int(np.argmax(depth[node] < 0))])
-            raise MarlError(
-                f"node '{table.node.value(at)}' of task '{table.uid.value(at)}' (row '{table.key(at)}') is its own "
-                "ancestor"
-            )
-        level += 1
-        depth[below[reached]] = level
-        below = below[~reached]
+    """[N] distance from the root, given each node's parent; level by level, each node visited once."""
+    depth = np.full(len(above), -1, dtype=np.int64)
+    children = np.argsort(above, kind="stable")
+    roots = int((above < 0).sum())
+    count = np.bincount(above[above >= 0], minlength=len(above))
+    start = roots + np.cumsum(count) - count
+    level, nodes = 0, children[:roots]
+    while len(nodes):
+        depth[nodes] = level
+        sizes = count[nodes]
+        offset = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        level, nodes = level + 1, children[np.repeat(start[nodes], sizes) + offset]
+    if (lost := depth[node] < 0).any():
+        at = int(row[int(np.argmax(lost))])
+        raise MarlError(
+            f"node '{table.node.value(at)}' of task '{table.uid.value(at)}' (row '{table.key(at)}') is its own ancestor"
+        )
     return depth

@@ -12,7 +12,7 @@ from marl_verl.advantage.estimator import Estimator
 from marl_verl.advantage.groups import TASK, check_columns, group_ids, sample_ids
 from marl_verl.advantage.normalise import Scale, Unbiased, check_eps, group_mean
 from marl_verl.advantage.returns import check_gamma
-from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.advantage.rows import FloatArray, RowTable, check_shared
 from marl_verl.credit.step_groups import Mode, same_observation, step_returns, within
 
 
@@ -59,6 +59,7 @@ class GroupInGroup(Estimator):
         columns = (*self.group, "agent") if self.group_by_agent else self.group
         group = group_ids(table, columns)
         sample = sample_ids(table, group, "row" if self.group_by_agent else "session_mean")
+        check_shared(table, reward, sample, "of one session, whose episode reward")
         _, first = np.unique(sample, return_index=True)
         episode = group_mean(reward, sample)
         upper = within(episode, group[first], self.mode, self.std, self.eps, self.episode_singleton)
@@ -72,7 +73,7 @@ class GroupInGroup(Estimator):
             baseline=(upper.baseline / upper.scale)[sample] + self.step_w * lower.baseline / lower.scale,
             scale=np.ones(len(table)),
             group=group,
-            sample=np.arange(len(table)),
+            sample=sample,
             group_by=columns,
             also=[("same observation", same)],
             stages=[

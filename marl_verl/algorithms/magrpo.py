@@ -59,8 +59,9 @@ class JointAdvantage(Estimator):
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """See `Estimator.compute`. MarlError for crossed rows where the mode is "aligned"."""
-        if self.joint_mode == "aligned" and (crossed := [name for name in table.node.names if "+" in name]):
-            raise MarlError(f"node '{crossed[0]}' is of a crossed row: set joint_mode to 'cross'")
+        if self.joint_mode == "aligned" and table.tree.crossed:
+            row = int(np.argmax(np.bincount(table.tree.row) > 1))
+            raise MarlError(f"node '{table.node.value(row)}' is of a crossed row: set joint_mode to 'cross'")
         ret = self.returns.compute(table, reward)
         group = group_ids(table, self.group)
         baseline = BASELINES[self.mode].compute(ret, group)

@@ -43,8 +43,9 @@ class SharpMix(RewardMix):
             MarlError: no agent called as `planner` (nearest offered), a row without broadcast, or a worker's row
                 without mc.
         """
-        if self.planner not in table.agent.names:
-            raise unknown("agent", self.planner, table.agent.names)
+        acting = [table.agent.names[code] for code in np.unique(table.agent.codes)]
+        if self.planner not in acting:
+            raise unknown("agent", self.planner, acting)
         planner = table.agent.codes == table.agent.names.index(self.planner)
         credit = self.marginal(table, planner)
         broadcast = table.component("broadcast")

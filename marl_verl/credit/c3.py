@@ -41,11 +41,11 @@ class C3(TableCredit):
         total[~inner], leaves[~inner] = value[~inner], 1.0
         _, one = np.unique(tree.node, return_index=True)  # one row of each node leads up
         above = tree.parent[tree.row[one]]
-        for depth in range(int(tree.depth.max()), 0, -1):
-            nodes = np.flatnonzero(tree.depth == depth)
+        for nodes in tree.nodes_upwards():
+            nodes = nodes[above[nodes] >= 0]
             np.add.at(total, above[nodes], total[nodes])
             np.add.at(leaves, above[nodes], leaves[nodes])
         mean = total / leaves
-        quality = tree.sum_over_nodes(mean) / np.bincount(tree.row, minlength=len(table))
+        quality = tree.sum_over_nodes(mean, np.arange(len(table))) / np.bincount(tree.row, minlength=len(table))
         siblings = group_ids(table, SIBLINGS)
         return quality - LeaveOneOut().compute(quality, siblings)

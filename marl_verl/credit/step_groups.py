@@ -11,7 +11,7 @@ from marl_verl.advantage.baselines import Mean
 from marl_verl.advantage.groups import combine, group_ids
 from marl_verl.advantage.normalise import Compared, Scale, Unbiased, check_eps, treat_singletons
 from marl_verl.advantage.returns import check_gamma, sum_to_go
-from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
+from marl_verl.advantage.rows import FloatArray, IntArray, RowTable, check_shared
 from marl_verl.credit.table import TableCredit
 from marl_verl.errors import MarlError
 
@@ -60,6 +60,7 @@ def step_returns(table: RowTable, step: str, gamma: float) -> FloatArray:
     """[n] S_t = sum_{k >= t} gamma^(k - t) step_k over the session's turns; a turn of several agents counts once."""
     reward = table.component(step)
     turns = combine([table.uid.codes, table.session, table.turn], len(table))
+    check_shared(table, reward, turns, "one turn of the environment")
     _, first = np.unique(turns, return_index=True)
     sessions = combine([table.uid.codes[first], table.session[first]], len(first))
     return sum_to_go(reward[first], sessions, gamma, step=table.turn[first])[turns]

@@ -141,7 +141,7 @@ class TeamTrainer(PPOTrainer):
             table, result = self.put_advantages(batch)
         with times("update"):
             updated = self.update(batch)
-        metrics.update(team_metrics.team_metrics(table, result, self.reports))
+        metrics.update(team_metrics.team_metrics(self.algorithm.credited(table), result, self.reports))
         for name, (part, values) in updated.items():
             metrics.update({f"policy/{name}/{key}": value for key, value in values.items()})
             batch = _with_padding(batch, part)
