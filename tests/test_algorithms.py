@@ -41,7 +41,7 @@ def test_every_shipped_algorithm_is_tested_here() -> None:
 
 @every
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_permuting_rows_permutes_results(name: str, data: st.DataObject) -> None:
     rows, method = data.draw(FIT[name]()), algorithm(name)
     order = data.draw(st.permutations(range(len(rows))))
@@ -50,7 +50,7 @@ def test_permuting_rows_permutes_results(name: str, data: st.DataObject) -> None
 
 @every
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_padding_rows_change_nothing(name: str, data: st.DataObject) -> None:
     rows, method = data.draw(FIT[name]()), algorithm(name)
     copies = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=4))
@@ -69,7 +69,7 @@ def test_padding_rows_change_nothing(name: str, data: st.DataObject) -> None:
 
 @every
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_the_result_explains_itself(name: str, data: st.DataObject) -> None:
     rows = data.draw(FIT[name]())
     result = compute(algorithm(name), rows)
@@ -87,7 +87,7 @@ INSIDE_A_GROUP = [name for name in SHIPPED if name not in ("magrpo", "sharp")]
 
 @every
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_no_row_depends_on_rows_outside_its_group(name: str, data: st.DataObject) -> None:
     rows, method = data.draw(FIT[name]()), algorithm(name)
     before = compute(method, rows)
@@ -107,7 +107,7 @@ def test_no_row_depends_on_rows_outside_its_group(name: str, data: st.DataObject
 
 @every
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_the_comparison_needs_only_the_returns_of_the_group(name: str, data: st.DataObject) -> None:
     """Baseline and scale from the members' returns alone, by the textbook formula."""
     rows = data.draw(FIT[name]())
@@ -146,7 +146,7 @@ TO_GRPO: dict[str, dict[str, Any]] = {
 
 @every
 @given(data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_one_agent_and_one_turn_reduce_to_grpo(name: str, data: st.DataObject) -> None:
     rows = keep(data.draw(episodes(agents=1, turns=1)), team="team")
     for r in rows:
@@ -162,7 +162,7 @@ def test_one_agent_and_one_turn_reduce_to_grpo(name: str, data: st.DataObject) -
 
 
 @given(rows=episodes(agents=1, turns=1))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_shaping_a_flat_tree_does_not_move_it(rows: Rows) -> None:
     """Among children of the root R is an affine function of r: after normalising it is GRPO still."""
     rows = keep(rows, team="team")
@@ -180,7 +180,7 @@ SINGLETON = {"gigpo": {"episode_singleton": "zero"}, "magrpo": {}}
 
 @every
 @given(data=st.data(), by=st.integers(-20, 20))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_a_constant_added_to_every_reward_changes_nothing(name: str, data: st.DataObject, by: int) -> None:
     how = {"even": True} if name == "magrpo" else {}  # a path's sum grows by its length
     rows = data.draw(FIT[name](**how))
@@ -200,7 +200,7 @@ WITH_A_STD: dict[str, dict[str, Any]] = {
 
 @every
 @given(data=st.data(), factor=st.sampled_from([2.0**-7, 4.0, 1024.0]))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_the_scale_of_rewards_does_not_matter_with_a_std(name: str, data: st.DataObject, factor: float) -> None:
     rows = data.draw(FIT[name]())
     method = algorithm(name, **WITH_A_STD.get(name, {"singleton": "zero", "eps": 0.0}))
@@ -251,7 +251,7 @@ def test_on_rows_where_the_papers_disagree_so_do_the_algorithms() -> None:
 
 
 @given(rows=joint_trees(), mode=st.sampled_from(["mean", "raw", "max", "rloo"]), gamma=st.sampled_from([0.5, 0.9, 1.0]))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 def test_magrpo_on_a_tree_is_the_papers_recursion(rows: Rows, mode: str, gamma: float) -> None:
     method = algorithm("magrpo", returns="tree_mean", group=["uid", "parent", "agent"], mode=mode, gamma=gamma)
     result = compute(method, rows)
@@ -276,7 +276,7 @@ def test_magrpo_on_a_tree_is_the_papers_recursion(rows: Rows, mode: str, gamma: 
 
 
 @given(rows=FIT["magrpo"]())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_normalised_all_four_modes_of_magrpo_are_the_same(rows: Rows) -> None:
     mean, raw, highest, rloo = (
         advantage(algorithm("magrpo", normalize=True, mode=mode), rows) for mode in ("mean", "raw", "max", "rloo")
@@ -369,7 +369,7 @@ def test_agents_of_one_joint_turn_with_different_rewards_are_refused() -> None:
 
 
 @given(rows=trees(), gamma=st.sampled_from([0.0, 0.3, 1.0]), lam=st.sampled_from([0.0, 0.5, 1.0]))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 def test_shaping_is_the_papers_formula(rows: Rows, gamma: float, lam: float) -> None:
     found = returns("shaped", rows, gamma=gamma, lam=lam)
     for i, r in enumerate(rows):
@@ -430,7 +430,7 @@ def test_what_sharp_cannot_do_without(change: dict[str, Any], said: str) -> None
 
 
 @given(rows=FIT["gigpo"](), mode=st.sampled_from(["mean_norm", "mean_std_norm"]), by_agent=st.booleans())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 def test_gigpo_is_its_two_levels(rows: Rows, mode: str, by_agent: bool) -> None:
     result = compute(algorithm("gigpo", mode=mode, group_by_agent=by_agent, gamma=0.5, step_w=2.0), rows)
 
@@ -495,7 +495,7 @@ def test_an_invalid_action_costs_its_penalty_in_dr_mas_and_nothing_elsewhere() -
 
 
 @given(rows=episodes(), gamma=st.sampled_from([0.0, 0.5, 1.0]))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 def test_sums_to_go(rows: Rows, gamma: float) -> None:
     own, joint = returns("discounted", rows, gamma=gamma), returns("path_sum", rows, "joint", gamma=gamma)
     for i, r in enumerate(rows):
@@ -508,7 +508,7 @@ def test_sums_to_go(rows: Rows, gamma: float) -> None:
 
 
 @given(rows=episodes(), gamma=st.sampled_from([0.5, 1.0]))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 def test_potential_based_shaping_adds_the_same_to_every_way_through_a_session(rows: Rows, gamma: float) -> None:
     rows = [{**r, "rewards": {"team": r["rewards"]["team"], "potential": r["rewards"]["role"]}} for r in rows]
     shaped = returns("potential-based", rows, gamma=gamma)
@@ -552,7 +552,7 @@ def test_turns_that_an_agent_skips_count_in_a_joint_discount() -> None:
 
 
 @given(rows=FIT["grpo"](), baseline=st.sampled_from(["mean", "leave-one-out", "max", "none"]), std=st.booleans())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 def test_baselines(rows: Rows, baseline: str, std: bool) -> None:
     result = compute(algorithm("grpo", baseline=baseline, norm_by_std=std, eps=0.5, singleton="zero"), rows)
     for i in range(len(rows)):

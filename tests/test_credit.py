@@ -116,7 +116,7 @@ def test_games_that_are_none(players: list[str], value: Game, said: str) -> None
 
 
 @given(rows=trees())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_c3_compares_a_subtree_with_its_siblings(rows: Rows) -> None:
     found = credit("c3", rows)
 
@@ -134,7 +134,7 @@ def test_c3_compares_a_subtree_with_its_siblings(rows: Rows) -> None:
 
 
 @given(rows=joint_trees(everybody=True))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_c3_gives_the_agents_of_a_joint_move_the_same(rows: Rows) -> None:
     found = credit("c3", rows)
     for one, other in zip(rows[::2], rows[1::2], strict=True):

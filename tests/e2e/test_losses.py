@@ -12,6 +12,8 @@ import yaml
 
 from tests.e2e.conftest import Finished, train
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(scope="module")
 def mars2_plus(tmp_path_factory: pytest.TempPathFactory) -> Finished:
