@@ -134,21 +134,20 @@ def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int
 
 
 def _depth(above: IntArray, node: IntArray, row: IntArray, table: RowTable) -> IntArray:
-    """[N] distance from the root, given each node's parent; level by level, each node visited once."""
-    depth = np.full(len(above), -1, dtype=np.int64)
-    children = np.argsort(above, kind="stable")
-    roots = int((above < 0).sum())
-    count = np.bincount(above[above >= 0], minlength=len(above))
-    start = roots + np.cumsum(count) - count
-    level, nodes = 0, children[:roots]
-    while len(nodes):
-        depth[nodes] = level
-        sizes = count[nodes]
-        offset = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        level, nodes = level + 1, children[np.repeat(start[nodes], sizes) + offset]
-    if (lost := depth[node] < 0).any():
-        at = int(row[int(np.argmax(lost))])
-        raise MarlError(
-            f"node '{table.node.value(at)}' of task '{table.uid.value(at)}' (row '{table.key(at)}') is its own ancestor"
-        )
-    return depth
+    """[N] distance from the root, given each node's parent; in log2(depth) rounds.
+
+    Invariant: `far` is an ancestor (-1 once it is beyond the root), and `depth` the distance to it; each round doubles
+    the distance.
+    """
+    depth, far = (above >= 0).astype(np.int64), above.copy()
+    for _ in range(len(above).bit_length() + 1):
+        below = np.flatnonzero(far >= 0)
+        if not len(below):
+            return depth
+        ancestor = far[below]
+        depth[below] += depth[ancestor]
+        far[below] = far[ancestor]
+    at = int(row[int(np.argmax(far[node] >= 0))])
+    raise MarlError(
+        f"node '{table.node.value(at)}' of task '{table.uid.value(at)}' (row '{table.key(at)}') is its own ancestor"
+    )
