@@ -25,6 +25,10 @@ def marl_register_rewards(register: Register) -> None:
 @hookimpl
 def marl_register_samplers(register: Register) -> None:
     register("independent", "marl_verl.sampling.independent:Independent")
+    register("joint-tree", "marl_verl.sampling.joint_tree:JointTree")
+    register("greedy-tree", "marl_verl.sampling.greedy_tree:GreedyTree")
+    register("tree-search", "marl_verl.sampling.tree_search:TreeSearch")
+    register("best-of", "marl_verl.sampling.best_of:BestOf")
 
 
 @hookimpl
@@ -33,6 +37,8 @@ def marl_register_credits(register: Register) -> None:
     register("difference", "marl_verl.credit:DifferenceRewards")
     register("c3", "marl_verl.credit:C3")
     register("step-groups", "marl_verl.credit:StepGroups")
+    register("counterfactual", "marl_verl.credit.counterfactual:Counterfactual")
+    register("shapley", "marl_verl.credit.sampled_shapley:SampledShapley")
 
 
 @hookimpl

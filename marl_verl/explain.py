@@ -50,9 +50,8 @@ def derive(document: object) -> Explanation | Games:
     if name not in known:
         raise unknown("algorithm", name, known)
     algorithm = algorithm_named(name, options, "options")
-    for kind, part in (("samplers", algorithm.sampler), ("credits", algorithm.credit), ("losses", algorithm.loss)):
-        if isinstance(part, str):  # only named here; what they do is done elsewhere
-            plugins.load().entry(kind, part)
+    for kind, part in (("samplers", algorithm.sampler), ("losses", algorithm.loss)):
+        plugins.load().entry(kind, part)  # only named here; what they do is done elsewhere
     table = RowTable.from_rows(rows)
     return Explanation(name, algorithm, table, algorithm.compute(table))
 

@@ -32,10 +32,8 @@ def algorithm_of(team: Team) -> Algorithm:
     """The team's algorithm with the options of `marl.algorithm.options`, whose every name is registered.
 
     Raises:
-        MarlError: as `algorithm_named`, or an unknown credit scheme or loss (nearest offered).
+        MarlError: as `algorithm_named`, or an unknown loss (nearest offered).
     """
     algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
-    if isinstance(algorithm.credit, str):
-        plugins.load().entry("credits", algorithm.credit)
     plugins.load().get("losses", algorithm.loss)
     return algorithm

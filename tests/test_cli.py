@@ -147,7 +147,7 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], said: str) -
         ("trainer.total_training_steps=x", "'trainer.total_training_steps' must be a number, got 'x'"),
         ("data.train_batch_size=40", "data.train_batch_size=40 is not a multiple of"),
         ("data.train_files=x", "'data.train_files' must stay None, it is 'x': a team's tasks are marl.task.train_file"),
-        ("actor_rollout_ref.rollout.n=8", "must stay 1, it is 8: episodes a task are marl.sampler.sessions"),
+        ("actor_rollout_ref.rollout.n=8", "must stay 1, it is 8: attempts a task are marl.sampler.sessions"),
         ("marl.policies.asker.rollout.n=8", "'marl.policies.asker.rollout.n' must stay 1"),
         ("algorithm.adv_estimator=gae", "a team's advantage is marl.algorithm.name"),
     ],

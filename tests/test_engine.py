@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_verl import sampling
-from marl_verl.episode import Act, Action, Journal, LiveTeam, ReplayMismatch, Run, Workflow, WorkflowError
+from marl_verl.episode import Act, Action, Journal, Limits, LiveTeam, ReplayMismatch, Run, Workflow, WorkflowError
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, check_workflow, scripted_action, shown
 
@@ -414,7 +414,7 @@ async def cancels_itself(task: Task, team: LiveTeam) -> str:
     ],
 )
 def test_bad_workflows_are_told_in_a_sentence(fn: Body, said: str) -> None:
-    assert said in str(failure(fn, max_acts=20))
+    assert said in str(failure(fn, limits=Limits(acts=20)))
 
 
 def test_a_run_method_that_is_not_async_is_told() -> None:

@@ -16,8 +16,9 @@ from marl_verl.episode import Action, Run, Workflow, WorkflowError
 from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
 from marl_verl.rollout.rows import identity, row_tag
 from marl_verl.sampling import drive
+from marl_verl.sampling.rollouts import Scene
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import Agent, Named, Team
+from marl_verl.team import Agent
 from marl_verl.testing import ScriptedPolicy, check_workflow
 from tests.batches import algorithm, row
 
@@ -46,8 +47,7 @@ class Always(TaskSet):
 
 def episode(outcome: Any, says: Any = "4") -> Any:
     agents = {name: Agent(name, "p") for name in ("solver", "checker")}
-    team = Team(agents, {}, Named("x"), Named("x"), Named("x"))
-    parts = TeamParts(team, Rounds(), Always(), {}, {}, seed=0, act_seconds=9.0, outcome=outcome)
+    parts = TeamParts(Scene(Rounds(), Always(), agents, outcome=outcome), {}, seed=0)
     policy = ScriptedPolicy({"solver": says, "checker": "go on"})
 
     async def sample() -> Any:

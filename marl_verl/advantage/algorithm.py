@@ -13,8 +13,8 @@ from marl_verl.advantage.mix import RewardMix, check_finite
 from marl_verl.advantage.part import Find, changed, check_known, flat, name_of, replaced
 from marl_verl.advantage.result import Advantages
 from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.credit.base import Credit
 from marl_verl.credit.none import NoCredit
-from marl_verl.credit.table import TableCredit
 from marl_verl.errors import MarlError
 from marl_verl.options import check_type
 
@@ -33,21 +33,23 @@ class Algorithm:
     Attributes:
         sampler: registered sampler, which decides what episodes there are.
         rewards: reward components -> reward.
-        credit: a credit computed from the rows, or the name of a scheme that replays episodes while they are sampled;
-            "none" for the components as they are.
+        credit: a credit computed from the rows, or one that replays episodes while they are sampled; "none" for the
+            components as they are.
         advantage: reward -> advantage.
         loss: registered loss.
     """
 
     sampler: str
     rewards: RewardMix
-    credit: TableCredit | str
+    credit: Credit | str
     advantage: Estimator
     loss: str
 
     def __post_init__(self) -> None:
         if self.credit == "none":
             object.__setattr__(self, "credit", NoCredit())
+        if not isinstance(self.credit, Credit):
+            raise MarlError(f"'credit' must be a Credit or \"none\", got {self.credit!r:.80}")
         seen = dict.fromkeys((*NAMES, *PARTS), "the algorithm")
         for part in PARTS:
             for name in self._flat(part):
@@ -129,23 +131,17 @@ class Algorithm:
 
     def credited(self, table: RowTable) -> RowTable:
         """The table with what the credit adds, where it is computed from rows."""
-        return self.credit.apply(table) if isinstance(self.credit, TableCredit) else table
+        return self.credit.apply(table) if isinstance(self.credit, Credit) else table
 
     def _flat(self, part: str) -> dict[str, Any]:
-        value = getattr(self, part)
-        return {} if isinstance(value, str) else {_prefix(part) + name: option for name, option in flat(value).items()}
+        return {_prefix(part) + name: option for name, option in flat(getattr(self, part)).items()}
 
 
 def _chosen(part: Any, given: Mapping[str, Any], name: str, find: Find | None, where: str) -> Any:
     """A part of an algorithm with its options, or the one that takes its place."""
     key = f"{where}.{name}"
     if name in given:
-        if name == "credit" and (found := _replaying(given[name], find)) is not None:
-            return found
-        old = NoCredit() if isinstance(part, str) else part
-        part = replaced(old, given[name], find, key)
-    if isinstance(part, str):
-        return part
+        part = replaced(part, given[name], find, key)
     prefix = _prefix(name)
     mine = {option.removeprefix(prefix): value for option, value in given.items() if option.startswith(prefix)}
     return changed(part, mine, find, f"{where}.{prefix}" if prefix else where)
@@ -153,15 +149,6 @@ def _chosen(part: Any, given: Mapping[str, Any], name: str, find: Find | None, w
 
 def _prefix(part: str) -> str:
     return "credit_" if part == "credit" else ""
-
-
-def _replaying(wanted: str, find: Find | None) -> str | None:
-    """The name of a credit scheme that replays episodes: its work is done before there are rows."""
-    if find is None or wanted == NoCredit.name:
-        return None
-    found = find("credits", wanted)
-    table_credit = isinstance(found, TableCredit) or (isinstance(found, type) and issubclass(found, TableCredit))
-    return None if table_credit else wanted
 
 
 def _shown(value: Any) -> str:

@@ -41,13 +41,48 @@ class Estimator(Part):
         """Reward components that it reads by itself: the sum of all components leaves them out."""
         return ()
 
+    def misfit(self, branches: bool) -> str | None:
+        """Why it does not go with sessions (`branches` false), or with trees, whose turns have siblings; None if it does."""
+        return None
+
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """One advantage per row. `table` has no padding and is sorted by key; `reward` [n] is finite."""
         raise NotImplementedError
 
 
+class GroupEstimator(Estimator):
+    """Base of those that make returns and compare them in groups of rows.
+
+    Attributes:
+        returns: how rewards become a return R.
+        group: the columns in which the rows of a group agree.
+    """
+
+    returns: Returns
+    group: tuple[str, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.returns.outcome
+
+    def reads(self) -> tuple[str, ...]:
+        return self.returns.reads()
+
+    def misfit(self, branches: bool) -> str | None:
+        if branches and self.returns.of == "sessions":
+            return (
+                f"returns '{self.returns.name}' adds up the turns of a session, and a tree has siblings: use tree_mean"
+            )
+        if not branches and self.returns.of == "trees":
+            return f"returns '{self.returns.name}' needs a tree, and turns have no children here: use path_sum"
+        columns = [column for column in self.group if column in ("node", "parent")]
+        if not branches and columns:
+            return f"group column '{columns[0]}' needs a tree, and turns have no parents here: use 'turn' or 'agent'"
+        return None
+
+
 @dataclass(frozen=True)
-class Advantage(Estimator):
+class Advantage(GroupEstimator):
     """A = (R - b_group) / (sigma_group + eps): a row against the rows of its group.
 
     Attributes (names as in the golden files, which come from the papers' own code):
@@ -96,12 +131,10 @@ class Advantage(Estimator):
             if self.sample != "row" and not set(self.scale_group) <= {*self.group, "uid", "session"}:
                 raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
 
-    @property
-    def outcome(self) -> Outcome:
-        return self.returns.outcome
-
-    def reads(self) -> tuple[str, ...]:
-        return self.returns.reads()
+    def misfit(self, branches: bool) -> str | None:
+        if branches and self.sample != "row":
+            return f"sample '{self.sample}' counts sessions, and a tree is one session: use sample 'row'"
+        return super().misfit(branches)
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """See `Estimator.compute`. MarlError (nearest offered) for a group column that the table lacks."""

@@ -18,6 +18,8 @@ class RewardMix(Part):
     """What makes one reward of a row's components. A frozen dataclass, whose fields are its options."""
 
     kind: ClassVar[str] = "mixes"
+    asks: ClassVar[tuple[str, ...]] = ()
+    """Components that are made only where a mix asks for them: "tool"."""
 
     def compute(self, table: RowTable) -> FloatArray:
         """Reward per row, [n]."""

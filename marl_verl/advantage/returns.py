@@ -22,10 +22,12 @@ class Returns(Part):
 
     Attributes:
         outcome: on which turns the team's reward has to stand for this return.
+        of: whether it looks along the turns of a session, of a tree, or at neither.
     """
 
     kind: ClassVar[str] = "returns"
     outcome: ClassVar[Outcome] = "every turn"
+    of: ClassVar[Literal["both", "sessions", "trees"]] = "both"
 
     def reads(self) -> tuple[str, ...]:
         """Reward components that it reads by itself: the sum of all components leaves them out."""
@@ -50,6 +52,7 @@ class Discounted(Returns):
 
     gamma: float = 1.0
     outcome: ClassVar[Outcome] = "each agent's last turn"
+    of = "sessions"
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)
@@ -73,6 +76,7 @@ class PathSum(Returns):
     name: ClassVar[str] = "path_sum"
     gamma: float = 1.0
     outcome: ClassVar[Outcome] = "last turn"
+    of = "sessions"
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)
@@ -99,6 +103,7 @@ class TreeMean(Returns):
     name: ClassVar[str] = "tree_mean"
     gamma: float = 1.0
     outcome: ClassVar[Outcome] = "last turn"
+    of = "trees"
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)
@@ -127,6 +132,7 @@ class PotentialBased(Returns):
     gamma: float = 1.0
     simultaneous: bool = False
     potential: str = "potential"
+    of = "sessions"
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)

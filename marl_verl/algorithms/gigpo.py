@@ -51,6 +51,9 @@ class GroupInGroup(Estimator):
         check_gamma(self.gamma)
         check_eps(self.eps)
 
+    def misfit(self, branches: bool) -> str | None:
+        return "it compares sessions, and a tree is one session" if branches else None
+
     def reads(self) -> tuple[str, ...]:
         return (self.step,)
 

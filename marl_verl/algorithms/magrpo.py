@@ -9,10 +9,10 @@ import numpy as np
 
 from marl_verl.advantage import Advantages, Algorithm, Mix
 from marl_verl.advantage.baselines import Baseline, LeaveOneOut, Max, Mean, NoBaseline
-from marl_verl.advantage.estimator import Estimator
+from marl_verl.advantage.estimator import GroupEstimator
 from marl_verl.advantage.groups import TURN, check_columns, group_ids
 from marl_verl.advantage.normalise import Population, Scale, group_mean
-from marl_verl.advantage.returns import Outcome, PathSum, Returns
+from marl_verl.advantage.returns import PathSum, Returns
 from marl_verl.advantage.rows import FloatArray, RowTable
 from marl_verl.errors import MarlError
 
@@ -20,7 +20,7 @@ BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Ma
 
 
 @dataclass(frozen=True)
-class JointAdvantage(Estimator):
+class JointAdvantage(GroupEstimator):
     """A = R - b over the siblings of one (node, agent); with `normalize`, A' = (A - mean A) / max(std A, min_std).
 
     Source: MAGRPO, arXiv 2508.04652, and the authors' code. The paper's form is mode "mean" without `normalize`. With
@@ -49,13 +49,6 @@ class JointAdvantage(Estimator):
         object.__setattr__(self, "group", check_columns("group", self.group))
         if not 0 < self.min_std < np.inf:
             raise MarlError(f"'min_std' must be above 0, got {self.min_std}")
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.returns.outcome
-
-    def reads(self) -> tuple[str, ...]:
-        return self.returns.reads()
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """See `Estimator.compute`. MarlError for crossed rows where the mode is "aligned"."""

@@ -20,8 +20,8 @@ class SharpMix(RewardMix):
 
     A worker's mc is its own signed marginal credit, a component of its rows: what the team earned minus what it would
     have earned with the worker masked. The planner's is lam * mean over the workers in its session of max(mc, 0); a
-    worker that acted several times counts with the mean of its rows. A row without tool calls has tool 0. Source:
-    SHARP, arXiv 2602.08335, second hand: no authors' code was found.
+    worker that acted several times counts with the mean of its rows. A row without tool calls has tool 0. Where no row
+    has `broadcast`, it is `team`. Source: SHARP, arXiv 2602.08335, second hand: no authors' code was found.
 
     Attributes:
         w_broadcast, w_marginal, w_tool: weights of the three.
@@ -30,6 +30,7 @@ class SharpMix(RewardMix):
     """
 
     name: ClassVar[str] = "sharp"
+    asks: ClassVar[tuple[str, ...]] = ("tool",)
     w_broadcast: float = 0.9
     w_marginal: float = 0.9
     w_tool: float = 0.1
@@ -48,7 +49,8 @@ class SharpMix(RewardMix):
             raise unknown("agent", self.planner, acting)
         planner = table.agent.codes == table.agent.names.index(self.planner)
         credit = self.marginal(table, planner)
-        broadcast = table.component("broadcast")
+        told = table.present.get("broadcast")
+        broadcast = table.component("team" if told is None or not told.any() else "broadcast")
         tool = table.rewards.get("tool", np.zeros(len(table)))
         return self.w_broadcast * broadcast + self.w_marginal * credit + self.w_tool * tool
 

@@ -16,12 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.advantage import Algorithm, RowTable
+from marl_verl.credit.replay import ReplayCredit
 from marl_verl.episode import Action, Run, UnknownAgent, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.hookspecs import KINDS
 from marl_verl.models.tiny import TinyModel, folder_of
-from marl_verl.options import build
+from marl_verl.options import build, check_type
 from marl_verl.platforms.active import has_accelerator
+from marl_verl.sampling import Sampler
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import read_tasks
 from marl_verl.team import Policy, Team
@@ -37,6 +39,7 @@ LEAST = {
     "data.max_prompt_length": 1,
     "data.max_response_length": 1,
     "marl.sampler.sessions": 1,
+    "marl.validation.sessions": 1,
     "marl.task.train_size": 1,
     "marl.task.test_size": 1,
     "marl.run.seed": 0,
@@ -49,7 +52,7 @@ FIXED = (  # a key of verl's that a team does not use, the value it keeps, and w
     ("data.train_files", None, "a team's tasks are marl.task.train_file"),
     ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
     ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
-    ("actor_rollout_ref.rollout.n", 1, "episodes a task are marl.sampler.sessions"),
+    ("actor_rollout_ref.rollout.n", 1, "attempts a task are marl.sampler.sessions"),
     ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
 )
 DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's example: nobody has chosen it
@@ -83,8 +86,46 @@ def check_fixed(config: DictConfig, team: Team) -> None:
                 raise MarlError(f"'{where}' must stay {value!r}, it is {given!r}: {why}")
 
 
+def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
+    """The samplers of training and validation: where a config says it -> the sampler with its options."""
+    found: dict[str, Sampler] = {}
+    for section, name in (("sampler", algorithm.sampler), ("validation", marl["validation"]["sampler"])):
+        where = f"marl.{section}.options"
+        found[section] = build(part("samplers", str(name), Sampler), marl[section]["options"], where)
+    return found
+
+
+def check_samplers(algorithm: Algorithm, found: dict[str, Sampler], team: Team, task_set: TaskSet) -> None:
+    """Whether samplers, credit and advantage go together, and with team and task."""
+    agents = list(team.agents)
+    for section, sampler in found.items():
+        name = algorithm.sampler if section == "sampler" else "the validation's"
+        try:
+            sampler.check(agents)
+        except MarlError as error:
+            raise MarlError(f"marl.{section}.options: {error}") from error
+        if sampler.public and type(task_set).public_score is TaskSet.public_score:
+            raise MarlError(
+                f"sampler '{name}' chooses by public score, and task '{team.task.name}' has no public_score"
+            )
+    branches = found["sampler"].branches
+    if (why := algorithm.advantage.misfit(branches)) is not None:
+        raise MarlError(f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}': {why}")
+    if isinstance(algorithm.credit, ReplayCredit):
+        if branches:
+            credit = algorithm.credit.name
+            raise MarlError(
+                f"credit '{credit}' replays whole episodes, and sampler '{algorithm.sampler}' makes a tree: "
+                "use sampler 'independent'"
+            )
+        algorithm.credit.check(agents)
+
+
 def check_advantage(algorithm: Algorithm, team: Team) -> None:
     """Try the algorithm on made-up rows of this team: a group column or a reward that it cannot find shows now."""
+    credit = algorithm.credit
+    credited = credit.players(list(team.agents)) if isinstance(credit, ReplayCredit) else ()
+    component = credit.component if isinstance(credit, ReplayCredit) else ""
     rows = [
         {
             "uid": "rehearsal",
@@ -94,7 +135,11 @@ def check_advantage(algorithm: Algorithm, team: Team) -> None:
             "agent": agent.name,
             "policy": agent.policy,
             # unlike each other: an algorithm for joint rewards meets role rewards here and not in the first step
-            "rewards": {"team": float(session), **({"role": float(index)} if agent.reward else {})},
+            "rewards": {
+                "team": float(session),
+                **({"role": float(index)} if agent.reward else {}),
+                **({component: float(session)} if agent.name in credited else {}),
+            },
             "length": 1,
             "obs": agent.name,
         }
@@ -113,11 +158,14 @@ def check_numbers(config: DictConfig) -> None:
         value = OmegaConf.select(config, key)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise MarlError(f"'{key}' must be a whole number, {least} or more, got {value!r}")
-    share, seconds = config.marl.rollout.max_failed_share, config.marl.rollout.act_seconds
+    share = config.marl.rollout.max_failed_share
     if not 0 <= share <= 1:
         raise MarlError(f"'marl.rollout.max_failed_share' must be between 0 and 1, got {share!r}")
-    if seconds <= 0:
-        raise MarlError(f"'marl.rollout.act_seconds' must be above 0, got {seconds!r}")
+    for name in ("act_seconds", "call_seconds", "episode_seconds", "episode_tokens"):
+        value = config.marl.rollout[name]
+        check_type(value, int | None if name == "episode_tokens" else float | None, f"marl.rollout.{name}")
+        if value is not None and value <= 0:
+            raise MarlError(f"'marl.rollout.{name}' must be above 0, got {value!r}")
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
         raise MarlError("nothing would be validated: leave trainer.val_before_train on, or set trainer.test_freq")
     batch, part = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size

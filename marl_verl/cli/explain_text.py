@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from marl_verl.advantage.part import Part, flat
+from marl_verl.credit import Credit
 from marl_verl.explain import Explanation, Games
 
 COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
@@ -86,7 +87,7 @@ def _header(explanation: Explanation) -> list[str]:
     """What is compared with what, by which formulas, in how many groups."""
     algorithm, result = explanation.algorithm, explanation.result
     parts = [("rewards", algorithm.rewards), *_parts_of("rewards", algorithm.rewards)]
-    if isinstance(algorithm.credit, Part) and algorithm.credit.name != "none":
+    if isinstance(algorithm.credit, Credit) and algorithm.credit.name != "none":
         parts.insert(0, ("credit", algorithm.credit))
     parts += [("advantage", algorithm.advantage), *_parts_of("advantage", algorithm.advantage)]
     scaled = bool((result.scale != 1).any())

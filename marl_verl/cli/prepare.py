@@ -23,7 +23,6 @@ from marl_verl.errors import MarlError, missing
 from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.options import build
 from marl_verl.parts import algorithm_of
-from marl_verl.sampling import Sampler
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import write_tasks
 from marl_verl.team import Team, read_team
@@ -67,7 +66,7 @@ class Plan:
             f"  task    {self.team.task.name} ({counts}), workflow {self.team.workflow.name}",
             f"  learn   {self.team.algorithm.name}: {settings}",
             f"  steps   {self.config.trainer.total_training_steps} of {self.config.data.train_batch_size} tasks x "
-            f"{marl.sampler.sessions} episodes, seed {marl.run.seed}",
+            f"{marl.sampler.sessions} attempts ({algorithm_of(self.team).sampler}), seed {marl.run.seed}",
         ]
         return "\n".join(["team", *lines])
 
@@ -124,9 +123,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
         raise MarlError(f"the marl section cannot be resolved: {' '.join(str(error).split())}") from error
     team = read_team(marl)
     algorithm = algorithm_of(team)
-    sampler = build(
-        checks.part("samplers", algorithm.sampler, Sampler), marl["sampler"]["options"], "marl.sampler.options"
-    )
+    samplers = checks.samplers(algorithm, marl)
     for agent in team.agents.values():
         if agent.reward is not None:
             checks.part("rewards", agent.reward, None)
@@ -134,8 +131,8 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     workflow = build(
         checks.part("workflows", team.workflow.name, Workflow), team.workflow.options, "marl.workflow.options"
     )
-    del sampler  # built for its checks only: the rollout workers make their own
     checks.check_numbers(config)
+    checks.check_samplers(algorithm, samplers, team, task_set)
     checks.check_fixed(config, team)
     checks.check_sampling(config, team)
     checks.check_advantage(algorithm, team)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.credit.base import Credit
 
 
-class TableCredit(Part):
+class TableCredit(Credit):
     """Adds a reward component to every row, before components are mixed. A frozen dataclass.
 
     Attributes:
         component: what it adds.
     """
 
-    kind: ClassVar[str] = "credits"
     component: ClassVar[str] = "credit"
 
     def reads(self) -> tuple[str, ...]:

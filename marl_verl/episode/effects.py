@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from marl_verl.episode.calls import perform
 from marl_verl.episode.journal import (
     ActRecord,
+    CallKey,
     CallRecord,
     Journal,
     JournalError,
@@ -20,12 +21,11 @@ from marl_verl.episode.journal import (
     function_name,
     raised,
 )
+from marl_verl.episode.limits import Limits
 from marl_verl.episode.turn import Act, Action, as_observation, changed
-from marl_verl.episode.workflow import ReplayMismatch, Seen, UnknownAgent, Workflow, WorkflowError
+from marl_verl.episode.workflow import OverBudget, ReplayMismatch, Seen, UnknownAgent, Workflow, WorkflowError
 from marl_verl.errors import nearest
 from marl_verl.tasks.base import Task
-
-MAX_ACTS = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -50,19 +50,22 @@ class Effects:
         *,
         strict: bool = False,
         sealed: bool = False,
-        max_acts: int = MAX_ACTS,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
         self.workflow, self.task, self.agents = workflow, task, tuple(agents)
         self._given = Journal(seed=seed) if journal is None else journal
-        self._strict, self._sealed, self._max_acts = strict, sealed, max_acts
+        self._strict, self._sealed, self.limits = strict, sealed, limits
         self._records: list[Record | None] = []  # None: reached, not yet answered
         self._lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far
-        self._calls: dict[tuple[str, str], int] = {}  # (function, arguments) -> calls so far
+        self._calls: dict[CallKey, int] = {}  # calls so far
+        self._calling = 0  # calls under way
         self._streams: dict[str | None, Random] = {}
         self._waiting: dict[tuple[str, str], Wait] = {}
         self._moves: deque[list[Wait]] = deque()  # reached, and not yet told by `next`
         self._given_up: set[tuple[str, str]] = set()  # acts the workflow cancelled
         self.invalid: dict[tuple[str, str], str] = {}  # acts whose action was of no use, and why
+        self.proposals: list[Any] = []  # answers so far, should the episode end now
+        self.tokens = 0  # sampled in this run, over all agents, recorded ones included
         self._acts = self._joints = 0
         self._last: Act | CallRecord | None = None
         self._root: asyncio.Task[Any] | None = None
@@ -100,23 +103,29 @@ class Effects:
             await self._answered(waits)
         return {a: each.future.result() if isinstance(each, Wait) else each for a, each in found.items()}
 
-    async def call(self, fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        """The effect behind `team.call`."""
+    async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
+        """The effect behind `team.call` and `team[agent].call`."""
         self._enter()
         function = function_name(fn)
         try:
             text = as_json(list(arguments))
         except (TypeError, ValueError) as error:
             raise self._fail(f"the arguments of call {function} must be JSON values or dataclasses: {error}") from error
-        self._last = CallRecord(function, text)
-        number = self._calls.get((function, text), 0)
-        self._calls[function, text] = number + 1
-        record = self._given.call(function, text, number)
+        asked = CallRecord(function, text, agent=agent)
+        self._last = asked
+        number = self._calls.get((agent, function, text), 0)
+        self._calls[agent, function, text] = number + 1
+        record = self._given.call(function, text, number, agent)
         position, cause = len(self._records), None
         self._records.append(record)
         if record is None:
-            self._check_call(function, text)
-            record, cause = await self._perform(fn, arguments, function, text)
+            self._check_call(asked)
+            self._calling += 1
+            try:
+                record, cause = await self._perform(fn, arguments, asked)
+            finally:
+                self._calling -= 1
+                self._wake()
             self._records[position] = record
         try:
             return record.outcome()
@@ -132,6 +141,12 @@ class Effects:
                 self.invalid[record.act.key] = str(why)
                 return
         raise self._fail("team.invalid takes an action that `act` returned in this run")
+
+    def propose(self, answer: Any) -> None:
+        """The effect-free mark behind `team.propose`: a replay makes it again."""
+        if answer is None:
+            raise self._fail("team.propose takes an answer, got None")
+        self.proposals.append(answer)
 
     def stream(self, name: str | None) -> Random:
         """The effect behind `team.random` and `team.random_for`."""
@@ -168,8 +183,8 @@ class Effects:
             raise self._fail(f"agent '{agent}' cannot be shown this: {error}") from error
         if name is not None and (not name or name.isdigit() or "#" in name):
             raise self._fail(f"a slot's name is a text without '#', and no number; got {name!r}")
-        if self._acts >= self._max_acts:
-            raise self._fail(f"more than {self._max_acts} acts: does it ever end?")
+        if self._acts >= self.limits.acts:
+            raise self._fail(f"more than {self.limits.acts} acts: does it ever end?")
         lane = (agent, name)
         turn = self._lanes.get(lane, 0)
         if turn and (agent, slot_name(name, turn - 1)) in self._waiting:
@@ -184,9 +199,13 @@ class Effects:
         record = self._given.act(agent, act.slot)
         if record is not None and record.act.observation == observation:
             self._records.append(ActRecord(act, record.action))
+            self.tokens += len(record.action.response_ids)
             return record.action
         if record is not None and self._strict:
             raise self._fail(f"{act} is shown another observation: {changed(record.act, act)}", ReplayMismatch)
+        if self.limits.tokens is not None and self.tokens >= self.limits.tokens:
+            said = f"{self.tokens} tokens are sampled, an episode may take {self.limits.tokens}"
+            raise self._fail(said, OverBudget)
         wait = Wait(act, len(self._records), asyncio.get_running_loop().create_future())
         self._records.append(None)
         self._waiting[act.key] = wait
@@ -209,28 +228,26 @@ class Effects:
                     wait.future.cancel()
             raise
 
-    def _check_call(self, function: str, arguments: str) -> None:
+    def _check_call(self, asked: CallRecord) -> None:
         """On a strict or sealed replay, a call that the journal lacks is a mismatch where it tells of a change."""
-        others = [record for record in self._given.calls() if record.function == function]
+        others = [record for record in self._given.calls() if record.function == asked.function]
         if self._sealed or (self._strict and others):
             instead = ", ".join(short(str(record)) for record in others[:3]) or "no call of it"
-            now = short(str(CallRecord(function, arguments)))
+            now = short(str(asked))
             raise self._fail(f"{now} is not in the journal, which has {instead}", ReplayMismatch)
 
     async def _perform(
-        self, fn: Callable[..., Any], arguments: Sequence[Any], function: str, text: str
+        self, fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord
     ) -> tuple[CallRecord, Exception | None]:
         """Call it, and record what came of it."""
         try:
-            value = fn(*arguments)
-            if inspect.isawaitable(value):
-                value = await value
+            value = await perform(fn, arguments, self.limits.call_seconds)
         except Exception as error:  # noqa: BLE001  (recorded, and raised in the workflow)
-            return CallRecord(function, text, raised=raised(error)), error
+            return replace(asked, raised=raised(error)), error
         try:
-            return CallRecord(function, text, value=as_json(value)), None
+            return replace(asked, value=as_json(value)), None
         except (TypeError, ValueError) as error:
-            raise self._fail(f"call {function} must return a JSON value: {error}") from error
+            raise self._fail(f"call {asked.function} must return a JSON value: {error}") from error
 
     def _fail(self, what: str, kind: type[WorkflowError] = WorkflowError) -> WorkflowError:
         """An error that ends the run even if the workflow catches it."""

@@ -30,6 +30,9 @@ from marl_verl.episode.workflow import LiveTeam, ReplayMismatch, Workflow, Workf
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
 
+QUIET = 4
+"""Rounds of the event loop without news after which a run stands: a task that starts tasks needs one round a level."""
+
 
 class Run(Effects):
     """One run of a workflow on a task, driven from outside.
@@ -41,7 +44,7 @@ class Run(Effects):
         seed: of `team.random`, for a run without a journal.
         strict: another observation than the recorded one, or a recorded call with other arguments, is a ReplayMismatch.
         sealed: only what the journal has may happen: a call that it lacks is a ReplayMismatch (acts may still wait).
-        max_acts: where a workflow that never ends is stopped with a WorkflowError.
+        limits: acts, tokens and seconds of a call; a WorkflowError tells which was reached.
     """
 
     # what a sampler uses
@@ -60,26 +63,45 @@ class Run(Effects):
             raise RuntimeError("next() on a run that is closed")
         if self._driver is not None:
             raise RuntimeError("next() is already awaited elsewhere")
-        if self._root is None:
-            self._root = asyncio.create_task(self._main())
-            self._root.add_done_callback(self._ended)
+        root = self._begin()
         while not self.finished:
             if self._fatal is not None:
                 await self.aclose()
                 raise self._fatal
-            if self._root.done():
-                await self._finish(self._root)
+            if root.done():
+                await self._finish(root)
                 break
             while self._moves:
                 acts = tuple(wait.act for wait in self._moves.popleft() if not wait.future.done())
                 if acts:
                     return acts
-            self._driver = asyncio.get_running_loop().create_future()
-            try:
-                await self._driver
-            finally:
-                self._driver = None
+            await self._woken()
         return None
+
+    async def stand(self) -> tuple[Act, ...] | None:
+        """Wait until the run can go no further without an action.
+
+        Returns:
+            Every act that it then waits for, in the order in which they were reached: several in a joint move, or where
+            lines of work are concurrent. None once the workflow has finished.
+
+        Raises:
+            WorkflowError, ReplayMismatch: as `next`.
+        """
+        quiet = 0
+        while quiet < QUIET:
+            if not self._waiting and await self.next() is None:
+                return None
+            before = len(self._records), self._calling
+            if self._calling:
+                await self._woken()
+            else:
+                await asyncio.sleep(0)
+            if self._fatal is not None or self._begin().done():
+                return await self.next()
+            quiet = quiet + 1 if self._waiting and (len(self._records), self._calling) == before else 0
+        self._moves.clear()  # told
+        return self.waiting
 
     def supply(self, act: Act, action: Action) -> None:
         """Answer an act that the run stands at.
@@ -96,6 +118,7 @@ class Run(Effects):
             raise ValueError(f"the run does not stand at {act}")
         if not wait.future.done():
             self._records[wait.position] = ActRecord(wait.act, action)
+            self.tokens += len(action.response_ids)
             wait.future.set_result(action)
 
     @property
@@ -143,6 +166,20 @@ class Run(Effects):
         await self.aclose()
 
     # inside
+
+    def _begin(self) -> asyncio.Task[Any]:
+        if self._root is None:
+            self._root = asyncio.create_task(self._main())
+            self._root.add_done_callback(self._ended)
+        return self._root
+
+    async def _woken(self) -> None:
+        """Return at the next news: a move, the end of a call, an error, the workflow's end."""
+        self._driver = asyncio.get_running_loop().create_future()
+        try:
+            await self._driver
+        finally:
+            self._driver = None
 
     async def _main(self) -> Any:
         work = self.workflow.run(self.task, LiveTeam(self, self.agents))

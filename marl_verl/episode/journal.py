@@ -4,7 +4,7 @@ A journal is immutable and its records are shared, so that a prefix, an extensio
 costs one tuple of references. How a workflow's effects are found in it:
 
     act     by (agent, slot), and only where the observation is the same
-    call    by function, arguments and "the n-th time with these": a call with other arguments is another call
+    call    by who called, function, arguments and "the n-th time with these": other arguments are another call
     random  not recorded draw by draw: the seed in the journal and the task's id make all of it again
 """
 
@@ -56,15 +56,18 @@ class CallRecord:
         arguments: JSON text of the list of arguments.
         value: JSON text of the result, None where it raised. A text, so that no caller can change the record.
         raised: the exception, where it raised.
+        agent: for which agent it was called, None for a call of the team.
     """
 
     function: str
     arguments: str
     value: str | None = None
     raised: Raised | None = None
+    agent: str | None = None
 
     def __str__(self) -> str:
-        return f"call {self.function}({self.arguments[1:-1]})"
+        who = "" if self.agent is None else f"{self.agent}: "
+        return f"call {who}{self.function}({self.arguments[1:-1]})"
 
     def outcome(self) -> Any:
         """The result, made anew from its JSON text; or raise the exception.
@@ -79,6 +82,8 @@ class CallRecord:
 
 
 Record = ActRecord | CallRecord
+CallKey = tuple[str | None, str, str]
+"""(agent, function, arguments)."""
 
 
 @dataclass(frozen=True)
@@ -99,20 +104,20 @@ class Journal:
         return {record.act.key: record for record in self.records if isinstance(record, ActRecord)}
 
     @cached_property
-    def _calls(self) -> dict[tuple[str, str], list[CallRecord]]:
-        found: dict[tuple[str, str], list[CallRecord]] = {}
+    def _calls(self) -> dict[CallKey, list[CallRecord]]:
+        found: dict[CallKey, list[CallRecord]] = {}
         for record in self.records:
             if isinstance(record, CallRecord):
-                found.setdefault((record.function, record.arguments), []).append(record)
+                found.setdefault((record.agent, record.function, record.arguments), []).append(record)
         return found
 
     def act(self, agent: str, slot: str) -> ActRecord | None:
         """The record of an act, None if there is none."""
         return self._acts.get((agent, slot))
 
-    def call(self, function: str, arguments: str, number: int) -> CallRecord | None:
+    def call(self, function: str, arguments: str, number: int, agent: str | None = None) -> CallRecord | None:
         """The record of the n-th call (from 0) of a function with these arguments, None if there is none."""
-        found = self._calls.get((function, arguments), ())
+        found = self._calls.get((agent, function, arguments), ())
         return found[number] if number < len(found) else None
 
     def acts(self) -> list[ActRecord]:
@@ -194,6 +199,8 @@ def _to_data(record: Record) -> dict[str, Any]:
         act, action = dataclasses.asdict(record.act), dataclasses.asdict(record.action)
         return {"effect": "act", **act, "action": action}
     data: dict[str, Any] = {"effect": "call", "function": record.function, "arguments": json.loads(record.arguments)}
+    if record.agent is not None:
+        data["agent"] = record.agent
     if record.raised is not None:
         return {**data, "raised": {"kind": record.raised.kind, "arguments": json.loads(record.raised.arguments)}}
     assert record.value is not None
@@ -210,8 +217,8 @@ def _from_data(data: dict[str, Any]) -> Record:
     arguments = as_json(data["arguments"])
     if "raised" in data:
         raised = Raised(data["raised"]["kind"], as_json(data["raised"]["arguments"]))
-        return CallRecord(data["function"], arguments, raised=raised)
-    return CallRecord(data["function"], arguments, value=as_json(data["value"]))
+        return CallRecord(data["function"], arguments, raised=raised, agent=data.get("agent"))
+    return CallRecord(data["function"], arguments, value=as_json(data["value"]), agent=data.get("agent"))
 
 
 def as_json(value: Any) -> str:

@@ -113,6 +113,7 @@ class Turn:
         node, parent: where the turn sits in a sampled tree; None without a tree.
         rewards: reward component -> value.
         invalid: why the workflow could not use the action; None where it could.
+        called: whom the workflow called, where another agent took the act.
     """
 
     uid: str
@@ -128,6 +129,12 @@ class Turn:
     action: Action
     rewards: dict[str, float] = field(default_factory=dict)
     invalid: str | None = None
+    called: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(agent that the workflow called, slot): the act's key in the journal."""
+        return self.called or self.agent, self.slot
 
     @classmethod
     def of(
@@ -139,11 +146,20 @@ class Turn:
         policy: str,
         node: str | None = None,
         parent: str | None = None,
+        agent: str | None = None,
+        index: int | None = None,
     ) -> Turn:
-        """The turn that `act` and `action` make, without rewards as yet."""
-        return cls(
-            uid, session, act.index, act.agent, policy, act.slot, act.turn, node, parent, act.observation, action
-        )
+        """The turn that `act` and `action` make, without rewards as yet.
+
+        Args:
+            agent: who acted, where somebody took the act of `act.agent`.
+            index: in a tree, where several turns have the act's own index.
+        """
+        place = act.index if index is None else index
+        who = act.agent if agent is None else agent
+        turn = cls(uid, session, place, who, policy, act.slot, act.turn, node, parent, act.observation, action)
+        turn.called = None if who == act.agent else act.agent
+        return turn
 
 
 @dataclass(slots=True)
@@ -152,10 +168,13 @@ class Episode:
 
     Attributes:
         turns: in index order.
-        answer: what the workflow returned.
+        answer: what the workflow returned; of an unfinished episode, what it would answer now (None: nothing yet).
         success: whether the task set counts the answer as a solution.
         journal: replays the episode.
         seconds: wall-clock time from its start to its score.
+        score: the task's score of the answer, 0 without one.
+        finished: whether the workflow has ended; a path in a tree may stop before that.
+        others: in a tree, turns sampled beside its own that it did not go on with. They are rows as well.
     """
 
     uid: str
@@ -166,3 +185,12 @@ class Episode:
     success: bool
     journal: Journal
     seconds: float = 0.0
+    score: float = 0.0
+    finished: bool = True
+    others: list[Turn] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        """uid_session, and in a tree the last node of its path: unique in a run."""
+        leaf = self.turns[-1].node if self.turns else None
+        return f"{self.uid}_{self.session}" + ("" if leaf is None else f"_{leaf}")

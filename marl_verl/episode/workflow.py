@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from marl_verl.episode.limits import Reason
 from marl_verl.episode.turn import Action
 from marl_verl.errors import MarlError
 from marl_verl.options import Options
@@ -20,6 +21,15 @@ Seen = str | Sequence[Mapping[str, str]]
 
 class WorkflowError(MarlError):
     """A workflow that failed: the sentence names workflow, task and the last effect; `__cause__` is what it raised."""
+
+    reason: ClassVar[Reason] = "workflow-error"
+    """Its class, for counting."""
+
+
+class OverBudget(WorkflowError):
+    """An episode that has sampled as many tokens as it may."""
+
+    reason = "token-budget"
 
 
 class UnknownAgent(WorkflowError):
@@ -75,6 +85,10 @@ class Member:
         """
         return self._run.act(self.name, observation, slot)
 
+    def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
+        """As `team.call`, counted as this agent's: its tool reward is the share of its calls that did not raise."""
+        return self._run.call(fn, args, self.name)
+
 
 class LiveTeam:
     """The team of one run, as its workflow sees it."""
@@ -112,7 +126,8 @@ class LiveTeam:
 
         Args:
             fn: a function of its arguments, not of state that it changes in the workflow: a replay does not run it.
-                It may be async; a plain one blocks every other episode of the process while it runs.
+                It may be async. Where calls have a time limit (`marl.rollout.call_seconds`), a plain one runs in a
+                thread of its own, and one that takes longer raises TimeoutError.
             args: JSON values or dataclasses; a call with other arguments is another call.
 
         Returns:
@@ -130,6 +145,12 @@ class LiveTeam:
             why: in a few words, for who reads the episode.
         """
         self._run.mark_invalid(action, why)
+
+    def propose(self, answer: Any) -> None:
+        """Tell what the team would answer if the episode ended now. A sampler that branches, or searches, scores a
+        state by its latest proposal; without any, it has to play on to the end to see what a state is worth.
+        """
+        self._run.propose(answer)
 
     @property
     def random(self) -> Random:

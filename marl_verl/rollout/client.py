@@ -136,6 +136,8 @@ class PolicyClient:
             sampling_params={**sampling, "max_tokens": min(limit, self.response_length)},
         )
         ids = [int(token) for token in output.token_ids]
+        if not ids:
+            raise MarlError(f"the server of policy '{self.name}' gave no token: there is nothing to learn from")
         stopped = bool(ids) and ids[-1] == self.tokenizer.eos_token_id
         return Action(
             text=self.tokenizer.decode(ids, skip_special_tokens=True),

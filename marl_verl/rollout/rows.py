@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 import torch
 
-from marl_verl.episode import Episode, Turn
+from marl_verl.episode import Turn
+from marl_verl.episode.row import row
 
 
 def row_key(uid: str, session: int, index: int) -> str:
@@ -28,18 +27,7 @@ def row_tag(turn: Turn, step: int) -> dict[str, Any]:
         "global_steps": step,
         "min_global_steps": version,
         "max_global_steps": version,
-        "uid": turn.uid,
-        "session": turn.session,
-        "index": turn.index,
-        "turn": turn.turn,
-        "agent": turn.agent,
-        "policy": turn.policy,
-        "node": turn.node,
-        "parent": turn.parent,
-        "rewards": dict(turn.rewards),
-        "length": response,
-        "obs": observation_id(turn),
-        "invalid": turn.invalid is not None,
+        **row(turn),
     }
 
 
@@ -57,12 +45,6 @@ _IDENTITY = (
     "obs",
     "invalid",
 )
-
-
-def observation_id(turn: Turn) -> str:
-    """A short name for what the agent saw: turns with the same one saw the same messages."""
-    seen = json.dumps([[message["role"], message["content"]] for message in turn.observation])
-    return hashlib.blake2s(seen.encode(), digest_size=8).hexdigest()
 
 
 def identity(tag: dict[str, Any]) -> dict[str, Any]:
@@ -99,10 +81,6 @@ UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
 """What a worker needs to learn from them."""
 
 
-def episode_rows(episode: Episode, step: int) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """(key, fields, tag) of every turn with a sampled token: without one there is nothing to learn from."""
-    return [
-        (row_key(turn.uid, turn.session, turn.index), row_fields(turn), row_tag(turn, step))
-        for turn in episode.turns
-        if turn.action.response_ids
-    ]
+def turn_rows(turns: list[Turn], step: int) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(key, fields, tag) of every turn."""
+    return [(row_key(turn.uid, turn.session, turn.index), row_fields(turn), row_tag(turn, step)) for turn in turns]

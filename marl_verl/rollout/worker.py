@@ -18,14 +18,17 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from marl_verl import plugins
-from marl_verl.episode import Episode
+from marl_verl.credit.base import Credit
+from marl_verl.credit.replay import ReplayCredit, with_credit
+from marl_verl.episode import Episode, Limits
 from marl_verl.options import build
 from marl_verl.parts import algorithm_of
 from marl_verl.rollout.client import PolicyClient
 from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
-from marl_verl.rollout.rows import episode_rows
+from marl_verl.rollout.rows import turn_rows
 from marl_verl.rollout.samples import episode_sample
-from marl_verl.sampling import Failure, Sample, Sampler
+from marl_verl.sampling import Failure, Independent, Sample, Sampler
+from marl_verl.sampling.rollouts import Scene
 from marl_verl.tasks.base import Task
 from marl_verl.team import Team, read_team
 
@@ -34,36 +37,78 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Report:
-    """What became of one task: what the driver needs to know beyond the rows."""
+    """What became of one task: what the driver needs to know beyond the rows.
+
+    Attributes:
+        attempts: what `failures` are a share of.
+        extra_tokens: what for -> tokens sampled that are no row.
+        error: the sampler itself failed.
+    """
 
     uid: str
     task: str
+    attempts: int = 0
+    extra_tokens: dict[str, int] = field(default_factory=dict)
     successes: list[bool] = field(default_factory=list)
     rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # an episode: agent -> component -> mean
     failures: list[Failure] = field(default_factory=list)
     kept: list[dict[str, Any]] = field(default_factory=list)  # episodes as JSON
-    error: str | None = None  # the sampler itself failed
+    error: str | None = None
 
 
-def load_parts(config: Any, llm_clients: dict[str, Any]) -> tuple[TeamParts, Sampler]:
+@dataclass(frozen=True)
+class Ways:
+    """How tasks are sampled: in training, and in the two passes of a validation; and who is credited."""
+
+    training: Sampler
+    credit: Credit
+    held_out: Sampler
+    greedy: Sampler = Independent()
+
+
+def load_ways(marl: dict[str, Any], team: Team) -> Ways:
+    """The samplers and the credit scheme that a `marl` section names."""
+    known, algorithm = plugins.load(), algorithm_of(team)
+    assert isinstance(algorithm.credit, Credit)
+    validation = marl["validation"]
+    return Ways(
+        training=build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options"),
+        credit=algorithm.credit,
+        held_out=build(known.get("samplers", validation["sampler"]), validation["options"], "marl.validation.options"),
+    )
+
+
+def load_limits(rollout: dict[str, Any]) -> Limits:
+    """The limits that `marl.rollout` sets."""
+    return Limits(
+        tokens=rollout["episode_tokens"],
+        act_seconds=rollout["act_seconds"],
+        call_seconds=rollout["call_seconds"],
+        episode_seconds=rollout["episode_seconds"],
+    )
+
+
+def load_parts(config: Any, llm_clients: dict[str, Any]) -> TeamParts:
     """Load everything the team's config names, in this process."""
     marl: Any = OmegaConf.to_container(config.marl, resolve=True)
     team: Team = read_team(marl)
     known = plugins.load()
     algorithm = algorithm_of(team)
-    sampler = build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options")
     template = config.data.get("apply_chat_template_kwargs") or {}
-    parts = TeamParts(
-        team=team,
+    scene = Scene(
         workflow=build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"),
         tasks=build(known.get("tasks", team.task.name), team.task.options, "marl.task.options"),
+        agents=team.agents,
         rewards={agent.reward: known.get("rewards", agent.reward) for agent in team.agents.values() if agent.reward},
+        outcome=algorithm.advantage.outcome,
+        mix=algorithm.rewards,
+        limits=load_limits(marl["rollout"]),
+    )
+    return TeamParts(
+        scene=scene,
         clients={name: PolicyClient(name, config.policies[name], llm_clients[name], template) for name in llm_clients},
         seed=int(marl["run"]["seed"]),
-        act_seconds=float(marl["rollout"]["act_seconds"]),
-        outcome=algorithm.advantage.outcome,
     )
-    return parts, sampler
 
 
 class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
@@ -75,7 +120,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
 
     def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
         super().__init__(config, llm_client, *args)
-        self.parts, self.sampler = load_parts(config, llm_client)
+        self.parts = load_parts(config, llm_client)
+        marl: Any = OmegaConf.to_container(config.marl, resolve=True)
+        self.ways = load_ways(marl, read_team(marl))
         self.observers = plugins.load().hook
         self._reports: dict[str, asyncio.Future[Report]] = {}
         self._rows: dict[str, list[Any]] = {}
@@ -117,20 +164,28 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         validate, step = bool(trajectory["validate"]), int(trajectory["step"])
         # verl's parameters are those of validation; in training each policy, and each agent, has its own
         held_out = sampling_params if validate and not prompt.get("sampled", False) else None
-        sessions = 1 if validate else int(self.config.marl.sampler.sessions)
+        marl = self.config.marl
+        if not validate:
+            sampler, sessions = self.ways.training, int(marl.sampler.sessions)
+        elif held_out is None:
+            sampler, sessions = self.ways.held_out, int(marl.validation.sessions)
+        else:
+            sampler, sessions = self.ways.greedy, 1
         rollouts = TaskRollouts(self.parts, task, uid, step, sessions, held_out)
         try:
-            sample = await self.sampler.sample(rollouts)
+            sample = await sampler.sample(rollouts)
+            if not validate and isinstance(self.ways.credit, ReplayCredit):
+                await with_credit(self.ways.credit, rollouts, sample)
             self._fill(report, sample, keep=bool(prompt.get("keep", False)))
             if not validate:
-                self._rows[uid] = [row for episode in sample.episodes for row in episode_rows(episode, step)]
+                self._rows[uid] = turn_rows(sample.turns, step)
         except Exception as error:
             logger.exception("sampling task %s failed", task.id)
             report.error = f"{type(error).__name__}: {error}"
         self._report(uid).set_result(report)
 
     def _fill(self, report: Report, sample: Sample, keep: bool) -> None:
-        report.failures = sample.failures
+        report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens
         for episode in sample.episodes:
             self.observers.marl_episode_finished(episode=episode)
             report.successes.append(episode.success)

@@ -3,41 +3,86 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
-from marl_verl.episode import Act, Action, Episode, Journal, Run
+from marl_verl.episode import Act, Action, Episode, Journal, Limits, Reason, Run, Turn
 from marl_verl.options import Options
 
-Reason = Literal["workflow-error", "policy-error", "score-error", "timeout"]
-"""Which part of a session failed: the workflow, the policy asked for an action, the scoring of the answer, or time."""
+Candidate = int | str
+"""Tells several actions for one act apart: it enters the request's seed. A name does not depend on who came first."""
 
 
 class Rollouts(Protocol):
-    """What the rollout worker hands a sampler for one task: how many sessions are wanted, and the means to get them."""
+    """What the rollout worker hands a sampler for one task: how many attempts are wanted, and the means to get them.
+
+    An independent sampler needs `start`, `act` and `finish` only. One that branches makes its own turns (`turn`),
+    scores what a run has come to (`state`), rewards turns for it (`reward`), and compares them (`value`).
+    """
 
     @property
     def sessions(self) -> int:
-        """How many episodes the task should get."""
+        """Attempts at the task: each sampler's docstring says what that is."""
+
+    @property
+    def limits(self) -> Limits:
+        """What one episode may take. Runs keep to acts, tokens and calls, `act` to its own; `attempt` to the rest."""
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The team's agents, in the order of the config."""
+
+    @property
+    def label(self) -> str:
+        """Workflow and task, to begin an error with."""
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
         """A new run of the workflow on the task, from the start or a journal. The sampler closes what it starts."""
 
-    async def act(self, act: Act, session: int, candidate: int = 0) -> Action:
-        """Ask the agent's policy. The same (act, session, candidate) has the same request seed; candidates differ."""
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        """Ask the agent's policy. The same (agent, slot, session, candidate) has the same request seed.
+
+        Args:
+            agent: who takes the act, where that is not `act.agent`: with its own policy and instructions.
+        """
 
     async def finish(self, run: Run, session: int) -> Episode:
-        """Score a finished run and make it an episode."""
+        """Score a finished run, reward its turns, and make it an episode."""
+
+    def turn(
+        self,
+        act: Act,
+        action: Action,
+        session: int,
+        *,
+        agent: str | None = None,
+        index: int | None = None,
+        node: str | None = None,
+        parent: str | None = None,
+    ) -> Turn:
+        """The turn that an act and its action make, with the policy behind it; see `Turn.of`."""
+
+    async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
+        """What a run has come to, as an episode of these turns, with `answer` scored (None scores 0)."""
+
+    def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
+        """Fill in the reward components of some turns of an episode, and whether the workflow could not use them."""
+
+    def value(self, turns: Sequence[Turn]) -> list[float]:
+        """The reward of each turn, mixed as the algorithm does."""
+
+    async def public_score(self, answer: Any) -> float:
+        """The part of an answer's quality that the team may know: `TaskSet.public_score`."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A session without an episode.
+    """An attempt without an episode.
 
     Attributes:
         reason: its class, for counting.
-        detail: what happened, in a sentence.
+        detail: what happened, in a sentence that names workflow, task and effect.
         trace: the traceback, for the log.
     """
 
@@ -49,18 +94,56 @@ class Failure:
 
 @dataclass
 class Sample:
-    """What sampling one task gave: every session is in one of the two, in session order."""
+    """What sampling one task gave.
+
+    Attributes:
+        episodes: in session order; in a tree, the paths to its leaves, which share turns.
+        failures: attempts that came to nothing.
+        extra_tokens: what for -> tokens sampled that are no row: playing a state on to see what it is worth, or
+            counterfactuals.
+    """
 
     episodes: list[Episode] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    extra_tokens: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def turns(self) -> list[Turn]:
+        """Every sampled turn once, by session and index: the rows."""
+        found = {(turn.session, turn.index): turn for each in self.episodes for turn in (*each.turns, *each.others)}
+        return [turn for _, turn in sorted(found.items())]
+
+    @property
+    def attempts(self) -> int:
+        """What failures are a share of: sessions, and in a tree its nodes."""
+        nodes = {turn.node for turn in self.turns} - {None}
+        return len(self.failures) + max(len(self.episodes), len(nodes))
+
+    def add_tokens(self, what: str, tokens: int) -> None:
+        """Count tokens that are no row."""
+        self.extra_tokens[what] = self.extra_tokens.get(what, 0) + tokens
 
 
 class Sampler(Options):
-    """A way to sample a team on any workflow. Annotated attributes are its options in config."""
+    """A way to sample a team on any workflow. Annotated attributes are its options in config.
+
+    Attributes:
+        branches: whether turns have siblings: only then is there a tree for returns, groups and credits to look at.
+    """
+
+    branches: ClassVar[bool] = False
 
     async def sample(self, rollouts: Rollouts) -> Sample:
-        """The episodes of one task. One failing session becomes a `Failure`; cancellation propagates."""
+        """The episodes of one task. A failing attempt becomes a `Failure`; cancellation propagates."""
         raise NotImplementedError(f"{type(self).__name__} has no `async def sample(self, rollouts)`")
+
+    def check(self, agents: Sequence[str]) -> None:
+        """MarlError where an option does not fit the team."""
+
+    @property
+    def public(self) -> bool:
+        """Whether it needs the task set's `public_score`."""
+        return False
 
 
 async def drive(run: Run, sample: Callable[[Act], Awaitable[Action]]) -> None:

@@ -32,10 +32,16 @@ class TaskSet(Options):
         """`count` tasks of a split, the same for the same seed; no task of "test" is ever in "train"."""
         raise NotImplementedError(f"{type(self).__name__} makes no tasks of its own: give marl.task.{split}_file")
 
-    def score(self, task: Task, answer: Any) -> float:
-        """The team reward of an answer: component `team` of every turn of the episode."""
+    def score(self, task: Task, answer: Any) -> Any:
+        """The team reward of an answer, a number: component `team` of every turn of the episode. May be async."""
         raise NotImplementedError(f"{type(self).__name__} has no score")
 
-    def success(self, task: Task, answer: Any) -> bool:
-        """Whether the team solved the task: what validation counts."""
+    def success(self, task: Task, answer: Any) -> Any:
+        """Whether the team solved the task: what validation counts. May be async; this default is never called where an
+        answer has been scored already."""
         return self.score(task, answer) >= 1.0
+
+    def public_score(self, task: Task, answer: Any) -> Any:
+        """What may be known of an answer without the solution (public tests, a check of its form), a number: by it
+        inference chooses among attempts, which `score` then judges. May be async."""
+        raise NotImplementedError(f"{type(self).__name__} has no public_score: without one nothing can be chosen by it")

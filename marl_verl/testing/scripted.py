@@ -9,19 +9,24 @@ def test_my_workflow() -> None:
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, ReplayMismatch, Run, Turn, Workflow, replay
+from marl_verl.episode import Act, Action, ActRecord, Journal, ReplayMismatch, Run, Workflow, replay
 from marl_verl.episode.journal import Record
 from marl_verl.episode.turn import changed
 from marl_verl.errors import unknown
-from marl_verl.sampling import drive
+from marl_verl.sampling import Candidate, drive
+from marl_verl.sampling.rollouts import RoleReward, Scene, SceneRollouts
 from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.team import Agent
 
-Reply = str | Sequence[str] | Callable[[Act], str]
-"""An agent's text: always the same; one for each turn (the last one again after them); or a function of the act."""
+Reply = str | Sequence[str] | Callable[..., str]
+"""An agent's text: always the same; one for each turn (the last one again after them); or a function of the act, or of
+(act, session, candidate) where attempts are to differ."""
 
 
 def shown(act: Act) -> str:
@@ -51,27 +56,42 @@ class ScriptedPolicy:
         """The agents it speaks for."""
         return tuple(self.replies)
 
-    def act(self, act: Act) -> Action:
-        """The scripted action. MarlError for an agent without a script."""
-        if act.agent not in self.replies:
-            raise unknown("scripted agent", act.agent, self.replies)
-        reply = self.replies[act.agent]
+    def act(self, act: Act, session: int = 0, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        """The scripted action of `agent`, who is `act.agent` if not given. MarlError for an agent without a script."""
+        who = agent or act.agent
+        if who not in self.replies:
+            raise unknown("scripted agent", who, self.replies)
+        reply = self.replies[who]
         if isinstance(reply, str):
             return scripted_action(act, reply)
         if callable(reply):
-            return scripted_action(act, reply(act))
+            alone = len(inspect.signature(reply).parameters) == 1
+            return scripted_action(act, reply(act) if alone else reply(act, session, candidate))
         return scripted_action(act, reply[min(act.turn, len(reply) - 1)])
 
 
-class ScriptedRollouts:
-    """`Rollouts` without a model, for testing samplers.
+class _Anything(TaskSet):
+    """Scores every answer 1."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        return 1.0
+
+
+class ScriptedRollouts(SceneRollouts):
+    """`Rollouts` without a model, for testing samplers and credit schemes.
 
     Args:
         policy: what the agents say.
-        sessions: how many episodes are wanted.
+        sessions: how many attempts are wanted.
         tasks: scores the answers; without it every answer scores 1.
         seed: session g runs with seed + g.
         delay: loop iterations before an action comes, for (act, session): arrival orders without a clock.
+        rewards: agent -> its role reward.
+        options: of the `Scene`: outcome, mix, limits.
+
+    Attributes:
+        asked: (session, act, candidate) of every request, in order.
+        given: the actions that were given, in order.
     """
 
     def __init__(
@@ -83,31 +103,28 @@ class ScriptedRollouts:
         tasks: TaskSet | None = None,
         seed: int = 0,
         delay: Callable[[Act, int], int] | None = None,
+        rewards: Mapping[str, RoleReward] | None = None,
+        **options: Any,
     ) -> None:
-        self.workflow, self.task, self.policy, self.sessions = workflow, task, policy, sessions
-        self.tasks, self.seed, self.delay = tasks, seed, delay
-        self.asked: list[tuple[int, Act, int]] = []  # (session, act, candidate), in order
+        rewards = rewards or {}
+        agents = {name: Agent(name, policy=name, reward=name if name in rewards else None) for name in policy.agents}
+        scene = Scene(workflow, tasks or _Anything(), agents, rewards, **options)
+        super().__init__(scene, task, task.id, sessions)
+        self.policy, self._seed, self.delay = policy, seed, delay
+        self.asked: list[tuple[int, Act, Candidate]] = []
+        self.given: list[Action] = []
 
-    def start(self, session: int, journal: Journal | None = None) -> Run:
-        """A new run of the workflow."""
-        return Run(self.workflow, self.task, self.policy.agents, journal, self.seed + session)
+    def seed(self, session: int) -> int:
+        return self._seed + session
 
-    async def act(self, act: Act, session: int, candidate: int = 0) -> Action:
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """The scripted action, after its delay."""
         self.asked.append((session, act, candidate))
         for _ in range(self.delay(act, session) if self.delay else 0):
             await asyncio.sleep(0)
-        return self.policy.act(act)
-
-    async def finish(self, run: Run, session: int) -> Episode:
-        """The episode, with component `team` on every turn; the policy of an agent has the agent's name."""
-        score = 1.0 if self.tasks is None else self.tasks.score(self.task, run.answer)
-        success = self.tasks is None or self.tasks.success(self.task, run.answer)
-        turns = [Turn.of(act, action, self.task.id, session, act.agent) for act, action in run.turns]
-        for turn in turns:
-            turn.rewards["team"] = score
-            turn.invalid = run.invalid.get((turn.agent, turn.slot))
-        return Episode(self.task.id, session, self.task, turns, run.answer, success, run.journal)
+        action = self.policy.act(act, session, candidate, agent)
+        self.given.append(action)
+        return action
 
 
 def check_workflow(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int = 0, orders: int = 4) -> Run:

@@ -35,8 +35,14 @@ def team_metrics(table: RowTable, result: Advantages, reports: list[Report]) -> 
     values: dict[str, float] = {
         "train/success": float(np.mean(successes)) if successes else 0.0,
         "train/episodes": float(len(successes)),
+        "train/attempts": float(sum(report.attempts for report in reports)),
         "train/failed_episodes": float(len(failures)),
     }
+    extra = {what: 0 for report in reports for what in report.extra_tokens}
+    for what in extra:  # sampled, and no row
+        extra[what] = sum(report.extra_tokens.get(what, 0) for report in reports)
+        values[f"train/extra_tokens/{what}"] = float(extra[what])
+    values["train/tokens"] = float(table.length[~table.padding].sum()) + sum(extra.values())
     for reason in sorted({failure.reason for failure in failures}):
         values[f"train/failed/{reason}"] = float(sum(failure.reason == reason for failure in failures))
     for agent, statistics in agent_statistics(table, result).items():

@@ -188,12 +188,12 @@ class TeamTrainer(PPOTrainer):
             if report.error:
                 raise MarlError(f"sampling task '{report.task}' failed: {report.error}")
         failures = [failure for report in reports for failure in report.failures]
-        total = len(failures) + sum(len(report.successes) for report in reports)
+        total = sum(report.attempts for report in reports)
         share = float(self.config.marl.rollout.max_failed_share)
         if failures and len(failures) > share * total:
             first = failures[0]
             raise MarlError(
-                f"{len(failures)} of {total} episodes failed, marl.rollout.max_failed_share={share:g} allows fewer; "
+                f"{len(failures)} of {total} attempts failed, marl.rollout.max_failed_share={share:g} allows fewer; "
                 f"the first: {first.reason}: {first.detail}"
             )
 

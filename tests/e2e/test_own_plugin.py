@@ -145,6 +145,6 @@ def test_a_workflow_that_raises_stops_the_run_with_its_name_and_task(tmp_path: P
     done = train_with(broken, tmp_path, tmp_path / "runs" / "broken")
     assert done.code == 2, done.output
     told = next(line for line in done.output.splitlines() if line.startswith("marl-verl:"))
-    assert "80 of 80 episodes failed" in told
+    assert "80 of 80 attempts failed" in told
     assert "AllSayIt" in told
     assert "the relay is broken" in told

@@ -1,0 +1,33 @@
+"""A turn as the mapping that a row table takes: who acted, where the turn sits, and what it earned; no token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from marl_verl.episode.turn import Turn
+
+
+def row(turn: Turn) -> dict[str, Any]:
+    """The identity, rewards and length of a turn: all that an advantage needs."""
+    return {
+        "uid": turn.uid,
+        "session": turn.session,
+        "index": turn.index,
+        "turn": turn.turn,
+        "agent": turn.agent,
+        "policy": turn.policy,
+        "node": turn.node,
+        "parent": turn.parent,
+        "rewards": dict(turn.rewards),
+        "length": len(turn.action.response_ids),
+        "obs": observation_id(turn),
+        "invalid": turn.invalid is not None,
+    }
+
+
+def observation_id(turn: Turn) -> str:
+    """A short name for what the agent saw: turns with the same one saw the same messages."""
+    seen = json.dumps([[message["role"], message["content"]] for message in turn.observation])
+    return hashlib.blake2s(seen.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,67 @@
+"""An attempt that may fail: what goes wrong in it becomes a `Failure` with its reason, and takes nobody else down."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from marl_verl.episode import Act, Action, WorkflowError
+from marl_verl.errors import MarlError
+from marl_verl.sampling.base import Candidate, Failure, Reason, Rollouts
+
+T = TypeVar("T")
+
+
+class Failed(Exception):
+    """What ended an attempt, with its class; `__cause__` is the error itself."""
+
+    def __init__(self, reason: Reason, said: str) -> None:
+        super().__init__(said)
+        self.reason = reason
+
+
+async def attempt(rollouts: Rollouts, session: int, work: Awaitable[T]) -> T | Failure:
+    """The result of `work`, or why there is none: an error of workflow, policy or scoring, or its time is over.
+
+    `work` asks policies by `ask` and scores by `scored`, which tell whose error it is. Errors of other kinds are
+    mistakes of the sampler, and propagate.
+    """
+    seconds = rollouts.limits.episode_seconds
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await work
+    except Failed as failed:
+        return Failure(session, failed.reason, str(failed), "".join(traceback.format_exception(failed.__cause__)))
+    except WorkflowError as error:
+        return Failure(session, error.reason, str(error), "".join(traceback.format_exception(error)))
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return Failure(session, "timeout", f"{rollouts.label}: the episode took longer than {seconds:g} s")
+
+
+async def ask(rollouts: Rollouts, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+    """`rollouts.act`, whose errors are the policy's. Raises Failed."""
+    try:
+        return await rollouts.act(act, session, candidate, agent)
+    except TimeoutError as error:
+        raise Failed("timeout", f"{rollouts.label}, {act}: {_told(error)}") from error
+    except Exception as error:  # the attempt fails, and says why; the others go on
+        raise Failed("policy-error", f"{rollouts.label}, {act}: {_told(error)}") from error
+
+
+async def scored(rollouts: Rollouts, work: Awaitable[T]) -> T:
+    """The result of `work`, whose errors are the scoring's. Raises Failed."""
+    try:
+        return await work
+    except TimeoutError as error:
+        raise Failed("timeout", f"{rollouts.label}, scoring: {_told(error)}") from error
+    except Exception as error:  # the attempt fails, and says why; the others go on
+        raise Failed("score-error", f"{rollouts.label}, scoring: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
