@@ -109,10 +109,32 @@ def marl_register_samplers(register: Register) -> None:
     Example::
 
         from marl_verl.hookspecs import hookimpl
+        from marl_verl.sampling import Sample, Sampler, ask, attempt, drive, scored
+
+        class Until(Sampler):
+            '''One session after the other, until one reaches `enough`.'''
+            enough: float = 1.0
+
+            async def sample(self, rollouts):
+                found = Sample()
+                for session in range(rollouts.sessions):
+                    episode = await attempt(rollouts, session, self.play(rollouts, session))
+                    if hasattr(episode, "reason"):
+                        found.failures.append(episode)
+                        continue
+                    found.episodes.append(episode)
+                    if episode.score >= self.enough:
+                        break
+                return found
+
+            async def play(self, rollouts, session):
+                async with rollouts.start(session) as run:
+                    await drive(run, lambda act: ask(rollouts, act, session))
+                    return await scored(rollouts, rollouts.finish(run, session))
 
         @hookimpl
         def marl_register_samplers(register):
-            register("greedy-tree", "my_package.sampling:GreedyTree")
+            register("until", Until)
     """
 
 
@@ -120,7 +142,8 @@ def marl_register_samplers(register: Register) -> None:
 def marl_register_credits(register: Register) -> None:
     """Register credit schemes: what says how much of an episode's reward one agent's turn earned.
 
-    A credit that the rows of a batch suffice for is a frozen dataclass on `TableCredit`.
+    A credit that the rows of a batch suffice for is a frozen dataclass on `TableCredit`; one that replays episodes, on
+    `ReplayCredit`.
 
     Example::
 

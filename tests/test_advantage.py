@@ -16,22 +16,9 @@ from marl_verl.advantage import Advantage, Algorithm, Mix, RowTable, agent_stati
 from marl_verl.algorithms.at_grpo import AT_GRPO, AlphaMix
 from marl_verl.algorithms.grpo import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.errors import MarlError
+from tests.batches import row
 
 Rows = list[dict[str, Any]]
-
-
-def row(uid: str, session: int, index: int, turn: int, agent: str, **rewards: float) -> dict[str, Any]:
-    return {
-        "uid": uid,
-        "session": session,
-        "index": index,
-        "turn": turn,
-        "agent": agent,
-        "node": None,
-        "parent": None,
-        "rewards": rewards,
-        "length": 3,
-    }
 
 
 def advantage(algorithm: Algorithm, rows: Rows) -> np.ndarray:
@@ -427,7 +414,7 @@ def test_bad_mixes() -> None:
 def test_options_are_flat_and_change_a_copy() -> None:
     before = AT_GRPO.options()
     assert before == {
-        "sampler": "independent",
+        "sampler": "greedy-tree",
         "rewards": "alpha",
         "alpha": None,
         "credit": "none",
@@ -445,9 +432,9 @@ def test_options_are_flat_and_change_a_copy() -> None:
         "loss": "ppo-clip",
     }
     json.dumps(before)
-    assert AT_GRPO.describe().startswith("group (uid, turn, agent), sampler independent, ")
-    changed_ = AT_GRPO.with_options({"group": ["uid", "agent"], "alpha": 2, "sampler": "greedy-tree"})
-    assert changed_.options() == before | {"group": ["uid", "agent"], "alpha": 2, "sampler": "greedy-tree"}
+    assert AT_GRPO.describe().startswith("group (uid, turn, agent), sampler greedy-tree, ")
+    changed_ = AT_GRPO.with_options({"group": ["uid", "agent"], "alpha": 2, "sampler": "independent"})
+    assert changed_.options() == before | {"group": ["uid", "agent"], "alpha": 2, "sampler": "independent"}
     assert AT_GRPO.options() == before
     assert AT_GRPO.with_options(AT_GRPO.options()) == AT_GRPO
     assert AT_GRPO.with_options(None) == AT_GRPO

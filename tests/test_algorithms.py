@@ -217,7 +217,11 @@ def test_the_shipped_configs_differ_where_the_papers_differ() -> None:
         assert configs[one] != configs[other], f"{one} is secretly {other}"
     groups = {name: config["group"] for name, config in configs.items()}
     assert groups["grpo"] == groups["mars2"] == groups["mars2-plus"] == groups["gigpo"] == ["uid"]
-    assert groups["at-grpo"] == groups["magrpo"] == ["uid", "turn", "agent"]
+    assert groups["at-grpo"] == ["uid", "turn", "agent"]
+    assert groups["magrpo"] == ["uid", "parent", "agent"]
+    samplers = {name: config["sampler"] for name, config in configs.items() if config["sampler"] != "independent"}
+    search = {"mars2": "tree-search", "mars2-plus": "tree-search"}
+    assert samplers == {"at-grpo": "greedy-tree", "magrpo": "joint-tree", **search}
     assert groups["dr-mas"] == groups["sharp"] == ["uid", "agent"]
     assert groups["reinforce++"] == []
     losses = {name: config["loss"] for name, config in configs.items()}
@@ -361,8 +365,9 @@ def test_a_mean_over_children_counts_a_child_once_whoever_acts_in_it() -> None:
 
 def test_agents_of_one_joint_turn_with_different_rewards_are_refused() -> None:
     rows = [row("q", 0, 0, 0, "coder", team=1.0), row("q", 0, 1, 0, "tester", team=0.5)]
+    magrpo = algorithm("magrpo", returns="path_sum", group="turn")
     with pytest.raises(MarlError, match=r"'q_0_0' and 'q_0_1' are one joint turn and have 1 and 0.5"):
-        advantage(algorithm("magrpo"), rows)
+        advantage(magrpo, rows)
 
 
 # MARS2

@@ -27,6 +27,7 @@ from marl_verl.explain import derive, explain, step_document
 from marl_verl.hookspecs import hookimpl
 from marl_verl.parts import algorithm_named
 from marl_verl.trainer.run_dir import RunDir
+from tests import batches
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "golden"
@@ -38,17 +39,7 @@ Command = Callable[..., str]
 
 
 def row(uid: str, session: int, index: int, agent: str = "a", turn: int = 0, **rewards: float) -> dict[str, Any]:
-    return {
-        "uid": uid,
-        "session": session,
-        "index": index,
-        "turn": turn,
-        "agent": agent,
-        "node": None,
-        "parent": None,
-        "rewards": rewards,
-        "length": 4,
-    }
+    return {**batches.row(uid, session, index, turn, agent, **rewards), "length": 4}
 
 
 def document(*rows: dict[str, Any], algorithm: str = "grpo", **options: Any) -> Document:

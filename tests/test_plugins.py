@@ -59,7 +59,7 @@ def test_the_builtin_parts_come_through_the_hooks() -> None:
     assert {"at-grpo", "dr-mas", "gigpo", "grpo", "magrpo", "mars2", "mars2-plus", "reinforce++", "sharp"} <= set(
         found.names("algorithms")
     )
-    assert found.names("samplers") == ["independent"]
+    assert found.names("samplers") == ["best-of", "greedy-tree", "independent", "joint-tree", "tree-search"]
     assert found.fingerprint() == (f"marl-verl=={marl_verl.__version__}:builtin",)
     assert all(isinstance(entry.target, str) for kind in KINDS for entry in found.entries(kind))  # all lazy
     for kind, name in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -128,6 +128,62 @@ def test_turns_that_saw_the_same_share_an_observation() -> None:
     assert solver[0] == solver[2] != solver[1]
     assert checker[0] == checker[1]
     assert set(solver).isdisjoint(checker)
+
+
+# Requests
+
+
+class Recorder:
+    """A `PolicyClient` that keeps what it is asked for."""
+
+    sampling: ClassVar = {"temperature": 1.0}
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        return [1]
+
+    async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], request_id: str) -> Action:
+        self.asked.append((request_id, sampling["seed"]))
+        return Action("4", [1], [2], [-1.0])
+
+
+def requests(seed: int = 0, step: int = 1) -> list[tuple[str, int]]:
+    """What two sessions ask for, and a second candidate for each act."""
+    client = Recorder()
+    agents = {name: Agent(name, "p") for name in ("solver", "checker")}
+    parts = TeamParts(Scene(Rounds(), Always(), agents), {"p": client}, seed=seed)  # type: ignore[dict-item]
+
+    async def ask() -> None:
+        rollouts = TaskRollouts(parts, TASK, "u", step, sessions=2, held_out=None)
+        for session in range(2):
+            async with rollouts.start(session) as run:
+
+                async def answer(act: Any, session: int = session) -> Action:
+                    await rollouts.act(act, session, "other")
+                    await rollouts.act(act, session, agent="checker")
+                    return await rollouts.act(act, session)
+
+                await drive(run, answer)
+
+    asyncio.run(ask())
+    return client.asked
+
+
+def test_every_request_has_its_own_seed_and_the_same_in_every_run() -> None:
+    asked = requests()
+    assert asked == requests()
+    seeds = [seed for _, seed in asked]
+    # five acts a session, asked three times each; in the checker's two acts it does not take somebody else's
+    assert len(seeds) == 2 * 5 * 3
+    assert len(set(seeds)) == 2 * (5 * 3 - 2)
+    assert set(seeds).isdisjoint(seed for _, seed in requests(seed=1))
+    assert set(seeds).isdisjoint(seed for _, seed in requests(step=2))
+
+
+def test_all_requests_of_a_session_name_it_so_that_they_stay_on_one_server() -> None:
+    assert {name for name, _ in requests()} == {"u-0", "u-1"}
 
 
 # Metrics per agent

@@ -42,7 +42,7 @@ class Estimator(Part):
         return ()
 
     def misfit(self, branches: bool) -> str | None:
-        """Why it does not go with sessions (`branches` false), or with trees, whose turns have siblings; None if it does."""
+        """Why it does not go with sessions (`branches` false) or trees, whose turns have siblings; None if it does."""
         return None
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:

@@ -1,4 +1,4 @@
-"""AT-GRPO: rows that share task, turn and agent are compared."""
+"""AT-GRPO: candidates for one act are compared, the best goes on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AlphaMix(RewardMix):
 
 
 AT_GRPO = Algorithm(
-    sampler="independent",
+    sampler="greedy-tree",
     rewards=AlphaMix(alpha=None),
     credit="none",
     advantage=Advantage(sample="row", group=TURN, singleton="zero"),
@@ -38,7 +38,7 @@ AT_GRPO = Algorithm(
 )
 """A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent; r = alpha * team + role.
 
-Compared: what the same agent did at the same turn in the other sessions of the task. Source: AT-GRPO, arXiv
-2510.11062, with independent sampling; for its tree the group is ("uid", "parent", "agent"). alpha None adds up the
-components instead, so that teams without role rewards train too.
+Compared: the candidates that the agent had for the act, sampled from one shared state; the best of them is the state
+that the next agent sees. With sampler "independent": what the agent did at the same turn in the other sessions. Source:
+AT-GRPO, arXiv 2510.11062. alpha None adds up the components instead, so that teams without role rewards train too.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from marl_verl.advantage import Advantage, Algorithm, Mix
 
 GRPO = Algorithm(
@@ -18,12 +20,8 @@ in a team it does not, which makes it the baseline ("turn-blind groups") that th
 arXiv 2402.03300, verl's `compute_grpo_outcome_advantage`.
 """
 
-GRPO_TRAJECTORY_MEAN = Algorithm(
-    sampler="independent",
-    rewards=Mix(),
-    credit="none",
-    advantage=Advantage(sample="session_mean", group=("uid",), singleton="raw"),
-    loss="ppo-clip",
+GRPO_TRAJECTORY_MEAN = dataclasses.replace(
+    GRPO, advantage=Advantage(sample="session_mean", group=("uid",), singleton="raw")
 )
 """A = (r_session - mean_uid) / (std_uid + 1e-6), the same for every row of a session.
 

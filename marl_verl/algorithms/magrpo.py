@@ -10,9 +10,9 @@ import numpy as np
 from marl_verl.advantage import Advantages, Algorithm, Mix
 from marl_verl.advantage.baselines import Baseline, LeaveOneOut, Max, Mean, NoBaseline
 from marl_verl.advantage.estimator import GroupEstimator
-from marl_verl.advantage.groups import TURN, check_columns, group_ids
+from marl_verl.advantage.groups import SIBLINGS, TURN, check_columns, group_ids
 from marl_verl.advantage.normalise import Population, Scale, group_mean
-from marl_verl.advantage.returns import PathSum, Returns
+from marl_verl.advantage.returns import PathSum, Returns, TreeMean
 from marl_verl.advantage.rows import FloatArray, RowTable
 from marl_verl.errors import MarlError
 
@@ -76,14 +76,15 @@ class JointAdvantage(GroupEstimator):
 
 
 MAGRPO = Algorithm(
-    sampler="independent",
+    sampler="joint-tree",
     rewards=Mix(),
     credit="none",
-    advantage=JointAdvantage(),
+    advantage=JointAdvantage(returns=TreeMean(), group=SIBLINGS),
     loss="reinforce",
 )
-"""A = R - mean_g R, R_t = sum of the joint rewards from turn t on, g = rows of the same task, turn and agent.
+"""A = R - mean_g R, R_j = r_j + gamma * mean over the children's R, g = siblings: rows of one parent and agent.
 
-Compared: what the same agent did at the same turn in the other sessions, by what the team earned from there on. No std,
-no clip: the loss is REINFORCE, summed over a row's tokens, the mean over rows. Source: MAGRPO, arXiv 2508.04652.
+Compared: what the same agent did in the other joint actions from the same state, by what the team earned from there on.
+No std, no clip: the loss is REINFORCE, summed over a row's tokens, the mean over rows. Without branching (the paper's
+form) set sampler "independent", returns "path_sum" and group "turn". Source: MAGRPO, arXiv 2508.04652.
 """

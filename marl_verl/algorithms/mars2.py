@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.advantage import Advantage, Algorithm, Mix
+from marl_verl.advantage.baselines import LeaveOneOut
 from marl_verl.advantage.groups import TASK, dense
 from marl_verl.advantage.overlong import Overlong
 from marl_verl.advantage.returns import Returns
@@ -46,10 +47,7 @@ class Shaped(Returns):
         at_root = tree.parent < 0
         siblings = dense(np.where(at_root, tree.count + table.uid.codes, tree.parent))  # nodes are numbered over tasks
         count = np.bincount(siblings)[siblings]
-        low = np.full(int(siblings.max()) + 1, np.inf)
-        np.minimum.at(low, siblings, reward)
-        above = reward - low[siblings]  # from the lowest: equal siblings have exactly their own reward as mean
-        others = low[siblings] + (np.bincount(siblings, weights=above)[siblings] - above) / np.maximum(count - 1, 1)
+        others = LeaveOneOut().compute(reward, siblings)
         parent = tree.node_mean(reward)[tree.parent]
         mixed = (1 - self.lam) * parent + self.lam * others
         base = np.where(at_root, others, np.where(count > 1, mixed, parent))
@@ -58,7 +56,7 @@ class Shaped(Returns):
 
 
 MARS2 = Algorithm(
-    sampler="independent",
+    sampler="tree-search",
     rewards=Mix(),
     credit="none",
     advantage=Advantage(returns=Shaped(), group=TASK, eps=1e-9, singleton="zero"),

@@ -62,15 +62,14 @@ class TaskRollouts(SceneRollouts):
             own = {name: getattr(who.sampling, name) for name in ("temperature", "top_p", "top_k")}
             sampling.update({name: value for name, value in own.items() if value is not None})
         sampling["max_tokens"] = who.sampling.max_tokens
-        sampling["seed"] = request_seed(
-            self._parts.seed, self._step, self.task.id, session, who.name, act.slot, candidate
-        )
+        place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.agent else ())
+        sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
         prompt_ids = client.encode(messages)
         seconds = self.limits.act_seconds
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                # one id for all requests of an episode: verl keeps them on the server that has their prefix in its cache
+                # one id for all requests of an episode: verl keeps them on the server that has their prefix cached
                 return await client.generate(prompt_ids, sampling, request_id=f"{self.uid}-{session}")
         except TimeoutError as error:
             if not limit.expired():

@@ -1,0 +1,99 @@
+"""Runs in processes of its own: one start of the real stack, and a training step with every sampler and credit scheme.
+
+python -m tests.e2e.tour RECIPE FOLDER     prepares a run and starts the trainer
+python -m tests.e2e.tour FOLDER            is the trainer: verl's own loop, where each step has another algorithm
+
+Everything is as `marl-verl train` has it, but for two things: the algorithm changes between steps, which no recipe can
+say, and the loss is the first one's throughout.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+TEAM_ONLY = {"rewards": "weights", "weights": {"team": 1.0}}
+STAGES: dict[str, dict[str, Any]] = {
+    "greedy-tree": {"name": "at-grpo", "sessions": 3},
+    "joint-tree": {"name": "magrpo", "sessions": 2, "options": TEAM_ONLY},
+    "joint-tree, crossed": {
+        "name": "magrpo",
+        "sessions": 2,
+        "options": {**TEAM_ONLY, "joint_mode": "cross"},
+        "sampler": {"joint": "cross"},
+    },
+    "tree-search": {"name": "mars2", "sessions": 6, "sampler": {"arms": ["left", "right"]}},
+    "tree-search, stack": {"name": "mars2", "sessions": 6, "sampler": {"strategy": "stack", "prior": "beta"}},
+    "best-of": {"name": "grpo", "sessions": 3, "options": {"sampler": "best-of"}},
+    "counterfactual": {"name": "sharp", "sessions": 3},
+    "counterfactual, full": {"name": "sharp", "sessions": 3, "options": {"credit_mode": "full"}},
+    "counterfactual, rescore": {"name": "sharp", "sessions": 3, "options": {"credit_mode": "rescore"}},
+    "shapley": {"name": "grpo", "sessions": 3, "options": {"credit": "shapley"}},
+    "c3": {"name": "grpo", "sessions": 2, "options": {"sampler": "joint-tree", "credit": "c3"}},
+    "difference": {"name": "grpo", "sessions": 3, "options": {"credit": "difference", "credit_default": "role"}},
+    "step-groups": {"name": "grpo", "sessions": 3, "options": {"credit": "step-groups", "credit_step": "team"}},
+    "none": {"name": "dr-mas", "sessions": 3},
+}
+
+
+def change(config: Any, stage: dict[str, Any]) -> dict[str, Any]:
+    """Put a stage into a config's `marl` section; returns the section."""
+    from omegaconf import OmegaConf
+
+    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
+    marl["algorithm"] = {"name": stage["name"], "options": stage.get("options", {})}
+    marl["sampler"] = {"sessions": stage["sessions"], "options": stage.get("sampler", {})}
+    config.marl = OmegaConf.create(marl)
+    return marl
+
+
+def change_worker(worker: Any, stage: dict[str, Any]) -> None:
+    """In the rollout worker: load what the stage names, as at its start."""
+    from marl_verl.rollout.worker import load_parts, load_ways
+    from marl_verl.team import read_team
+
+    marl = change(worker.config, stage)
+    worker.parts = load_parts(worker.config, {name: each.client for name, each in worker.parts.clients.items()})
+    worker.ways = load_ways(marl, read_team(marl))
+
+
+def train(folder: Path) -> None:
+    import ray
+
+    from marl_verl.parts import algorithm_of
+    from marl_verl.team import read_team
+    from marl_verl.trainer.report import write_summary
+    from marl_verl.trainer.run import session
+
+    stages = list(STAGES.values())
+    with session(folder) as (trainer, manager):
+
+        def begin() -> None:
+            stage = stages[trainer.global_steps - 1]
+            ray.get([worker.__ray_call__.remote(change_worker, stage) for worker in manager.agent_loop_workers])
+            trainer.team = read_team(change(trainer.config, stage))
+            trainer.algorithm = algorithm_of(trainer.team)
+
+        trainer.on_step_begin = begin
+        trainer.fit(manager)
+        write_summary(trainer)
+
+
+def main(recipe: Path, folder: Path) -> int:
+    from marl_verl.cli.prepare import make_run_directory, plan_run
+    from marl_verl.cli.progress import Display
+    from marl_verl.cli.trainer_process import TrainerProcess
+
+    display = Display()
+    overrides = [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"]
+    plan = plan_run(recipe, [*overrides, f"trainer.total_training_steps={len(STAGES)}"])
+    made = make_run_directory(plan, display)
+    return TrainerProcess(made, list(plan.team.policies), module="tests.e2e.tour").run(display, begun=0.0)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        train(Path(sys.argv[1]))
+    else:
+        sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
