@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from marl_verl.advantage import RowTable, agent_statistics
 from marl_verl.advantage.statistics import amplification
+from marl_verl.algorithms.at_grpo import AlphaMix
 from marl_verl.episode import Action, Run, Workflow, WorkflowError
 from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
 from marl_verl.rollout.rows import identity, row_tag
@@ -128,6 +129,25 @@ def test_turns_that_saw_the_same_share_an_observation() -> None:
     assert solver[0] == solver[2] != solver[1]
     assert checker[0] == checker[1]
     assert set(solver).isdisjoint(checker)
+
+
+def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
+    agents = {"solver": Agent("solver", "p", reward="long"), "checker": Agent("checker", "p")}
+    mix = AlphaMix(alpha=0.5)
+    scene = Scene(Rounds(), Always(), agents, {"long": lambda task, turn, episode: 3.0}, mix=mix)
+
+    async def values() -> list[float]:
+        rollouts = TaskRollouts(TeamParts(scene, {}, seed=0), TASK, "u", 1, 1, None)
+        async with rollouts.start(0) as run:
+            await drive(run, lambda act: _said("4"))
+            done = await rollouts.finish(run, 0)
+        return [rollouts.value([turn])[0] for turn in done.turns[:2]] + rollouts.value(done.turns[:2])
+
+    assert asyncio.run(values()) == [3.5, 0.5, 3.5, 0.5]
+
+
+async def _said(text: str) -> Action:
+    return Action(text)
 
 
 # Requests

@@ -115,7 +115,9 @@ def replaced(old: Part, wanted: str, find: Find | None, key: str) -> Any:
     new = found() if isinstance(found, type) else found
     if not dataclasses.is_dataclass(new) or not isinstance(new, Part) or new.kind != old.kind:
         raise MarlError(f"'{key}': '{wanted}' is registered among {old.kind} and is not one: {new!r:.80}")
-    common = {f.name for f in dataclasses.fields(new)} & {f.name for f in dataclasses.fields(old)}  # type: ignore[arg-type]
+    mine, theirs = get_type_hints(type(new)), get_type_hints(type(old))
+    # of the same type: a `mode` of other choices is another option
+    common = [f.name for f in dataclasses.fields(new) if f.name in theirs and mine[f.name] == theirs[f.name]]
     return dataclasses.replace(new, **{name: getattr(old, name) for name in common})
 
 

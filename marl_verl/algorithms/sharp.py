@@ -11,6 +11,7 @@ from marl_verl.advantage import Advantage, Algorithm
 from marl_verl.advantage.groups import AGENT, combine
 from marl_verl.advantage.mix import RewardMix
 from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.credit.counterfactual import Counterfactual
 from marl_verl.errors import MarlError, unknown
 
 
@@ -22,6 +23,9 @@ class SharpMix(RewardMix):
     have earned with the worker masked. The planner's is lam * mean over the workers in its session of max(mc, 0); a
     worker that acted several times counts with the mean of its rows. A row without tool calls has tool 0. Where no row
     has `broadcast`, it is `team`. Source: SHARP, arXiv 2602.08335, second hand: no authors' code was found.
+
+    An mc on the planner's own rows is not looked at. So a planner of another name goes into `credit_without` as well:
+    masking it would cost replays for nothing. A worker in `credit_without` has no mc, and is refused.
 
     Attributes:
         w_broadcast, w_marginal, w_tool: weights of the three.
@@ -76,12 +80,12 @@ class SharpMix(RewardMix):
 SHARP = Algorithm(
     sampler="independent",
     rewards=SharpMix(),
-    credit="none",
+    credit=Counterfactual(component="mc", without=("planner",)),
     advantage=Advantage(sample="row", group=AGENT, singleton="zero"),
     loss="ppo-clip",
 )
 """A = (R - mean_k) / (std_k + 1e-6), mean and std over the rows of agent k in the sessions of the task.
 
-Compared: the same agent over the sessions of one task, by broadcast reward, marginal credit and tool use. Source:
-SHARP, arXiv 2602.08335.
+Compared: the same agent over the sessions of one task, by broadcast reward, marginal credit and tool use. A worker's
+marginal credit comes of replaying the episode without it. Source: SHARP, arXiv 2602.08335.
 """

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl import plugins
 from marl_verl.advantage import Algorithm, RowTable
 from marl_verl.credit.replay import ReplayCredit
-from marl_verl.episode import Action, Run, UnknownAgent, Workflow, WorkflowError
+from marl_verl.episode import Action, Limits, Run, Stuck, UnknownAgent, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.hookspecs import KINDS
 from marl_verl.models.tiny import TinyModel, folder_of
@@ -44,6 +44,7 @@ LEAST = {
     "marl.task.test_size": 1,
     "marl.run.seed": 0,
     "marl.run.keep_rows": 0,
+    "marl.run.keep_journals": 0,
     "marl.rollout.keep_episodes": 0,
     "marl.checkpoint.keep": 1,
     "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
@@ -112,13 +113,21 @@ def check_samplers(algorithm: Algorithm, found: dict[str, Sampler], team: Team, 
     if (why := algorithm.advantage.misfit(branches)) is not None:
         raise MarlError(f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}': {why}")
     if isinstance(algorithm.credit, ReplayCredit):
-        if branches:
+        if branches or found["sampler"].public:
             credit = algorithm.credit.name
             raise MarlError(
-                f"credit '{credit}' replays whole episodes, and sampler '{algorithm.sampler}' makes a tree: "
+                f"credit '{credit}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them: "
                 "use sampler 'independent'"
             )
-        algorithm.credit.check(agents)
+        try:
+            algorithm.credit.check(agents)
+        except MarlError as error:
+            raise MarlError(f"marl.algorithm.options.{error}") from error
+        if algorithm.credit.repeated and algorithm.advantage.outcome != "every turn":
+            raise MarlError(
+                f"credit '{algorithm.credit.name}' stands on every turn of an agent, and the returns add turns "
+                "up: use returns 'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
+            )
 
 
 def check_advantage(algorithm: Algorithm, team: Team) -> None:
@@ -166,6 +175,9 @@ def check_numbers(config: DictConfig) -> None:
         check_type(value, int | None if name == "episode_tokens" else float | None, f"marl.rollout.{name}")
         if value is not None and value <= 0:
             raise MarlError(f"'marl.rollout.{name}' must be above 0, got {value!r}")
+    check_type(tasks := config.marl.run.journal_tasks, int | None, "marl.run.journal_tasks")
+    if tasks is not None and tasks < 1:
+        raise MarlError(f"'marl.run.journal_tasks' must be above 0, got {tasks}: marl.run.keep_journals=0 stores none")
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
         raise MarlError("nothing would be validated: leave trainer.val_before_train on, or set trainer.test_freq")
     batch, part = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
@@ -281,13 +293,14 @@ def rehearse(workflow: Workflow, task: Task, team: Team) -> None:
     """Run the workflow once with empty actions, to find now what no action can mend.
 
     Raises:
-        MarlError: it acts for an agent that the team lacks, or fails or ends before its first act.
+        MarlError: it acts for an agent that the team lacks, fails or ends before its first act, or loops for ever.
     """
     acted = False
+    limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # by itself, a loop without an end never lets the time-out come
 
     async def play() -> None:
         nonlocal acted
-        async with Run(workflow, task, list(team.agents), seed=0) as run:
+        async with Run(workflow, task, list(team.agents), seed=0, limits=limits) as run:
             for _ in range(REHEARSAL_MOVES):
                 acts = await run.next()
                 if acts is None:
@@ -298,7 +311,7 @@ def rehearse(workflow: Workflow, task: Task, team: Team) -> None:
 
     try:
         asyncio.run(asyncio.wait_for(play(), timeout=REHEARSAL_SECONDS))
-    except UnknownAgent:
+    except (UnknownAgent, Stuck):
         raise
     except WorkflowError:
         if not acted:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import gzip
-import io
 import json
-import os
 import shutil
 import sys
-import zlib
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from marl_verl import plugins
 from marl_verl.cli import explain_text as text
-from marl_verl.errors import MarlError, missing
+from marl_verl.cli.files import add_file_arguments, chosen, unpacked
+from marl_verl.cli.output import show
+from marl_verl.errors import MarlError
 from marl_verl.explain import Explanation, Games, derive
 from marl_verl.trainer.run_dir import RunDir
 
@@ -38,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Show how each row came by its advantage: from a file, or from what a training step stored."
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("file", nargs="?", metavar="FILE", help="what to explain; - is standard input")
-    parser.add_argument("--run", type=Path, dest="folder", metavar="DIR", help="a run directory, instead of a file")
-    parser.add_argument("--step", type=int, metavar="N", help="which step of the run; left out: the newest stored one")
+    add_file_arguments(parser, "what to explain; - is standard input")
     parser.add_argument("--row", metavar="KEY", help="only this row: KEY is {uid}_{session}_{index}")
     parser.add_argument("--json", action="store_true", help="print a JSON list, one record per row")
 
@@ -48,10 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print to standard output. MarlError (exit code 2) for whatever is wrong, before anything is printed."""
     plugins.load()  # what is wrong with a plugin is not the file's mistake
-    try:
-        source, content = _source(options)
-    except OSError as error:
-        raise MarlError(f"'{error.filename or options.file}' cannot be read: {error.strerror}") from error
+    source, content = _source(options)
     document = parse(content, source)
     try:
         found = derive(document)
@@ -61,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     difference = None if options.folder is None else _difference(document, found, source)
     if options.folder is not None and not options.json:
         said = f"{source}\n{said}"
-    _print(said)
+    show(said)
     if difference is not None:
         print(f"marl-verl: {difference}", file=sys.stderr)
     return 0
@@ -69,13 +60,8 @@ def run(options: argparse.Namespace) -> int:
 
 def parse(content: bytes, source: str) -> Any:
     """The JSON document in a file, which may be packed with gzip. MarlError if it is neither."""
-    if content.startswith(b"\x1f\x8b"):
-        try:
-            content = gzip.decompress(content)
-        except (EOFError, OSError, zlib.error) as error:
-            raise MarlError(f"{source} is damaged: it cannot be unpacked ({error})") from error
     try:
-        return json.loads(content, parse_int=lambda digits: _whole(digits, source))
+        return json.loads(unpacked(content, source), parse_int=lambda digits: _whole(digits, source))
     except (ValueError, RecursionError) as error:
         raise MarlError(f"{source} is not JSON: {error}") from error
 
@@ -88,53 +74,9 @@ def _whole(digits: str, source: str) -> int:
 
 def _source(options: argparse.Namespace) -> tuple[str, bytes]:
     """What to explain, as an error names it, and its bytes."""
-    if options.folder is None:
-        if options.step is not None:
-            raise MarlError("--step is a step of a run: give --run DIR with it")
-        if options.file is None:
-            raise MarlError("which file? e.g. marl-verl explain rows.json, or marl-verl explain --run runs/NAME")
-        if options.file == "-":
-            return "standard input", sys.stdin.buffer.read()
-        return f"'{options.file}'", _read(Path(options.file), "file")
-    if options.file is not None:
-        raise MarlError(f"'{options.file}' or --run '{options.folder}': explain one of them")
-    folder: Path = options.folder
-    if not folder.is_dir():
-        raise missing("run in", folder, folder.parent.glob("*/"))
-    stored = RunDir(folder).stored_rows()
-    if not stored:
-        raise MarlError(f"run '{folder}' has no stored steps: train it with marl.run.keep_rows=1")
-    step = max(stored) if options.step is None else options.step
-    if step not in stored:
-        raise MarlError(f"run '{folder}' has not stored step {step}: it has {_listed(list(stored))}")
-    return f"run '{folder}', step {step}", _read(stored[step], "step file")
-
-
-def _read(path: Path, what: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise missing(what, path, path.parent.glob("*")) from error
-    except IsADirectoryError as error:
-        raise MarlError(f"'{path}' is a folder: a run is explained with --run '{path}'") from error
-
-
-def _listed(steps: Sequence[int]) -> str:
-    """Steps in words, e.g. "1 to 40" or "10 to 200 (every 10), 203"."""
-    runs: list[list[int]] = []  # each with one distance between neighbours
-    for step in steps:
-        if runs and (len(runs[-1]) < 2 or step - runs[-1][-1] == runs[-1][1] - runs[-1][0]):
-            runs[-1].append(step)
-        else:
-            runs.append([step])
-    return ", ".join(_run_of_steps(run) for run in runs)
-
-
-def _run_of_steps(run: Sequence[int]) -> str:
-    if len(run) < 4:
-        return ", ".join(map(str, run))
-    every = run[1] - run[0]
-    return f"{run[0]} to {run[-1]}" + (f" (every {every})" if every > 1 else "")
+    if options.file == "-" and options.folder is None and options.step is None:
+        return "standard input", sys.stdin.buffer.read()
+    return chosen(options, RunDir.stored_rows, "rows.json", "train it with marl.run.keep_rows=1")
 
 
 def _records(found: Explanation | Games, key: str | None) -> str:
@@ -173,15 +115,3 @@ def _difference(document: dict[str, Any], found: Explanation | Games, source: st
         f"'{found.table.key(first)}' had {stored[first]} and gets {now[first]} here: a plugin or a version has changed "
         "(plugins.json in the run has those of training)"
     )
-
-
-def _print(said: str) -> None:
-    """To standard output; a reader that has enough, such as `head`, is no error."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names are the user's, the terminal's encoding is not
-    try:
-        print(said, flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again when it ends
-        if not isinstance(error, BrokenPipeError):
-            raise MarlError(f"standard output cannot be written to: {error.strerror}") from error

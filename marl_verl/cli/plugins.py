@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from marl_verl import plugins
+from marl_verl.cli.output import show
 from marl_verl.hookspecs import KINDS
 
 
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the list. MarlError (exit code 2) where a plugin cannot be loaded."""
     records = plugins.load().describe()
-    print(json.dumps(records, indent=2) if args.json else "\n\n".join(text(record) for record in records))
+    show(json.dumps(records, indent=2) if args.json else "\n\n".join(text(record) for record in records))
     return 0
 
 

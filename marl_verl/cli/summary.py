@@ -60,6 +60,7 @@ def _next_commands(folder: Path) -> list[str]:
     policy = next(iter(config.marl.policies))
     command = "marl-verl" if shutil.which("marl-verl") else os.path.relpath(Path(sys.executable).parent / "marl-verl")
     return [
+        f"{command} replay --run {folder}    # what the team said, and what it earned",
         f"{command} train --resume {folder} trainer.total_training_steps={more}    # train on",
         f"{command} train {recipe} marl.policies.{policy}.frozen=true    # can the others learn alone?",
     ]

@@ -1,15 +1,21 @@
 """Credit: how much of what a team earned one agent's turn earned.
 
-base.py          `Credit`: what all of them are
-table.py         `TableCredit`: a credit computed from the rows of a batch
-replay.py        `ReplayCredit`: a credit found by replaying an episode
-none.py          nobody's share is singled out
-difference.py    G(z) - G(z with this turn's default action)
-c3.py            a subtree against its siblings' subtrees
-step_groups.py   a step against other steps from the same observation (GiGPO)
-shapley.py       the Shapley value of a game, and leave-one-out
+base.py              `Credit`: what all of them are
+table.py             `TableCredit`: a credit computed from the rows of a batch
+replay.py            `ReplayCredit`: a credit found by replaying an episode
+none.py              nobody's share is singled out
+difference.py        G(z) - G(z with this turn's default action)
+c3.py                a subtree against its siblings' subtrees
+step_groups.py       a step against other steps from the same observation (GiGPO)
+masking.py           an episode again, with what some agents did replaced by a placeholder
+counterfactual.py    the episode against the same with one agent, or one act, masked (SHARP)
+sampled_shapley.py   the Shapley value of an episode's agents, by masking coalitions
+shapley.py           the Shapley value of a game, and leave-one-out
+
+Those that mask agents are imported from their own files: they bring the engine along.
 """
 
+import marl_verl.advantage  # noqa: F401  (first: its `Algorithm` needs `Credit`, which needs its `Part`)
 from marl_verl.credit.base import Credit
 from marl_verl.credit.c3 import C3
 from marl_verl.credit.difference import DifferenceRewards

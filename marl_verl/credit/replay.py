@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from marl_verl.credit.base import Credit
+from marl_verl.errors import MarlError
 
 if TYPE_CHECKING:
     from marl_verl.episode import Episode
     from marl_verl.sampling import Rollouts, Sample
+
+TAKEN = ("team", "role", "tool")
+"""Components that the rollouts fill in: a credit of that name would replace them."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,15 @@ class ReplayCredit(Credit):
     """
 
     component: str = "credit"
+
+    @property
+    def repeated(self) -> bool:
+        """Whether what an agent earned stands on each of its turns: returns that add turns up would count it often."""
+        return True
+
+    def __post_init__(self) -> None:
+        if not self.component or self.component in TAKEN:
+            raise MarlError(f"'component' must be a name of its own, not one of {', '.join(TAKEN)}: '{self.component}'")
 
     def check(self, agents: Sequence[str]) -> None:
         """MarlError where an option does not fit the team."""
@@ -42,11 +54,11 @@ class ReplayCredit(Credit):
 
 async def with_credit(credit: ReplayCredit, rollouts: Rollouts, sample: Sample) -> None:
     """Credit every episode of a sample, all at once; one that cannot be credited becomes a failure."""
-    from marl_verl.sampling import Failure, attempt
+    from marl_verl.sampling import Failure, attempt, together
 
     work = (attempt(rollouts, episode.session, credit.assign(rollouts, episode)) for episode in sample.episodes)
     credited = []
-    for episode, found in zip(sample.episodes, await asyncio.gather(*work), strict=True):
+    for episode, found in zip(sample.episodes, await together(work), strict=True):
         if isinstance(found, Failure):
             sample.failures.append(found)
         else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 
@@ -18,17 +20,17 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
 
     Raises:
         TimeoutError: the limit is reached.
-        Exception: what `fn` raised.
+        Exception: what `fn` raised; RuntimeError for what is no Exception, such as a tool's `sys.exit`.
     """
     if seconds is None:
-        value = fn(*arguments)
-        return await value if inspect.isawaitable(value) else value
+        value = _plainly(fn, arguments)
+        return await _told(value) if inspect.isawaitable(value) else value
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
             # an async function only makes its coroutine when called: no thread for that
             value = fn(*arguments) if is_async(fn) else await _in_thread(fn, arguments)
-            return await value if inspect.isawaitable(value) else value
+            return await _told(value) if inspect.isawaitable(value) else value
     except TimeoutError as error:
         if not limit.expired():
             raise  # its own
@@ -41,9 +43,30 @@ def is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
+def _plainly(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Call it. What is no Exception would end the event loop, or pass for a cancellation."""
+    try:
+        return fn(*arguments)
+    except (SystemExit, StopIteration, asyncio.CancelledError, GeneratorExit) as error:
+        raise _as_exception(error) from error
+
+
+async def _told(value: Awaitable[Any]) -> Any:
+    """Await it; a cancellation is one."""
+    try:
+        return await value
+    except SystemExit as error:
+        raise _as_exception(error) from error
+
+
+def _as_exception(error: BaseException) -> RuntimeError:
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
 async def _in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
 
     def tell(value: Any, error: BaseException | None) -> None:
         if done.done():
@@ -57,12 +80,10 @@ async def _in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         value: Any = None
         error: BaseException | None = None
         try:
-            value = fn(*arguments)
-        except StopIteration as stop:  # a future cannot carry it
-            error = RuntimeError(f"StopIteration: {stop}")
+            value = context.run(_plainly, fn, arguments)
         except BaseException as raised:  # noqa: BLE001 - told to who awaits it
             error = raised
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
             loop.call_soon_threadsafe(tell, value, error)
 
     # a daemon: an executor's threads would keep the process from ending

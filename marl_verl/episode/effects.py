@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 from marl_verl.episode.calls import perform
 from marl_verl.episode.journal import (
@@ -23,9 +23,13 @@ from marl_verl.episode.journal import (
 )
 from marl_verl.episode.limits import Limits
 from marl_verl.episode.turn import Act, Action, as_observation, changed
-from marl_verl.episode.workflow import OverBudget, ReplayMismatch, Seen, UnknownAgent, Workflow, WorkflowError
+from marl_verl.episode.watchdog import Watchdog
+from marl_verl.episode.workflow import OverBudget, ReplayMismatch, Seen, Stuck, UnknownAgent, Workflow, WorkflowError
 from marl_verl.errors import nearest
 from marl_verl.tasks.base import Task
+
+PATIENCE = 100
+"""Errors after the one that ended a run, before its workflow is stopped in a way that no `except Exception` catches."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +62,11 @@ class Effects:
         self._records: list[Record | None] = []  # None: reached, not yet answered
         self._lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far
         self._calls: dict[CallKey, int] = {}  # calls so far
+        self._called = 0  # calls so far
         self._calling = 0  # calls under way
+        self._stood = -1  # the news when it last stood
+        self._news = 0  # grows with all that can take the run further, or change what it waits for
+        self._arrived = False  # an action or a live call's result has come since the records were put in order
         self._streams: dict[str | None, Random] = {}
         self._waiting: dict[tuple[str, str], Wait] = {}
         self._moves: deque[list[Wait]] = deque()  # reached, and not yet told by `next`
@@ -73,6 +81,9 @@ class Effects:
         self._driver: asyncio.Future[None] | None = None
         self._concurrent = False  # whether an effect came from a task other than the root
         self._fatal: WorkflowError | None = None  # kept here, so that a workflow's own `except` cannot hide it
+        self._refused = 0  # errors raised in the workflow since the run was over
+        self.parked = False  # a task of it catches even cancellations, and would never end
+        self._watch: Watchdog | None = None
         self._closed = self.finished = False
         self._answer: Any = None
 
@@ -80,6 +91,8 @@ class Effects:
 
     async def act(self, agent: str, observation: Seen, slot: str | None = None) -> Action:
         """The effect behind `team[agent].act`."""
+        if self._over:
+            await self._refuse()
         self._enter()
         found = self._reach(agent, observation, slot, None)
         if isinstance(found, Action):
@@ -90,6 +103,8 @@ class Effects:
 
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
         """The effect behind `team.act`."""
+        if self._over:
+            await self._refuse()
         self._enter()
         if not observations:
             raise self._fail("a joint move needs at least one agent")
@@ -105,6 +120,8 @@ class Effects:
 
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
         """The effect behind `team.call` and `team[agent].call`."""
+        if self._over:
+            await self._refuse()
         self._enter()
         function = function_name(fn)
         try:
@@ -112,7 +129,10 @@ class Effects:
         except (TypeError, ValueError) as error:
             raise self._fail(f"the arguments of call {function} must be JSON values or dataclasses: {error}") from error
         asked = CallRecord(function, text, agent=agent)
+        if self._called >= self.limits.calls:
+            raise self._fail(f"more than {self.limits.calls} calls: does it ever end?")
         self._last = asked
+        self._called += 1
         number = self._calls.get((agent, function, text), 0)
         self._calls[agent, function, text] = number + 1
         record = self._given.call(function, text, number, agent)
@@ -125,6 +145,8 @@ class Effects:
                 record, cause = await self._perform(fn, arguments, asked)
             finally:
                 self._calling -= 1
+                self._news += 1
+                self._arrived = True
                 self._wake()
             self._records[position] = record
         try:
@@ -164,10 +186,24 @@ class Effects:
 
     # inside
 
+    @property
+    def _over(self) -> bool:
+        return self._closed or self._fatal is not None
+
+    async def _refuse(self) -> NoReturn:
+        """An effect on a run that is over ends the task, also past a workflow's `except Exception`. One that catches
+        even that is parked, where it would otherwise hold up the loop."""
+        self._refused += 1
+        if self._refused > PATIENCE:
+            self.parked = True
+            await asyncio.get_running_loop().create_future()
+        raise asyncio.CancelledError
+
     def _enter(self) -> None:
-        """At the start of every effect: a dropped run goes no further, and tasks other than the root are remembered."""
-        if self._closed:
-            raise asyncio.CancelledError
+        """At the start of every effect: it is news, and tasks other than the root are remembered."""
+        self._news += 1
+        if self._watch is not None:
+            self._watch.steps += 1
         task = asyncio.current_task()
         if task is not self._root and task is not None:
             self._concurrent = True
@@ -223,6 +259,7 @@ class Effects:
         except asyncio.CancelledError:
             for wait in waits:
                 if self._records[wait.position] is None:
+                    self._news += 1
                     self._given_up.add(wait.act.key)
                     self._waiting.pop(wait.act.key, None)
                     wait.future.cancel()
@@ -253,9 +290,20 @@ class Effects:
         """An error that ends the run even if the workflow catches it."""
         after = "before any act" if self._last is None else f"at {short(str(self._last))}"
         name = type(self.workflow).__name__
-        self._fatal = kind(f"workflow '{name}' on task '{self.task.id}', {after}: {what}")
-        self._wake()
-        return self._fatal
+        error = kind(f"workflow '{name}' on task '{self.task.id}', {after}: {what}")
+        if self._fatal is None:
+            self._fatal = error
+            self._wake()
+            return error
+        self._refused += 1
+        if self._refused > PATIENCE:  # it catches them, and goes on
+            raise asyncio.CancelledError
+        return error
+
+    def stuck(self, where: str) -> WorkflowError:
+        """What the watchdog tells of a step that has taken too long."""
+        seconds = self.limits.step_seconds
+        return self._fail(f"it has run {seconds:g} s without an effect{where}: does it ever end?", Stuck)
 
     def _wake(self) -> None:
         if self._driver is not None and not self._driver.done():

@@ -11,27 +11,37 @@ more; `close` drops it. Restarting is a new `Run` from a journal, so there is no
 
 Order. The journal's order must not depend on which of several concurrent actions happens to arrive first. A sequential
 workflow has one order only. Where effects came from more than one asyncio task, the finished run is replayed once,
-every action given as soon as its act is reached (`replay`), and that order of reaching them is the journal's.
+every action given as soon as its act is reached (`replay`), and that order of reaching them is the journal's. Where a
+run stands (`stand`) after such effects, it is put in order in the same way.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import inspect
+import logging
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from marl_verl.episode.effects import Effects
-from marl_verl.episode.journal import ActRecord, Journal, Record
+from marl_verl.episode.journal import ActRecord, Journal
+from marl_verl.episode.limits import Limits
+from marl_verl.episode.order import numbered, reordered
 from marl_verl.episode.turn import Act, Action, changed
+from marl_verl.episode.watchdog import watchdog
 from marl_verl.episode.workflow import LiveTeam, ReplayMismatch, Workflow, WorkflowError
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
 
-QUIET = 4
-"""Rounds of the event loop without news after which a run stands: a task that starts tasks needs one round a level."""
+logger = logging.getLogger(__name__)
+
+QUIET = 32
+"""Rounds of the event loop without news after which a run stands. Between two effects, a task that starts tasks needs
+one round a level, and one that waits for them two: this is enough for ten levels of `gather` in each other."""
+CLOSE_SECONDS = 5.0
+"""How long `aclose` waits for tasks that do not let themselves be cancelled."""
 
 
 class Run(Effects):
@@ -82,24 +92,27 @@ class Run(Effects):
         """Wait until the run can go no further without an action.
 
         Returns:
-            Every act that it then waits for, in the order in which they were reached: several in a joint move, or where
-            lines of work are concurrent. None once the workflow has finished.
+            Every act that it then waits for: several in a joint move, or where lines of work are concurrent. They come
+            in the order in which a replay reaches them, whatever arrived first; asked again, the same at once. None
+            once the workflow has finished. A line that waits for something else than an effect is not waited for.
 
         Raises:
             WorkflowError, ReplayMismatch: as `next`.
         """
+        if self._driver is not None:
+            raise RuntimeError("stand() while the run is awaited elsewhere")
         quiet = 0
-        while quiet < QUIET:
-            if not self._waiting and await self.next() is None:
+        while True:
+            if (not self._waiting or self._over or self._begin().done()) and await self.next() is None:
                 return None
-            before = len(self._records), self._calling
-            if self._calling:
-                await self._woken()
-            else:
-                await asyncio.sleep(0)
-            if self._fatal is not None or self._begin().done():
-                return await self.next()
-            quiet = quiet + 1 if self._waiting and (len(self._records), self._calling) == before else 0
+            news = self._news
+            if self._stood == news:
+                break
+            if quiet < QUIET:
+                await self._pause()
+                quiet = quiet + 1 if self._news == news else 0
+            elif await self._in_order():
+                self._stood = news
         self._moves.clear()  # told
         return self.waiting
 
@@ -117,6 +130,8 @@ class Run(Effects):
                 return
             raise ValueError(f"the run does not stand at {act}")
         if not wait.future.done():
+            self._news += 1
+            self._arrived = True
             self._records[wait.position] = ActRecord(wait.act, action)
             self.tokens += len(action.response_ids)
             wait.future.set_result(action)
@@ -154,10 +169,10 @@ class Run(Effects):
             self._wake()
 
     async def aclose(self) -> None:
-        """Drop the run, and return when none of its tasks is left."""
+        """Drop the run, and return when none of its tasks is left. One that goes on when it is cancelled is left behind
+        after some seconds, and logged."""
         self.close()
-        if left := self._open():
-            await asyncio.wait(left)
+        await self._end_tasks()
 
     async def __aenter__(self) -> Run:
         return self
@@ -169,9 +184,21 @@ class Run(Effects):
 
     def _begin(self) -> asyncio.Task[Any]:
         if self._root is None:
-            self._root = asyncio.create_task(self._main())
+            seconds = self.limits.step_seconds
+            if seconds is None:
+                self._root = asyncio.create_task(self._main())
+            else:
+                self._watch = watchdog(seconds)
+                self._root = self._watch.start(self, self._main())
             self._root.add_done_callback(self._ended)
         return self._root
+
+    async def _pause(self) -> None:
+        """Return after a round of the event loop; while calls are under way, at the next news."""
+        if self._calling:
+            await self._woken()
+        else:
+            await asyncio.sleep(0)
 
     async def _woken(self) -> None:
         """Return at the next news: a move, the end of a call, an error, the workflow's end."""
@@ -185,7 +212,10 @@ class Run(Effects):
         work = self.workflow.run(self.task, LiveTeam(self, self.agents))
         if not inspect.isawaitable(work):
             raise self._fail("`run` must be an `async def`")
-        return await work
+        try:
+            return await work
+        except SystemExit as error:  # it would end the event loop, with everybody's runs
+            raise self._fail(_told(error)) from error
 
     async def _finish(self, root: asyncio.Task[Any]) -> None:
         """The workflow has ended: well, or with an error."""
@@ -204,12 +234,48 @@ class Run(Effects):
         self._waiting.clear()
         for task in self._open():  # acts that the workflow started and did not wait for
             task.cancel()
-        if left := self._open():
-            await asyncio.wait(left)
+        await self._end_tasks()
         if self._concurrent and not unanswered and not self._sealed:
-            self._records = (await replay(self.workflow, self.task, self.agents, self.journal))._records
-        self._records = _numbered(self._records)
+            again = await replay(self.workflow, self.task, self.agents, self.journal, self._again())
+            self._records = again._records
+        self._records = numbered(self._records)
         self._answer, self.finished = root.result(), True
+
+    async def _in_order(self) -> bool:
+        """Put the records and waits of a standing run in the order of a replay; False where there is news meanwhile.
+
+        An act that the workflow has given up makes it a race, which no replay can repeat: its order stays.
+        """
+        if not self._concurrent or not self._arrived or self._given_up or self._sealed:
+            return True
+        news, journal = self._news, self.journal
+        async with Run(self.workflow, self.task, self.agents, journal, sealed=True, limits=self._again()) as again:
+            await again.stand()
+            if self._news != news:
+                return False
+            for now, then in ((self, again), (again, self)):
+                for key, wait in now._waiting.items():
+                    if key not in then._waiting or then._waiting[key].act.observation != wait.act.observation:
+                        where = "live" if now is self else "on replay"
+                        raise self._fail(f"only {where} it stands at {wait.act} as shown there", ReplayMismatch)
+            self._records, self._waiting = reordered(self._waiting, again._records, again._waiting)
+            self.proposals, self._arrived = again.proposals, False
+        return True
+
+    def _again(self) -> Limits:
+        """Limits of a replay: what was sampled was within its tokens."""
+        return replace(self.limits, tokens=None)
+
+    async def _end_tasks(self) -> None:
+        """Wait for cancelled tasks."""
+        if left := self._open():
+            _, left_behind = await asyncio.wait(left, timeout=CLOSE_SECONDS)
+            if self._concurrent:  # tasks without an effect of their own, between the known ones, end a level a round
+                for _ in range(QUIET):
+                    await asyncio.sleep(0)
+            if left_behind:
+                name = type(self.workflow).__name__
+                logger.error("workflow '%s' on task '%s' does not let itself be cancelled", name, self.task.id)
 
     def _open(self) -> list[asyncio.Task[Any]]:
         tasks = [*self._others] if self._root is None else [self._root, *self._others]
@@ -221,7 +287,13 @@ class Run(Effects):
         self._wake()
 
 
-async def replay(workflow: Workflow, task: Task, agents: Sequence[str], journal: Journal) -> Run:
+async def replay(
+    workflow: Workflow,
+    task: Task,
+    agents: Sequence[str],
+    journal: Journal,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> Run:
     """Run a finished journal again, without a model: every action is given as soon as its act is reached.
 
     Returns:
@@ -232,7 +304,7 @@ async def replay(workflow: Workflow, task: Task, agents: Sequence[str], journal:
         WorkflowError: it raised.
     """
     calls = Journal(tuple(journal.calls()), journal.seed)
-    async with Run(workflow, task, agents, calls, sealed=True) as run:
+    async with Run(workflow, task, agents, calls, sealed=True, limits=limits) as run:
         while (acts := await run.next()) is not None:
             for act in acts:
                 record = journal.act(*act.key)
@@ -243,20 +315,6 @@ async def replay(workflow: Workflow, task: Task, agents: Sequence[str], journal:
                     raise run._fail(f"{act} is shown another observation on replay: {said}", ReplayMismatch)
                 run.supply(act, record.action)
     return run
-
-
-def _numbered(records: list[Record | None]) -> list[Record | None]:
-    """Without what was never answered, and with indices that have no gap."""
-    kept: list[Record | None] = []
-    index = 0
-    for record in records:
-        if isinstance(record, ActRecord):
-            if record.act.index != index:
-                record = ActRecord(dataclasses.replace(record.act, index=index), record.action)
-            index += 1
-        if record is not None:
-            kept.append(record)
-    return kept
 
 
 def _told(error: BaseException) -> str:

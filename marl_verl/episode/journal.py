@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -167,8 +167,15 @@ class Journal:
 
     def to_json(self) -> str:
         """One line of JSON, with the schema's version."""
-        data = {"schema": SCHEMA, "seed": self.seed, "records": [_to_data(record) for record in self.records]}
-        return json.dumps(data, ensure_ascii=False)
+        return json.dumps(self.to_data(), ensure_ascii=False)
+
+    def to_data(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """The journal as a JSON value.
+
+        Args:
+            without: fields of `Action` to leave out; `from_data` gives them their defaults.
+        """
+        return {"schema": SCHEMA, "seed": self.seed, "records": [_to_data(record, without) for record in self.records]}
 
     @classmethod
     def from_json(cls, text: str) -> Journal:
@@ -181,6 +188,11 @@ class Journal:
             data = json.loads(text)
         except json.JSONDecodeError as error:
             raise JournalError(f"a journal that is not JSON, or cut off: {error}") from error
+        return cls.from_data(data)
+
+    @classmethod
+    def from_data(cls, data: Any) -> Journal:
+        """Read what `to_data` made. JournalError: another schema version, or a record that lacks something."""
         version = data.get("schema") if isinstance(data, dict) else None
         if version != SCHEMA:
             raise JournalError(f"a journal of schema {version!r}; this version of marl-verl reads {SCHEMA}")
@@ -194,9 +206,15 @@ class Journal:
             raise JournalError(f"a journal that is malformed after record {len(records)}: {what}") from error
 
 
-def _to_data(record: Record) -> dict[str, Any]:
+# by hand: `dataclasses.asdict` copies token by token
+_ACT_FIELDS = tuple(field.name for field in dataclasses.fields(Act))
+_ACTION_FIELDS = tuple(field.name for field in dataclasses.fields(Action))
+
+
+def _to_data(record: Record, without: Collection[str]) -> dict[str, Any]:
     if isinstance(record, ActRecord):
-        act, action = dataclasses.asdict(record.act), dataclasses.asdict(record.action)
+        act = {name: getattr(record.act, name) for name in _ACT_FIELDS}
+        action = {name: getattr(record.action, name) for name in _ACTION_FIELDS if name not in without}
         return {"effect": "act", **act, "action": action}
     data: dict[str, Any] = {"effect": "call", "function": record.function, "arguments": json.loads(record.arguments)}
     if record.agent is not None:
@@ -211,7 +229,10 @@ def _from_data(data: dict[str, Any]) -> Record:
     if data["effect"] == "act":
         observation = as_observation(data["observation"])
         act = Act(data["agent"], data["slot"], data["turn"], data["index"], observation, data["joint"])
-        return ActRecord(act, Action(**data["action"]))
+        action = Action(**data["action"])
+        if not all(isinstance(text, str) for text in (act.agent, act.slot, action.text)):
+            raise TypeError("agent, slot and action must be texts")
+        return ActRecord(act, action)
     if data["effect"] != "call":
         raise ValueError(f"unknown effect {data['effect']!r}")
     arguments = as_json(data["arguments"])

@@ -32,6 +32,12 @@ class OverBudget(WorkflowError):
     reason = "token-budget"
 
 
+class Stuck(WorkflowError):
+    """A workflow that runs and comes to no effect and to no end: it would hold up every other run of the process."""
+
+    reason = "timeout"
+
+
 class UnknownAgent(WorkflowError):
     """A workflow acts for an agent that the team has not."""
 

@@ -21,12 +21,12 @@ from marl_verl import plugins
 from marl_verl.credit.base import Credit
 from marl_verl.credit.replay import ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
+from marl_verl.journals import sample_lines
 from marl_verl.options import build
 from marl_verl.parts import algorithm_of
 from marl_verl.rollout.client import PolicyClient
 from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
 from marl_verl.rollout.rows import turn_rows
-from marl_verl.rollout.samples import episode_sample
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
 from marl_verl.sampling.rollouts import Scene
 from marl_verl.tasks.base import Task
@@ -42,6 +42,7 @@ class Report:
     Attributes:
         attempts: what `failures` are a share of.
         extra_tokens: what for -> tokens sampled that are no row.
+        lines: its episodes and failures as lines of JSON, where they are to be stored.
         error: the sampler itself failed.
     """
 
@@ -52,7 +53,7 @@ class Report:
     successes: list[bool] = field(default_factory=list)
     rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # an episode: agent -> component -> mean
     failures: list[Failure] = field(default_factory=list)
-    kept: list[dict[str, Any]] = field(default_factory=list)  # episodes as JSON
+    lines: list[str] = field(default_factory=list)
     error: str | None = None
 
 
@@ -63,7 +64,7 @@ class Ways:
     training: Sampler
     credit: Credit
     held_out: Sampler
-    greedy: Sampler = Independent()
+    greedy: Sampler = field(default_factory=Independent)
 
 
 def load_ways(marl: dict[str, Any], team: Team) -> Ways:
@@ -176,7 +177,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             sample = await sampler.sample(rollouts)
             if not validate and isinstance(self.ways.credit, ReplayCredit):
                 await with_credit(self.ways.credit, rollouts, sample)
-            self._fill(report, sample, keep=bool(prompt.get("keep", False)))
+            self._fill(report, sample)
+            if prompt["keep"]:
+                report.lines = sample_lines(sample, uid, task.id, tokens=bool(marl.run.journal_tokens))
             if not validate:
                 self._rows[uid] = turn_rows(sample.turns, step)
         except Exception as error:
@@ -184,14 +187,12 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             report.error = f"{type(error).__name__}: {error}"
         self._report(uid).set_result(report)
 
-    def _fill(self, report: Report, sample: Sample, keep: bool) -> None:
+    def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens
         for episode in sample.episodes:
             self.observers.marl_episode_finished(episode=episode)
             report.successes.append(episode.success)
             report.rewards.append(_mean_rewards(episode))
-        if keep:
-            report.kept = [episode_sample(episode) for episode in sample.episodes[:1]]
 
 
 def _mean_rewards(episode: Episode) -> dict[str, dict[str, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
 from marl_verl.episode import Act, Action, WorkflowError
@@ -65,3 +65,17 @@ async def scored(rollouts: Rollouts, work: Awaitable[T]) -> T:
 
 def _told(error: Exception) -> str:
     return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
+
+
+async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+    """The results of concurrent work, in order; it returns, or raises, when all of it has ended.
+
+    Raises:
+        Exception: where some of it failed, the first in order, whichever failed first in time.
+    """
+    found: list[T] = []
+    for each in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(each, BaseException):
+            raise each
+        found.append(each)
+    return found

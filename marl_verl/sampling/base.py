@@ -116,8 +116,9 @@ class Sample:
     @property
     def attempts(self) -> int:
         """What failures are a share of: sessions, and in a tree its nodes."""
-        nodes = {turn.node for turn in self.turns} - {None}
-        return len(self.failures) + max(len(self.episodes), len(nodes))
+        turns = self.turns
+        nodes, sessions = {turn.node for turn in turns} - {None}, {turn.session for turn in turns}
+        return len(self.failures) + max(len(nodes), len(sessions))
 
     def add_tokens(self, what: str, tokens: int) -> None:
         """Count tokens that are no row."""

@@ -8,10 +8,8 @@ agent for one that acts beside it. The time for a task is that of its slowest ep
 
 from __future__ import annotations
 
-import asyncio
-
 from marl_verl.episode import Episode
-from marl_verl.sampling.attempt import ask, attempt, scored
+from marl_verl.sampling.attempt import ask, attempt, scored, together
 from marl_verl.sampling.base import Failure, Rollouts, Sample, Sampler, drive
 
 
@@ -21,7 +19,7 @@ class Independent(Sampler):
     async def sample(self, rollouts: Rollouts) -> Sample:
         """All sessions of one task, concurrently."""
         work = (attempt(rollouts, g, _episode(rollouts, g)) for g in range(rollouts.sessions))
-        done = await asyncio.gather(*work)
+        done = await together(work)
         return Sample(
             episodes=[each for each in done if isinstance(each, Episode)],
             failures=[each for each in done if isinstance(each, Failure)],

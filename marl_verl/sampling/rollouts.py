@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,9 +136,12 @@ class SceneRollouts:
     async def _score(self, fn: Callable[..., Any], answer: Any) -> float:
         found = await perform(fn, (self.task, answer), self.limits.call_seconds)
         try:
-            return float(found)
+            score = float(found)
         except (TypeError, ValueError) as error:
             raise MarlError(f"a score must be a number, {fn.__qualname__} gave {found!r:.80}") from error
+        if not math.isfinite(score):
+            raise MarlError(f"a score must be finite, {fn.__qualname__} gave {score}")
+        return score
 
     def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
         """`team` on every turn; `role` where the agent has a role reward; `tool` where the algorithm asks for it and
@@ -160,7 +164,13 @@ class SceneRollouts:
         from marl_verl.advantage.rows import RowTable
         from marl_verl.episode.row import row
 
-        return [float(value) for value in self.scene.mix.compute(RowTable.from_rows([row(turn) for turn in turns]))]
+        rows = [row(turn) for turn in turns]
+        # a mix refuses a component that no row has: these are one agent's turns, and others may have a role reward
+        components = {"team", *(["role"] if any(agent.reward for agent in self.scene.agents.values()) else [])}
+        rest = {"agent": "(the rest of the team)", "rewards": dict.fromkeys(components, 0.0), "index": len(rows)}
+        rows = [{**each, "index": index} for index, each in enumerate(rows)]
+        mixed = self.scene.mix.compute(RowTable.from_rows([*rows, {**rows[0], **rest}]))
+        return [float(value) for value in mixed[: len(turns)]]
 
     async def public_score(self, answer: Any) -> float:
         """The part of an answer's quality that the team may know."""

@@ -62,6 +62,16 @@ class Inventory(TaskSet):
             raise MarlError(f"inventory scores a digit as text, got {type(answer).__name__}")
         return float(answer.strip() == task.data["digits"][task.data["index"] - 1])
 
+    def public_score(self, task: Task, answer: Any) -> float:
+        """1 when the answer is one digit, right or not, else 0: what shows without the list.
+
+        Raises:
+            MarlError: the answer is no text.
+        """
+        if not isinstance(answer, str):
+            raise MarlError(f"inventory scores a digit as text, got {type(answer).__name__}")
+        return float(answer.strip() in DIGITS)
+
     def vocabulary(self) -> list[str]:
         """Every word that an observation or an answer can hold."""
         return [*DIGITS, *ORDINALS[: self.length], "digits", "index", "message", NOTHING]

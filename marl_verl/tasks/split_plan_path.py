@@ -67,12 +67,20 @@ class SplitPlanPath(TaskSet):
         Raises:
             MarlError: the answer is no text.
         """
-        if not isinstance(answer, str):
-            raise MarlError(f"split-plan-path scores a walk as text, got {type(answer).__name__}")
-        path = answer.split()
-        walls = frozenset(task.data["walls"])
-        arrived = bool(path) and path[-1] == task.data["goal"]
-        return float(arrived and grid.legal(self.size, walls, task.data["start"], path) == path)
+        path = _walk(answer)
+        return float(bool(path) and path[-1] == task.data["goal"] and self._legal(task, path))
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        """1 for a legal walk of at least one step, wherever it stops, else 0: what shows without the goal.
+
+        Raises:
+            MarlError: the answer is no text.
+        """
+        path = _walk(answer)
+        return float(bool(path) and self._legal(task, path))
+
+    def _legal(self, task: Task, path: list[str]) -> bool:
+        return grid.legal(self.size, frozenset(task.data["walls"]), task.data["start"], path) == path
 
     def vocabulary(self) -> list[str]:
         """Every word that an observation or an answer can hold."""
@@ -125,6 +133,13 @@ class SplitPlanPath(TaskSet):
         data = {"size": self.size, "start": start, "walls": walls, "goal": goal, "landmark": landmark}
         words = f"start {start} walls {' '.join(walls)} goal {goal} landmark {landmark}"
         return Task(id=f"plan-path {board} landmark {landmark}", prompt=words, data=data)
+
+
+def _walk(answer: Any) -> list[str]:
+    """The cells of an answer. MarlError if it is no text."""
+    if not isinstance(answer, str):
+        raise MarlError(f"split-plan-path scores a walk as text, got {type(answer).__name__}")
+    return answer.split()
 
 
 def scout_sees(task: Task) -> str:

@@ -1,5 +1,15 @@
 """What plugin authors test with: teams without models."""
 
+from marl_verl.testing.credit import check_credit
+from marl_verl.testing.sampler import check_sampler
 from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, check_workflow, scripted_action, shown
 
-__all__ = ["ScriptedPolicy", "ScriptedRollouts", "check_workflow", "scripted_action", "shown"]
+__all__ = [
+    "ScriptedPolicy",
+    "ScriptedRollouts",
+    "check_credit",
+    "check_sampler",
+    "check_workflow",
+    "scripted_action",
+    "shown",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ GZIP_LEVEL = 1
 
 
 class RunDir:
-    """`runs/<name>/`: configs, plugins.json, metrics.jsonl, train.log, data/, episodes/, rows/, checkpoints/,
-    summary.json.
+    """`runs/<name>/`: configs, plugins.json, metrics.jsonl, train.log, data/, episodes/, journals/, rows/,
+    checkpoints/, summary.json.
 
     rows/step_00012.json.gz holds what the advantages of step 12 were computed from, and the advantages: the document
-    that `marl-verl explain` reads.
+    that `marl-verl explain` reads. journals/step_00012.jsonl holds the episodes of step 12, and episodes/ those of a
+    validation: the files that `marl-verl replay` reads.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,39 +38,56 @@ class RunDir:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
     def forget_after(self, step: int) -> None:
-        """Drop what metrics.jsonl and rows/ have beyond a step: a continued run takes these steps again."""
+        """Drop what is stored beyond a step: a continued run takes these steps again."""
         path = self.folder / "metrics.jsonl"
         if path.is_file():
             lines = path.read_text().splitlines(keepends=True)
             path.write_text("".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
-        for later, rows in self.stored_rows().items():
-            if later > step:
-                rows.unlink()
+        for stored in (self.stored_rows(), self.stored_journals(), self._stored("episodes", ".jsonl")):
+            for later, file in stored.items():
+                if later > step:
+                    file.unlink()
 
     def rows(self, step: int, document: dict[str, Any]) -> None:
-        """Write a step's rows and advantages (`marl_verl.explain.step_document`): all of the file, or none of it.
+        """Write a step's rows and advantages (`marl_verl.explain.step_document`).
 
         The same document gives the same bytes.
         """
-        folder = self.folder / "rows"
-        folder.mkdir(exist_ok=True)
-        name = f"step_{step:05d}.json.gz"
         content = json.dumps(document, separators=(",", ":")).encode()
-        writing = folder / f".writing-{name}"
-        writing.write_bytes(gzip.compress(content, GZIP_LEVEL, mtime=0))
-        os.replace(writing, folder / name)
+        self._write("rows", f"step_{step:05d}.json.gz", gzip.compress(content, GZIP_LEVEL, mtime=0))
+
+    def journals(self, step: int, lines: Iterable[str]) -> None:
+        """Write a training step's episodes (`marl_verl.journals`): the header's line, then theirs."""
+        self._write("journals", f"step_{step:05d}.jsonl", _lines(lines))
+
+    def episodes(self, step: int, lines: Iterable[str]) -> None:
+        """Write sample episodes of a validation, as `journals`."""
+        self._write("episodes", f"step_{step:05d}.jsonl", _lines(lines))
 
     def stored_rows(self) -> dict[int, Path]:
         """Step -> the file with its rows, ascending."""
-        found = (self.folder / "rows").glob("step_*.json.gz")
-        steps = {path: path.name.removeprefix("step_").removesuffix(".json.gz") for path in found}
+        return self._stored("rows", ".json.gz")
+
+    def stored_journals(self) -> dict[int, Path]:
+        """Step -> the file with its episodes, ascending."""
+        return self._stored("journals", ".jsonl")
+
+    def _write(self, place: str, name: str, content: bytes) -> None:
+        """All of a file, or none of it."""
+        folder = self.folder / place
+        folder.mkdir(exist_ok=True)
+        writing = folder / f".writing-{name}"
+        writing.write_bytes(content)
+        os.replace(writing, folder / name)
+
+    def _stored(self, place: str, ending: str) -> dict[int, Path]:
+        found = (self.folder / place).glob(f"step_*{ending}")
+        steps = {path: path.name.removeprefix("step_").removesuffix(ending) for path in found}
         return dict(sorted((int(step), path) for path, step in steps.items() if step.isdigit()))
 
-    def episodes(self, step: int, episodes: list[dict[str, Any]]) -> None:
-        """Write sample episodes of a validation, one JSON line each."""
-        folder = self.folder / "episodes"
-        folder.mkdir(exist_ok=True)
-        (folder / f"step_{step:05d}.jsonl").write_text("".join(json.dumps(episode) + "\n" for episode in episodes))
+
+def _lines(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def emit(event: str, **values: Any) -> None:

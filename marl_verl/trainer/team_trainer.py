@@ -23,11 +23,13 @@ from marl_verl import plugins
 from marl_verl.advantage import Advantages, RowTable
 from marl_verl.errors import MarlError
 from marl_verl.explain import step_document
+from marl_verl.journals.write import as_line, header
 from marl_verl.parts import algorithm_of
 from marl_verl.rollout.client import single_server
 from marl_verl.rollout.rows import identity
 from marl_verl.rollout.worker import Report
-from marl_verl.team import read_team
+from marl_verl.tasks.base import Split
+from marl_verl.team import Named, read_team
 from marl_verl.trainer import checkpoint
 from marl_verl.trainer import metrics as team_metrics
 from marl_verl.trainer.policy_runtime import PolicyRuntime
@@ -125,12 +127,33 @@ class TeamTrainer(PPOTrainer):
     def _fetch_one_gen_batch(self) -> TensorDict:
         """verl's, with uids that are the same in every run of the same config."""
         batch = super()._fetch_one_gen_batch()
-        uids = [f"s{self.global_steps}t{position:05d}" for position in range(len(batch))]
-        return tu.assign_non_tensor_stack(batch, "uid", uids) or batch
+        positions = range(len(batch))
+        tu.assign_non_tensor_stack(batch, "uid", [f"s{self.global_steps}t{position:05d}" for position in positions])
+        tu.assign_non_tensor_stack(batch, "keep", [self._keeps(position) for position in positions])
+        return batch
 
     def _wait_for_tasks(self) -> None:
         self.reports = self.agent_loop_manager.collect()
+        lines = [line for report in self.reports for line in report.lines]
+        if lines:  # before a run stops for its failures: they are among them
+            self.run_dir.journals(self.global_steps, [self.journal_header("train"), *lines])
         self._check_failures(self.reports)
+
+    def _keeps(self, position: int) -> bool:
+        """Whether a task's episodes are stored in journals/."""
+        run = self.config.marl.run
+        every, tasks = int(run.keep_journals), run.journal_tasks
+        return every > 0 and self.global_steps % every == 0 and (tasks is None or position < int(tasks))
+
+    def journal_header(self, split: Split) -> str:
+        """The first line of a file of episodes: of a training step, or of a validation's greedy pass."""
+        marl: Any = OmegaConf.to_container(self.config.marl, resolve=True)
+        sampler, sessions = Named("independent"), 1
+        if split == "train":
+            sampler = Named(self.algorithm.sampler, marl["sampler"]["options"])
+            sessions = int(marl["sampler"]["sessions"])
+        seed = int(marl["run"]["seed"])
+        return as_line(header(self.team, self.algorithm, self.global_steps, split, seed, sampler, sessions))
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Sample, one advantage over the team, update and sync every policy."""

@@ -18,7 +18,8 @@ class Validation:
     """Team success on the held-out tasks at one step.
 
     Attributes:
-        greedy, sampled: 1.0 or 0.0 a task; a task whose episode failed counts as 0.
+        greedy, sampled: share of successes a task (0 or 1 with one episode); a task whose episodes failed counts as 0.
+        any: whether one of the sampled episodes succeeded (pass@k of k), a task.
         agents: agent -> component -> mean over greedy episodes.
         failed: episodes that failed, of both passes.
     """
@@ -26,6 +27,7 @@ class Validation:
     step: int
     greedy: list[float]
     sampled: list[float]
+    any: list[float]
     agents: dict[str, dict[str, float]]
     failed: int
 
@@ -38,6 +40,7 @@ class Validation:
         values = {
             "validation/success": float(np.mean(self.greedy)),
             "validation/success_sampled": float(np.mean(self.sampled)),
+            "validation/success_any": float(np.mean(self.any)),
             "validation/failed_episodes": float(self.failed),
         }
         for agent, components in self.agents.items():
@@ -49,21 +52,24 @@ def validate(trainer: TeamTrainer) -> Validation:
     """Play every held-out task twice: greedily, then with the sampling of training. Rows are not written."""
     keep = int(trainer.config.marl.rollout.keep_episodes)
     greedy = _play(trainer, sampled=False, keep=keep)
+    lines = [line for report in greedy for line in report.lines]
+    if lines:
+        trainer.run_dir.episodes(trainer.global_steps, [trainer.journal_header("test"), *lines])
     sampled = _play(trainer, sampled=True, keep=0)
     trainer._check_failures(greedy + sampled)
-    kept = [episode for report in greedy for episode in report.kept]
-    trainer.run_dir.episodes(trainer.global_steps, kept)
     return Validation(
         step=trainer.global_steps,
         greedy=[_success(report) for report in greedy],
         sampled=[_success(report) for report in sampled],
+        any=[float(any(report.successes)) for report in sampled],
         agents=_agents(greedy),
         failed=sum(len(report.failures) for report in greedy + sampled),
     )
 
 
 def _success(report: Report) -> float:
-    return float(bool(report.successes) and report.successes[0])
+    """Share of a task's episodes that succeeded: of the one that a sampler chose, or avg@k of k; 0 without any."""
+    return float(np.mean(report.successes)) if report.successes else 0.0
 
 
 def _agents(reports: list[Report]) -> dict[str, dict[str, float]]:

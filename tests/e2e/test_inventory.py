@@ -33,7 +33,9 @@ def test_both_policies_changed(inventory: Finished) -> None:
 def test_the_run_directory_is_complete(inventory: Finished) -> None:
     for name in ("config.yaml", "plugins.json", "metrics.jsonl", "train.log", "curve.png", "summary.json"):
         assert (inventory.folder / name).stat().st_size > 0, name
-    episodes = (inventory.folder / "episodes" / "step_00040.jsonl").read_text().splitlines()
+    header, *episodes = (inventory.folder / "episodes" / "step_00040.jsonl").read_text().splitlines()
+    assert json.loads(header)["split"] == "test"
+    assert len(episodes) == 4
     assert [turn["agent"] for turn in json.loads(episodes[0])["turns"]] == ["holder", "asker"]
     assert inventory.lines("policy/asker/entropy")[0]["policy/asker/entropy"] > 0
     summary = inventory.summary
@@ -58,6 +60,24 @@ def test_every_step_is_stored_and_explained(inventory: Finished) -> None:
         assert {key.split("_")[0] for key in record["members"]} == {record["group"]["uid"]}
 
 
+def test_every_step_can_be_replayed(inventory: Finished) -> None:
+    files = sorted((inventory.folder / "journals").iterdir())
+    assert [path.name for path in files] == [f"step_{step:05d}.jsonl" for step in range(1, 41)]
+    stored = gzip.decompress((inventory.folder / "rows" / "step_00040.json.gz").read_bytes())
+    rows = {(row["uid"], row["session"]) for row in json.loads(stored)["rows"]}
+    header, *lines = map(json.loads, files[-1].read_text().splitlines())
+    lines = [line for line in lines if "failure" not in line]
+    assert (header["step"], header["split"], header["workflow"]["name"]) == (40, "train", "inventory")
+    assert {(line["uid"], line["session"]) for line in lines} == rows
+    command = [sys.executable, "-m", "marl_verl.cli.main", "replay", "--run", str(inventory.folder)]
+    for line in lines[:: len(lines) // 3]:
+        done = subprocess.run(
+            [*command, "--episode", line["id"], "--json"], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["replay"]["score"] == line["score"]
+
+
 def test_the_output_is_short_and_has_the_table(inventory: Finished) -> None:
     assert "team success, greedy" in inventory.output
     assert "next, try:" in inventory.output
@@ -69,14 +89,14 @@ def test_a_checkpoint_loads_in_plain_transformers(inventory: Finished, policy: s
     folder = inventory.folder / inventory.summary["checkpoint"] / "policies" / policy / "huggingface"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    task = json.loads((inventory.folder / "episodes" / "step_00040.jsonl").read_text().splitlines()[0])
-    turn = next(turn for turn in task["turns"] if turn["policy"] == policy)
+    episode = json.loads((inventory.folder / "episodes" / "step_00040.jsonl").read_text().splitlines()[1])
+    act = next(act for act in episode["journal"]["records"] if act["agent"] == policy)  # each agent has its own policy
     ids = tokenizer.apply_chat_template(
-        turn["observation"], add_generation_prompt=True, return_tensors="pt", return_dict=True
+        act["observation"], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
     said = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
     # the last validation was played greedily with these weights
-    assert tokenizer.decode(said, skip_special_tokens=True) == turn["action"]
+    assert tokenizer.decode(said, skip_special_tokens=True) == act["action"]["text"]
 
 
 def test_nothing_is_left_running_or_lying_about(inventory: Finished) -> None:

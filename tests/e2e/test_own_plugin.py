@@ -136,8 +136,9 @@ def test_the_run_stores_where_each_name_came_from(run: Finished) -> None:
 
 def test_sample_episodes_show_the_joint_move(run: Finished) -> None:
     path = sorted(Path(run.folder / "episodes").glob("*.jsonl"))[-1]
-    turns = json.loads(path.read_text().splitlines()[0])["turns"]
-    assert [turn["agent"] for turn in turns if turn["slot"] == "0"] == ["left", "right", "listener"]
+    header, first = map(json.loads, path.read_text().splitlines()[:2])
+    assert [turn["agent"] for turn in first["turns"] if turn["slot"] == "0"] == ["left", "right", "listener"]
+    assert header["workflow"]["distribution"] == "relay-plugin"
 
 
 def test_a_workflow_that_raises_stops_the_run_with_its_name_and_task(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 from tests.e2e.conftest import Finished, resume, train
 
 pytestmark = pytest.mark.e2e
-SHORT = ("marl.task.test_size=60", "trainer.test_freq=3", "trainer.save_freq=3", "marl.run.seed=3")
+TREE = ("marl.algorithm.options.sampler=greedy-tree", "marl.sampler.sessions=4")  # what is sampled depends on scores
+SHORT = ("marl.task.test_size=60", "trainer.test_freq=3", "trainer.save_freq=3", "marl.run.seed=3", *TREE)
 
 
 def _curve(run: Finished) -> list[dict[str, float]]:
@@ -24,6 +25,11 @@ def _curve(run: Finished) -> list[dict[str, float]]:
         {name: value for name, value in line.items() if not any(word in name for word in skipped)}
         for line in run.lines("train/success")
     ]
+
+
+def _journals(run: Finished) -> dict[str, bytes]:
+    """What was sampled: the files of every step."""
+    return {path.name: path.read_bytes() for path in sorted((run.folder / "journals").iterdir())}
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,8 @@ def test_the_same_seed_gives_the_same_curve_beside_another_ray_session(
     again = train(tmp_path / "again", *SHORT, "trainer.total_training_steps=6")
     assert again.code == 0, again.output
     assert _curve(again) == _curve(whole)
+    assert len(_journals(whole)) == 6
+    assert _journals(again) == _journals(whole)
 
 
 def test_a_continued_run_is_the_run_that_would_have_happened(whole: Finished, tmp_path: Path) -> None:
@@ -62,3 +70,4 @@ def test_a_continued_run_is_the_run_that_would_have_happened(whole: Finished, tm
     assert done.code == 0, done.output
     assert [line["step"] for line in _curve(done)] == [1, 2, 3, 4, 5, 6]
     assert _curve(done) == _curve(whole)
+    assert _journals(done) == _journals(whole)

@@ -1,0 +1,131 @@
+"""What `marl-verl replay --json` prints: the list of episodes, or one of them in full."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from marl_verl.episode import Act, Action, ActRecord, CallRecord, Episode, Turn
+from marl_verl.journals.read import EpisodeFile
+from marl_verl.journals.rerun import Key, Rerun
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1)
+
+
+def list_record(file: EpisodeFile) -> dict[str, Any]:
+    """What a file holds, for programs."""
+    return {
+        "step": file.header.step,
+        "split": file.header.split,
+        "workflow": file.header.workflow.name,
+        "task": file.header.task.name,
+        "algorithm": file.header.algorithm,
+        "sampler": file.header.sampler,
+        "episodes": [
+            {
+                "id": each.id,
+                "task": each.task,
+                "score": each.score,
+                "success": each.success,
+                "finished": each.finished,
+                "turns": len(each.data["turns"]),
+                "others": len(each.data["others"]),
+            }
+            for each in file.episodes.values()
+        ],
+        "failures": [
+            {"failure": each.reason, "detail": each.detail, "uid": each.uid, "session": each.session, "task": each.task}
+            for each in file.failures
+        ],
+    }
+
+
+def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None) -> dict[str, Any]:
+    """One episode in full, for programs.
+
+    Args:
+        again: what came of running it again; None where it was not.
+        masked: the same with some acts masked.
+    """
+    turns = {turn.key: turn for turn in episode.turns}
+    effects = [_effect(record, turns) for record in episode.journal]
+    record = {
+        "id": episode.id,
+        "step": file.header.step,
+        "workflow": file.header.workflow.name,
+        "task": {"id": episode.task.id, "prompt": episode.task.prompt, "data": episode.task.data},
+        "agents": {name: vars(agent) for name, agent in file.header.agents.items()},
+        "finished": episode.finished,
+        "answer": episode.answer,
+        "score": episode.score,
+        "success": episode.success,
+        "effects": effects,
+        "others": [_turn(turn) for turn in episode.others],
+    }
+    if again is not None:
+        record["replay"] = _outcome(again)
+    if masked is not None:
+        record["masked"] = {
+            "acts": [":".join(act.key) for act in acts_of(masked) if act.key in masked.masked],
+            "changed": [":".join(act.key) for act in acts_of(masked) if act.key in masked.changed],
+            "missed": [":".join(key) for key in masked.missed],
+            **_outcome(masked),
+            "difference": difference(again, masked),
+        }
+    return record
+
+
+def _effect(record: ActRecord | CallRecord, turns: Mapping[Key, Turn]) -> dict[str, Any]:
+    if isinstance(record, ActRecord):
+        turn = turns.get(record.act.key)
+        return {"effect": "act", **(_act(record.act, record.action) if turn is None else _turn(turn))}
+    called = {"effect": "call", "agent": record.agent, "function": record.function}
+    called |= {"arguments": json.loads(record.arguments)}
+    if record.raised is not None:
+        return {**called, "raised": {"kind": record.raised.kind, "arguments": json.loads(record.raised.arguments)}}
+    return {**called, "value": None if record.value is None else json.loads(record.value)}
+
+
+def _act(act: Act, action: Action) -> dict[str, Any]:
+    return {"agent": act.agent, "slot": act.slot, "observation": list(act.observation), "action": action.text}
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    return {
+        "session": turn.session,
+        "index": turn.index,
+        "agent": turn.agent,
+        "called": turn.called,
+        "slot": turn.slot,
+        "policy": turn.policy,
+        "node": turn.node,
+        "parent": turn.parent,
+        "observation": list(turn.observation),
+        "action": turn.action.text,
+        "rewards": turn.rewards,
+        "invalid": turn.invalid,
+    }
+
+
+def _outcome(again: Rerun) -> dict[str, Any]:
+    return {
+        "finished": again.finished,
+        "stands_at": [{"agent": a.agent, "slot": a.slot, "observation": list(a.observation)} for a in again.waiting],
+        "ended": again.ended,
+        "answer" if again.finished else "proposal": again.answer,
+        "score": again.score,
+        "success": again.success,
+    }
+
+
+def acts_of(again: Rerun) -> list[Act]:
+    return [record.act for record in again.journal.acts()]
+
+
+def difference(again: Rerun | None, masked: Rerun) -> float | None:
+    if again is None or again.score is None or masked.score is None:
+        return None
+    return again.score - masked.score

@@ -1,0 +1,245 @@
+"""What `marl-verl replay` prints: a list of episodes, or one of them as a conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from marl_verl.cli.output import harmless
+from marl_verl.cli.replay_json import acts_of, difference
+from marl_verl.episode import Act, ActRecord, CallRecord, Episode, Observation, Turn
+from marl_verl.journals.read import EpisodeFile
+from marl_verl.journals.rerun import Rerun
+
+LONG, HEAD, TAIL = 1600, 800, 600
+"""Characters: a longer text is shown by its first `HEAD` and its last `TAIL`."""
+
+REPEATED = 120
+"""Characters that an agent has seen before, at the start of what it sees, from which on they are left out."""
+
+
+def list_text(file: EpisodeFile, folder: Path | None) -> str:
+    """What a file holds: one line an episode, then the failures."""
+    lines = [_origin(file), f"{_count(len(file.episodes), 'episode')}, {_count(len(file.failures), 'failed attempt')}"]
+    rows = [["episode", "score", "turns", "beside", "", "task"]]
+    for each in file.episodes.values():
+        state = ("solved" if each.success else "") if each.finished else "unfinished"
+        counts = [str(len(each.data[name])) for name in ("turns", "others")]
+        rows.append([each.id, f"{each.score:g}", *counts, state, _line(each.task, 60)])
+    if file.episodes:
+        lines += ["", *_aligned(rows)]
+    if file.failures:
+        lines += [
+            "",
+            "failed",
+            *(f"  {each.uid}_{each.session}  {each.reason}: {each.detail}" for each in file.failures),
+        ]
+    if file.episodes:
+        what = file.source.strip("'") if folder is None else f"--run {folder} --step {file.header.step}"
+        lines += ["", f"one of them: marl-verl replay {what} --episode {next(iter(file.episodes))}"]
+    return harmless("\n".join(lines))
+
+
+def _origin(file: EpisodeFile) -> str:
+    header = file.header
+    split = "training step" if header.split == "train" else "validation at step"
+    return (
+        f"{split} {header.step}: workflow {header.workflow.name}, task set {header.task.name}, "
+        f"algorithm {header.algorithm}, sampler {header.sampler}"
+    )
+
+
+def episode_text(file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None) -> str:
+    """One episode as a conversation: who saw what, said what, and earned what; then the outcome.
+
+    Args:
+        again: what came of running it again; None where it was not.
+        masked: the same with some acts masked.
+    """
+    lines = [f"episode {episode.id}, {_origin(file)}", "", f"task {_line(episode.task.id, 100)}"]
+    if episode.task.prompt != episode.task.id:
+        lines += _indented(episode.task.prompt, 2)
+    for name, agent in file.header.agents.items():
+        if agent.instructions:
+            lines += [f"instructions of {name}", *_indented(_clipped(agent.instructions), 2)]
+    shown = masked or again
+    journal = episode.journal if masked is None else masked.journal
+    turns = {turn.key: turn for turn in episode.turns}
+    seen: dict[str, tuple[str, Observation]] = {}  # agent -> its latest act, and what it saw there
+    for record in journal:
+        if isinstance(record, CallRecord):
+            lines += ["", _call(record)]
+            continue
+        lines += ["", *_said(record, turns.get(record.act.key), episode, shown, seen)]
+    lines += ["", *_end(episode, again, masked)]
+    if episode.others and masked is None:
+        lines += ["", *_beside(episode.others)]
+    return harmless("\n".join(lines))
+
+
+def _said(
+    record: ActRecord,
+    turn: Turn | None,
+    episode: Episode,
+    again: Rerun | None,
+    seen: dict[str, tuple[str, Observation]],
+) -> list[str]:
+    act, action = record.act, record.action
+    lines = [_title(act, turn)]
+    masked = again is not None and act.key in again.masked
+    if masked:
+        original = episode.journal.act(*act.key)
+        assert original is not None
+        lines.append(f"  masked; it said {_line(original.action.text, 100)!r}")
+    elif again is not None and act.key in again.changed:
+        lines.append("  shown something else than before: it would be sampled again; here it keeps its text")
+    who = act.agent if turn is None else turn.agent
+    lines += ["  sees", *_indented(_sight(act.observation, seen.get(who)), 4), "  says"]
+    lines += _indented(_clipped(action.text) or "(nothing)", 4)
+    seen[who] = (":".join(act.key), act.observation)
+    invalid = again.invalid.get(act.key) if again is not None else None
+    if invalid is None and turn is not None and not (again is not None and again.masked):
+        invalid = turn.invalid
+    if invalid is not None:
+        lines.append(f"  invalid: {invalid}")
+    return lines
+
+
+def _title(act: Act, turn: Turn | None) -> str:
+    """`solver:0`, with who took the act, its place in a tree, and what it earned."""
+    if turn is None:
+        return ":".join(act.key)
+    parts = []
+    if turn.called is not None:
+        parts.append(f"taken by {turn.agent}")
+    if turn.policy != turn.agent:
+        parts.append(f"policy {turn.policy}")
+    if turn.node is not None:
+        parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
+    parts.append(_rewards(turn.rewards))
+    return f"{':'.join(act.key)}   {', '.join(parts)}"
+
+
+def _rewards(rewards: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in rewards.items()) or "no reward"
+
+
+def _sight(observation: Observation, before: tuple[str, Observation] | None) -> str:
+    """An observation without what its agent has seen before: messages of a chat, or the start of a long text."""
+    if before is None:
+        return _messages(observation)
+    name, old = before
+    if observation == old:
+        return f"(the same as {name})"
+    if len(old) < len(observation) and observation[: len(old)] == old:
+        return f"({_count(len(old), 'message')} as {name})\n{_messages(observation[len(old) :], roles=True)}"
+    if len(old) == len(observation) == 1 and old[0]["role"] == observation[0]["role"]:
+        text = observation[0]["content"]
+        start = _shared(old[0]["content"], text)
+        if start >= REPEATED:
+            return f"(the first {start} characters as {name})\n{_clipped(text[start:]) or '(nothing more)'}"
+    return _messages(observation)
+
+
+def _shared(one: str, other: str) -> int:
+    """Length of the common start of two texts, back to the last line break in it where there is one."""
+    count = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return other.rfind("\n", 0, count) + 1 or count
+
+
+def _messages(observation: Observation, roles: bool = False) -> str:
+    if len(observation) == 1 and observation[0]["role"] == "user" and not roles:
+        return _clipped(observation[0]["content"])
+    return "\n".join(f"{message['role']}: {_clipped(message['content'])}" for message in observation)
+
+
+def _call(record: CallRecord) -> str:
+    who = "call" if record.agent is None else f"{record.agent} calls"
+    name = record.function.partition(":")[2]
+    asked = f"{who} {name}({_line(record.arguments[1:-1], 200)})"
+    if record.raised is not None:
+        kind = record.raised.kind.partition(":")[2]
+        return f"{asked} raises {kind}({_line(record.raised.arguments[1:-1], 200)})"
+    return f"{asked} -> {_line(record.value or '', 300)}"
+
+
+def _end(episode: Episode, again: Rerun | None, masked: Rerun | None) -> list[str]:
+    if masked is not None:
+        return _masked_end(episode, again, masked)
+    lines: list[str] = []
+    if not episode.finished:
+        standing = [":".join(act.key) for act in again.waiting] if again is not None else []
+        lines.append(f"stands at {', '.join(standing)}" if standing else "unfinished")
+        if again is not None and again.score is None:
+            lines.append("its score is that of a continuation, which is not in the journal")
+    what = "answer" if episode.finished else "would answer"
+    lines.append(f"{what} {'nothing yet' if episode.answer is None else _value(episode.answer)}")
+    if again is not None and again.score is not None:
+        lines.append(_score(again.score, bool(again.success)))
+    else:
+        lines.append(f"{_score(episode.score, episode.success)} (as stored)")
+    return lines
+
+
+def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[str]:
+    lines = [f"not reached any more: {':'.join(key)}" for key in masked.missed]
+    new = [":".join(act.key) for act in masked.waiting]
+    if masked.ended is not None:
+        lines.append(f"ends here: {masked.ended}")
+    elif not masked.finished and (episode.finished or masked.missed):
+        lines.append(f"ends here: {', '.join(new)} is not in the journal: a model would have to be asked")
+    else:
+        if new:
+            lines.append(f"stands at {', '.join(new)}")
+        said = "nothing yet" if masked.answer is None else _value(masked.answer)
+        lines.append(f"{'answer' if masked.finished else 'would answer'} {said}")
+    before = "not known" if again is None or again.score is None else _score(again.score, bool(again.success))
+    after = "not known" if masked.score is None else _score(masked.score, bool(masked.success))
+    lines += [f"before  {before}", f"masked  {after}"]
+    if (change := difference(again, masked)) is not None:
+        lines.append(f"difference {change:g}")
+    again_sampled = [":".join(act.key) for act in acts_of(masked) if act.key in masked.changed - masked.masked]
+    lines.append(f"a model would be asked again for {', '.join(again_sampled) or 'no act'}")
+    return lines
+
+
+def _beside(others: list[Turn]) -> list[str]:
+    rows = [["", "node", "under", "act", "by", "rewards", "says"]]
+    for turn in others:
+        place = [turn.node or "", turn.parent or "", ":".join(turn.key), turn.agent]
+        rows.append(["", *place, _rewards(turn.rewards), _line(turn.action.text, 60)])
+    return [f"sampled beside it: {_count(len(others), 'turn')} that it did not go on with", *_aligned(rows)]
+
+
+def _score(score: float, success: bool) -> str:
+    return f"score {score:g}, {'success' if success else 'no success'}"
+
+
+def _value(value: Any) -> str:
+    return _clipped(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _clipped(text: str) -> str:
+    if len(text) <= LONG:
+        return text
+    return f"{text[:HEAD]}\n[{len(text) - HEAD - TAIL} characters left out; --json has them]\n{text[-TAIL:]}"
+
+
+def _line(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _indented(text: str, spaces: int) -> list[str]:
+    return [f"{' ' * spaces}{line}".rstrip() for line in text.split("\n")]
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,199 @@
+"""The watchdog: ends a workflow that runs for ever between two effects, and so holds up all runs of its event loop.
+
+    while True:            # no effect, no await: nobody else's turn ever comes
+        ...
+
+A step is one stretch of a workflow's code that gives way to nobody. Every task of a watched run is
+wrapped (`_Watched`), so that begin and end of each of its steps are marked. One thread an event loop looks at the marks
+now and then; where the same step, without an effect, has been seen for longer than `Limits.step_seconds`, it raises
+`StepTooLong` inside that step (`PyThreadState_SetAsyncExc`), and the run ends as `Stuck`. Other runs go on.
+
+The exception must never land outside the step. Marks are plain writes, no lock on the way:
+
+    step ends:    step = None;    then look at `bitten`;   if set: take the lock, take back what was not yet delivered
+    watchdog:     take the lock;  bitten = True;           then look at `step`;  if still the same: raise
+
+Whoever writes first, at least one of the two sees it: either the watchdog finds the step over and lets go, or the end
+of the step finds that it was bitten and takes the exception back before it returns to the event loop.
+
+What it cannot do: interrupt a long call into C (`time.sleep(1000)`, a regular expression that backtracks) before that
+returns; or end a loop that catches everything (`except:`), though it tries again every second. It interrupts code at
+any place: a lock that the workflow holds without `with` stays held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from marl_verl.episode.effects import Effects
+
+POLLS = 20
+"""Looks at the marks in `step_seconds`: a step is ended when it has taken between 1 and 1 + 2 / POLLS of that."""
+AGAIN = 1.0
+"""Seconds until a step that has survived is bitten again."""
+
+# a prototype of its own: the shared one's argument types are anybody's to set
+_raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+_NOTHING = ctypes.py_object()  # NULL: takes back what is not delivered
+
+
+class StepTooLong(BaseException):
+    """Raised inside a step by the watchdog. No Exception, so that a workflow's `except Exception` does not catch it."""
+
+
+class Watchdog:
+    """Watches the steps of one event loop; made in the loop's thread.
+
+    Attributes:
+        step: the run that is stepped now, None outside.
+        steps: grows with every step and every effect: the same number is the same stretch of code.
+        bitten: an exception was raised in the present step.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self.step: Effects | None = None
+        self.steps = 0
+        self.bitten = False
+        self._lock = threading.Lock()
+        self._thread = threading.get_ident()
+        self._seconds = seconds
+        self._loop = weakref.ref(loop)
+        self._run: contextvars.ContextVar[Effects | None] = contextvars.ContextVar("marl_verl_run", default=None)
+        loop.set_task_factory(self._factory(loop.get_task_factory()))
+        threading.Thread(target=self._watch, name="marl-verl watchdog", daemon=True).start()
+
+    def start(self, run: Effects, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task whose steps, and those of every task that it starts, are watched as the run's."""
+        context = contextvars.copy_context()
+        context.run(self._run.set, run)
+        # made inside the context: the factory looks there
+        return context.run(asyncio.create_task, work)
+
+    def settle(self) -> None:
+        """At the end of a bitten step: from here on nothing of it can be delivered. StepTooLong if it was bitten."""
+        with self._lock:
+            _raise_in(self._thread, _NOTHING)
+            bitten, self.bitten = self.bitten, False
+        if bitten:
+            raise StepTooLong
+
+    def _factory(self, before: Callable[..., Any] | None) -> Callable[..., Any]:
+        """The loop's task factory, but that tasks made in a watched run's context are wrapped."""
+
+        def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
+            run = self._run.get()
+            if run is not None:
+                work = _Watched(work, self, run)
+            return asyncio.Task(work, loop=loop, **options) if before is None else before(loop, work, **options)
+
+        return make
+
+    def _watch(self) -> None:
+        """Until the loop is closed or gone. Time is counted in looks, each worth at most two pauses: a process that was
+        stopped, or a call into C that kept the interpreter to itself, has not run the workflow's code meanwhile."""
+        pause = self._seconds / POLLS
+        before, seen, limit, last = (self.step, self.steps), 0.0, self._seconds, time.monotonic()
+        while (loop := self._loop()) is not None and not loop.is_closed():
+            del loop
+            time.sleep(pause)
+            now, there = time.monotonic(), (self.step, self.steps)
+            passed, last = min(now - last, 2 * pause), now
+            if there[0] is None or there != before:
+                before, seen, limit = there, 0.0, self._seconds
+                continue
+            seen += passed
+            if seen >= limit:
+                self._bite(there)
+                limit = seen + AGAIN
+
+    def _bite(self, there: tuple[Effects | None, int]) -> None:
+        with self._lock:
+            self.bitten = True
+            if (self.step, self.steps) == there:
+                _raise_in(self._thread, StepTooLong)
+            else:
+                self.bitten = False
+
+
+class _Watched(Coroutine[Any, Any, Any]):
+    """A task's coroutine, with begin and end of its steps marked."""
+
+    __slots__ = ("_run", "_watch", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, Any], watch: Watchdog, run: Effects) -> None:
+        self._work, self._watch, self._run = work, watch, run
+
+    def send(self, value: Any) -> Any:
+        watch = self._watch
+        watch.steps += 1  # before `step`: the watchdog must not take this step for the last one
+        watch.step = self._run
+        try:
+            try:
+                return self._work.send(value)
+            finally:
+                watch.step = None
+                if watch.bitten:
+                    watch.settle()
+        except StepTooLong as bite:
+            raise self._stuck(bite) from bite
+
+    def throw(self, *error: Any) -> Any:
+        watch = self._watch
+        watch.steps += 1
+        watch.step = self._run
+        try:
+            try:
+                asked = self._work.throw(*error)
+            finally:
+                watch.step = None
+                if watch.bitten:
+                    watch.settle()
+        except StepTooLong as bite:
+            raise self._stuck(bite) from bite
+        if self._run.parked:  # it catches cancellations, and would never end
+            raise asyncio.CancelledError
+        return asked
+
+    def close(self) -> None:
+        self._work.close()
+
+    @property
+    def __name__(self) -> str:
+        """For asyncio, which shows it with the task."""
+        return str(getattr(self._work, "__qualname__", "task"))
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._work.__await__()
+
+    def _stuck(self, bite: StepTooLong) -> Exception:
+        """The run's error. Where the exception came before `settle`, nothing is left to take back."""
+        self._watch.bitten = False
+        first: BaseException = bite
+        while isinstance(first.__context__, StepTooLong):  # `settle` raised after it
+            first = first.__context__
+        frames = [each for each in traceback.extract_tb(first.__traceback__) if each.filename != __file__]
+        where = f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if frames else ""
+        return self._run.stuck(where)
+
+
+_watchdogs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, Watchdog]] = weakref.WeakKeyDictionary()
+
+
+def watchdog(seconds: float) -> Watchdog:
+    """The running loop's watchdog for steps of so many seconds."""
+    loop = asyncio.get_running_loop()
+    found = _watchdogs.setdefault(loop, {})
+    if seconds not in found:
+        found[seconds] = Watchdog(loop, seconds)
+    return found[seconds]

@@ -1,0 +1,178 @@
+"""Running a stored episode again: no model is asked, nothing is called, and its answer is scored anew.
+
+Every act gets its recorded action. Plainly, an act that is shown something else than the record says is a mismatch: the
+workflow has changed, or is not deterministic. With some acts masked, their action is a placeholder, and every other act
+keeps its recorded text whatever it is now shown:
+
+    Delta = R(tau) - R(tau with the acts masked, all other texts frozen)
+
+which needs no model. The acts whose observation changed are those that a model would be asked for again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run, Workflow, WorkflowError, perform
+from marl_verl.episode.turn import changed
+from marl_verl.errors import MarlError
+from marl_verl.journals.write import plain
+from marl_verl.tasks.base import TaskSet
+
+PLACEHOLDER = "(no answer)"
+"""What a masked act says: the default of the credits that mask."""
+
+Key = tuple[str, str]
+"""(agent that the workflow called, slot)."""
+
+
+@dataclass
+class Rerun:
+    """What came of running an episode again.
+
+    Attributes:
+        journal: what happened now: masked acts have the placeholder, and every act what it was shown.
+        masked: those that got the placeholder.
+        changed: those that were shown something else than the record says.
+        waiting: acts without a recorded action, at which it stands.
+        missed: recorded acts that were not reached.
+        finished: whether the workflow has ended.
+        answer: what it answered, as a JSON value; of an unfinished one its latest proposal, None without.
+        invalid: acts whose action was of no use, and why.
+        score, success: of the answer; None where it did not come as far as the record, or was scored by playing on.
+        ended: why it went no further, where it failed.
+    """
+
+    journal: Journal = Journal()
+    masked: frozenset[Key] = frozenset()
+    changed: set[Key] = field(default_factory=set)
+    waiting: tuple[Act, ...] = ()
+    missed: list[Key] = field(default_factory=list)
+    finished: bool = False
+    answer: Any = None
+    invalid: dict[Key, str] = field(default_factory=dict)
+    score: float | None = None
+    success: bool | None = None
+    ended: str | None = None
+
+
+async def rerun(
+    workflow: Workflow, tasks: TaskSet, agents: Collection[str], episode: Episode, masked: Collection[Key] = ()
+) -> Rerun:
+    """Run an episode again.
+
+    Args:
+        masked: acts whose action is replaced by the placeholder.
+
+    Raises:
+        ReplayMismatch: nothing is masked, and the workflow does not do what the journal says.
+        WorkflowError: nothing is masked, and the workflow fails.
+        MarlError: the answer cannot be scored.
+    """
+    again = Rerun(masked=frozenset(masked))
+    calls = Journal(tuple(episode.journal.calls()), episode.journal.seed)
+    async with Run(workflow, episode.task, list(agents), calls, sealed=True) as run:
+        try:
+            again.waiting = await _play(run, episode.journal, again)
+        except WorkflowError as error:
+            if not masked:
+                raise
+            again.ended = str(error)
+        again.journal, again.finished, again.invalid = run.journal, run.finished, dict(run.invalid)
+        recorded = [record.act.key for record in episode.journal.acts()]
+        again.missed = [key for key in recorded if again.journal.act(*key) is None]
+        if not masked:
+            _check(run, episode, again)
+        answer = run.answer if run.finished else (run.proposals or [None])[-1]
+    again.answer = plain(answer)
+    if _comparable(episode, again):
+        again.score, again.success = (0.0, False) if answer is None else await _scored(tasks, episode, answer)
+    return again
+
+
+async def _play(run: Run, journal: Journal, again: Rerun) -> tuple[Act, ...]:
+    """Give every act its action as soon as it is reached; returns those that nothing is known for once the run stands.
+
+    As long as everything is known this is the order in which `episode.replay` gives actions, which is the journal's.
+    """
+    standing = False
+    while (acts := await (run.stand() if standing else run.next())) is not None:
+        known = [act for act in acts if act.key in again.masked or journal.act(*act.key) is not None]
+        if standing and not known:
+            return acts
+        standing = standing or len(known) < len(acts)
+        for act in known:
+            run.supply(act, _action(run, journal, act, again))
+    return ()
+
+
+def _action(run: Run, journal: Journal, act: Act, again: Rerun) -> Action:
+    record = journal.act(*act.key)
+    assert record is not None  # only recorded acts can be masked
+    if record.act.observation != act.observation:
+        if not again.masked:
+            raise _mismatch(run, f"{act} is shown another observation: {changed(record.act, act)}")
+        again.changed.add(act.key)
+    return Action(PLACEHOLDER) if act.key in again.masked else record.action
+
+
+def _check(run: Run, episode: Episode, again: Rerun) -> None:
+    """Whether it came to the same place as the record."""
+    if again.waiting and (episode.finished or again.missed):
+        raise _mismatch(run, f"it goes on to {again.waiting[0]}, which the journal does not have")
+    if again.missed:
+        agent, slot = again.missed[0]
+        raise _mismatch(run, f"it ends without act {agent}:{slot}, which the journal has")
+    if again.finished and not episode.finished:
+        raise _mismatch(run, "it ends here, and went on when it was stored")
+
+
+def _mismatch(run: Run, what: str) -> ReplayMismatch:
+    return ReplayMismatch(f"workflow '{type(run.workflow).__name__}' on task '{run.task.id}': {what}")
+
+
+def _comparable(episode: Episode, again: Rerun) -> bool:
+    """Whether it came as far as the record, and plainly to the answer that was scored: an unfinished episode may have
+    been scored by playing on, which is not in the journal."""
+    if again.ended is not None or again.finished:
+        return again.ended is None
+    as_far = not episode.finished and not again.missed
+    return as_far and (bool(again.masked) or same(again.answer, episode.answer))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same (NaN is NaN)."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+async def _scored(tasks: TaskSet, episode: Episode, answer: Any) -> tuple[float, bool]:
+    """(score, success) of an answer, as training has them."""
+    try:
+        score = float(await perform(tasks.score, (episode.task, answer)))
+        if type(tasks).success is TaskSet.success:
+            return score, score >= 1.0
+        return score, bool(await perform(tasks.success, (episode.task, answer)))
+    except Exception as error:  # a task set's own mistake: told with its name, and kept as the cause
+        raise MarlError(f"task set {type(tasks).__name__} cannot score the answer: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
+
+
+def differences(episode: Episode, again: Rerun) -> list[str]:
+    """How a plain replay differs from what is stored, though every act was shown what the journal says."""
+    found = []
+    if again.finished and not same(again.answer, episode.answer):
+        found.append(f"the answer is {again.answer!r}, stored is {episode.answer!r}")
+    if again.score is not None and not same(again.score, episode.score):
+        found.append(f"the score is {again.score:g}, stored is {episode.score:g}")
+    elif again.success is not None and again.success != episode.success:
+        found.append(f"success is {again.success}, stored is {episode.success}")
+    for turn in (turn for turn in episode.turns if turn.node is None):  # in a tree a later act may bring the mark
+        if (now := again.invalid.get(turn.key)) != turn.invalid:
+            found.append(f"the mark on act {':'.join(turn.key)} is {now!r}, stored is {turn.invalid!r}")
+    return found

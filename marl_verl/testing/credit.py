@@ -1,0 +1,221 @@
+"""A check for credits that replay episodes: what they say, what they report, and what they leave behind.
+
+from dataclasses import dataclass
+
+from marl_verl.credit import ReplayCredit
+from marl_verl.episode import Workflow
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing import ScriptedPolicy, check_credit
+
+
+@dataclass(frozen=True)
+class FirstTurn(ReplayCredit):
+    '''What the team earned, to whoever acted first.'''
+
+    async def assign(self, rollouts, episode):
+        for turn in episode.turns:
+            turn.rewards[self.component] = episode.score if turn.index == 0 else 0.0
+        return 0
+
+
+class Relay(Workflow):
+    async def run(self, task, team):
+        draft = await team["writer"].act(task.prompt)
+        return (await team["editor"].act(draft.text)).text
+
+
+class Exact(TaskSet):
+    def score(self, task, answer):
+        return float(answer == task.data["answer"])
+
+
+def test_my_credit() -> None:
+    policy = ScriptedPolicy({"writer": "fort", "editor": "forty"})
+    task = Task("q1", "5 * 8", {"answer": "forty"})
+    episode, *_ = check_credit(FirstTurn(), Relay(), task, policy, Exact())
+    assert [turn.rewards["credit"] for turn in episode.turns] == [1.0, 0.0]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+from marl_verl.episode import Act, Action, Episode, Workflow, WorkflowError
+from marl_verl.errors import MarlError
+from marl_verl.sampling import Candidate, Failed, Independent
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, _shuffled
+
+if TYPE_CHECKING:
+    from marl_verl.credit.replay import ReplayCredit
+
+ROUNDS = 50
+"""Rounds of the event loop after which a replay surely stands at an act."""
+
+
+def check_credit(
+    credit: ReplayCredit,
+    workflow: Workflow,
+    task: Task,
+    policy: ScriptedPolicy,
+    tasks: TaskSet | None = None,
+    *,
+    sessions: int = 2,
+    seed: int = 0,
+    orders: int = 3,
+    **options: Any,
+) -> list[Episode]:
+    """Assert that a credit keeps to what `ReplayCredit` promises; call it from a test (it starts an event loop).
+
+    It samples episodes with the scripted policy and credits each: twice, and `orders` times with actions arriving in
+    other orders. Then it cancels the credit at its first request, and lets its requests fail. It asserts that
+
+        every turn of a player has the component, a finite number, and no other turn has it
+        the tokens reported are those of the actions that were asked for
+        the episode's journal, its turns' actions and their other rewards are as they were
+        the same episode gets the same credit, whatever arrives first
+        nothing is left running, cancelled or not
+        a request that fails is told: `assign` raises Failed (or WorkflowError)
+
+    Args:
+        tasks: scores the answers; without it every answer scores 1, and most credits are 0.
+        sessions: how many episodes; they have seeds of their own.
+        options: of `ScriptedRollouts`: rewards, outcome, mix, limits.
+
+    Returns:
+        The episodes of the first time, credited: what they are credited with is for your test to say.
+
+    Raises:
+        AssertionError: which promise is broken, and where.
+        MarlError: the workflow failed, or an option of the credit does not fit the team.
+    """
+    return asyncio.run(_Check(credit, (workflow, task, policy, sessions, tasks, seed), options).all(orders))
+
+
+class _Rollouts(ScriptedRollouts):
+    """Its policies can be made to fail."""
+
+    broken = False
+
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        if self.broken:
+            raise ConnectionError("check_credit has switched the policies off")
+        return await super().act(act, session, candidate, agent)
+
+
+class _Check:
+    """One check: the credit, and how to make the rollouts that it is tried on."""
+
+    def __init__(self, credit: ReplayCredit, scene: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self.credit, self.scene, self.options = credit, scene, options
+        self.name = f"credit '{credit.name}'"
+
+    async def all(self, orders: int) -> list[Episode]:
+        self.credit.check(self.scene[2].agents)
+        first, tokens = await self.credited(None)
+        for shuffle in (None, *range(orders)):
+            again, other_tokens = await self.credited(shuffle)
+            when = "the second time" if shuffle is None else "with actions arriving in another order"
+            for old, new in zip(first, again, strict=True):
+                _must(old.journal == new.journal, f"the episode itself is another one {when}: see check_workflow")
+                for one, two in zip(old.turns, new.turns, strict=True):
+                    values = one.rewards.get(self.credit.component), two.rewards.get(self.credit.component)
+                    _must(values[0] == values[1], f"{self.name} gives {_place(one)} {values[0]}, {when} {values[1]}")
+            _must(tokens == other_tokens, f"{self.name} reports {tokens} tokens, {when} {other_tokens}")
+        await self.cancelled()
+        await self.failing(tokens)
+        return first
+
+    async def sampled(self, shuffle: int | None) -> tuple[_Rollouts, list[Episode]]:
+        """Rollouts, and the episodes that they give before anything is credited."""
+        workflow, task, policy, sessions, tasks, seed = self.scene
+        rollouts = _Rollouts(workflow, task, policy, sessions, tasks, seed, _shuffled(shuffle), **self.options)
+        sample = await Independent().sample(rollouts)
+        if sample.failures:
+            raise MarlError(f"there is nothing to credit: {sample.failures[0].detail}")
+        return rollouts, sample.episodes
+
+    async def credited(self, shuffle: int | None) -> tuple[list[Episode], list[int]]:
+        """(credited episodes, tokens reported for each), each looked at."""
+        rollouts, episodes = await self.sampled(shuffle)
+        reported = []
+        for episode in episodes:
+            before, asked = copy.deepcopy(episode), len(rollouts.given)
+            reported.append(await self.credit.assign(rollouts, episode))
+            self.nothing_runs("has returned")
+            sampled = sum(len(action.response_ids) for action in rollouts.given[asked:])
+            _must(reported[-1] == sampled, f"{self.name} reports {reported[-1]} tokens, and {sampled} were sampled")
+            self.credits(episode, rollouts.agents)
+            self.rest(before, episode)
+        return episodes, reported
+
+    def credits(self, episode: Episode, agents: tuple[str, ...]) -> None:
+        """Every player's turn has a finite one, nobody else's has any."""
+        players = self.credit.players(agents)
+        for turn in episode.turns:
+            value = turn.rewards.get(self.credit.component)
+            if turn.agent not in players:
+                _must(value is None, f"{self.name}: {_place(turn)} has it, and its agent is no player")
+                continue
+            _must(value is not None, f"{self.name}: {_place(turn)} lacks '{self.credit.component}'")
+            finite = isinstance(value, int | float) and math.isfinite(value)
+            _must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is no finite number")
+
+    def rest(self, before: Episode, after: Episode) -> None:
+        """All but the component is as it was."""
+        _must(before.journal == after.journal, f"{self.name} changed the episode's journal")
+        _must(len(before.turns) == len(after.turns), f"{self.name} changed the number of the episode's turns")
+        for old, new in zip(before.turns, after.turns, strict=True):
+            _must(old.action == new.action, f"{self.name} changed the action of {_place(old)}")
+            others = {name: value for name, value in new.rewards.items() if name != self.credit.component}
+            _must(old.rewards == others, f"{self.name} changed rewards of {_place(old)}: {old.rewards} to {others}")
+            same = dataclasses.replace(new, rewards=old.rewards) == old
+            _must(same, f"{self.name} changed {_place(old)} from {old} to {new}")
+        same = (before.answer, before.score, before.success) == (after.answer, after.score, after.success)
+        _must(same, f"{self.name} changed the episode's answer or score")
+
+    async def cancelled(self) -> None:
+        """Cancelled while its requests are under way, it ends, and so does all that it started."""
+        rollouts, episodes = await self.sampled(None)
+        rollouts.delay = lambda act, session: 10**9
+        for episode in episodes:
+            assigning = asyncio.ensure_future(self.credit.assign(rollouts, episode))
+            for _ in range(ROUNDS):
+                await asyncio.sleep(0)
+            under_way = not assigning.done()
+            assigning.cancel()
+            await asyncio.wait([assigning])
+            _must(assigning.cancelled() or not under_way, f"{self.name} goes on when it is cancelled")
+            for _ in range(ROUNDS):
+                await asyncio.sleep(0)
+            self.nothing_runs("was cancelled")
+
+    async def failing(self, tokens: list[int]) -> None:
+        """With policies that fail, it raises for every episode that it needs them for."""
+        rollouts, episodes = await self.sampled(None)
+        rollouts.broken = True
+        for episode, needed in zip(episodes, tokens, strict=True):
+            raised = False
+            try:
+                await self.credit.assign(rollouts, episode)
+            except (Failed, WorkflowError):
+                raised = True
+            self.nothing_runs("has raised")
+            _must(raised or not needed, f"{self.name} gives credit though the policies that it asks fail")
+
+    def nothing_runs(self, when: str) -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        _must(not left, f"{self.name} leaves {len(left)} tasks running when it {when}")
+
+
+def _place(turn: Any) -> str:
+    return f"turn {turn.session}_{turn.index} of agent '{turn.agent}'"
+
+
+def _must(holds: bool, said: str) -> None:
+    if not holds:
+        raise AssertionError(said)

@@ -1,0 +1,244 @@
+"""What a sample says of its rows, against the same workflow run again from the rows alone: for `check_sampler`.
+
+A node's journal is its parent's and the actions of the rows at the node; a row of a crossed tree is at several nodes,
+whose names its own joins by "+". Without nodes, a session's journal is its rows in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any
+
+from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Turn, WorkflowError
+from marl_verl.episode.turn import changed
+from marl_verl.sampling import Sample
+from marl_verl.sampling.rollouts import SceneRollouts
+
+Worth = Callable[[Run, Run], Any]
+"""(run at the parent, run at the node) -> the answer that the node's state is scored by, None for none."""
+
+Key = tuple[str, str]
+"""(agent that the workflow called, slot)."""
+
+
+def must(holds: bool, said: str) -> None:
+    """AssertionError unless it holds."""
+    if not holds:
+        raise AssertionError(said)
+
+
+def named(turn: Turn) -> str:
+    """A row, for an error."""
+    return f"row {turn.index} of session {turn.session} ({turn.agent}:{turn.slot}, node {turn.node})"
+
+
+async def check_replayed(sample: Sample, rollouts: SceneRollouts, branches: bool, worth: Worth | None = None) -> None:
+    """AssertionError where the sample is not what its rows, replayed, come to; see `check_sampler`."""
+    for row in sample.turns:
+        if branches:
+            must(row.node is not None, f"{named(row)} has no node, and the sampler says that it branches")
+        else:
+            must(row.node is row.parent is None, f"{named(row)} is in a tree, and the sampler says that it does not")
+    if branches:
+        tree = await _Tree.replayed(sample.turns, rollouts, worth)
+        for episode in sample.episodes:
+            tree.check(episode)
+        leaves = [tree.leaf(episode) for episode in sample.episodes]
+        must(len(set(leaves)) == len(leaves), f"two episodes are the path to one node: {leaves}")
+    else:
+        await _check_sessions(sample, rollouts)
+
+
+# sessions
+
+
+async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
+    """Each session's rows are one run to the workflow's end, rewarded as its answer says."""
+    ends: dict[int, Episode] = {}
+    for session in sorted({row.session for row in sample.turns}):
+        rows = {row.key: row for row in sample.turns if row.session == session}
+        end = ends[session] = await _to_the_end(session, list(rows.values()), rollouts)
+        for turn in end.turns:
+            must(turn.key in rows, f"act {turn.agent}:{turn.slot} of session {session} is no row")
+            _check_rewards(rows[turn.key], turn.rewards, turn.invalid)
+    for episode in sample.episodes:
+        own = [turn.session for turn in episode.turns if turn.session != episode.session]
+        must(not own, f"the episode of session {episode.session} has turns of sessions {own}")
+        must(episode.finished, f"the episode of session {episode.session} is not finished")
+        end = ends[episode.session]
+        _check_end(episode, end, end.journal, f"the episode of session {episode.session}")
+
+
+async def _to_the_end(session: int, rows: list[Turn], rollouts: SceneRollouts) -> Episode:
+    records = [ActRecord(Act(*row.key, row.turn, row.index, row.observation), row.action) for row in rows]
+    journal = Journal(tuple(records), rollouts.seed(session))
+    scene = rollouts.scene
+    try:
+        async with Run(scene.workflow, rollouts.task, rollouts.agents, journal, strict=True) as run:
+            acts = await run.stand()
+            must(not acts, f"session {session} has no row for {', '.join(map(str, acts or ()))}")
+            must(len(run.turns) == len(rows), f"session {session} has rows for acts that its workflow does not reach")
+            return await rollouts.finish(run, session)
+    except WorkflowError as error:
+        raise AssertionError(f"the rows of session {session} are no run of the workflow: {error}") from error
+
+
+# trees
+
+
+@dataclass
+class _Place:
+    """A node, or the root, replayed from the rows.
+
+    Attributes:
+        acts: that its run stands at.
+        rows: at the node.
+        own, path: copies of them, and of all rows down to them, rewarded anew.
+        episode: what the path has come to; None where that is not known.
+    """
+
+    run: Run
+    acts: Mapping[Key, Act]
+    rows: list[Turn] = field(default_factory=list)
+    own: list[Turn] = field(default_factory=list)
+    path: list[Turn] = field(default_factory=list)
+    episode: Episode | None = None
+
+
+@dataclass
+class _Tree:
+    """The nodes of a sample, by session and name; None is the root."""
+
+    rollouts: SceneRollouts
+    worth: Worth | None
+    places: dict[tuple[int, str | None], _Place] = field(default_factory=dict)
+
+    @classmethod
+    async def replayed(cls, rows: list[Turn], rollouts: SceneRollouts, worth: Worth | None) -> _Tree:
+        """The tree that some rows make, every node of it checked."""
+        tree = cls(rollouts, worth)
+        nodes: dict[tuple[int, str], list[Turn]] = {}
+        for row in rows:
+            for name in _names(row):
+                nodes.setdefault((row.session, name), []).append(row)
+        for session in sorted({row.session for row in rows}):
+            async with rollouts.start(session) as run:
+                acts = await run.stand() or ()
+                tree.places[session, None] = _Place(run, {act.key: act for act in acts})
+        for (session, name), own in nodes.items():
+            tree.places[session, name] = await tree._place(session, name, own)
+        for row in rows:
+            tree._check_row(row)
+        return tree
+
+    async def _place(self, session: int, name: str, rows: list[Turn]) -> _Place:
+        parents = {row.parent for row in rows}
+        must(len(parents) == 1, f"the rows of node {name} have several parents: {parents}")
+        parent = rows[0].parent
+        above = self.places.get((session, parent))
+        if above is None:
+            raise AssertionError(f"{named(rows[0])} has parent {parent}, which is no node, or comes later")
+        journal = above.run.journal
+        for row in rows:
+            act = above.acts.get(row.key)
+            if act is None:
+                stands = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
+                raise AssertionError(f"{named(row)} is not sampled from its parent, node {parent}: that is at {stands}")
+            if act.observation != row.observation:
+                how = changed(replace(act, observation=row.observation), act)
+                raise AssertionError(f"{named(row)} is shown something else than its parent's state shows: {how}")
+            must(journal.act(*row.key) is None, f"node {name} has two actions for {act}")
+            journal = journal.extended(act, row.action)
+        return await self._restarted(session, journal, above, rows, name)
+
+    async def _restarted(self, session: int, journal: Journal, above: _Place, rows: list[Turn], name: str) -> _Place:
+        try:
+            async with self.rollouts.start(session, journal) as run:
+                acts = await run.stand() or ()
+                place = _Place(run, {act.key: act for act in acts}, rows)
+                place.own = [replace(row, node=name, rewards={}, invalid=None) for row in rows]
+                place.path = [*above.path, *place.own]
+                must(
+                    _actions(run.journal) == _actions(journal),
+                    f"the workflow does not come by all actions of node {name}",
+                )
+                if run.finished:
+                    await self._score(place, run.answer, session)
+                elif self.worth is not None:
+                    await self._score(place, self.worth(above.run, run), session)
+                return place
+        except WorkflowError as error:
+            raise AssertionError(f"node {name} is no state of the workflow: {error}") from error
+
+    async def _score(self, place: _Place, answer: Any, session: int) -> None:
+        place.episode = await self.rollouts.state(place.run, session, place.path, answer)
+        self.rollouts.reward(place.own, place.episode, place.run)
+
+    def _check_row(self, row: Turn) -> None:
+        """Its rewards are the sum over its nodes, each by itself."""
+        places = [self.places[row.session, name] for name in _names(row)]
+        if any(place.episode is None for place in places):
+            return
+        own = [next(turn for turn in place.own if turn.key == row.key) for place in places]
+        components = dict.fromkeys(component for turn in own for component in turn.rewards)
+        rewards = {component: sum(turn.rewards.get(component, 0.0) for turn in own) for component in components}
+        why = [turn.invalid for turn in own if turn.invalid is not None]
+        _check_rewards(row, rewards, why[0] if len(why) == len(own) else None)
+
+    def leaf(self, episode: Episode) -> tuple[int, str]:
+        """The node that an episode's turns are the path to."""
+        must(bool(episode.turns), "an episode has no turns")
+        at, left = None, episode.turns
+        while left:
+            group = list(takewhile(lambda turn, above=at: turn.parent == above, left))  # type: ignore[misc]
+            must(
+                bool(group), f"{named(left[0])} comes after node {at} in an episode, and its parent is {left[0].parent}"
+            )
+            shared = set.intersection(*(set(_names(turn)) for turn in group))
+            must(
+                len(shared) == 1, f"turns of an episode that have parent {at} share the nodes {sorted(shared)}, not one"
+            )
+            (at,) = shared
+            rows = self.places[episode.session, at].rows
+            must({id(row) for row in rows} == {id(turn) for turn in group}, f"an episode lacks turns of its node {at}")
+            left = left[len(group) :]
+        assert at is not None
+        return episode.session, at
+
+    def check(self, episode: Episode) -> None:
+        """An episode is what the run at its leaf has come to."""
+        leaf = self.leaf(episode)
+        place = self.places[leaf]
+        must(
+            episode.finished == place.run.finished, f"the episode to {leaf[1]} says finished={episode.finished}: not so"
+        )
+        _check_end(episode, place.episode or episode, place.run.journal, f"the episode to node {leaf[1]}")
+
+
+def _names(row: Turn) -> list[str]:
+    return str(row.node).split("+")
+
+
+def _actions(journal: Journal) -> dict[Key, Action]:
+    return {record.act.key: record.action for record in journal.acts()}
+
+
+def _check_end(episode: Episode, end: Episode, journal: Journal, which: str) -> None:
+    """What an episode says of its end, against the replayed one."""
+    for name in ("answer", "score", "success"):
+        said, found = getattr(episode, name), getattr(end, name)
+        must(said == found, f"{which} has {name} {said!r:.80}; replayed it is {found!r:.80}")
+    must(_actions(episode.journal) == _actions(journal), f"{which} has a journal with other actions than its turns")
+    index = [turn.index for turn in episode.turns]
+    must(index == sorted(index), f"{which} has its turns out of order: {index}")
+
+
+def _check_rewards(row: Turn, rewards: Mapping[str, float], invalid: str | None) -> None:
+    """Its own rewards, component by component."""
+    same = row.rewards.keys() == rewards.keys()
+    same = same and all(math.isclose(row.rewards[name], rewards[name], abs_tol=1e-9) for name in rewards)
+    must(same, f"{named(row)} has rewards {row.rewards}; what it leads to has {dict(rewards)}")
+    must(row.invalid == invalid, f"{named(row)} says invalid={row.invalid!r}; its workflow says {invalid!r}")

@@ -1,0 +1,235 @@
+"""A check that a sampler keeps its promises, without a model.
+
+    class Words(TaskSet):
+        def score(self, task, answer):
+            return len(set(answer)) / 26
+
+    def test_my_sampler():
+        def say(act, session, candidate):           # candidates must differ: the text depends on all three
+            return f"{act.agent} {session} {candidate}: {shown(act)}"[:40]
+
+        policy = ScriptedPolicy({"solver": say, "verifier": say})
+        for sampler in (MySampler(), MySampler(width=2)):
+            sample = check_sampler(sampler, SolverVerifier(), Task("t", "2 + 2"), policy, sessions=3, tasks=Words())
+            assert len(sample.episodes) == 3
+
+Use a workflow whose observations hold what was said before, and whose calls are pure functions: what a sampler did is
+checked by running the workflow again from `node` and `parent`, apart from the sampler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from marl_verl.episode import Act, Action, Turn, Workflow
+from marl_verl.sampling import Candidate, Sample, Sampler
+from marl_verl.sampling.rollouts import RoleReward
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing.replayed import Worth, check_replayed, must, named
+from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts
+
+Request = tuple[int, tuple[str, str], Candidate, str]
+"""(session, act's key, candidate, who takes it): what a request's seed is made of."""
+
+SECONDS = 60.0
+"""After which a sampler hangs."""
+
+
+def check_sampler(
+    sampler: Sampler,
+    workflow: Workflow,
+    task: Task,
+    policy: ScriptedPolicy,
+    sessions: int = 4,
+    *,
+    tasks: TaskSet | None = None,
+    rewards: Mapping[str, RoleReward] | None = None,
+    seed: int = 0,
+    orders: int = 3,
+    asked: int | None = None,
+    worth: Worth | None = None,
+) -> Sample:
+    """Assert what every sampler promises; call it from a test (it starts an event loop).
+
+    Rows: keys are unique; every action is at most one row, and its tokens are in the rows, in `extra_tokens`, or those
+    of a failed attempt; no two requests have one seed; a parent is a node, and its rows come first.
+
+    Replayed, apart from the sampler: siblings share one observation, which is that of the state after their parent's
+    actions, so that states advance and later agents see earlier ones; an episode's turns are a path, and its journal
+    has their actions and no others; every row has the rewards of the state that it, and no other, leads to.
+
+    Run again: with actions arriving in `orders` other orders the sample is the same; one failing request becomes a
+    failure, and what is left keeps all of the above; cancelling propagates; and nothing is left running.
+
+    Args:
+        policy: its texts should depend on (act, session, candidate): equal candidates hide mistakes.
+        sessions: attempts wanted of the sampler.
+        tasks, rewards, seed: as for `ScriptedRollouts`.
+        asked: how many actions it has to ask for, where that is known.
+        worth: for a sampler that branches, (run at the parent, run at the node) -> the answer that a state before the
+            workflow's end is to be scored by, None for no answer. Without it only the rewards of ends are checked.
+
+    Returns:
+        The sample.
+
+    Raises:
+        AssertionError: a promise broken: which, and where.
+    """
+
+    def watched(**how: Any) -> Watched:
+        return Watched(workflow, task, policy, sessions, tasks, seed, rewards=rewards, **how)
+
+    return asyncio.run(_check(sampler, watched, orders, asked, worth))
+
+
+class Watched(ScriptedRollouts):
+    """Rollouts that know who asked for what, and can disturb.
+
+    Args:
+        order: of arrival; None as asked.
+        broken: a request that fails.
+        stuck: number of a request that is never answered.
+    """
+
+    def __init__(
+        self, *args: Any, order: int | None = None, broken: Request | None = None, stuck: int | None = None, **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self.order, self.broken, self.stuck = order, broken, stuck
+        self.requests: list[Request] = []
+        self.is_stuck = asyncio.Event()
+
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        request = session, act.key, candidate, agent or act.agent
+        self.requests.append(request)
+        if self.stuck == len(self.requests) - 1:
+            self.is_stuck.set()
+            await asyncio.Event().wait()
+        for _ in range(0 if self.order is None else Random(repr((self.order, request))).randrange(20)):
+            await asyncio.sleep(0)
+        if request == self.broken:
+            raise ConnectionError("a request that check_sampler lets fail")
+        return await super().act(act, session, candidate, agent)
+
+
+async def _check(
+    sampler: Sampler, watched: Callable[..., Watched], orders: int, asked: int | None, worth: Worth | None
+) -> Sample:
+    rollouts = watched()
+    sample = await _sampled(sampler, rollouts)
+    count = len(rollouts.requests)
+    must(asked is None or count == asked, f"the sampler asked for {count} actions, not {asked}")
+    _check_rows(sample, rollouts)
+    await check_replayed(sample, rollouts, sampler.branches, worth)
+    for order in range(orders):
+        shuffled = watched(order=order)
+        _same(sample, await _sampled(sampler, shuffled))
+        same = sorted(map(repr, shuffled.requests)) == sorted(map(repr, rollouts.requests))
+        must(same, "with actions arriving in another order, it asks for other actions")
+    if rollouts.requests:
+        broken = watched(broken=rollouts.requests[count // 2])
+        left = await _sampled(sampler, broken)
+        failed = any(failure.reason == "policy-error" for failure in left.failures)
+        must(failed, "a request failed, and no failure of the sample tells it: ask policies by `ask`, in an `attempt`")
+        _check_rows(left, broken)
+        await check_replayed(left, broken, sampler.branches, worth)
+        await _check_cancelling(sampler, watched(stuck=count // 2))
+    return sample
+
+
+async def _sampled(sampler: Sampler, rollouts: Watched) -> Sample:
+    """What the sampler gives, with nothing left running."""
+    before = asyncio.all_tasks()
+    limit = asyncio.timeout(SECONDS)
+    try:
+        async with limit:
+            sample = await sampler.sample(rollouts)
+    except TimeoutError as error:
+        must(not limit.expired(), f"the sampler is not done after {SECONDS:g} s: it hangs")
+        raise error
+    await _nothing_left(before, "when it has returned")
+    return sample
+
+
+async def _check_cancelling(sampler: Sampler, rollouts: Watched) -> None:
+    before = asyncio.all_tasks()
+    sampling = asyncio.create_task(sampler.sample(rollouts))
+    stuck = asyncio.create_task(rollouts.is_stuck.wait())
+    await asyncio.wait([sampling, stuck], return_when=asyncio.FIRST_COMPLETED, timeout=SECONDS)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    stuck.cancel()
+    if not sampling.done():  # as it is where the workflow ends without waiting for an action
+        sampling.cancel()
+        done, _ = await asyncio.wait([sampling], timeout=SECONDS)
+        must(bool(done), "cancelling the sampler does not end it")
+        must(sampling.cancelled() or sampling.exception() is not None, "a cancelled sampler returns as if it were done")
+    if not sampling.cancelled():
+        sampling.result()
+    await _nothing_left(before, "when it was cancelled")
+
+
+async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
+    for _ in range(100):  # what was cancelled may take some rounds to end
+        if asyncio.all_tasks() <= before:
+            return
+        await asyncio.sleep(0)
+    left = [task.get_coro() for task in asyncio.all_tasks() - before]
+    names = ", ".join(sorted({str(getattr(each, "__qualname__", each)) for each in left}))
+    must(
+        not left, f"{len(left)} tasks are left running {when}: {names}. Start runs by `async with rollouts.start(...)`"
+    )
+
+
+def _check_rows(sample: Sample, rollouts: Watched) -> None:
+    """Keys, seeds, and every sampled token in one place."""
+    every = {id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.others)}
+    rows = list(every.values())
+    for (session, index), count in Counter((row.session, row.index) for row in rows).items():
+        must(count == 1, f"{count} rows have the key (session {session}, index {index})")
+    for request, count in Counter(rollouts.requests).items():
+        session, (agent, slot), candidate, _ = request
+        said = f"act {agent}:{slot} of session {session} is asked for {count} times as candidate {candidate!r}"
+        must(count == 1, f"{said}: these get one seed")
+    given = {id(action): action for action in rollouts.given}
+    for action, count in Counter(id(row.action) for row in rows).items():
+        must(action in given, "a row has an action that no policy gave")
+        must(count == 1, f"one action is {count} rows")
+    in_rows = {id(row.action) for row in rows}
+    other = sum(len(action.response_ids) for key, action in given.items() if key not in in_rows)
+    extra = sum(sample.extra_tokens.values())
+    if not sample.failures:
+        must(other == extra, f"{other} sampled tokens are in no row, extra_tokens has {extra} (nothing failed)")
+    must(other >= extra, f"{other} sampled tokens are in no row, and extra_tokens has {extra}")
+    for row in rows:
+        must(row.uid == rollouts.uid, f"{named(row)} has uid '{row.uid}', the task's is '{rollouts.uid}'")
+
+
+def _same(first: Sample, again: Sample) -> None:
+    """AssertionError, naming what differs."""
+    when = "with actions arriving in another order"
+    rows, others = first.turns, again.turns
+    for row, other in zip(rows, others, strict=False):
+        for field in dataclasses.fields(Turn):
+            a, b = getattr(row, field.name), getattr(other, field.name)
+            must(a == b, f"{when}, {named(row)} has another {field.name}: {a!r:.80}, then {b!r:.80}")
+    must(len(rows) == len(others), f"{when}, there are {len(others)} rows instead of {len(rows)}")
+    a, b = _told(first), _told(again)
+    for name in a:
+        must(a[name] == b[name], f"{when}, it has other {name}: {a[name]!r:.300}, then {b[name]!r:.300}")
+
+
+def _told(sample: Sample) -> dict[str, Any]:
+    return {
+        "episodes": [(e.session, e.answer, e.success, e.score, e.finished) for e in sample.episodes],
+        "paths": [[(turn.session, turn.index) for turn in e.turns] for e in sample.episodes],
+        "turns beside a path": [[(turn.session, turn.index) for turn in e.others] for e in sample.episodes],
+        "journals": [each.journal for each in sample.episodes],
+        "failures": [(each.session, each.reason, each.detail) for each in sample.failures],
+        "extra_tokens": sample.extra_tokens,
+    }

@@ -1,0 +1,249 @@
+"""Bad workflows, tasks, observations and journals, through every registered sampler: each is told in a sentence that
+names workflow, task and effect, and what is sampled beside it in the same loop does not notice."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from typing import Any
+
+import pytest
+
+from marl_verl import plugins
+from marl_verl.episode import Act, Action, Journal, JournalError, Limits, LiveTeam, Run, Workflow
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+from marl_verl.sampling import Sample, Sampler
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, shown
+
+SAMPLERS = plugins.load().names("samplers")
+POLICY = ScriptedPolicy({"solver": lambda act, session, candidate: f"{act.turn}{candidate}", "judge": "fine"})
+LIMITS = Limits(acts=12, calls=12, call_seconds=5, step_seconds=0.1, episode_seconds=10)
+
+
+class Good(Workflow):
+    """What runs beside the bad ones."""
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        draft = await team["solver"].act(task.prompt)
+        verdict = await team["judge"].act(draft.text)
+        return (await team["solver"].act(verdict.text)).text
+
+
+class RaisesAtOnce(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        raise KeyError(task.id)
+
+
+class RaisesLater(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        draft = await team["solver"].act(task.prompt)
+        await team["judge"].act(draft.text)
+        return [draft.text][1]
+
+
+class NeverActs(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        return task.prompt
+
+
+class ActsForNobody(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        draft = await team["solver"].act(task.prompt)
+        return (await team["juge"].act(draft.text)).text
+
+
+class ActsForEver(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        while True:
+            await team["solver"].act(task.prompt)
+
+
+class LoopsForEver(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        await team["solver"].act(task.prompt)
+        while True:
+            pass
+
+
+class CallsForEver(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        await team["solver"].act(task.prompt)
+        while True:
+            await team.call(len, task.prompt)
+
+
+class ReturnsNothing(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> None:
+        await team["solver"].act(task.prompt)
+
+
+class ShowsNoText(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        await team["solver"].act(task.prompt)
+        return (await team["judge"].act(None)).text  # type: ignore[arg-type]
+
+
+class NotAsync(Workflow):
+    def run(self, task: Task, team: LiveTeam) -> Any:  # type: ignore[override]
+        return task.prompt
+
+
+class Exits(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        await team["solver"].act(task.prompt)
+        raise SystemExit("bye")
+
+
+class ShowsTooMuch(Good):
+    """`Limited` refuses what it shows."""
+
+
+class Fair(TaskSet):
+    def score(self, task: Task, answer: Any) -> Any:
+        return 0.5
+
+    def public_score(self, task: Task, answer: Any) -> Any:
+        return 0.25
+
+
+class ScoreRaises(Fair):
+    def score(self, task: Task, answer: Any) -> Any:
+        raise ZeroDivisionError("no reference")
+
+
+class ScoreIsNoNumber(Fair):
+    def score(self, task: Task, answer: Any) -> Any:
+        return "good"
+
+
+class Limited(ScriptedRollouts):
+    """A policy whose prompt limit is 8 characters, as the real client tells it."""
+
+    async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
+        if isinstance(self.scene.workflow, ShowsTooMuch) and len(shown(act)) > 8:
+            raise MarlError(f"observation of {len(shown(act))} tokens is longer than data.max_prompt_length=8")
+        return await super().act(act, session, candidate, agent)
+
+
+BAD_WORKFLOWS: list[tuple[type[Workflow], str, str]] = [
+    (RaisesAtOnce, "workflow-error", "before any act: KeyError: 'bad' (test_bad_workflows.py, line "),
+    (
+        RaisesLater,
+        "workflow-error",
+        "at act judge:0: IndexError: list index out of range (test_bad_workflows.py, line ",
+    ),
+    (NeverActs, "workflow-error", "before any act: it ended without one act"),
+    (ActsForNobody, "workflow-error", "at act solver:0: the team has no agent 'juge': did you mean 'judge'?"),
+    (ActsForEver, "workflow-error", "at act solver:11: more than 12 acts: does it ever end?"),
+    (LoopsForEver, "timeout", "at act solver:0: it has run 0.1 s without an effect (test_bad_workflows.py, line "),
+    (
+        CallsForEver,
+        "workflow-error",
+        'at call builtins:len("a longer question"): more than 12 calls: does it ever end?',
+    ),
+    (ReturnsNothing, "workflow-error", "at act solver:0: it returned no answer (None)"),
+    (ShowsNoText, "workflow-error", "at act solver:0: agent 'judge' cannot be shown this: an observation is a text or"),
+    (NotAsync, "workflow-error", "before any act: `run` must be an `async def`"),
+    (Exits, "workflow-error", "at act solver:0: SystemExit: bye (test_bad_workflows.py, line "),
+    (ShowsTooMuch, "policy-error", "act solver:0: observation of 17 tokens is longer than data.max_prompt_length=8"),
+]
+
+
+def good(number: int) -> ScriptedRollouts:
+    return Limited(Good(), Task(f"good{number}", "question"), POLICY, 2, Fair(), limits=LIMITS)
+
+
+def sampled(name: str, *all_: ScriptedRollouts) -> list[Sample]:
+    """Side by side in one loop."""
+
+    async def go() -> list[Sample]:
+        sampler: Sampler = build(plugins.load().get("samplers", name), {}, "sampler")
+        async with asyncio.timeout(20):
+            found = await asyncio.gather(*(sampler.sample(each) for each in all_))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1  # nothing is left running
+        return list(found)
+
+    return asyncio.run(go())
+
+
+@functools.cache
+def alone(name: str, number: int) -> Sample:
+    return sampled(name, good(number))[0]
+
+
+def together(name: str, bad: ScriptedRollouts) -> Sample:
+    """The sample of a bad task; checks that two good ones beside it are as they are alone."""
+    found, *beside = sampled(name, bad, good(0), good(1))
+    for number, other in enumerate(beside):
+        one = alone(name, number)
+        assert other.episodes
+        assert not other.failures
+        for each in ("turns", "journal", "answer", "score"):
+            assert [getattr(e, each) for e in other.episodes] == [getattr(e, each) for e in one.episodes]
+    return found
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(("workflow", "reason", "said"), BAD_WORKFLOWS, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_bad_workflow_fails_by_itself_and_says_where(
+    sampler: str, workflow: type[Workflow], reason: str, said: str
+) -> None:
+    task = Task("bad", "a longer question")
+    found = together(sampler, Limited(workflow(), task, POLICY, 2, Fair(), limits=LIMITS))
+    assert found.failures
+    for failure in found.failures:
+        assert failure.reason == reason
+        assert f"workflow '{workflow.__name__}' on task 'bad', {said}" in failure.detail
+        assert "Traceback" in failure.trace
+    assert not any(episode.finished for episode in found.episodes)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        (ScoreRaises, "scoring: ZeroDivisionError: no reference"),
+        (ScoreIsNoNumber, "scoring: a score must be a number, ScoreIsNoNumber.score gave 'good'"),
+    ],
+)
+def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[TaskSet], said: str) -> None:
+    found = together(sampler, Limited(Good(), Task("bad", "q"), POLICY, 2, tasks(), limits=LIMITS))
+    assert found.failures
+    for failure in found.failures:
+        assert failure.reason == "score-error"
+        assert failure.detail == f"workflow 'Good' on task 'bad', {said}"
+    assert not any(episode.finished for episode in found.episodes)
+
+
+def test_a_journal_of_another_version_or_cut_off_is_told() -> None:
+    text = Journal(seed=3).to_json()
+    assert Journal.from_json(text).seed == 3
+    for bad, said in (
+        (text.replace('"schema": 1', '"schema": 99'), "a journal of schema 99; this version of marl-verl reads"),
+        (text[:-5], "a journal that is not JSON, or cut off"),
+        ('{"seed": 3}', "a journal of schema None"),
+    ):
+        with pytest.raises(JournalError, match=said):
+            Journal.from_json(bad)
+
+
+def test_a_journal_of_another_workflow_is_told_where_it_is_asked_to_fit() -> None:
+    async def go() -> None:
+        async with Run(Good(), Task("t", "one"), POLICY.agents) as run:
+            for act in await run.stand() or ():
+                run.supply(act, POLICY.act(act))
+            await run.stand()
+        async with Run(Good(), Task("t", "two"), POLICY.agents, run.journal, strict=True) as other:
+            begun = time.monotonic()
+            with pytest.raises(
+                MarlError, match=r"workflow 'Good' on task 't', at act solver:0: .* another observation"
+            ):
+                await other.stand()
+            assert time.monotonic() - begun < 5
+
+    asyncio.run(go())

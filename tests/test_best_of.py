@@ -1,0 +1,205 @@
+"""Best of n: the session with the highest public score is handed in, and no other's turns get lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_verl.episode import Act, Action, LiveTeam, Workflow
+from marl_verl.errors import MarlError
+from marl_verl.sampling import Candidate, Sample
+from marl_verl.sampling.best_of import BestOf
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.inventory import Inventory
+from marl_verl.tasks.split_plan_path import SplitPlanPath
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing.sampler import check_sampler
+from tests.workflows import TASK, Hashed, Programmed, own_words, talkers, workflows
+
+QUESTION = Task("t1", "question")
+
+
+class Pair(Workflow):
+    """A draft, and an answer."""
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        draft = await team["a"].act(task.prompt)
+        return (await team["b"].act(draft.text)).text
+
+
+class Judged(TaskSet):
+    """Answers are "score/public"."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        return float(answer.split("/")[0])
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        return float(answer.split("/")[1])
+
+
+def sample(rollouts: ScriptedRollouts) -> Sample:
+    async def go() -> Sample:
+        found = await BestOf().sample(rollouts)
+        assert len(asyncio.all_tasks()) == 1  # nothing is left running
+        return found
+
+    return asyncio.run(go())
+
+
+def pairs(answers: list[str], **options: Any) -> ScriptedRollouts:
+    """Session g answers the g-th."""
+
+    def answer(act: Act, session: int, candidate: Candidate) -> str:
+        return answers[session]
+
+    return ScriptedRollouts(
+        Pair(), QUESTION, ScriptedPolicy({"a": "draft", "b": answer}), len(answers), tasks=Judged(), **options
+    )
+
+
+def test_the_highest_public_score_is_chosen_whatever_the_task_s_own_score_says() -> None:
+    found = sample(pairs(["1/0.2", "0/0.9", "1/0.5"]))
+    (episode,) = found.episodes
+    assert (episode.session, episode.answer, episode.score, episode.success) == (1, "0/0.9", 0.0, False)
+    assert BestOf().public
+    assert not BestOf.branches
+
+
+def test_the_lowest_session_of_equals_whoever_comes_first() -> None:
+    for delay in (lambda act, session: 0, lambda act, session: 10 * (3 - session)):
+        found = sample(pairs(["1/0.2", "1/0.9", "0/0.9"], delay=delay))
+        assert [episode.session for episode in found.episodes] == [1]
+
+
+def test_the_other_sessions_turns_stand_beside_it_with_their_own_rewards() -> None:
+    found = sample(pairs(["1/0.2", "0/0.9", "1/0.5"]))
+    (episode,) = found.episodes
+    assert [(turn.session, turn.index) for turn in episode.turns] == [(1, 0), (1, 1)]
+    assert [(turn.session, turn.index) for turn in episode.others] == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert [turn.rewards["team"] for turn in found.turns] == [1, 1, 0, 0, 1, 1]
+    assert all(turn.node is None for turn in found.turns)
+
+
+@given(workflows(failing=True), st.integers(0, 5), st.integers(1, 6))
+@settings(max_examples=30, deadline=None)
+def test_on_any_workflow_every_sampled_turn_of_a_whole_session_is_there_once(
+    workflow: Programmed, seed: int, sessions: int
+) -> None:
+    rollouts = ScriptedRollouts(
+        workflow, TASK, talkers(seed), sessions, tasks=Hashed(), seed=seed, rewards={"solver": own_words}
+    )
+    found = sample(rollouts)
+    failed = {failure.session for failure in found.failures}
+    kept = sorted(set(range(sessions)) - failed)
+    assert len(found.failures) == len(failed)
+    assert len(found.episodes) == bool(kept)
+    given_in = [id(action) for (g, _, _), action in zip(rollouts.asked, rollouts.given, strict=True) if g in kept]
+    assert sorted(id(turn.action) for turn in found.turns) == sorted(given_in)
+    assert sorted({turn.session for turn in found.turns}) == kept
+    for episode in found.episodes:
+        assert len(episode.turns) + len(episode.others) == len(found.turns)
+
+
+@given(workflows(failing=True), st.integers(0, 5))
+@settings(max_examples=15, deadline=None)
+def test_it_keeps_what_every_sampler_promises(workflow: Programmed, seed: int) -> None:
+    check_sampler(BestOf(), workflow, TASK, talkers(seed), tasks=Hashed(), rewards={"solver": own_words}, seed=seed)
+
+
+def test_all_sessions_go_at_the_same_time() -> None:
+    class Crowd(ScriptedRollouts):
+        """Nobody gets an action before all sessions have asked for one."""
+
+        here = 0
+        all_here: asyncio.Event
+
+        async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+            self.here += 1
+            if self.here == self.sessions:
+                self.all_here.set()
+            await asyncio.wait_for(self.all_here.wait(), 60)
+            return await super().act(act, session, candidate)
+
+    rollouts = Crowd(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 20, tasks=Judged())
+    rollouts.all_here = asyncio.Event()
+    assert len(sample(rollouts).turns) == 40
+
+
+class Flaky(ScriptedRollouts):
+    """Some sessions get no action."""
+
+    broken: tuple[int, ...] = ()
+
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        if session in self.broken:
+            raise ConnectionError("no server")
+        return await super().act(act, session, candidate)
+
+
+def test_a_failing_session_is_no_choice_and_takes_no_other_down() -> None:
+    rollouts = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 3, tasks=Judged())
+    rollouts.broken = (0,)
+    found = sample(rollouts)
+    assert [episode.session for episode in found.episodes] == [1]
+    assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
+    rollouts = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 3, tasks=Judged())
+    rollouts.broken = (0, 1, 2)
+    found = sample(rollouts)
+    assert not found.episodes
+    assert [failure.session for failure in found.failures] == [0, 1, 2]
+
+
+def test_an_answer_that_cannot_be_judged_is_a_failure_with_its_reason() -> None:
+    found = sample(pairs(["1/0.2", "1/none", "1/0.1"]))
+    assert [episode.session for episode in found.episodes] == [0]
+    (failure,) = found.failures
+    assert (failure.session, failure.reason) == (1, "score-error")
+    assert "workflow 'Pair' on task 't1', scoring: ValueError: could not convert string to float" in failure.detail
+
+
+@pytest.mark.parametrize("public", ["nan", "inf"])
+def test_a_public_score_that_is_no_number_is_a_failure(public: str) -> None:
+    found = sample(pairs([f"1/{public}", "1/0.2"]))
+    assert [episode.session for episode in found.episodes] == [1]
+    assert [failure.reason for failure in found.failures] == ["score-error"]
+
+
+def test_cancellation_propagates_and_leaves_nothing_running() -> None:
+    async def go() -> None:
+        sampling = asyncio.create_task(BestOf().sample(pairs(["1/1"] * 5, delay=lambda act, session: 10**9)))
+        await asyncio.sleep(0.01)
+        sampling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sampling
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(go())
+
+
+def test_inventory_s_public_score_knows_a_digit_but_not_which() -> None:
+    tasks = Inventory()
+    task = tasks.generate("train", 1, 0)[0]
+    right = task.data["digits"][task.data["index"] - 1]
+    wrong = str((int(right) + 1) % 10)
+    assert [tasks.public_score(task, answer) for answer in (right, wrong, f" {wrong} ")] == [1.0, 1.0, 1.0]
+    assert [tasks.score(task, answer) for answer in (right, wrong)] == [1.0, 0.0]
+    assert [tasks.public_score(task, answer) for answer in ("", "1 2", "12", "none", "first")] == [0.0] * 5
+    with pytest.raises(MarlError, match="as text, got int"):
+        tasks.public_score(task, 3)
+
+
+def test_plan_path_s_public_score_knows_the_map_but_not_the_goal() -> None:
+    tasks = SplitPlanPath(size=3, walls=1)
+    data = {"size": 3, "start": "a1", "walls": ["b2"], "goal": "a3", "landmark": "c3"}
+    task = Task("map", "prompt", data)
+    answers = ["a2 a3", "a2", "b1 c1", "", "b1 b2", "a3", "a2 z9", "a2 a3 goal"]
+    assert [tasks.public_score(task, answer) for answer in answers] == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert [tasks.score(task, answer) for answer in answers] == [1, 0, 0, 0, 0, 0, 0, 0]
+    with pytest.raises(MarlError, match="as text, got list"):
+        tasks.public_score(task, ["a2"])

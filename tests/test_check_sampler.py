@@ -1,0 +1,348 @@
+"""`check_sampler`: every sampler keeps its promises on random workflows, and each broken promise is named."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_verl.episode import Act, Action, Run
+from marl_verl.sampling import Independent, Rollouts, Sample, Sampler, ask, attempt, drive
+from marl_verl.sampling.best_of import BestOf
+from marl_verl.sampling.greedy_tree import GreedyTree
+from marl_verl.sampling.joint_tree import JointTree
+from marl_verl.sampling.tree_search import TreeSearch
+from marl_verl.testing import check_sampler
+from tests.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows
+
+ROLES = {"solver": own_words}
+STEPS = Programmed((Solo("solver"), Mark("propose"), Solo("critic"), Mark("propose"), Solo("solver")))
+
+
+def newest(above: Run, run: Run) -> Any:
+    """What a joint action is worth before the end: the latest proposal made with it."""
+    return run.proposals[-1] if len(run.proposals) > len(above.proposals) else None
+
+
+def latest(above: Run, run: Run) -> Any:
+    """What a state is worth where every state has a proposal."""
+    return run.proposals[-1]
+
+
+def nothing(above: Run, run: Run) -> Any:
+    """What a state is worth to a sampler that sees ends only."""
+    return None
+
+
+SAMPLERS: list[tuple[Sampler, Any]] = [
+    (Independent(), None),
+    (BestOf(), None),
+    (GreedyTree(), None),
+    (GreedyTree(unfinished="play-on"), None),
+    (GreedyTree(unfinished="zero"), nothing),
+    (JointTree(), newest),
+    (JointTree(max_nodes=7, stop_above=0.6), newest),
+    (JointTree(joint="cross", max_nodes=30), newest),
+    (JointTree(joint="cross", max_nodes=30, stop_above=0.6), newest),
+    (TreeSearch(), None),
+    (TreeSearch(strategy="stack", prior="beta", arms=["solver", "critic"], unfinished="zero"), nothing),
+    (TreeSearch(guide="public", unfinished="zero"), nothing),
+]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "worth"), SAMPLERS, ids=lambda each: str(each) if isinstance(each, Sampler) else ""
+)
+@given(workflow=workflows(failing=True), seed=st.integers(0, 99), sessions=st.integers(1, 3))
+@settings(max_examples=6, deadline=None)
+def test_every_sampler_on_random_workflows(
+    sampler: Sampler, worth: Any, workflow: Programmed, seed: int, sessions: int
+) -> None:
+    policy = talkers(seed)
+    check_sampler(
+        sampler, workflow, TASK, policy, sessions, tasks=Hashed(), rewards=ROLES, seed=seed, orders=1, worth=worth
+    )
+
+
+@given(workflow=workflows(proposing=True), seed=st.integers(0, 99))
+@settings(max_examples=8, deadline=None)
+def test_where_everybody_proposes_every_reward_is_checked(workflow: Programmed, seed: int) -> None:
+    # a joint move and lanes are taken apart: what was proposed before them is the latest
+    after = Programmed((Mark("propose"), *workflow.program))
+    for sampler in (GreedyTree(), TreeSearch()):
+        check_sampler(sampler, after, TASK, talkers(seed), 2, tasks=Hashed(), rewards=ROLES, orders=1, worth=latest)
+
+
+def test_it_gives_the_sample_and_states_the_budget() -> None:
+    sample = check_sampler(GreedyTree(), STEPS, TASK, talkers(), 3, tasks=Hashed(), worth=latest, asked=9)
+    assert len(sample.turns) == 9
+    with pytest.raises(AssertionError, match="asked for 9 actions, not 8"):
+        check_sampler(GreedyTree(), STEPS, TASK, talkers(), 3, tasks=Hashed(), asked=8)
+
+
+# broken promises
+
+
+def tampered(base: Sampler, how: Callable[[Sample], None]) -> Sampler:
+    """A sampler whose sample is changed before anybody sees it."""
+
+    class Tampered(Sampler):
+        branches = base.branches
+
+        async def sample(self, rollouts: Rollouts) -> Sample:
+            found = await base.sample(rollouts)
+            how(found)
+            return found
+
+    return Tampered()
+
+
+def one_reward_for_all(found: Sample) -> None:
+    """As the released AT-GRPO code: the second agent's candidates have one reward."""
+    second = [turn for turn in found.turns if turn.parent is not None]
+    for turn in second:
+        turn.rewards = second[0].rewards
+
+
+def a_row_twice(found: Sample) -> None:
+    row = found.episodes[0].others[0]
+    found.episodes[0].others.append(dataclasses.replace(row, index=99, node="copy"))
+
+
+def one_key(found: Sample) -> None:
+    found.episodes[0].others[0].index = found.episodes[0].turns[0].index
+
+
+def losers_dropped(found: Sample) -> None:
+    found.episodes[0].others.clear()
+
+
+def tokens_made_up(found: Sample) -> None:
+    found.add_tokens("play-on", 1)
+
+
+def another_uid(found: Sample) -> None:
+    found.turns[0].uid = "q2"
+
+
+def unknown_parent(found: Sample) -> None:
+    found.turns[-1].parent = "nobody"
+
+
+def the_wrong_parent(found: Sample) -> None:
+    loser = next(turn for turn in found.episodes[0].others if turn.parent is None)
+    for turn in found.turns:
+        if turn.node is not None and turn.node.startswith("1-"):
+            turn.parent = loser.node
+
+
+def the_state_stands_still(found: Sample) -> None:
+    found.turns[-1].parent = None
+
+
+def another_observation(found: Sample) -> None:
+    row = found.turns[1]
+    row.observation = ({"role": "user", "content": "something else"},)
+
+
+def two_parents(found: Sample) -> None:
+    found.turns[1].node = found.turns[-1].node
+
+
+def invalid_made_up(found: Sample) -> None:
+    found.episodes[0].turns[-1].invalid = "no"
+
+
+def a_gap_in_the_path(found: Sample) -> None:
+    episode = found.episodes[0]
+    episode.others.append(episode.turns.pop(1))
+    episode.others.sort(key=lambda turn: turn.index)
+
+
+def another_score(found: Sample) -> None:
+    found.episodes[0].score += 1.0
+
+
+def another_journal(found: Sample) -> None:
+    found.episodes[0].journal = found.episodes[0].journal.prefix(1)
+
+
+def unfinished(found: Sample) -> None:
+    found.episodes[0].finished = False
+
+
+def no_node(found: Sample) -> None:
+    found.turns[0].node = None
+
+
+def an_episode_twice(found: Sample) -> None:
+    found.episodes.append(dataclasses.replace(found.episodes[0]))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (one_reward_for_all, r"has rewards \{'team': .*\}; what it leads to has \{'team'"),
+        (a_row_twice, "one action is 2 rows"),
+        (one_key, r"2 rows have the key \(session 0, index"),
+        (losers_dropped, r"sampled tokens are in no row, extra_tokens has 0 \(nothing failed\)"),
+        (tokens_made_up, "0 sampled tokens are in no row, extra_tokens has 1"),
+        (another_uid, "has uid 'q2', the task's is 'q1'"),
+        (unknown_parent, r"row 5 of session 0 \(solver:1, node 2-1\) has parent nobody, which is no node"),
+        (the_wrong_parent, r"is shown something else than its parent's state shows: recorded .*, now "),
+        (the_state_stands_still, "is not sampled from its parent, node None: that is at act solver:0"),
+        (another_observation, "row 1 .* is shown something else"),
+        (two_parents, "the rows of node 2-1 have several parents"),
+        (invalid_made_up, "says invalid='no'; its workflow says None"),
+        (a_gap_in_the_path, "in an episode, and its parent is"),
+        (another_score, "has score .*; replayed it is"),
+        (another_journal, "has a journal with other actions than its turns"),
+        (unfinished, "says finished=False"),
+        (no_node, "has no node, and the sampler says that it branches"),
+        (an_episode_twice, "two episodes are the path to one node"),
+    ],
+)
+def test_a_greedy_tree_that_breaks_a_promise(how: Callable[[Sample], None], said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_sampler(tampered(GreedyTree(), how), STEPS, TASK, talkers(), 2, tasks=Hashed(), worth=latest)
+
+
+def a_lost_turn(found: Sample) -> None:
+    found.add_tokens("lost", len(found.episodes[1].turns.pop().action.response_ids))
+
+
+def turns_of_others(found: Sample) -> None:
+    found.episodes[0].turns, found.episodes[1].turns = found.episodes[1].turns, found.episodes[0].turns
+
+
+def sessions_mixed_up(found: Sample) -> None:
+    one, other = found.episodes[0].turns[1], found.episodes[1].turns[1]
+    one.session, other.session = 1, 0
+
+
+def in_a_tree(found: Sample) -> None:
+    found.turns[0].node = "0"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (one_reward_for_all, None),  # nobody has a parent: nothing is broken
+        (a_lost_turn, "session 1 has no row for act solver:1"),
+        (turns_of_others, "the episode of session 0 has turns of sessions"),
+        (sessions_mixed_up, "session 0 are no run of the workflow: .* is shown another observation"),
+        (in_a_tree, "is in a tree, and the sampler says that it does not"),
+        (another_score, "the episode of session 0 has score"),
+        (another_journal, "has a journal with other actions than its turns"),
+        (unfinished, "the episode of session 0 is not finished"),
+    ],
+)
+def test_independent_sessions_that_break_a_promise(how: Callable[[Sample], None], said: str | None) -> None:
+    sampler = tampered(Independent(), how)
+    if said is None:
+        check_sampler(sampler, STEPS, TASK, talkers(), 2, tasks=Hashed())
+        return
+    with pytest.raises(AssertionError, match=said):
+        check_sampler(sampler, STEPS, TASK, talkers(), 2, tasks=Hashed())
+
+
+def a_joint_action_left_out(found: Sample) -> None:
+    row = found.turns[0]
+    row.rewards = {"team": row.rewards["team"] / 2}
+
+
+def a_path_with_an_action_of_another(found: Sample) -> None:
+    first, last = found.episodes[0], found.episodes[-1]
+    first.turns = [first.turns[0], last.turns[1]]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (a_joint_action_left_out, "row 0 .* has rewards"),
+        (a_path_with_an_action_of_another, "the episode to node 1 has answer .*; replayed it is"),
+    ],
+)
+def test_a_crossed_tree_that_breaks_a_promise(how: Callable[[Sample], None], said: str) -> None:
+    program = Programmed((Joint(("solver", "critic")),))
+    sampler = tampered(JointTree(joint="cross"), how)
+    with pytest.raises(AssertionError, match=said):
+        check_sampler(sampler, program, TASK, talkers(7), 2, tasks=Hashed())
+
+
+class Careless(Sampler):
+    """Independent sessions with one thing wrong, by name."""
+
+    wrong: str = ""
+
+    async def sample(self, rollouts: Rollouts) -> Sample:
+        found = Sample()
+        work = [asyncio.create_task(self._session(rollouts, g)) for g in range(rollouts.sessions)]
+        try:
+            for done in asyncio.as_completed(work) if self.wrong == "arrival" else work:
+                episode = await done
+                if hasattr(episode, "reason"):
+                    found.failures += [] if self.wrong == "hides" else [episode]
+                else:
+                    found.episodes.append(episode)
+        except asyncio.CancelledError:
+            if self.wrong != "goes on":
+                raise
+        finally:
+            for task in work:
+                task.cancel()
+        return found
+
+    async def _session(self, rollouts: Rollouts, g: int) -> Any:
+        if self.wrong == "leaves a run":
+            await rollouts.start(g).stand()
+        if self.wrong == "lets fall":
+            return await self._play(rollouts, g)
+        return await attempt(rollouts, g, self._play(rollouts, g))
+
+    async def _play(self, rollouts: Rollouts, g: int) -> Any:
+        async def sample(act: Act) -> Action:
+            if self.wrong == "one seed":
+                await ask(rollouts, act, g)
+            return await (rollouts.act(act, g) if self.wrong == "lets fall" else ask(rollouts, act, g))
+
+        async with rollouts.start(g) as run:
+            await drive(run, sample)
+            return await rollouts.finish(run, g)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("arrival", "with actions arriving in another order, it has other episodes"),
+        ("leaves a run", "tasks are left running when it has returned: Run._main"),
+        ("one seed", "act solver:0 of session 0 is asked for 2 times as candidate 0: these get one seed"),
+        ("hides", "a request failed, and no failure of the sample tells it"),
+        ("goes on", "a cancelled sampler returns as if it were done"),
+    ],
+)
+def test_a_sampler_that_is_careless(wrong: str, said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_sampler(Careless(wrong=wrong), STEPS, TASK, talkers(), 4, tasks=Hashed(), orders=5)
+
+
+def test_an_error_that_is_not_caught_comes_through() -> None:
+    check_sampler(Careless(), STEPS, TASK, talkers(), 4, tasks=Hashed())
+    with pytest.raises(ConnectionError, match="lets fail"):
+        check_sampler(Careless(wrong="lets fall"), STEPS, TASK, talkers(), 4, tasks=Hashed())
+
+
+def test_a_sampler_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hangs(Sampler):
+        async def sample(self, rollouts: Rollouts) -> Sample:
+            await asyncio.Event().wait()
+            return Sample()
+
+    monkeypatch.setattr("marl_verl.testing.sampler.SECONDS", 0.05)
+    with pytest.raises(AssertionError, match=r"not done after 0.05 s: it hangs"):
+        check_sampler(Hangs(), STEPS, TASK, talkers())

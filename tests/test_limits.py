@@ -1,0 +1,482 @@
+"""Limits: what one episode may take, and that what ends it is told and holds up nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from marl_verl.cli.checks import rehearse
+from marl_verl.episode import (
+    Act,
+    Action,
+    Journal,
+    Limits,
+    LiveTeam,
+    OverBudget,
+    Run,
+    Stuck,
+    Workflow,
+    WorkflowError,
+    perform,
+    replay,
+)
+from marl_verl.errors import MarlError
+from marl_verl.sampling import Independent, Sample, drive
+from marl_verl.tasks.base import Task
+from marl_verl.team import read_team
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+
+TASK = Task("t1", "question")
+POLICY = ScriptedPolicy({"solver": "12345", "judge": "123"})
+Body = Callable[[Task, LiveTeam], Awaitable[Any]]
+
+
+class Plain(Workflow):
+    body: Any
+
+    async def run(self, task: Task, team: LiveTeam) -> Any:
+        return await self.body(task, team)
+
+
+class Long(Workflow):
+    """Acts now and then; what it shares a loop with must not hold it up."""
+
+    acts: int = 20
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        for _ in range(self.acts):
+            action = await team["solver"].act("x")
+        return action.text
+
+
+def finished(fn: Body, journal: Journal | None = None, **limits: Any) -> Run:
+    async def go() -> Run:
+        async with asyncio.timeout(20):
+            async with Run(Plain(fn), TASK, POLICY.agents, journal, limits=Limits(**limits)) as run:
+                await drive(run, lambda act: _given(act))
+        assert len(asyncio.all_tasks()) == 1
+        return run
+
+    return asyncio.run(go())
+
+
+async def _given(act: Act) -> Action:
+    return POLICY.act(act)
+
+
+def sampled(*workflows: Workflow, sessions: int = 2, **limits: Any) -> list[Sample]:
+    """One sample a workflow, all side by side in one loop."""
+
+    async def go() -> list[Sample]:
+        async with asyncio.timeout(20):
+            all_ = [
+                ScriptedRollouts(each, TASK, POLICY, sessions=sessions, limits=Limits(**limits)) for each in workflows
+            ]
+            found = await asyncio.gather(*(Independent().sample(each) for each in all_))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1
+        return list(found)
+
+    return asyncio.run(go())
+
+
+async def for_ever(task: Task, team: LiveTeam) -> None:
+    while True:
+        await team["solver"].act("x")
+
+
+async def for_ever_stubborn(task: Task, team: LiveTeam) -> None:
+    while True:
+        try:
+            await team["solver"].act("x")
+        except Exception:  # noqa: BLE001
+            continue
+
+
+async def for_ever_unknown(task: Task, team: LiveTeam) -> None:
+    await team["solver"].act("x")
+    while True:
+        try:
+            await team["sover"].act("x")
+        except Exception:  # noqa: BLE001
+            continue
+
+
+async def for_ever_calling(task: Task, team: LiveTeam) -> None:
+    while True:
+        try:
+            await team.call(len, "x")
+        except Exception:  # noqa: BLE001
+            continue
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (for_ever, "at act solver:9: more than 10 acts: does it ever end?"),
+        (for_ever_stubborn, "at act solver:9: more than 10 acts: does it ever end?"),
+        (for_ever_calling, 'at call builtins:len("x"): more than 5 calls: does it ever end?'),
+        (for_ever_unknown, "at act solver:0: the team has no agent 'sover': did you mean 'solver'?"),
+    ],
+)
+def test_a_workflow_that_never_ends_is_told_even_where_it_catches_every_error(fn: Body, said: str) -> None:
+    with pytest.raises(WorkflowError, match=f"workflow 'Plain' on task 't1', {re.escape(said)}"):
+        finished(fn, acts=10, calls=5)
+
+
+def test_a_concurrent_workflow_may_take_more_acts_than_the_default() -> None:
+    """It is replayed at its end, with its own limits."""
+
+    async def work(task: Task, team: LiveTeam) -> str:
+        async def lane(agent: str) -> None:
+            for _ in range(600):
+                await team[agent].act("x")
+
+        await asyncio.gather(lane("solver"), lane("judge"))
+        return "end"
+
+    assert len(finished(work, acts=2000).turns) == 1200
+
+
+def test_tokens_are_counted_over_all_agents_and_told_with_the_numbers() -> None:
+    async def work(task: Task, team: LiveTeam) -> str:
+        while True:
+            await team["solver"].act("x")
+            await team["judge"].act("x")
+
+    (found,) = sampled(Plain(work), tokens=20)
+    assert [failure.reason for failure in found.failures] == ["token-budget"] * 2
+    assert found.failures[0].detail == (
+        "workflow 'Plain' on task 't1', at act judge:2: 21 tokens are sampled, an episode may take 20"
+    )
+
+
+def test_an_episode_that_ends_with_the_last_token_it_may_take_is_one() -> None:
+    (found,) = sampled(Long(4), tokens=20)
+    assert [len(episode.turns) for episode in found.episodes] == [4, 4]
+    (found,) = sampled(Long(5), tokens=20)
+    assert [failure.reason for failure in found.failures] == ["token-budget"] * 2
+
+
+def test_recorded_tokens_count_as_well_but_not_against_what_is_recorded() -> None:
+    async def work(task: Task, team: LiveTeam) -> str:
+        for _ in range(4):
+            await team["solver"].act("x")
+        return "end"
+
+    whole = finished(work).journal
+    assert finished(work, whole, tokens=1).tokens == 20
+    assert finished(work, whole.prefix(2), tokens=20).tokens == 20
+    with pytest.raises(OverBudget, match="at act solver:3: 15 tokens are sampled, an episode may take 15"):
+        finished(work, whole.prefix(3), tokens=15)
+
+
+def test_the_end_of_a_concurrent_episode_is_not_refused_for_its_tokens() -> None:
+    """It is replayed, and there the acts may be reached in another order than they were sampled in."""
+
+    async def work(task: Task, team: LiveTeam) -> str:
+        await asyncio.gather(*(team["solver"].act("x", slot=slot) for slot in ("a", "b", "c")))
+        return "end"
+
+    (found,) = sampled(Plain(work), tokens=1)
+    assert [len(episode.turns) for episode in found.episodes] == [3, 3]
+
+
+def slow(seconds: float) -> str:
+    SLOW.append(seconds)
+    time.sleep(seconds)
+    return "slept"
+
+
+async def slow_async(seconds: float) -> str:
+    SLOW.append(seconds)
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+SLOW: list[float] = []
+
+
+@pytest.mark.parametrize(("tool", "seconds"), [(slow, 0.3), (slow_async, 1000.0)])
+def test_a_call_that_takes_too_long_raises_in_the_workflow_and_again_on_replay(
+    tool: Callable[[float], Any], seconds: float
+) -> None:
+    async def work(task: Task, team: LiveTeam) -> str:
+        try:
+            said = await team.call(tool, seconds)
+        except TimeoutError as error:
+            said = f"too long: {error}"
+        return (await team["solver"].act(str(said))).text + str(said)
+
+    SLOW.clear()
+    run = finished(work, call_seconds=0.05)
+    assert run.answer == "12345too long: it took longer than 0.05 s"
+    journal = Journal.from_json(run.journal.to_json())
+    (call,) = journal.calls()
+    assert call.raised is not None
+    assert call.raised.kind == "builtins:TimeoutError"
+    begun = time.monotonic()
+    assert finished(work, journal, call_seconds=0.05).answer == run.answer
+    assert asyncio.run(replay(Plain(work), TASK, POLICY.agents, journal)).answer == run.answer
+    assert time.monotonic() - begun < 0.05
+    assert len(SLOW) == 1  # the replays made no call
+
+
+def test_a_time_out_of_a_call_that_the_workflow_does_not_catch_is_its_error() -> None:
+    async def work(task: Task, team: LiveTeam) -> str:
+        return str(await team.call(slow_async, 1000.0))
+
+    (found,) = sampled(Plain(work), call_seconds=0.02)
+    assert [failure.reason for failure in found.failures] == ["workflow-error"] * 2
+    assert ":slow_async(1000.0): TimeoutError: it took longer than 0.02 s" in found.failures[0].detail
+
+
+def test_slow_calls_hold_up_nobody() -> None:
+    """Ten plain functions of 0.1 s side by side take 0.1 s, not one."""
+
+    async def work(task: Task, team: LiveTeam) -> str:
+        await team["solver"].act("x")
+        return str(await team.call(slow, 0.1))
+
+    begun = time.monotonic()
+    (found,) = sampled(Plain(work), sessions=10, call_seconds=10)
+    assert len(found.episodes) == 10
+    assert time.monotonic() - begun < 0.8
+
+
+def exits() -> None:
+    sys.exit("usage: tool FILE")
+
+
+def stops() -> None:
+    raise StopIteration("no more")
+
+
+def cancels() -> None:
+    raise asyncio.CancelledError("of its own")
+
+
+async def exits_async() -> None:
+    sys.exit("usage: tool FILE")
+
+
+@pytest.mark.parametrize("seconds", [None, 5.0])
+@pytest.mark.parametrize("tool", [exits, stops, cancels, exits_async])
+def test_a_call_cannot_end_the_process_or_pass_for_a_cancellation(tool: Callable[[], Any], seconds: float) -> None:
+    """A tool that parses its arguments with argparse calls sys.exit; in an event loop that ends everybody's work."""
+
+    async def work(task: Task, team: LiveTeam) -> str:
+        try:
+            await team.call(tool)
+        except RuntimeError as error:
+            return (await team["solver"].act(str(error))).text + f" {error}"
+        return "no error"
+
+    run = finished(work, call_seconds=seconds)
+    said = "SystemExit: usage: tool FILE|StopIteration: no more|CancelledError: of its own"
+    assert re.fullmatch(f"12345 ({said})", run.answer)
+    assert finished(work, run.journal).answer == run.answer
+
+
+def test_a_thread_that_ends_after_its_loop_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    async def go() -> None:
+        with pytest.raises(TimeoutError, match=r"longer than 0.01 s"):
+            await perform(time.sleep, (0.1,), 0.01)
+
+    asyncio.run(go())
+    late = [thread for thread in threading.enumerate() if thread.name == "marl-verl call"]
+    assert late
+    assert all(thread.daemon for thread in late)
+    for thread in late:
+        thread.join(5)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
+    ended: list[str] = []
+
+    async def tool() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append("tool")
+
+    async def work(task: Task, team: LiveTeam) -> str:
+        await asyncio.gather(team["solver"].act("x"), team.call(tool), team.call(slow, 0.05), asyncio.sleep(1000))
+        return "end"
+
+    async def go() -> None:
+        rollouts = ScriptedRollouts(
+            Plain(work), TASK, POLICY, 5, delay=lambda act, session: 10**9, limits=Limits(call_seconds=100)
+        )
+        sampling = asyncio.create_task(Independent().sample(rollouts))
+        await asyncio.sleep(0.02)
+        sampling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sampling
+        assert len(asyncio.all_tasks()) == 1
+        assert ended == ["tool"] * 5
+
+    asyncio.run(go())
+
+
+async def waits_for_ever(task: Task, team: LiveTeam) -> str:
+    await team["solver"].act("x")
+    await asyncio.sleep(10**6)
+    return "end"
+
+
+async def waits_for_ever_beside(task: Task, team: LiveTeam) -> str:
+    async def lane() -> None:
+        await team["judge"].act("y")
+        await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(lane())
+        group.create_task(asyncio.sleep(10**6))
+    return "end"
+
+
+async def gives_way_for_ever(task: Task, team: LiveTeam) -> str:
+    while True:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("fn", [waits_for_ever, waits_for_ever_beside, gives_way_for_ever])
+def test_a_workflow_that_waits_for_ever_ends_with_its_time_and_leaves_nothing(fn: Body) -> None:
+    waiting, good = sampled(Plain(fn), Long(), episode_seconds=0.15)
+    assert [failure.reason for failure in waiting.failures] == ["timeout"] * 2
+    assert waiting.failures[0].detail == "workflow 'Plain' on task 't1': the episode took longer than 0.15 s"
+    assert len(good.episodes) == 2
+
+
+# the watchdog
+
+
+async def loops(task: Task, team: LiveTeam) -> None:
+    await team["solver"].act("x")
+    while True:
+        pass
+
+
+async def loops_stubbornly(task: Task, team: LiveTeam) -> None:
+    while True:
+        try:
+            int("x")
+        except Exception:  # noqa: BLE001
+            continue
+
+
+async def loops_in_a_lane(task: Task, team: LiveTeam) -> None:
+    async def lane() -> None:
+        await team["judge"].act("y")
+        while True:
+            pass
+
+    await asyncio.gather(team["solver"].act("x"), lane())
+
+
+async def loops_in_a_lane_at_once(task: Task, team: LiveTeam) -> None:
+    async def lane() -> None:
+        while True:
+            pass
+
+    await asyncio.gather(team["solver"].act("x"), lane())
+
+
+async def loops_after_its_end(task: Task, team: LiveTeam) -> str:
+    async def beside() -> None:
+        try:
+            await team["judge"].act("y")
+        except asyncio.CancelledError:
+            while True:
+                pass
+
+    task_ = asyncio.create_task(beside())
+    await asyncio.sleep(0)
+    said = (await team["solver"].act("x")).text
+    return said if task_ else ""
+
+
+@pytest.mark.parametrize("fn", [loops, loops_stubbornly, loops_in_a_lane, loops_in_a_lane_at_once])
+def test_a_loop_without_an_end_and_without_an_effect_is_ended_and_no_other_run(fn: Body) -> None:
+    bad, good = sampled(Plain(fn), Long(200), sessions=1, step_seconds=0.1)
+    assert [failure.reason for failure in bad.failures] == ["timeout"]
+    assert re.search(
+        r"workflow 'Plain' on task 't1', .*: it has run 0.1 s without an effect \(test_limits.py, line \d+\): does it",
+        bad.failures[0].detail,
+    )
+    assert "Traceback" in bad.failures[0].trace
+    assert len(good.episodes) == 1
+
+
+def test_a_loop_that_begins_when_the_run_is_dropped_is_ended_too() -> None:
+    begun = time.monotonic()
+    sampled(Plain(loops_after_its_end), sessions=1, step_seconds=0.1)
+    assert time.monotonic() - begun < 5
+
+
+def test_many_short_steps_and_effects_are_not_taken_for_one_long_step() -> None:
+    async def replayed(task: Task, team: LiveTeam) -> str:
+        """Hundreds of recorded acts in one step, some work after each."""
+        for _ in range(100):
+            await team["solver"].act("x")
+            sum(range(50_000))
+        return "end"
+
+    whole = finished(replayed, step_seconds=0.05).journal
+    begun = time.monotonic()
+    assert finished(replayed, whole, step_seconds=0.05).answer == "end"
+    assert time.monotonic() - begun > 0.06  # or the test proves nothing
+
+
+def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:
+    """Steps of just about the time limit, many times: each ends well, or as Stuck, and the loop never sees a thing."""
+
+    async def work(task: Task, team: LiveTeam) -> str:
+        for _ in range(2):
+            said = await team["solver"].act("x")
+            end = time.perf_counter() + 0.001 * (0.9 + 0.05 * team.random.randrange(12))
+            while time.perf_counter() < end:
+                pass
+        return said.text
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(2e-5)  # so that the watchdog gets to run in a step this short
+    try:
+        (found,) = sampled(Plain(work), sessions=80, step_seconds=0.001)
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(found.episodes) + len(found.failures) == 80
+    assert all("0.001 s without an effect" in failure.detail for failure in found.failures)
+
+
+def test_rehearsal_tells_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marl_verl.cli.checks.REHEARSAL_SECONDS", 0.2)
+    team = read_team(
+        {
+            "task": {"name": "inventory"},
+            "workflow": {"name": "inventory"},
+            "algorithm": {"name": "grpo"},
+            "agents": {"solver": {"policy": "p"}, "judge": {"policy": "p"}},
+            "policies": {"p": {"tiny": {}}},
+        }
+    )
+    for fn in (loops, loops_in_a_lane_at_once):
+        with pytest.raises(Stuck, match=r"it has run 0\.1 s without an effect"):
+            rehearse(Plain(fn), TASK, team)
+
+
+@pytest.mark.parametrize("name", ["acts", "calls", "tokens", "act_seconds", "step_seconds"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_limits_are_above_zero(name: str, value: float) -> None:
+    with pytest.raises(MarlError, match=f"'{name}' must be above 0"):
+        Limits(**{name: value})

@@ -1,0 +1,775 @@
+"""`marl-verl replay`: what it shows of episodes and trees, what masking changes, and what a user does wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl import plugins
+from marl_verl.cli.main import main
+from marl_verl.episode import Action, Episode, LiveTeam, Workflow
+from marl_verl.hookspecs import hookimpl
+from marl_verl.journals import header, sample_lines
+from marl_verl.journals.write import as_line
+from marl_verl.parts import algorithm_named
+from marl_verl.sampling import Failure, Independent, Sample
+from marl_verl.tasks import grid
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.inventory import HolderAsker, Inventory
+from marl_verl.tasks.split_plan_path import ScoutMover, SplitPlanPath
+from marl_verl.team import Agent, Named, Policy, Team
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.trainer.run_dir import RunDir
+
+Shown = Callable[..., str]
+TASK = Task("t1", "2 + 2 = ?", {"gold": "4"})
+
+
+def look_up(what: str) -> dict[str, Any]:
+    if what == "?":
+        raise LookupError("no such thing")
+    return {"hits": len(what)}
+
+
+class Review(Workflow):
+    """The solver drafts, the judge looks it up and says yes or no."""
+
+    rounds: int = 3
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        asked = [{"role": "user", "content": task.prompt}]
+        for _ in range(self.rounds):
+            draft = await team["solver"].act(asked)
+            if not draft.text.isdigit():
+                team.invalid(draft, "no number")
+            team.propose(draft.text)
+            try:
+                found = await team["judge"].call(look_up, draft.text)
+            except LookupError as error:
+                found = str(error)
+            verdict = await team["judge"].act(f"{draft.text}: {found}")
+            if verdict.text == "yes":
+                break
+            asked = [*asked, {"role": "assistant", "content": draft.text}, {"role": "user", "content": verdict.text}]
+        return draft.text
+
+
+class Sums(TaskSet):
+    def score(self, task: Task, answer: Any) -> float:
+        return float(answer == task.data["gold"])
+
+
+class Chorus(Workflow):
+    """Everybody at once; who speaks alone is asked for more. Without an answer it fails."""
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        said = await team.act({"left": task.prompt, "right": task.prompt})
+        if said["left"].text == "(no answer)":
+            raise ValueError("the left one is silent")
+        if said["right"].text == "(no answer)":
+            await team["left"].act("the right one is silent")
+        more = await asyncio.gather(*(team["left"].act(said["right"].text, slot=slot) for slot in "xy"))
+        return more[0].text + more[1].text
+
+
+def parts(**changed: Any) -> Any:
+    """A plugin with these parts, some of them changed since."""
+    found = {"review": Review, "chorus": Chorus, "sums": Sums, **changed}
+
+    class Mine:
+        @hookimpl
+        def marl_register_workflows(self, register: Any) -> None:
+            for name in ("review", "chorus"):
+                if found[name] is not None:
+                    register(name, found[name])
+
+        @hookimpl
+        def marl_register_tasks(self, register: Any) -> None:
+            if found["sums"] is not None:
+                register("sums", found["sums"])
+
+    return plugins.assemble({"mine": Mine()})
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    now = parts()
+    monkeypatch.setattr(plugins, "load", lambda: now)
+
+
+@pytest.fixture
+def since(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Change a part since the file was written."""
+
+    def change(**changed: Any) -> None:
+        now = parts(**changed)
+        monkeypatch.setattr(plugins, "load", lambda: now)
+
+    return change
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Shown:
+    """Run the command; returns its output."""
+
+    def run(*arguments: str) -> str:
+        code = main(["replay", *arguments])
+        output = capsys.readouterr()
+        assert (code, output.err) == (0, "")
+        return output.out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Shown:
+    """Run the command, which must refuse; returns the one line that it says."""
+
+    def run(*arguments: str, prints: bool = False) -> str:
+        assert main(["replay", *arguments]) == 2
+        output = capsys.readouterr()
+        assert bool(output.out) == prints
+        assert output.err.startswith("marl-verl: ")
+        assert output.err.count("\n") == 1
+        assert "Traceback" not in output.err
+        return output.err
+
+    return run
+
+
+def head(workflow: str = "review", agents: tuple[str, ...] = ("solver", "judge"), **options: Any) -> str:
+    team = Team(
+        {name: Agent(name, "base", "Be brief." if name == "judge" else "") for name in agents},
+        {"base": Policy("base")},
+        Named("sums"),
+        Named(workflow, options),
+        Named("at-grpo"),
+    )
+    return as_line(header(team, algorithm_named("at-grpo", {}, "o"), 12, "train", 0, Named("greedy-tree"), 3))
+
+
+def write(sample: Sample, first: str | None = None, path: str = "f.jsonl", uid: str = "q") -> str:
+    Path(path).write_text("".join(f"{line}\n" for line in [first or head(), *sample_lines(sample, uid, "t1", False)]))
+    return path
+
+
+def play(
+    solver: Any = ("?", "4"), judge: Any = ("no", "yes"), sessions: int = 1, task: Task = TASK, workflow: Any = None
+) -> Sample:
+    policy = ScriptedPolicy({"solver": solver, "judge": judge})
+    rollouts = ScriptedRollouts(workflow or Review(), task, policy, sessions, Sums())
+    rollouts.uid = "q"
+    return asyncio.run(Independent().sample(rollouts))
+
+
+def chorus() -> str:
+    policy = ScriptedPolicy({"left": lambda act: act.slot, "right": "r"})
+    rollouts = ScriptedRollouts(Chorus(), TASK, policy, tasks=Sums())
+    return write(asyncio.run(Independent().sample(rollouts)), head("chorus", ("left", "right")))
+
+
+# One episode
+
+
+def test_an_episode_reads_as_a_conversation(told: Shown) -> None:
+    sample = play()
+    sample.episodes[0].turns[3].rewards = {"team": 1.0, "role": -0.25}
+    origin = "workflow review, task set sums, algorithm at-grpo, sampler greedy-tree"
+    assert told(write(sample)) == (
+        f"""episode q_0, training step 12: {origin}
+
+task t1
+  2 + 2 = ?
+instructions of judge
+  Be brief.
+
+solver:0   team 1
+  sees
+    2 + 2 = ?
+  says
+    ?
+  invalid: no number
+
+judge calls look_up("?") raises LookupError("no such thing")
+
+judge:0   team 1
+  sees
+    ?: no such thing
+  says
+    no
+
+solver:1   team 1
+  sees
+    (1 message as solver:0)
+    assistant: ?
+    user: no
+  says
+    4
+
+judge calls look_up("4") -> {{"hits": 1}}
+
+judge:1   role -0.25, team 1
+  sees
+    4: {{'hits': 1}}
+  says
+    yes
+
+answer 4
+score 1, success
+"""
+    )
+
+
+def test_json_has_everything(told: Shown) -> None:
+    long = "x" * 5000
+    found = json.loads(told(write(play(solver=(long, "4"))), "--json"))
+    assert [effect["effect"] for effect in found["effects"]] == ["act", "call", "act"] * 2
+    assert found["effects"][0]["action"] == long
+    assert found["effects"][1] == {**found["effects"][1], "arguments": [long], "value": {"hits": 5000}}
+    assert found["effects"][3]["observation"][1] == {"role": "assistant", "content": long}
+    assert found["effects"][0]["rewards"] == {"team": 1.0}
+    assert found["replay"] == {
+        "finished": True, "stands_at": [], "ended": None, "answer": "4", "score": 1.0, "success": True
+    }  # fmt: skip
+
+
+def test_long_texts_are_cut_in_the_middle_and_repeated_ones_left_out(told: Shown) -> None:
+    class Growing(Review):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            seen = "line\n" * 60
+            for _ in range(3):
+                said = await team["solver"].act(seen)
+                seen = f"{seen}{said.text}\n"
+            return (await team["judge"].act("a" * 900 + "b" * 900 + "c" * 900)).text
+
+    plugins.load().registry._loaded["workflows", "review"] = Growing
+    shown = told(write(play(solver=("one", "two", "three"), workflow=Growing())))
+    assert shown.count("    line\n") == 60
+    assert "  sees\n    (the first 304 characters as solver:1)\n    two\n" in shown
+    assert "a" * 800 + "\n    [1300 characters left out; --json has them]\n    " + "c" * 600 in shown
+
+
+def test_control_characters_cannot_reach_the_terminal(told: Shown) -> None:
+    shown = told(write(play(solver=("\x1b[31mred\r\x9b", "4"))))
+    assert "    \\x1b[31mred\\r\\x9b\n" in shown
+    assert "\x1b" not in shown
+
+
+def test_concurrent_and_joint_acts(told: Shown) -> None:
+    shown = told(chorus())
+    assert [line.split()[0] for line in shown.splitlines() if "   team" in line] == [
+        "left:0", "right:0", "left:x", "left:y"
+    ]  # fmt: skip
+    assert "answer xy\nscore 0, no success" in shown
+
+
+def test_only_what_is_stored(told: Shown, since: Callable[..., None]) -> None:
+    path = write(play())
+    ran = told(path)
+    since(review=None, sums=None)
+    assert told(path, "--stored") == ran.replace("score 1, success", "score 1, success (as stored)")
+    assert "replay" not in json.loads(told(path, "--stored", "--json"))
+
+
+# A list
+
+
+def several() -> str:
+    sample = play(solver=lambda act, session, _: "4" if session == 1 else "5", sessions=3)
+    sample.failures = [Failure(3, "timeout", "workflow 'Review' on task 't1': the episode took longer than 5 s")]
+    return write(sample)
+
+
+def test_a_file_of_several_is_listed(told: Shown) -> None:
+    shown = told(several())
+    assert shown.splitlines()[1] == "3 episodes, 1 failed attempt"
+    assert "q_1      1      4      0       solved  t1" in shown
+    assert "q_3  timeout: workflow 'Review' on task 't1': the episode took longer than 5 s" in shown
+    assert shown.endswith("marl-verl replay f.jsonl --episode q_0\n")
+    found = json.loads(told("f.jsonl", "--json"))
+    assert [(each["id"], each["score"], each["turns"]) for each in found["episodes"]] == [
+        ("q_0", 0.0, 4), ("q_1", 1.0, 4), ("q_2", 0.0, 4)
+    ]  # fmt: skip
+    assert found["failures"][0]["session"] == 3
+    assert told("f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
+
+
+def test_a_run_and_its_steps(told: Shown, refused: Shown) -> None:
+    lines = Path(several()).read_text().splitlines()
+    for step in (10, 20, 30, 40, 41):
+        RunDir(Path.cwd()).journals(step, lines)
+    (Path("journals") / ".writing-step_00050.jsonl").write_text("")  # of a run that was killed
+    assert "replay --run . --step 12 --episode q_0" in told("--run", ".")  # the step as the header has it
+    assert told("--run", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
+    assert "has not stored step 3: it has 10 to 40 (every 10), 41" in refused("--run", ".", "--step", "3")
+    Path("other").mkdir()
+    assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("--run", "other")
+    assert "no run in 'othr': did you mean 'other'?" in refused("--run", "othr")
+    assert "'.' is a folder: a run is replayed with --run '.'" in refused(".")
+    assert "--step is a step of a run" in refused("f.jsonl", "--step", "3")
+    assert "which file? e.g. marl-verl replay journals/step_00012.jsonl" in refused()
+
+
+def test_packed_with_gzip(told: Shown, refused: Shown) -> None:
+    packed = gzip.compress(Path(write(play())).read_bytes())
+    Path("f.gz").write_bytes(packed)
+    assert told("f.gz") == told("f.jsonl")
+    Path("f.gz").write_bytes(packed[:-9])
+    assert "'f.gz' is damaged: it cannot be unpacked" in refused("f.gz")
+
+
+# Masking
+
+
+def test_masking_shows_what_changes_and_the_score_without(told: Shown) -> None:
+    path = write(play())
+    shown = told(path, "--mask", "judge:1")
+    assert "judge:1   team 1\n  masked; it said 'yes'\n" in shown
+    assert "  says\n    (no answer)\n" in shown
+    assert "ends here: solver:2 is not in the journal: a model would have to be asked\n" in shown
+    assert "before  score 1, success\nmasked  not known\n" in shown
+    shown = told(path, "--mask", "judge:0")
+    assert "solver:1   team 1\n  shown something else than before: it would be sampled again" in shown
+    assert "    user: (no answer)\n" in shown  # what it sees now
+    assert shown.endswith(
+        "answer 4\nbefore  score 1, success\nmasked  score 1, success\ndifference 0\n"
+        "a model would be asked again for solver:1\n"
+    )
+
+
+def test_masking_several_acts(told: Shown) -> None:
+    path = chorus()
+    shown = told(path, "--mask", "left:x", "--mask", "left:y")
+    assert "answer (no answer)(no answer)\n" in shown
+    assert shown.count("  masked; it said ") == 2
+    found = json.loads(told(path, "--mask", "left:x", "--mask", "left:y", "--json"))["masked"]
+    assert (found["acts"], found["changed"], found["missed"]) == (["left:x", "left:y"], [], [])
+    assert (found["score"], found["difference"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "mask", "said"),
+    [
+        ("review", "solver:0", 'ends here: workflow \'Review\' on task \'t1\', at call judge: test'),
+        ("review", "solver:0", 'look_up("(no answer)") is not in the journal'),
+        ("chorus", "left:0", "ends here: workflow 'Chorus' on task 't1', at act right:0: ValueError: the left one is"),
+        ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to be asked"),
+    ],
+)  # fmt: skip
+def test_a_masked_run_that_gets_no_further_says_why(told: Shown, path: str, mask: str, said: str) -> None:
+    shown = told(write(play()) if path == "review" else chorus(), "--mask", mask)
+    assert said in shown
+    assert "not reached any more: " in shown
+    assert "masked  not known\n" in shown
+    assert "difference" not in shown
+
+
+def test_an_act_that_can_be_left_out(told: Shown) -> None:
+    def judge(act: Any) -> str:
+        return "yes" if act.slot == "1" else "(no answer) is no verdict"
+
+    class Lenient(Review):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            draft = await team["solver"].act(task.prompt)
+            if (await team["judge"].act(draft.text)).text != "(no answer)":
+                draft = await team["solver"].act("again")
+            return draft.text
+
+    plugins.load().registry._loaded["workflows", "review"] = Lenient
+    path = write(play(solver=("5", "4"), judge=judge, workflow=Lenient()))
+    shown = told(path, "--mask", "judge:0")
+    assert "not reached any more: solver:1\nanswer 5\n" in shown
+    assert "before  score 1, success\nmasked  score 0, no success\ndifference 1\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        ("solver:2", "episode 'q_0' has no act 'solver:2': did you mean 'solver:"),
+        ("sovler:0", "did you mean 'solver:0'?"),
+        ("solver", "did you mean 'solver:0'?"),
+        ("xx", "valid: judge:0, judge:1, solver:0, solver:1"),
+    ],
+)
+def test_unknown_acts(refused: Shown, mask: str, said: str) -> None:
+    assert said in refused(write(play()), "--mask", mask)
+
+
+# Trees
+
+
+def tree(unfinished: str = "proposal") -> Episode:
+    """The path solver:0, judge:0 of a tree, taken partly by another agent, with two turns beside it."""
+    rollouts = ScriptedRollouts(Review(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
+    rollouts.uid = "q"
+
+    async def go() -> Episode:
+        async with rollouts.start(0) as run:
+            turns = []
+            for node, parent, agent, says in (("n0", None, "judge", "4"), ("n3", "n0", None, "no")):
+                (act,) = await run.stand() or ()
+                run.supply(act, Action(says))
+                place = {"index": len(turns), "node": node, "parent": parent, "agent": agent}
+                turns.append(rollouts.turn(act, Action(says), 0, **place))
+                if node == "n0":
+                    others = [rollouts.turn(act, Action(f"text {n}\nof {n}"), 0, index=n, node=f"n{n}") for n in (1, 2)]
+            await run.stand()
+            episode = await rollouts.state(run, 0, turns, "4" if unfinished == "proposal" else "played on")
+            rollouts.reward([*turns, *others], episode, run)
+            episode.others = others
+            return episode
+
+    return asyncio.run(go())
+
+
+def test_an_unfinished_path_stands_where_its_journal_ends(told: Shown) -> None:
+    shown = told(write(Sample([tree()])), "--episode", "q_0_n3")
+    assert "solver:0   taken by judge, policy judge" not in shown
+    assert "solver:0   taken by judge, node n0 at the root, team 1\n" in shown
+    assert "judge:0   node n3 under n0, team 1\n" in shown
+    assert "stands at solver:1\nwould answer 4\nscore 1, success\n" in shown
+    assert "sampled beside it: 2 turns that it did not go on with\n" in shown
+    assert "n1           solver:0  solver  team 1   text 1 of 1\n" in shown
+    found = json.loads(told("f.jsonl", "--json"))
+    assert [act["slot"] for act in found["replay"]["stands_at"]] == ["1"]
+    assert (found["replay"]["proposal"], found["effects"][0]["called"]) == ("4", "solver")
+    assert [turn["action"] for turn in found["others"]] == ["text 1\nof 1", "text 2\nof 2"]
+
+
+def test_a_state_scored_by_playing_on_is_not_scored_again(told: Shown) -> None:
+    shown = told(write(Sample([tree("played on")])))
+    assert "its score is that of a continuation, which is not in the journal\n" in shown
+    assert "would answer played on\nscore 0, no success (as stored)\n" in shown
+
+
+def test_masking_an_unfinished_path(told: Shown) -> None:
+    class Quiet(Review):
+        """Calls nothing."""
+
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            for _ in range(3):
+                draft = await team["solver"].act(task.prompt)
+                team.propose(draft.text)
+                await team["judge"].act(draft.text)
+            return draft.text
+
+    plugins.load().registry._loaded["workflows", "review"] = Quiet
+    rollouts = ScriptedRollouts(Quiet(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
+
+    async def go() -> Episode:
+        async with rollouts.start(0) as run:
+            (act,) = await run.stand() or ()
+            run.supply(act, Action("4"))
+            await run.stand()
+            return await rollouts.state(run, 0, [rollouts.turn(act, Action("4"), 0, node="n0")], "4")
+
+    shown = told(write(Sample([asyncio.run(go())])), "--mask", "solver:0")
+    assert "stands at judge:0\nwould answer (no answer)\n" in shown
+    assert "masked  score 0, no success\ndifference 1\n" in shown
+
+
+# Where the replay differs
+
+
+def test_a_workflow_that_has_changed_is_told_with_the_effect(refused: Shown, since: Callable[..., None]) -> None:
+    class Polite(Review):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            (await team["solver"].act(f"please: {task.prompt}"))
+            return "4"
+
+    class Short(Review):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            return (await team["solver"].act([{"role": "user", "content": task.prompt}])).text
+
+    class Longer(Review):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            answer = await super().run(task, team)
+            await team["solver"].act("sure?")
+            return answer
+
+    class Broken(Review):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            raise KeyError("gone")
+
+    path = write(play())
+    for changed, said in (
+        (Polite, "workflow 'Polite' on task 't1': act solver:0 is shown another observation: recorded ...'user: 2 + 2"),
+        (Short, "workflow 'Short' on task 't1': it ends without act judge:0, which the journal has"),
+        (Longer, "workflow 'Longer' on task 't1': it goes on to act solver:2, which the journal does not have"),
+        (Broken, "workflow 'Broken' on task 't1', before any act: KeyError: 'gone'"),
+    ):
+        since(review=changed)
+        found = refused(path)
+        assert f"episode 'q_0' cannot be replayed: {said}" in found
+        assert "--stored shows it without running it" in found
+        assert said in refused(path, "--mask", "solver:0")  # nothing is masked in what cannot be replayed
+    since(review=Review)
+    Path(path).write_text(Path(path).read_text().replace('"arguments":["4"]', '"arguments":["5"]'))
+    assert "is not in the journal, which has call judge: " in refused(path)
+
+
+def test_an_unfinished_episode_that_ends_now(refused: Shown, since: Callable[..., None]) -> None:
+    class OneRound(Review):
+        rounds: int = 1
+
+    path = write(Sample([tree()]))
+    since(review=OneRound)
+    assert "it ends here, and went on when it was stored" in refused(path)
+
+
+def test_another_score_answer_or_mark_is_shown_and_told(refused: Shown, since: Callable[..., None]) -> None:
+    class Strict(Sums):
+        def score(self, task: Task, answer: Any) -> float:
+            return 0.5
+
+    class Proof(Sums):
+        def success(self, task: Task, answer: Any) -> bool:
+            return False
+
+    class Verbose(Review):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            return f"it is {await super().run(task, team)}"
+
+    class Marks(Review):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            answer = await super().run(task, _Deaf(team))  # type: ignore[arg-type]
+            return answer
+
+    path = write(play())
+    for changed, said in (
+        ({"sums": Strict}, "episode 'q_0' is not what is stored: the score is 0.5, stored is 1"),
+        ({"sums": Proof}, "success is False, stored is True"),
+        ({"review": Verbose}, "the answer is 'it is 4', stored is '4' (and 1 more)"),
+        ({"review": Marks}, "the mark on act solver:0 is None, stored is 'no number'"),
+    ):
+        since(**changed)
+        assert said in refused(path, prints=True)
+        assert said in refused(path, "--json", prints=True)
+    since()
+    Path(path).write_text(Path(path).read_text().replace('"version":"0"', '"version":"0.9"').replace('"4"', '"5"', 1))
+    assert "(in-memory was 0.9 and is 0 here)" in refused(path, prints=True)
+
+
+class _Deaf:
+    """A team to which nothing is invalid."""
+
+    def __init__(self, team: LiveTeam) -> None:
+        self._team = team
+
+    def invalid(self, action: Action, why: str) -> None:
+        return None
+
+    def __getitem__(self, agent: str) -> Any:
+        return self._team[agent]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._team, name)
+
+
+def test_an_answer_that_cannot_be_scored(refused: Shown, since: Callable[..., None]) -> None:
+    class Fails(Sums):
+        async def score(self, task: Task, answer: Any) -> float:
+            raise ZeroDivisionError("by zero")
+
+    path = write(play())
+    since(sums=Fails)
+    assert "task set Fails cannot score the answer: ZeroDivisionError: by zero" in refused(path)
+
+
+# What a user does wrong
+
+
+def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., None]) -> None:
+    path = write(play())
+    since(review=None)
+    said = refused(path)
+    assert "workflow 'review' is not registered here; it came from in-memory 0: install that" in said
+    assert "--stored shows episodes without it" in said
+    since(sums=None)
+    assert "task 'sums' is not registered here; it came from in-memory 0" in refused(path)
+    since(review=print)
+    assert "workflow 'review' must be a subclass of Workflow" in refused(path)
+    since()
+    write(play(), head(round=2))
+    assert "unknown key 'workflow 'review'.round': did you mean 'rounds'?" in refused(path)
+
+
+def test_a_cut_off_file_spoils_only_its_last_episode(told: Shown, refused: Shown) -> None:
+    path = Path(several())
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:-40])
+    assert "'f.jsonl': line 4 is cut off; 2 episodes can be read, e.g. --episode q_0" in refused("f.jsonl")
+    assert told("f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
+    assert "has no episode 'q_2': did you mean 'q_" in refused("f.jsonl", "--episode", "q_2")
+    assert "; line 4 is cut off" in refused("f.jsonl", "--episode", "q_2")
+    path.write_bytes(b"".join(lines[:3])[:-1])  # only the line break is missing
+    assert "2 episodes" in told("f.jsonl")
+    path.write_bytes(lines[0] + b"{broken}\n" + b"".join(lines[2:]))
+    assert "line 2 is not JSON" in refused("f.jsonl")
+
+
+def without(data: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name != key}
+
+
+HEAD = {"schema": 1, "kind": "episodes", "step": 1, "split": "train", "marl_verl": "0"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "'bad' is empty"),
+        ("\n\n", "'bad' is empty"),
+        ("hello", "'bad' holds no stored episodes: line 1 is not JSON"),
+        ("[" * 100_000, "'bad' holds no stored episodes: line 1 is not JSON"),
+        ("\xff", "'bad' holds no stored episodes: line 1 is not JSON"),
+        ('{"algorithm": "grpo", "options": {}, "rows": []}', "line 1 is not {\"schema\": 1, \"kind\": \"episodes\""),
+        ("[]", "'bad' holds no stored episodes: line 1 is not {"),
+        (json.dumps({**HEAD, "schema": 2}), "'bad' has schema 2; this version of marl-verl reads 1"),
+        (json.dumps(HEAD), "'bad': the header in line 1 is malformed: lacks 'agents'"),
+        (json.dumps({**HEAD, "agents": []}), "the header in line 1 is malformed: "),
+    ],
+)  # fmt: skip
+def test_files_that_are_none(refused: Shown, content: str, said: str) -> None:
+    Path("bad").write_bytes(content.encode("latin-1"))
+    assert said in refused("bad")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: without(d, "journal"), "line 2 is malformed: lacks 'journal'"),
+        (lambda d: {**d, "score": "high"}, "line 2 is malformed: 'score' must be a number, got 'high'"),
+        (lambda d: {**d, "task": 5}, "line 2 is malformed: "),
+        (lambda d: [d], "line 2 is malformed: "),
+        (lambda d: without({**d, "failure": "timeout"}, "detail"), "line 2 is malformed: lacks 'detail'"),
+        (lambda d: {**d, "turns": [5]}, "line 2: episode 'q_0' is malformed: "),
+        (
+            lambda d: {**d, "journal": {**d["journal"], "schema": 9}},
+            "is malformed: a journal of schema 9; this version",
+        ),
+        (lambda d: {**d, "journal": {**d["journal"], "records": []}}, "is malformed: its journal has no act solver:0"),
+        (lambda d: {**d, "journal": {**d["journal"], "records": [{"effect": "dance"}]}}, "unknown effect 'dance'"),
+    ],
+)
+def test_episodes_that_are_none(refused: Shown, change: Callable[[Any], Any], said: str) -> None:
+    first, line = Path(write(play())).read_text().splitlines()
+    Path("f.jsonl").write_text(f"{first}\n{json.dumps(change(json.loads(line)))}\n")
+    assert said in refused("f.jsonl")
+
+
+def test_unknown_episodes_and_files(refused: Shown) -> None:
+    path = several()
+    assert "'f.jsonl' has no episode 'q_11': did you mean 'q_1'?" in refused(path, "--episode", "q_11")
+    assert "'f.jsonl' has no episode 'zebra': its 3 are like 'q_0'" in refused(path, "--episode", "zebra")
+    assert "no file 'f.json': did you mean 'f.jsonl'?" in refused("f.json")
+    assert "which of the 3 episodes of 'f.jsonl'? give --episode ID" in refused(path, "--mask", "solver:0")
+    assert "--mask replays and --stored does not" in refused(path, "--mask", "solver:0", "--stored")
+    assert "unknown option '--epsode': did you mean '--episode'?" in refused(path, "--epsode", "q_1")
+
+
+def test_a_file_without_episodes_is_listed(told: Shown) -> None:
+    shown = told(write(Sample(failures=[Failure(0, "policy-error", "no server")])))
+    assert "0 episodes, 1 failed attempt\n\nfailed\n  q_0  policy-error: no server\n" in shown
+
+
+# In a process of its own
+
+
+def inventory(sessions: int = 1) -> str:
+    """Episodes of a built-in team."""
+    tasks = Inventory()
+    policy = ScriptedPolicy({"holder": "1 2 3 4", "asker": "1"})
+    rollouts = ScriptedRollouts(HolderAsker(), tasks.generate("train", 1, 0)[0], policy, sessions, tasks)
+    team = Team(
+        {name: Agent(name, name) for name in ("holder", "asker")},
+        {name: Policy(name) for name in ("holder", "asker")},
+        Named("inventory"),
+        Named("inventory"),
+        Named("grpo"),
+    )
+    first = header(team, algorithm_named("grpo", {}, "o"), 1, "test", 0, Named("independent"), 1)
+    return write(asyncio.run(Independent().sample(rollouts)), as_line(first))
+
+
+HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "hydra", "omegaconf", "matplotlib", "rich", "tensordict")
+
+
+def test_nothing_heavy_is_imported() -> None:
+    arguments = [inventory(), "--mask", "holder:0"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys\nfrom marl_verl.cli.main import main\ncode = main(['replay', *{arguments!r}])\n"
+            f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules], code)",
+        ],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "MARL_VERL_PLUGINS": ""}, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1:] == ["HEAVY [] 0"], done.stderr
+    assert "validation at step 1: workflow inventory" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["replay f.jsonl", "replay f.jsonl --json", "plugins"])
+def test_a_reader_that_has_enough_is_no_error(command: str) -> None:
+    inventory()
+    piped = f"'{sys.executable}' -m marl_verl.cli.main {command} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# The documentation
+
+
+def documented() -> None:
+    """The run that docs/replay.md shows: three attempts at one map, of which the second gets there."""
+    tasks = SplitPlanPath()
+    task = tasks.generate("train", 3, 0)[1]
+    start, goal, walls = task.data["start"], task.data["goal"], frozenset(task.data["walls"])
+    path = grid.walk(4, walls, start, goal)
+
+    def scout(act: Any, session: int, _: Any) -> str:
+        return "hm" if session == 0 and act.turn == 0 else str(goal)
+
+    def mover(act: Any, session: int, _: Any) -> str:
+        return " ".join(path) if session == 1 else path[0]
+
+    rollouts = ScriptedRollouts(ScoutMover(turns=2), task, ScriptedPolicy({"scout": scout, "mover": mover}), 3, tasks)
+    rollouts.uid = "s12t00000"
+    team = Team(
+        {"scout": Agent("scout", "scout"), "mover": Agent("mover", "mover")},
+        {"scout": Policy("scout"), "mover": Policy("mover")},
+        Named("split-plan-path"),
+        Named("split-plan-path", {"turns": 2}),
+        Named("at-grpo", {"sampler": "independent"}),
+    )
+    algorithm = algorithm_named("at-grpo", {"sampler": "independent"}, "o")
+    first = header(team, algorithm, 12, "train", 0, Named("independent"), 3)
+    folder = Path("runs/paths")
+    folder.mkdir(parents=True)
+    sample = asyncio.run(Independent().sample(rollouts))
+    RunDir(folder).journals(12, [as_line(first), *sample_lines(sample, "s12t00000", task.id, False)])
+
+
+def test_what_the_documentation_shows_is_what_is_printed(
+    told: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "replay.md").read_text(encoding="utf-8")
+    documented()
+    shown = re.findall(r"```\n\$ marl-verl replay ([^\n]*)\n(.*?)```", text, re.DOTALL)
+    assert len(shown) == 3
+    for command, output in shown:
+        assert told(*command.split()) == output
+    monkeypatch.setattr("marl_verl.tasks.split_plan_path.NOTHING", "nothing")
+    assert f"```\n{refused('--run', 'runs/paths', '--episode', 's12t00000_0')}```" in text

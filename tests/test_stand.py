@@ -1,0 +1,394 @@
+"""`Run.stand`: where a run can go no further without an action, whatever arrives first."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_verl.episode import Act, Journal, Limits, LiveTeam, ReplayMismatch, Run, Workflow, WorkflowError
+from marl_verl.tasks.base import Task
+from marl_verl.testing import scripted_action, shown
+
+TASK = Task("t1", "question")
+AGENTS = ("a", "b", "c")
+Body = Callable[[Task, LiveTeam], Awaitable[Any]]
+
+
+class Plain(Workflow):
+    body: Any
+
+    async def run(self, task: Task, team: LiveTeam) -> Any:
+        return await self.body(task, team)
+
+
+def started(fn: Body, journal: Journal | None = None, **options: Any) -> Run:
+    return Run(Plain(fn), TASK, AGENTS, journal, **options)
+
+
+def play(work: Coroutine[Any, Any, None]) -> None:
+    async def go() -> None:
+        async with asyncio.timeout(20):
+            await work
+        assert len(asyncio.all_tasks()) == 1  # nothing is left running
+
+    asyncio.run(go())
+
+
+def names(acts: tuple[Act, ...] | None) -> list[str]:
+    return [f"{act.agent}:{act.slot}" for act in acts or ()]
+
+
+def answer(run: Run, agent: str, text: str = "done") -> None:
+    act = next(act for act in run.waiting if act.agent == agent)
+    run.supply(act, scripted_action(act, text))
+
+
+async def two_lanes(task: Task, team: LiveTeam) -> str:
+    async def lane(agent: str) -> str:
+        first = await team[agent].act("first")
+        return (await team[agent].act(first.text)).text
+
+    return "+".join(await asyncio.gather(lane("a"), lane("b")))
+
+
+def test_all_acts_of_concurrent_lanes_and_of_a_joint_move_are_told_together() -> None:
+    async def work(task: Task, team: LiveTeam) -> str:
+        await asyncio.gather(team["a"].act("x"), team.act({"b": "y", "c": "z"}))
+        return "end"
+
+    async def go() -> None:
+        async with started(work) as run:
+            acts = await run.stand()
+            assert names(acts) == ["a:0", "b:0", "c:0"]
+            assert [act.index for act in acts or ()] == [0, 1, 2]
+            for agent in "cba":
+                answer(run, agent)
+            assert await run.stand() is None
+            assert run.answer == "end"
+            assert await run.stand() is None
+
+    play(go())
+
+
+def test_asked_again_it_tells_the_same_at_once() -> None:
+    async def go() -> None:
+        async with started(two_lanes) as run:
+            first = await run.stand()
+            rounds = 0
+
+            async def count() -> None:
+                nonlocal rounds
+                while True:
+                    rounds += 1
+                    await asyncio.sleep(0)
+
+            counting = asyncio.create_task(count())
+            assert [await run.stand() for _ in range(100)] == [first] * 100
+            assert rounds == 0
+            counting.cancel()
+            await asyncio.wait([counting])
+
+    play(go())
+
+
+def test_after_one_of_several_acts_is_answered_the_others_still_wait() -> None:
+    async def go() -> None:
+        async with started(two_lanes) as run:
+            await run.stand()
+            answer(run, "b", "B1")
+            acts = await run.stand()
+            assert names(acts) == ["a:0", "b:1"]
+            assert shown((acts or ())[1]) == "B1"
+            answer(run, "b", "B2")
+            assert names(await run.stand()) == ["a:0"]
+
+    play(go())
+
+
+def test_next_and_stand_can_be_mixed() -> None:
+    async def go() -> None:
+        async with started(two_lanes) as run:
+            assert names(await run.next()) == ["a:0"]
+            assert names(await run.stand()) == ["a:0", "b:0"]
+            answer(run, "a", "A1")
+            assert names(await run.next()) == ["a:1"]  # b:0 was told
+            assert names(await run.stand()) == ["a:1", "b:0"]
+            answer(run, "a")
+            answer(run, "b", "B1")
+            assert names(await run.next()) == ["b:1"]
+            assert names(await run.stand()) == ["b:1"]
+            answer(run, "b", "B2")
+            assert await run.next() is None
+            assert (run.answer, len(run.turns)) == ("done+B2", 4)
+
+    play(go())
+
+
+@pytest.mark.parametrize("depth", [1, 4, 8])
+def test_a_lane_deep_in_gathers_is_waited_for_while_another_stands(depth: int) -> None:
+    """Between two acts a deep lane takes many rounds of the loop: down, and up again, through every level."""
+
+    async def work(task: Task, team: LiveTeam) -> str:
+        async def deep(level: int, what: str) -> str:
+            if level:
+                return (await asyncio.gather(deep(level - 1, what), asyncio.sleep(0)))[0]
+            return (await team["a"].act(what)).text
+
+        async def lane() -> str:
+            await deep(depth, "first")
+            return await deep(depth, "second")
+
+        return str(await asyncio.gather(lane(), team["b"].act("x")))
+
+    async def go() -> None:
+        async with started(work) as run:
+            assert sorted(names(await run.stand())) == ["a:0", "b:0"]
+            answer(run, "a")
+            assert sorted(names(await run.stand())) == ["a:1", "b:0"]
+
+    play(go())
+
+
+def plain_tool(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+async def async_tool(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@pytest.mark.parametrize("tool", [plain_tool, async_tool])
+def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callable[[float], Any]) -> None:
+    """The lane whose call takes longest is still told first, and the journal has one order."""
+
+    def work(pauses: tuple[float, ...]) -> Body:
+        async def run(task: Task, team: LiveTeam) -> str:
+            async def lane(agent: str, pause: float) -> str:
+                for _ in range(2):  # the second call is made when the first is back
+                    await team.call(tool, pause)
+                return (await team[agent].act(f"after {agent}")).text
+
+            return str(await asyncio.gather(*(lane(a, p) for a, p in zip(AGENTS, pauses, strict=True))))
+
+        return run
+
+    async def go() -> None:
+        orders = []
+        for pauses in ((0.03, 0.01, 0.02), (0.01, 0.02, 0.03)):
+            async with started(work(pauses), limits=Limits(call_seconds=10)) as run:
+                acts = await run.stand()
+                assert names(acts) == ["a:0", "b:0", "c:0"]
+                assert [act.index for act in acts or ()] == [0, 1, 2]
+                orders.append([pauses.index(float(call.arguments[1:-1])) for call in run.journal.calls()])
+                async with started(work(pauses), run.journal, limits=Limits(call_seconds=10)) as again:
+                    assert (await again.stand(), again.journal) == (acts, run.journal)
+        assert orders[0] == orders[1]
+
+    play(go())
+
+
+def test_a_workflow_that_ends_while_others_wait_is_finished() -> None:
+    async def work(task: Task, team: LiveTeam) -> str:
+        beside = asyncio.create_task(team["b"].act("never answered"))
+        said = (await team["a"].act("x")).text
+        assert not beside.done()
+        return said
+
+    async def go() -> None:
+        async with started(work) as run:
+            assert names(await run.stand()) == ["a:0", "b:0"]
+            answer(run, "a", "end")
+            assert await run.stand() is None
+            assert (run.answer, run.waiting, len(run.turns)) == ("end", (), 1)
+
+    play(go())
+
+
+def test_a_workflow_that_raises_while_others_wait_is_told() -> None:
+    async def work(task: Task, team: LiveTeam) -> str:
+        async def lane() -> None:
+            await team["a"].act("x")
+            raise KeyError("gone")
+
+        await asyncio.gather(lane(), team["b"].act("y"))
+        return "end"
+
+    async def go() -> None:
+        async with started(work) as run:
+            assert names(await run.stand()) == ["a:0", "b:0"]
+            answer(run, "a")
+            with pytest.raises(WorkflowError, match=r"at act b:0: KeyError: 'gone' \(test_stand.py"):
+                await run.stand()
+
+    play(go())
+
+
+def test_a_broken_rule_is_told_though_another_lane_waits_and_the_workflow_hides_it() -> None:
+    async def work(task: Task, team: LiveTeam) -> str:
+        async def lane() -> None:
+            try:
+                await team["nobody"].act("x")
+            except Exception:  # noqa: BLE001
+                await asyncio.sleep(1000)
+
+        await asyncio.gather(team["b"].act("y"), lane())
+        return "end"
+
+    async def go() -> None:
+        async with started(work) as run:
+            with pytest.raises(WorkflowError, match="no agent 'nobody'"):
+                await run.stand()
+
+    play(go())
+
+
+@pytest.mark.parametrize("what", ["quiet", "async call", "threaded call", "nothing"])
+def test_cancelled_while_it_waits_it_can_be_asked_again_or_closed(what: str) -> None:
+    release = asyncio.Event()
+
+    async def work(task: Task, team: LiveTeam) -> str:
+        if what == "async call":
+            await team.call(release.wait)
+        elif what == "threaded call":
+            await team.call(plain_tool, 0.1)
+        elif what == "nothing":
+            await release.wait()
+        return (await team["a"].act("x")).text
+
+    async def go() -> None:
+        async with started(work, limits=Limits(call_seconds=10)) as run:
+            standing = asyncio.create_task(run.stand())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            standing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await standing
+            release.set()
+            assert names(await run.stand()) == ["a:0"]
+        run = started(work, limits=Limits(call_seconds=10))
+        release.clear()
+        standing = asyncio.create_task(run.stand())
+        await asyncio.sleep(0)
+        standing.cancel()
+        await asyncio.wait([standing])
+        await run.aclose()
+        with pytest.raises(RuntimeError, match="closed"):
+            await run.stand()
+
+    play(go())
+
+
+def test_two_who_wait_at_once_is_an_error() -> None:
+    async def work(task: Task, team: LiveTeam) -> str:
+        await team.call(async_tool, 1000)
+        return (await team["a"].act("x")).text
+
+    async def go() -> None:
+        async with started(work) as run:
+            first = asyncio.create_task(run.stand())
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="awaited elsewhere"):
+                await run.stand()
+            first.cancel()
+            await asyncio.wait([first])
+
+    play(go())
+
+
+def test_a_state_that_no_replay_reaches_is_told() -> None:
+    tries = iter(range(10))
+
+    async def work(task: Task, team: LiveTeam) -> str:
+        async def lane(agent: str) -> str:
+            await team.call(async_tool, 0.0)
+            return (await team[agent].act(f"try {next(tries)}")).text
+
+        return str(await asyncio.gather(lane("a"), lane("b")))
+
+    async def go() -> None:
+        async with started(work) as run:
+            with pytest.raises(ReplayMismatch, match="only live it stands at act a:0"):
+                await run.stand()
+
+    play(go())
+
+
+# random workflows: sequences and gathers, nested, of acts, joint moves and calls of uncertain length
+plans = st.recursive(
+    st.sampled_from(["act", "joint", "call"]),
+    lambda inner: st.tuples(st.sampled_from(["then", "beside"]), st.lists(inner, min_size=1, max_size=3)),
+    max_leaves=9,
+)
+
+
+@given(plans, st.integers(0, 2**16), st.integers(0, 2**16))
+@settings(max_examples=40, deadline=None)
+def test_one_state_has_one_list_of_acts_whatever_arrived_first(plan: Any, one: int, other: int) -> None:
+    """Two runs of one workflow, answered in other orders until the same acts are answered: they stand at the same acts,
+    in the same order and with the same indices, and so does a restart from the journal of either."""
+
+    def work(order: random.Random) -> Body:
+        async def tool(what: str) -> str:
+            for _ in range(order.randrange(8)):
+                await asyncio.sleep(0)
+            return f"{what}!"
+
+        async def follow(part: Any, team: LiveTeam, path: str, seen: str) -> str:
+            if part == "act":
+                return (await team["a"].act(seen, slot=path)).text
+            if part == "joint":
+                return "+".join(each.text for each in (await team.act({"b": seen, "c": seen}, slot=path)).values())
+            if part == "call":
+                return str(await team.call(tool, f"{path} {seen}"))
+            how, parts = part
+            if how == "beside":
+                return "|".join(
+                    await asyncio.gather(*(follow(p, team, f"{path}.{i}", seen) for i, p in enumerate(parts)))
+                )
+            for number, each in enumerate(parts):
+                seen = await follow(each, team, f"{path}.{number}", seen)
+            return seen
+
+        async def run(task: Task, team: LiveTeam) -> str:
+            first = await team["a"].act(task.prompt)
+            return await follow(plan, team, "p", first.text)
+
+        return run
+
+    def text(act: Act) -> str:
+        return f"{act.agent}{act.slot[-6:]}<{shown(act)[-8:]}>"
+
+    async def go() -> None:
+        first, second = random.Random(one), random.Random(other)
+        async with started(work(first)) as run:
+            answered: list[Act] = []
+            stop = first.randrange(12)
+            while (acts := await run.stand()) is not None and len(answered) < stop:
+                act = first.choice(acts)
+                answered.append(act)
+                run.supply(act, scripted_action(act, text(act)))
+            keys = {act.key for act in answered}
+            async with started(work(second)) as again:
+                while (there := await again.stand()) is not None:
+                    open_ = [act for act in there if act.key in keys]
+                    if not open_:
+                        break
+                    for act in second.sample(open_, second.randint(1, len(open_))):
+                        again.supply(act, scripted_action(act, text(act)))
+                assert (there, again.journal) == (acts, run.journal)
+            for journal in (run.journal, Journal(tuple(second.sample(run.journal.records, len(run.journal))))):
+                async with started(work(second), journal) as restarted:
+                    assert await restarted.stand() == acts
+                    if acts is not None:
+                        assert restarted.journal == run.journal
+
+    play(go())

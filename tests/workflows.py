@@ -1,0 +1,228 @@
+"""Random small workflows as data, policies whose candidates differ, and scores by a hash: for property tests.
+
+    @given(workflow=workflows(), seed=st.integers(0, 9))
+    def test_something(workflow: Programmed, seed: int) -> None:
+        rollouts = ScriptedRollouts(workflow, TASK, talkers(seed), sessions=3, tasks=Hashed())
+
+Every observation holds all that was said, called and drawn before (in a lane: before the lanes, and in that lane), so
+that two runs that differ in one of these show later agents different observations. Scores are multiples of 1/8: sums of
+them are exact, and ties happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from marl_verl.episode import Act, Action, Episode, LiveTeam, Turn, Workflow
+from marl_verl.sampling import Candidate
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing import ScriptedPolicy
+
+AGENTS = ("planner", "solver", "critic")
+TASK = Task("q1", "question")
+
+
+def number(*parts: Any) -> int:
+    """A number that depends on all of the parts."""
+    return int.from_bytes(hashlib.blake2s(repr(parts).encode(), digest_size=8).digest(), "big")
+
+
+def eighth(*parts: Any) -> float:
+    """0, 1/8, ..., 1."""
+    return number(*parts) % 9 / 8
+
+
+def talk(agent: str, seed: int) -> Callable[[Act, int, Candidate], str]:
+    """What an agent says: one to four letters that depend on what it sees, the session and the candidate."""
+
+    def say(act: Act, session: int, candidate: Candidate) -> str:
+        chosen = number(seed, agent, act.key, act.observation, session, candidate)
+        return f"{chosen:016x}"[: 1 + chosen % 4]
+
+    return say
+
+
+def talkers(seed: int = 0, agents: Sequence[str] = AGENTS) -> ScriptedPolicy:
+    """A scripted policy for every agent."""
+    return ScriptedPolicy({agent: talk(agent, seed) for agent in agents})
+
+
+class Hashed(TaskSet):
+    """Scores an answer by a hash of it; its public score is another one."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        return eighth("score", task.id, answer)
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        return eighth("public", task.id, answer)
+
+
+def own_words(task: Task, turn: Turn, episode: Episode) -> float:
+    """A role reward that depends on the turn, on how far its episode went, and on the answer."""
+    return eighth("role", turn.agent, turn.action.text, len(episode.turns), episode.answer)
+
+
+@dataclass(frozen=True)
+class Solo:
+    """One agent acts."""
+
+    agent: str
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Several agents act at once."""
+
+    agents: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One agent works in several named slots at once, `lengths[i]` acts in slot i, with a call after each of them."""
+
+    agent: str
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A pure function of what was said last; for an agent, or the team. Some calls raise."""
+
+    agent: str | None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What is done next depends on what was said last."""
+
+    even: tuple[Step, ...]
+    odd: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`propose` an answer, `draw` a random number, tell that an action was `invalid` (some are), `fail` (some do)."""
+
+    what: str
+
+
+Step = Solo | Joint | Lanes | Call | Branch | Mark
+
+
+def measure(text: str) -> int:
+    """What the programs call: pure, and it raises for some texts."""
+    if number("call", text) % 5 == 0:
+        raise ValueError(f"cannot measure {text}")
+    return number(text) % 100
+
+
+class Programmed(Workflow):
+    """Does what its program says, and answers with all that happened."""
+
+    program: tuple[Step, ...] = ()
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        said = [task.prompt]
+        await self._do(self.program, said, team)
+        return "\n".join(said)
+
+    async def _do(self, program: Sequence[Step], said: list[str], team: LiveTeam) -> None:
+        last: list[Action] = []
+        for step in program:
+            if isinstance(step, Solo):
+                last = [await team[step.agent].act("\n".join(said))]
+                said.append(f"{step.agent}: {last[0].text}")
+            elif isinstance(step, Joint):
+                shown = {agent: "\n".join([*said, f"you are {agent}"]) for agent in step.agents}
+                moves = await team.act(shown)
+                last = list(moves.values())
+                said += [f"{agent}: {action.text}" for agent, action in moves.items()]
+            elif isinstance(step, Lanes):
+                at = len(said)
+                lanes = (self._lane(f"lane{at}at{i}", n, step.agent, said[:], team) for i, n in enumerate(step.lengths))
+                said += [line for lane in await asyncio.gather(*lanes) for line in lane[at:]]
+            elif isinstance(step, Call):
+                await self._call(step.agent, said, team)
+            elif isinstance(step, Branch):
+                await self._do(step.even if number(said[-1]) % 2 == 0 else step.odd, said, team)
+            elif step.what == "propose":
+                team.propose("\n".join([*said, "so far"]))
+            elif step.what == "draw":
+                said.append(f"drawn: {team.random.randrange(100)}")
+            elif step.what == "invalid":
+                for action in last:
+                    if number("invalid", action.text) % 2:
+                        team.invalid(action, f"nobody says {action.text}")
+            elif step.what == "fail" and number("fail", said[-1]) % 4 == 0:
+                raise ValueError(f"cannot go on after {said[-1]}")
+
+    async def _lane(self, slot: str, acts: int, agent: str, said: list[str], team: LiveTeam) -> list[str]:
+        for _ in range(acts):
+            action = await team[agent].act("\n".join([*said, slot]), slot=slot)
+            said.append(f"{slot}: {action.text}")
+            await self._call(agent, said, team)
+        return said
+
+    async def _call(self, agent: str | None, said: list[str], team: LiveTeam) -> None:
+        try:
+            found = await (team.call(measure, said[-1]) if agent is None else team[agent].call(measure, said[-1]))
+        except ValueError as error:
+            found = str(error)
+        said.append(f"measured: {found}")
+
+
+def acts_of(program: Sequence[Step]) -> int:
+    """How many acts a program has at most."""
+    return sum(_acts(step) for step in program)
+
+
+def _acts(step: Step) -> int:
+    if isinstance(step, Branch):
+        return max(acts_of(step.even), acts_of(step.odd))
+    if isinstance(step, Joint):
+        return len(step.agents)
+    if isinstance(step, Lanes):
+        return sum(step.lengths)
+    return int(isinstance(step, Solo))
+
+
+@st.composite
+def workflows(
+    draw: st.DrawFn,
+    sequential: bool = False,
+    failing: bool = False,
+    proposing: bool = False,
+    acts: int = 6,
+    agents: Sequence[str] = AGENTS,
+) -> Programmed:
+    """Workflows of 1 to `acts` acts, most of 2 to 6, by up to three agents.
+
+    Args:
+        sequential: no joint moves and no lanes.
+        failing: some raise after some actions.
+        proposing: all propose an answer after every step.
+    """
+    solo = st.builds(Solo, st.sampled_from(agents))
+    call = st.builds(Call, st.sampled_from([None, *agents]))
+    some = st.lists(solo | call, max_size=2).map(tuple)
+    branch = st.builds(Branch, some, some)
+    mark = st.sampled_from([Mark(what) for what in ("propose", "draw", "invalid", *(["fail"] if failing else []))])
+    who = st.lists(st.sampled_from(agents), min_size=1, max_size=len(agents), unique=True).map(tuple)
+    lengths = st.sampled_from([(1, 1), (1, 2), (2, 1), (1, 1, 1)])
+    kinds: list[st.SearchStrategy[Any]] = [solo, solo, call, branch, mark]
+    if not sequential:
+        kinds += [st.builds(Joint, who), st.builds(Lanes, st.sampled_from(agents), lengths)]
+    steps: list[Step] = [draw(solo)]
+    for step in draw(st.lists(st.one_of(kinds), min_size=1, max_size=6)):
+        if acts_of([*steps, step]) <= acts:
+            steps.append(step)
+    order = [*steps[1:], steps[0]] if draw(st.booleans()) else steps
+    if proposing:
+        order = [each for step in order for each in (step, Mark("propose"))]
+    return Programmed(tuple(order))
