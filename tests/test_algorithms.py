@@ -363,6 +363,16 @@ def test_a_mean_over_children_counts_a_child_once_whoever_acts_in_it() -> None:
     assert returns("tree_mean", rows)[0] == 2.0
 
 
+def test_an_agent_in_two_lanes_of_a_crossed_node_counts_once() -> None:
+    earned = {"n0.0": 1.0, "n0.1": 0.0, "n0.2": 0.5, "n0.3": 2.0}
+    held = [["n0.0", "n0.1"], ["n0.2", "n0.3"], ["n0.0", "n0.2"], ["n0.1", "n0.3"]]  # two actions in each of two lanes
+    rows = [{**row("q", 0, 0, 0, "c", team=0.25), "node": "n0"}]
+    for i, nodes in enumerate(held):
+        reward = sum(earned[node] for node in nodes)
+        rows.append({**row("q", 0, i + 1, 0, "t", team=reward), "node": "+".join(nodes), "parent": "n0"})
+    assert returns("tree_mean", rows)[0] == 0.25 + sum(earned.values()) / 4
+
+
 def test_agents_of_one_joint_turn_with_different_rewards_are_refused() -> None:
     rows = [row("q", 0, 0, 0, "coder", team=1.0), row("q", 0, 1, 0, "tester", team=0.5)]
     magrpo = algorithm("magrpo", returns="path_sum", group="turn")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_every_sampler_on_random_workflows(
 def test_where_everybody_proposes_every_reward_is_checked(workflow: Programmed, seed: int) -> None:
     # a joint move and lanes are taken apart: what was proposed before them is the latest
     after = Programmed((Mark("propose"), *workflow.program))
-    for sampler in (GreedyTree(), TreeSearch()):
+    for sampler in (GreedyTree(unfinished="latest"), TreeSearch(unfinished="latest")):
         check_sampler(sampler, after, TASK, talkers(seed), 2, tasks=Hashed(), rewards=ROLES, orders=1, worth=latest)
 
 
@@ -154,6 +155,10 @@ def two_parents(found: Sample) -> None:
     found.turns[1].node = found.turns[-1].node
 
 
+def two_candidates_at_one_node(found: Sample) -> None:
+    found.turns[-1].node = found.turns[-2].node
+
+
 def invalid_made_up(found: Sample) -> None:
     found.episodes[0].turns[-1].invalid = "no"
 
@@ -180,6 +185,14 @@ def no_node(found: Sample) -> None:
     found.turns[0].node = None
 
 
+def another_turn(found: Sample) -> None:
+    found.turns[0].turn = 7
+
+
+def another_policy(found: Sample) -> None:
+    found.turns[0].policy = "p"
+
+
 def an_episode_twice(found: Sample) -> None:
     found.episodes.append(dataclasses.replace(found.episodes[0]))
 
@@ -198,18 +211,33 @@ def an_episode_twice(found: Sample) -> None:
         (the_state_stands_still, "is not sampled from its parent, node None: that is at act solver:0"),
         (another_observation, "row 1 .* is shown something else"),
         (two_parents, "the rows of node 2-1 have several parents"),
+        (two_candidates_at_one_node, "node 2-0 has two actions for act solver:1"),
         (invalid_made_up, "says invalid='no'; its workflow says None"),
         (a_gap_in_the_path, "in an episode, and its parent is"),
         (another_score, "has score .*; replayed it is"),
         (another_journal, "has a journal with other actions than its turns"),
         (unfinished, "says finished=False"),
         (no_node, "has no node, and the sampler says that it branches"),
+        (another_turn, "row 0 .* says turn 7, its act is turn 0"),
+        (another_policy, "row 0 .* has policy 'p', its agent's is 'solver'"),
         (an_episode_twice, "two episodes are the path to one node"),
     ],
 )
 def test_a_greedy_tree_that_breaks_a_promise(how: Callable[[Sample], None], said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         check_sampler(tampered(GreedyTree(), how), STEPS, TASK, talkers(), 2, tasks=Hashed(), worth=latest)
+
+
+def test_rows_that_depend_on_arrival() -> None:
+    runs = itertools.count()
+
+    def numbered_as_it_happens(found: Sample) -> None:
+        if next(runs):
+            one, other = found.episodes[0].others[:2]
+            one.index, other.index = other.index, one.index
+
+    with pytest.raises(AssertionError, match=r"with actions arriving in another order, row 0 .* has another node"):
+        check_sampler(tampered(GreedyTree(), numbered_as_it_happens), STEPS, TASK, talkers(2), 3, tasks=Hashed())
 
 
 def a_lost_turn(found: Sample) -> None:
@@ -236,6 +264,7 @@ def in_a_tree(found: Sample) -> None:
         (a_lost_turn, "session 1 has no row for act solver:1"),
         (turns_of_others, "the episode of session 0 has turns of sessions"),
         (sessions_mixed_up, "session 0 are no run of the workflow: .* is shown another observation"),
+        (another_turn, "row 0 .* says turn 7, its act is turn 0"),
         (in_a_tree, "is in a tree, and the sampler says that it does not"),
         (another_score, "the episode of session 0 has score"),
         (another_journal, "has a journal with other actions than its turns"),

@@ -132,6 +132,11 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], said: str) -
         ("marl.algorithm.options.alpha=1", "does not fit the team: unknown reward component 'role'"),
         ("marl.algorithm.options.group=[trun]", "does not fit the team: unknown column 'trun': did you mean 'turn'?"),
         ("marl.algorithm.options.sampler=indep", "unknown sampler 'indep': did you mean 'independent'?"),
+        ("marl.validation.sampler=best", "unknown sampler 'best': did you mean 'best-of'?"),
+        ("marl.validation.options.x=1", "unknown key 'marl.validation.options.x'"),
+        ("marl.validation.sessions=0", "'marl.validation.sessions' must be a whole number, 1 or more"),
+        ("marl.rollout.episode_tokens=0", "'marl.rollout.episode_tokens' must be above 0"),
+        ("marl.rollout.call_seconds=soon", "'marl.rollout.call_seconds' must be"),
         ("marl.algorithm.options.credit=nun", "unknown credit 'nun': did you mean 'none'?"),
         ("marl.algorithm.options.loss=ppo", "unknown loss 'ppo': did you mean 'ppo-clip'?"),
         ("marl.sampler.options.x=1", "unknown key 'marl.sampler.options.x'"),
@@ -158,6 +163,30 @@ def test_a_mistaken_recipe(refused: Refused, overrides: str, said: str) -> None:
 
 def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> None:
     assert "got -3" in refused("train", str(RECIPE), "marl.run.seed=-1", "--dry-run", "marl.run.seed=-3")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("name=magrpo", "returns 'tree_mean' needs a tree, and turns have no children here: use path_sum"),
+        ("options.group=[uid,parent]", "group column 'parent' needs a tree"),
+        ("options.sampler=greedy-tree options.returns=discounted", "'discounted' adds up the turns of a session"),
+        ("options.sampler=greedy-tree options.sample=session_mean", "a tree is one session: use sample 'row'"),
+        ("options.sampler=greedy-tree options.credit=counterfactual", "'counterfactual' replays whole episodes"),
+        ("options.credit=shapley options.returns=discounted", "credit 'shapley' stands on every turn of an agent"),
+        ("name=sharp", "marl.algorithm.options.credit_without: unknown agent 'planner'"),
+    ],
+)
+def test_parts_that_do_not_go_together(refused: Refused, options: str, said: str) -> None:
+    overrides = [f"marl.algorithm.{option}" for option in options.split()]
+    assert said in refused("train", str(RECIPE), *overrides)
+
+
+def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
+    tree, cross = "marl.algorithm.options.sampler=tree-search", "marl.sampler.options.joint=cross"
+    assert "did you mean 'holder'" in refused("train", str(RECIPE), tree, "marl.sampler.options.arms=[holdr]")
+    joint = "marl.algorithm.options.sampler=joint-tree"
+    assert "set joint_mode to 'cross'" in refused("train", str(RECIPE), "marl.algorithm.name=magrpo", joint, cross)
 
 
 def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,8 +60,8 @@ Q = Task("q", "do:")
 def tree(
     workflow: Workflow, policy: ScriptedPolicy = BY_NUMBER, k: int = 3, unfinished: Any = "proposal", **how: Any
 ) -> tuple[Sample, ScriptedRollouts]:
-    how: dict[str, Any] = {"tasks": Letters(), "rollouts": ScriptedRollouts} | how
-    rollouts = how.pop("rollouts")(workflow, how.pop("task", Q), policy, sessions=k, **how)
+    given: dict[str, Any] = {"tasks": Letters(), "rollouts": ScriptedRollouts} | how
+    rollouts = given.pop("rollouts")(workflow, given.pop("task", Q), policy, sessions=k, **given)
 
     async def go() -> Sample:
         found = await GreedyTree(unfinished=unfinished).sample(rollouts)
@@ -288,5 +288,5 @@ def test_on_sequential_workflows_siblings_are_the_rows_of_one_task_turn_and_agen
 
 
 def test_the_option_is_checked() -> None:
-    with pytest.raises(MarlError, match=r"'sampler.unfinished' must be one of 'proposal', 'play-on', 'zero'"):
+    with pytest.raises(MarlError, match=r"'sampler.unfinished' must be one of 'proposal', 'latest', 'play-on', 'zero'"):
         build(GreedyTree, {"unfinished": "proposals"}, "sampler")

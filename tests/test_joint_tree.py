@@ -67,8 +67,8 @@ TALKERS = talkers(agents=("one", "two"))
 def tree(
     workflow: Workflow, policy: ScriptedPolicy = NUMBERED, k: int = 2, options: Any = None, **how: Any
 ) -> tuple[Sample, ScriptedRollouts]:
-    how: dict[str, Any] = {"tasks": Hashed(), "rollouts": ScriptedRollouts} | how
-    rollouts = how.pop("rollouts")(workflow, how.pop("task", Q), policy, sessions=k, **how)
+    given: dict[str, Any] = {"tasks": Hashed(), "rollouts": ScriptedRollouts} | how
+    rollouts = given.pop("rollouts")(workflow, given.pop("task", Q), policy, sessions=k, **given)
 
     async def go() -> Sample:
         found = await build(JointTree, options, "sampler").sample(rollouts)
@@ -252,15 +252,15 @@ def test_an_action_is_of_no_use_where_it_was_in_all_its_joint_actions() -> None:
     class Strict(Writers):
         async def run(self, task: Task, team: LiveTeam) -> str:
             parts = await team.act({"one": "1", "two": "2"})
-            if parts["one"].text == "a1":
-                team.invalid(parts["one"], "no a1")
-                team.invalid(parts["two"], "not beside a1")
+            if parts["one"].text == "a0":
+                team.invalid(parts["one"], "no a0")
+                team.invalid(parts["two"], "not beside a0")
             return parts["one"].text
 
     found, _ = tree(Strict(), options={"joint": "cross"})
-    assert [turn.invalid for turn in found.turns] == [None, "no a1", None, None]
+    assert [turn.invalid for turn in found.turns] == ["no a0", None, None, None]
     found, _ = tree(Strict())
-    assert [turn.invalid for turn in found.turns] == [None, None, "no a1", "not beside a1"]
+    assert [turn.invalid for turn in found.turns] == ["no a0", "not beside a0", None, None]
 
 
 # stopping

@@ -198,7 +198,7 @@ def assert_follows(node: Node) -> None:
 
 
 STRATEGY, PRIOR = st.sampled_from(["bandit", "stack"]), st.sampled_from(["normal", "beta"])
-UNFINISHED = st.sampled_from(["proposal", "play-on", "zero"])
+UNFINISHED = st.sampled_from(["proposal", "latest", "play-on", "zero"])
 GUIDES = ["reward", "public"]
 ARMS = st.lists(st.sampled_from(AGENTS), unique=True)
 
@@ -280,7 +280,7 @@ def test_it_keeps_what_every_sampler_promises(
 def test_states_are_scored_by_their_latest_proposal_and_nothing_else_is_asked_for(
     workflow: Programmed, seed: int, strategy: Strategy, arms: list[str]
 ) -> None:
-    sampler = TreeSearch(strategy=strategy, arms=arms)
+    sampler = TreeSearch(strategy=strategy, arms=arms, unfinished="latest")
     proposing = Programmed((Mark("propose"), *workflow.program))
     check_sampler(sampler, proposing, TASK, talkers(seed), 6, tasks=Hashed(), seed=seed, worth=latest, asked=6)
 

@@ -41,8 +41,8 @@ class Estimator(Part):
         """Reward components that it reads by itself: the sum of all components leaves them out."""
         return ()
 
-    def misfit(self, branches: bool) -> str | None:
-        """Why it does not go with sessions (`branches` false) or trees, whose turns have siblings; None if it does."""
+    def misfit(self, branches: bool, crossed: bool) -> str | None:
+        """Why it does not go with sessions (`branches` false), or trees, or rows at several nodes; None if it does."""
         return None
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
@@ -68,7 +68,7 @@ class GroupEstimator(Estimator):
     def reads(self) -> tuple[str, ...]:
         return self.returns.reads()
 
-    def misfit(self, branches: bool) -> str | None:
+    def misfit(self, branches: bool, crossed: bool) -> str | None:
         if branches and self.returns.of == "sessions":
             return (
                 f"returns '{self.returns.name}' adds up the turns of a session, and a tree has siblings: use tree_mean"
@@ -131,10 +131,10 @@ class Advantage(GroupEstimator):
             if self.sample != "row" and not set(self.scale_group) <= {*self.group, "uid", "session"}:
                 raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
 
-    def misfit(self, branches: bool) -> str | None:
+    def misfit(self, branches: bool, crossed: bool) -> str | None:
         if branches and self.sample != "row":
             return f"sample '{self.sample}' counts sessions, and a tree is one session: use sample 'row'"
-        return super().misfit(branches)
+        return super().misfit(branches, crossed)
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """See `Estimator.compute`. MarlError (nearest offered) for a group column that the table lacks."""

@@ -189,10 +189,8 @@ def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:
 
 def _crossed_share(table: RowTable, tree: Tree) -> FloatArray:
     """[n] the same for crossed rows: an agent's completions together have each joint action below the parent once."""
-    places = combine([tree.parent[tree.row], table.agent.codes[tree.row], tree.node], len(tree.row))
-    _, first = np.unique(places, return_index=True)
     ours = combine([tree.parent, table.agent.codes], len(table))
-    nodes = np.bincount(ours[tree.row[first]], minlength=len(table))
+    nodes = np.bincount(ours[tree.row], minlength=len(table))  # an agent with two lanes is at each twice
     _, one = np.unique(ours, return_index=True)
     inner = one[tree.parent[one] >= 0]
     agents = np.bincount(tree.parent[inner], minlength=tree.count)

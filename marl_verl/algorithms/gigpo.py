@@ -51,7 +51,7 @@ class GroupInGroup(Estimator):
         check_gamma(self.gamma)
         check_eps(self.eps)
 
-    def misfit(self, branches: bool) -> str | None:
+    def misfit(self, branches: bool, crossed: bool) -> str | None:
         return "it compares sessions, and a tree is one session" if branches else None
 
     def reads(self) -> tuple[str, ...]:

@@ -50,6 +50,11 @@ class JointAdvantage(GroupEstimator):
         if not 0 < self.min_std < np.inf:
             raise MarlError(f"'min_std' must be above 0, got {self.min_std}")
 
+    def misfit(self, branches: bool, crossed: bool) -> str | None:
+        if crossed and self.joint_mode != "cross":
+            return "its rows are at several nodes: set joint_mode to 'cross'"
+        return super().misfit(branches, crossed)
+
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """See `Estimator.compute`. MarlError for crossed rows where the mode is "aligned"."""
         if self.joint_mode == "aligned" and table.tree.crossed:

@@ -109,8 +109,8 @@ def check_samplers(algorithm: Algorithm, found: dict[str, Sampler], team: Team, 
             raise MarlError(
                 f"sampler '{name}' chooses by public score, and task '{team.task.name}' has no public_score"
             )
-    branches = found["sampler"].branches
-    if (why := algorithm.advantage.misfit(branches)) is not None:
+    branches, crossed = found["sampler"].branches, found["sampler"].crossed
+    if (why := algorithm.advantage.misfit(branches, crossed)) is not None:
         raise MarlError(f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}': {why}")
     if isinstance(algorithm.credit, ReplayCredit):
         if branches or found["sampler"].public:

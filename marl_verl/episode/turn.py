@@ -175,6 +175,7 @@ class Episode:
         score: the task's score of the answer, 0 without one.
         finished: whether the workflow has ended; a path in a tree may stop before that.
         others: in a tree, turns sampled beside its own that it did not go on with. They are rows as well.
+        leaf: in a tree, the last node of its path, where the last row is at several.
     """
 
     uid: str
@@ -188,9 +189,10 @@ class Episode:
     score: float = 0.0
     finished: bool = True
     others: list[Turn] = field(default_factory=list)
+    leaf: str | None = None
 
     @property
     def id(self) -> str:
         """uid_session, and in a tree the last node of its path: unique in a run."""
-        leaf = self.turns[-1].node if self.turns else None
+        leaf = self.leaf or (self.turns[-1].node if self.turns else None)
         return f"{self.uid}_{self.session}" + ("" if leaf is None else f"_{leaf}")

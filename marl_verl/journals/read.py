@@ -193,16 +193,19 @@ def _episode(data: Mapping[str, Any]) -> Episode:
         act = Act(each["called"] or each["agent"], each["slot"], each["turn"], 0, as_observation(each["observation"]))
         return _turn(each, uid, act, Action(**each["action"]))
 
+    turns = [turn(each) for each in data["turns"]]
+    leaf = data["id"].removeprefix(f"{uid}_{data['session']}").removeprefix("_") or None
     return Episode(
         uid=uid,
         session=data["session"],
         task=Task(task["id"], task["prompt"], task["data"]),
-        turns=[turn(each) for each in data["turns"]],
+        turns=turns,
         answer=data["answer"],
         success=data["success"],
         journal=journal,
         score=data["score"],
         finished=data["finished"],
+        leaf=None if turns and turns[-1].node == leaf else leaf,
         others=[other(each) for each in data["others"]],
     )
 

@@ -73,9 +73,16 @@ async def together(work: Iterable[Awaitable[T]]) -> list[T]:
     Raises:
         Exception: where some of it failed, the first in order, whichever failed first in time.
     """
-    found: list[T] = []
-    for each in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(each, BaseException):
-            raise each
-        found.append(each)
-    return found
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        if tasks:
+            await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)  # unlike `gather`, which is gone while they still clean up
+        raise
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # seen: only the first is raised
+    return [task.result() for task in tasks]

@@ -142,6 +142,11 @@ class Sampler(Options):
         """MarlError where an option does not fit the team."""
 
     @property
+    def crossed(self) -> bool:
+        """Whether a row can be at several nodes."""
+        return False
+
+    @property
     def public(self) -> bool:
         """Whether it needs the task set's `public_score`."""
         return False

@@ -129,13 +129,18 @@ class JointTree(Sampler):
         if self.max_nodes < 1:
             raise MarlError(f"'max_nodes' must be at least 1, got {self.max_nodes}")
 
+    @property
+    def crossed(self) -> bool:
+        """With joint "cross"."""
+        return self.joint == "cross"
+
     async def sample(self, rollouts: Rollouts) -> Sample:
         """Grow the tree, all branches at once."""
         root = await attempt(rollouts, SESSION, _root(rollouts))
         if isinstance(root, Failure):
             return Sample(failures=[root] * rollouts.sessions)  # none of the first joint actions could be sampled
         await self._spawn(rollouts, root, Size())
-        number_rows(root, crossed=self.joint == "cross")
+        number_rows(root, self.crossed)
         episodes = [_path(node) for node in root.walk() if node.above is not None and not node.children]
         return Sample(episodes, list(_failures(root)))
 
@@ -144,7 +149,7 @@ class JointTree(Sampler):
         n = len(node.acts)
         if n == 0:
             return
-        cross = self.joint == "cross"
+        cross = self.crossed
         k = size.branching(rollouts.sessions, n if cross else 1, self.max_nodes)
         chosen = list(itertools.product(range(k), repeat=n)) if cross else [(j,) * n for j in range(k)]
         size = size.below(len(chosen))
@@ -276,6 +281,8 @@ def _path(leaf: Joint) -> Episode:
     """The episode of the path to a leaf, made of rows."""
     assert leaf.episode is not None
     leaf.episode.turns = leaf.to_here()
+    if leaf.turns[-1].node != leaf.name:  # crossed: the row is at other nodes, too
+        leaf.episode.leaf = leaf.name
     return leaf.episode
 
 

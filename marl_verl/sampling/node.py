@@ -10,9 +10,15 @@ from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn
 from marl_verl.sampling.attempt import ask, scored
 from marl_verl.sampling.base import Candidate, Rollouts, drive
 
-Unfinished = Literal["proposal", "play-on", "zero"]
-"""What a state before the workflow's end is worth: the score of its latest `team.propose`, and where there is none of
-the end that one continuation reaches ("proposal"); of such an end in any case ("play-on"); nothing ("zero")."""
+Unfinished = Literal["proposal", "latest", "play-on", "zero"]
+"""What a state before the workflow's end is worth:
+
+proposal    the score of what the workflow proposed since the state before (`team.propose`); where it proposed nothing,
+            of the end that one continuation reaches: an older proposal would give all candidates the same
+latest      as "proposal", and an older proposal will do: for agents that have rewards of their own
+play-on     the score of the end that one continuation reaches
+zero        nothing
+"""
 
 
 @dataclass
@@ -24,6 +30,7 @@ class State:
         acts: what it waits for, in the order reached; empty where the workflow has finished.
         episode: the path to it, scored; None at the root.
         turns: the path: one turn for every act of it that was sampled.
+        proposals: how many answers the workflow has proposed.
         value: the mixed reward of the last turn.
         played_on: tokens sampled to see what the state is worth.
     """
@@ -32,6 +39,7 @@ class State:
     acts: tuple[Act, ...]
     episode: Episode | None = None
     turns: tuple[Turn, ...] = ()
+    proposals: int = 0
     value: float = 0.0
     played_on: int = 0
 
@@ -45,7 +53,7 @@ async def root(rollouts: Rollouts, session: int) -> State:
     """The state before any act. WorkflowError if the workflow fails, or ends, without one."""
     async with rollouts.start(session) as run:
         acts = await run.stand()
-        return State(run.journal, acts or ())
+        return State(run.journal, acts or (), proposals=len(run.proposals))
 
 
 async def grow(
@@ -74,12 +82,12 @@ async def grow(
     action = await ask(rollouts, act, session, name, agent)
     async with rollouts.start(session, state.journal.extended(act, action)) as run:
         acts = await run.stand()
-        answer, tokens = await outcome(rollouts, run, session, name, unfinished)
+        answer, tokens = await outcome(rollouts, run, session, name, unfinished, state.proposals)
         turn = rollouts.turn(act, action, session, agent=agent, index=index, node=name, parent=parent)
         turns = (*state.turns, turn)
         episode = await scored(rollouts, rollouts.state(run, session, turns, answer))
         value = await scored(rollouts, _rewarded(rollouts, turn, episode, run))
-        return State(episode.journal, acts or (), episode, turns, value, tokens)
+        return State(episode.journal, acts or (), episode, turns, len(run.proposals), value, tokens)
 
 
 async def _rewarded(rollouts: Rollouts, turn: Turn, episode: Episode, run: Run) -> float:
@@ -88,12 +96,17 @@ async def _rewarded(rollouts: Rollouts, turn: Turn, episode: Episode, run: Run) 
 
 
 async def outcome(
-    rollouts: Rollouts, run: Run, session: int, candidate: Candidate, unfinished: Unfinished
+    rollouts: Rollouts, run: Run, session: int, candidate: Candidate, unfinished: Unfinished, before: int
 ) -> tuple[Any, int]:
-    """(the answer that a standing run is judged by, None for none; tokens sampled to find it)."""
+    """(the answer that a standing run is judged by, None for none; tokens sampled to find it).
+
+    Args:
+        before: how many answers had been proposed in the state before.
+    """
     if run.finished:
         return run.answer, 0
-    if unfinished == "proposal" and run.proposals:
+    new = len(run.proposals) > before
+    if (unfinished == "proposal" and new) or (unfinished == "latest" and run.proposals):
         return run.proposals[-1], 0
     if unfinished == "zero":
         return None, 0

@@ -63,6 +63,8 @@ async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
         end = ends[session] = await _to_the_end(session, list(rows.values()), rollouts)
         for turn in end.turns:
             must(turn.key in rows, f"act {turn.agent}:{turn.slot} of session {session} is no row")
+            said = rows[turn.key].turn
+            must(said == turn.turn, f"{named(rows[turn.key])} says turn {said}, its act is turn {turn.turn}")
             _check_rewards(rows[turn.key], turn.rewards, turn.invalid)
     for episode in sample.episodes:
         own = [turn.session for turn in episode.turns if turn.session != episode.session]
@@ -150,6 +152,7 @@ class _Tree:
             if act.observation != row.observation:
                 how = changed(replace(act, observation=row.observation), act)
                 raise AssertionError(f"{named(row)} is shown something else than its parent's state shows: {how}")
+            must(act.turn == row.turn, f"{named(row)} says turn {row.turn}, its act is turn {act.turn}")
             must(journal.act(*row.key) is None, f"node {name} has two actions for {act}")
             journal = journal.extended(act, row.action)
         return await self._restarted(session, journal, above, rows, name)

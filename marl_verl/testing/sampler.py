@@ -208,6 +208,8 @@ def _check_rows(sample: Sample, rollouts: Watched) -> None:
     must(other >= extra, f"{other} sampled tokens are in no row, and extra_tokens has {extra}")
     for row in rows:
         must(row.uid == rollouts.uid, f"{named(row)} has uid '{row.uid}', the task's is '{rollouts.uid}'")
+        policy = rollouts.scene.agents[row.agent].policy
+        must(row.policy == policy, f"{named(row)} has policy '{row.policy}', its agent's is '{policy}'")
 
 
 def _same(first: Sample, again: Sample) -> None:
@@ -230,6 +232,7 @@ def _told(sample: Sample) -> dict[str, Any]:
         "paths": [[(turn.session, turn.index) for turn in e.turns] for e in sample.episodes],
         "turns beside a path": [[(turn.session, turn.index) for turn in e.others] for e in sample.episodes],
         "journals": [each.journal for each in sample.episodes],
-        "failures": [(each.session, each.reason, each.detail) for each in sample.failures],
+        # not their detail: it names the last effect, and which of concurrent ones that is, arrival decides
+        "failures": [(each.session, each.reason) for each in sample.failures],
         "extra_tokens": sample.extra_tokens,
     }

@@ -3,7 +3,7 @@
     schedule    virtual seconds of the real samplers against a simulated server, divided by the least that is possible:
                     max(longest chain of requests that wait for each other, all work / slots)
     overhead    processor time of the engine and the sampler for one act, without a model
-    memory      of 10,000 live episodes, each paused at an act, in this process
+    memory      of 10,000 live episodes, each paused at an act, in one process
 
 The schedule is exact: it is the same on any machine, at any load. Overheads are the best and the median of some rounds.
 Takes about a minute; `--quick` a few seconds.
@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import heapq
 import json
+import multiprocessing
 import statistics
 import time
 import tracemalloc
@@ -42,6 +44,8 @@ from tests.benchmarks.simulated import (
 TASKS, SESSIONS = 32, 8
 EPISODES = TASKS * SESSIONS
 SLOTS = (32, 64, 128, 256)
+SIGMAS = (0.5, 1.0)
+TREES = ("greedy-tree", "joint-tree")
 ACTS = TURNS * len(AGENTS)
 
 
@@ -53,28 +57,48 @@ async def side_by_side(sampler: Sampler, all_: list[SimulatedRollouts]) -> list[
     return list(await asyncio.gather(*(sampler.sample(each) for each in all_)))
 
 
-def independent(slots: int, seed: int, lockstep: bool) -> float:
-    """Time of 256 episodes over the lower bound."""
+def independent(slots: int, seed: int, sigma: float, lockstep: bool) -> tuple[float, float]:
+    """Time of 256 episodes over the lower bound; and over that of first-come list scheduling of the same requests."""
 
     async def go() -> Server:
-        server, barrier = Server(slots, seed), asyncio.Barrier(EPISODES) if lockstep else None
+        server, barrier = Server(slots, seed, sigma), asyncio.Barrier(EPISODES) if lockstep else None
         all_ = [SimulatedRollouts(Sequence(), f"t{t}", SESSIONS, server, barrier) for t in range(TASKS)]
         samples = await side_by_side(Independent(), all_)
         assert sum(len(sample.episodes) for sample in samples) == EPISODES
-        assert server.requests == EPISODES * ACTS
+        assert len(server.served) == EPISODES * ACTS
         return server
 
     server, seconds = in_virtual_time(go())
-    return seconds / max(max(server.work.values()), server.total / slots)
+    chains: dict[tuple[str, int], list[float]] = {}
+    for task, session, latency in server.served:
+        chains.setdefault((task, session), []).append(latency)
+    bound = max(max(map(sum, chains.values())), server.total / slots)
+    return seconds / bound, seconds / first_come(list(chains.values()), slots)
 
 
-def tree(name: str, slots: int, seed: int) -> tuple[float, int]:
-    """(time of 32 trees over the lower bound, acts a tree); its longest chain is the time it takes by itself, with a
+def first_come(chains: list[list[float]], slots: int) -> float:
+    """When all chains of requests are done that share some slots: each request asks for one when the request before it
+    in its chain is done, and gets the one that is free first."""
+    free = [0.0] * slots
+    asked = [(0.0, number, 0) for number in range(len(chains))]  # (when, chain, request)
+    end = 0.0
+    while asked:
+        when, number, place = heapq.heappop(asked)
+        done = max(when, heapq.heappop(free)) + chains[number][place]
+        heapq.heappush(free, done)
+        end = max(end, done)
+        if place + 1 < len(chains[number]):
+            heapq.heappush(asked, (done, number, place + 1))
+    return end
+
+
+def trees(name: str, seed: int) -> dict[int, tuple[float, int]]:
+    """Slots -> (time of 32 trees over the lower bound, acts a tree). Their longest chain is the time they take with a
     slot for every request."""
 
-    def run(slots_: int) -> tuple[Server, float]:
+    def run(slots: int) -> tuple[Server, float]:
         async def go() -> Server:
-            server = Server(slots_, seed)
+            server = Server(slots, seed)
             sampler = build(plugins.load().get("samplers", name), {}, "sampler")
             workflow, sessions = (Together(), 2) if name == "joint-tree" else (Sequence(), SESSIONS)
             all_ = [SimulatedRollouts(workflow, f"t{t}", sessions, server) for t in range(TASKS)]
@@ -85,22 +109,27 @@ def tree(name: str, slots: int, seed: int) -> tuple[float, int]:
         return in_virtual_time(go())
 
     _, chain = run(10**6)
-    server, seconds = run(slots)
-    return seconds / max(chain, server.total / slots), server.requests // TASKS
-
-
-def schedule(seeds: int, tree_seeds: int) -> dict[str, Any]:
-    """Scheme -> slots -> ratios of all seeds."""
-    found: dict[str, Any] = {"independent": {}, "lockstep": {}}
+    found = {}
     for slots in SLOTS:
+        server, seconds = run(slots)
+        found[slots] = seconds / max(chain, server.total / slots), len(server.served) // TASKS
+    return found
+
+
+def schedule(seeds: int, tree_seeds: int) -> dict[str, dict[int, list[float]]]:
+    """Scheme -> slots -> ratios of all seeds."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for sigma in SIGMAS:
         for scheme in ("independent", "lockstep"):
-            found[scheme][slots] = [independent(slots, seed, scheme == "lockstep") for seed in range(seeds)]
-    for name in ("greedy-tree", "joint-tree"):
+            both = {s: [independent(s, seed, sigma, scheme == "lockstep") for seed in range(seeds)] for s in SLOTS}
+            found[f"{scheme}, sigma {sigma:g}"] = {s: [ratio for ratio, _ in ratios] for s, ratios in both.items()}
+            if scheme == "independent":
+                found[f"  over first-come, sigma {sigma:g}"] = {s: [r for _, r in ratios] for s, ratios in both.items()}
+    for name in TREES:
         if name in plugins.load().names("samplers"):
-            made = {slots: [tree(name, slots, seed) for seed in range(tree_seeds)] for slots in SLOTS}
-            found[f"{name}, {made[SLOTS[0]][0][1]} acts a tree"] = {
-                slots: [ratio for ratio, _ in ratios] for slots, ratios in made.items()
-            }
+            made = [trees(name, seed) for seed in range(tree_seeds)]
+            acts = made[0][SLOTS[0]][1]
+            found[f"{name}, {acts} acts a tree"] = {slots: [each[slots][0] for each in made] for slots in SLOTS}
     return found
 
 
@@ -189,7 +218,7 @@ async def live(episodes: int, acts: int) -> dict[str, float]:
         assert len(asyncio.all_tasks()) == 1
         return held, measure() - before
 
-    await paused(0)
+    (await paused(0)).close()
     grown, _ = await hold(lambda: process.memory_info().rss)
     tracemalloc.start()
     counted, kept = await hold(lambda: tracemalloc.get_traced_memory()[0])
@@ -203,9 +232,15 @@ async def live(episodes: int, acts: int) -> dict[str, float]:
     }
 
 
+def paused_episodes(episodes: int, acts: int) -> dict[str, float]:
+    """`live` in this process."""
+    return asyncio.run(live(episodes, acts))
+
+
 def memory(episodes: int) -> list[dict[str, float]]:
-    """At the first act, and in the middle of an episode."""
-    return [asyncio.run(live(episodes, acts)) for acts in (0, ACTS // 2)]
+    """At the first act, and in the middle of an episode; each in a process of its own, which has not grown before."""
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        return pool.starmap(paused_episodes, [(episodes, 0), (episodes, ACTS // 2)], chunksize=1)
 
 
 def main() -> None:
@@ -214,32 +249,29 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="the results as one line of JSON, and nothing else")
     options = parser.parse_args()
     quick = options.quick
-    held = memory(1000 if quick else 10_000)  # first: a process that has grown already would show less
     results = {
-        "schedule": schedule(2 if quick else 10, 1 if quick else 3),
-        "overhead": overhead(2 if quick else 9),
-        "memory": held,
+        "schedule": schedule(2 if quick else 10, 1 if quick else 2),
+        "overhead": overhead(2 if quick else 7),
+        "memory": memory(1000 if quick else 10_000),
     }
     print(json.dumps(results) if options.json else shown(results))
 
 
 def shown(results: dict[str, Any]) -> str:
     """The results as tables."""
-    lines = [
-        "time over the lower bound: mean (least to most) over seeds",
-        f"{'slots':<36}" + "".join(f"{s:>22}" for s in SLOTS),
-    ]
+    lines = ["time over the lower bound: mean (least to most) over seeds"]
+    lines.append(f"{'slots':<36}" + "".join(f"{slots:>24}" for slots in SLOTS))
     for scheme, by_slots in results["schedule"].items():
         cells = [f"{statistics.mean(r):.3f} ({min(r):.3f} to {max(r):.3f})" for r in by_slots.values()]
-        lines.append(f"{scheme:<36}" + "".join(f"{cell:>22}" for cell in cells))
+        lines.append(f"{scheme:<36}" + "".join(f"{cell:>24}" for cell in cells))
     lines += ["", "processor microseconds an act: best, median"]
     lines += [f"{what:<46}{found['best']:8.1f}{found['median']:8.1f}" for what, found in results["overhead"].items()]
     lines += ["", "live episodes, paused"]
     for found in results["memory"]:
-        total = found["bytes_each"] * found["episodes"] / 2**20
+        each, grown = found["bytes_each"] / 1024, found["rss_bytes_each"] / 1024
         lines.append(
-            f"{found['episodes']:,.0f} after {found['acts_before']:.0f} acts: {found['bytes_each'] / 1024:.1f} KiB each, "
-            f"{total:.0f} MiB in all (the process grew by {found['rss_bytes_each'] / 1024:.1f} KiB each); "
+            f"{found['episodes']:,.0f} after {found['acts_before']:.0f} acts: {each:.1f} KiB each, "
+            f"{each * found['episodes'] / 1024:.0f} MiB in all (the process grew by {grown:.1f} KiB each); "
             f"dropped: {found['kept_bytes'] / 1024:.0f} KiB kept"
         )
     return "\n".join(lines)

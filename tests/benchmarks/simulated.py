@@ -44,7 +44,7 @@ class Together(Workflow):
     async def run(self, task: Task, team: LiveTeam) -> str:
         said = task.prompt
         for turn in range(TURNS):
-            moves = await team.act({agent: f"{task.prompt}, turn {turn}: {said}" for agent in team.agents})
+            moves = await team.act(dict.fromkeys(team.agents, f"{task.prompt}, turn {turn}: {said}"))
             said = " ".join(action.text for action in moves.values())
             team.propose(said)
         return said
@@ -86,14 +86,13 @@ class Server:
 
     Attributes:
         sigma: of the logarithm of a latency, whose median is 1 s.
-        work: seconds of every episode's requests, by (task, session).
+        served: (task, session, seconds) of every request, in order.
     """
 
     slots: int
     seed: int
     sigma: float = 1.0
-    work: dict[tuple[str, int], float] = field(default_factory=dict)
-    requests: int = 0
+    served: list[tuple[str, int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._free = asyncio.Semaphore(self.slots)  # hands its slots out in the order in which they were asked for
@@ -107,15 +106,14 @@ class Server:
     async def serve(self, task: str, session: int, *request: Any) -> None:
         """One request."""
         seconds = self.latency(task, session, *request)
-        self.requests += 1
-        self.work[task, session] = self.work.get((task, session), 0.0) + seconds
+        self.served.append((task, session, seconds))
         async with self._free:
             await asyncio.sleep(seconds)
 
     @property
     def total(self) -> float:
         """Seconds of all requests."""
-        return sum(self.work.values())
+        return sum(seconds for _, _, seconds in self.served)
 
 
 class SimulatedRollouts(ScriptedRollouts):
