@@ -124,8 +124,10 @@ FIT: dict[str, Make] = {
     "grpo-trajectory-mean": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
     "reinforce++": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
     "at-grpo": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
+    "at-grpo-sessions": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
     "dr-mas": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
     "magrpo": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="joint")),
+    "magrpo-sessions": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="joint")),
     "mars2": lambda **how: trees(**how),
     "mars2-plus": lambda **how: trees(**how),
     "sharp": lambda **how: episodes(**how).map(

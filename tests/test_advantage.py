@@ -197,7 +197,7 @@ def test_the_result_explains_itself(rows: Rows, algorithm: Algorithm) -> None:
     result = algorithm.compute(RowTable.from_rows(rows))
     np.testing.assert_array_equal(result.advantage, (result.ret - result.baseline) / result.scale)
     for i in range(len(rows)):
-        same = [j for j in range(len(rows)) if all(rows[j][c] == rows[i][c] for c in result.group_by)]
+        same = [j for j in range(len(rows)) if all(rows[j].get(c) == rows[i].get(c) for c in result.group_by)]
         assert result.members(i).tolist() == same
 
 
@@ -285,8 +285,8 @@ def test_weights_name_components_and_an_agent_may_never_have_one() -> None:
 
 def test_rows_survive_the_table() -> None:
     rows = [
-        row("q", 0, 0, 0, "a", team=1.0) | {"node": "n0", "policy": "p", "obs": "start"},
-        row("q", 1, 0, 0, "b", role=0.5) | {"parent": "n0", "policy": None, "obs": None},
+        row("q", 0, 0, 0, "a", team=1.0) | {"node": "n0", "policy": "p", "obs": "start", "slot": "0"},
+        row("q", 1, 0, 0, "b", role=0.5) | {"parent": "n0", "policy": None, "obs": None, "slot": None},
     ]
     rows[0] |= {"padding": False, "invalid": True}
     rows[1] |= {"padding": True, "invalid": False}
@@ -384,7 +384,7 @@ def test_missing_components_are_told_with_the_nearest() -> None:
         ({"alpha": "half"}, ["'x.alpha'", "'half'"]),
         ({"norm_by_std": 1}, ["'x.norm_by_std'"]),
         ({"eps": -1.0}, ["'eps'", "-1.0"]),
-        ({"sampler": None}, ["'x.sampler'"]),
+        ({"sampler": 3}, ["'x.sampler'"]),
     ],
 )
 def test_bad_options_are_told(options: dict[str, Any], said: list[str]) -> None:
@@ -422,7 +422,7 @@ def test_options_are_flat_and_change_a_copy() -> None:
         "returns": "immediate",
         "overlong": None,
         "sample": "row",
-        "group": ["uid", "turn", "agent"],
+        "group": ["uid", "turn", "agent", "slot"],
         "baseline": "mean",
         "norm_by_std": True,
         "std": "unbiased",
@@ -432,19 +432,20 @@ def test_options_are_flat_and_change_a_copy() -> None:
         "loss": "ppo-clip",
     }
     json.dumps(before)
-    assert AT_GRPO.describe().startswith("group (uid, turn, agent), sampler greedy-tree, ")
+    assert AT_GRPO.describe().startswith("group (uid, turn, agent, slot), sampler greedy-tree, ")
     changed_ = AT_GRPO.with_options({"group": ["uid", "agent"], "alpha": 2, "sampler": "independent"})
     assert changed_.options() == before | {"group": ["uid", "agent"], "alpha": 2, "sampler": "independent"}
     assert AT_GRPO.options() == before
     assert AT_GRPO.with_options(AT_GRPO.options()) == AT_GRPO
     assert AT_GRPO.with_options(None) == AT_GRPO
+    assert AT_GRPO.with_options({"sampler": None, "loss": None}) == AT_GRPO
 
 
 def test_parts_are_replaced_by_name_and_bring_their_options() -> None:
     other = AT_GRPO.with_options({"returns": "discounted", "gamma": 0.5, "group": "siblings"}, find=find)
     assert other.options() | AT_GRPO.options() == AT_GRPO.options() | {"gamma": 0.5}
     assert other.options()["returns"] == "discounted"
-    assert other.options()["group"] == ["uid", "parent", "agent"]
+    assert other.options()["group"] == ["uid", "parent", "agent", "slot"]
     # a value that both parts have stays
     assert other.with_options({"returns": "path_sum"}, find=find).options()["gamma"] == 0.5
     weighted = AT_GRPO.with_options({"rewards": "weights", "weights": {"team": 2.0}}, find=find)

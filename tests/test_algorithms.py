@@ -75,14 +75,14 @@ def test_the_result_explains_itself(name: str, data: st.DataObject) -> None:
     result = compute(algorithm(name), rows)
     np.testing.assert_array_equal(result.advantage, (result.ret - result.baseline) / result.scale)
     for i in range(len(rows)):
-        same = [j for j in range(len(rows)) if all(rows[j][c] == rows[i][c] for c in result.group_by)]
+        same = [j for j in range(len(rows)) if all(rows[j].get(c) == rows[i].get(c) for c in result.group_by)]
         assert result.members(i).tolist() == same
     if name != "gigpo":  # whose return is the sum of its two levels
         np.testing.assert_array_equal(result.stages[-1][1], result.ret)
 
 
 # returns that look at other rows of the session (MAGRPO's later turns, SHARP's workers) cross groups, but never tasks
-INSIDE_A_GROUP = [name for name in SHIPPED if name not in ("magrpo", "sharp")]
+INSIDE_A_GROUP = [name for name in SHIPPED if not name.startswith(("magrpo", "sharp"))]
 
 
 @every
@@ -117,11 +117,11 @@ def test_the_comparison_needs_only_the_returns_of_the_group(name: str, data: st.
     for i in range(len(rows)):
         members = result.members(i)
         ret = _samples(result, members)
-        if len(ret) == 1 and name != "magrpo":
+        if len(ret) == 1 and not name.startswith("magrpo"):
             continue
         assert result.baseline[i] == pytest.approx(np.mean(ret), abs=1e-12)
         eps = {"mars2": 1e-9, "mars2-plus": 1e-9, "reinforce++": 1e-8}.get(name, 1e-6)
-        scale = 1.0 if name == "magrpo" else np.std(ret, ddof=1) + eps
+        scale = 1.0 if name.startswith("magrpo") else np.std(ret, ddof=1) + eps
         assert result.scale[i] == pytest.approx(scale, rel=1e-9, abs=1e-12)
 
 
@@ -135,12 +135,14 @@ TO_GRPO: dict[str, dict[str, Any]] = {
     "grpo-trajectory-mean": {"singleton": "zero"},
     "reinforce++": {"eps": 1e-6, "group": "task"},
     "at-grpo": {},
+    "at-grpo-sessions": {},
     "dr-mas": {"singleton": "zero", "penalty": 0.0},
     "mars2": {"eps": 1e-6, "gamma": 0.0},
     "mars2-plus": {"eps": 1e-6, "gamma": 0.0, "overlong": None},
     "sharp": {"w_broadcast": 1.0, "w_marginal": 0.0, "w_tool": 0.0},
     "gigpo": {"step_w": 0.0, "mode": "mean_std_norm", "episode_singleton": "zero"},
     "magrpo": {"mode": "mean"},
+    "magrpo-sessions": {"mode": "mean"},
 }
 
 
@@ -154,7 +156,7 @@ def test_one_agent_and_one_turn_reduce_to_grpo(name: str, data: st.DataObject) -
             r["rewards"] = {"broadcast": r["rewards"]["team"]}
         if name == "gigpo":
             r["rewards"]["step"] = 0.0
-    grpo = algorithm("grpo", singleton="zero", norm_by_std=name != "magrpo")
+    grpo = algorithm("grpo", singleton="zero", norm_by_std=not name.startswith("magrpo"))
     plain = [{**r, "rewards": {"team": next(iter(r["rewards"].values()))}} for r in rows]
     np.testing.assert_allclose(
         advantage(algorithm(name, **TO_GRPO[name]), rows), advantage(grpo, plain), rtol=1e-12, atol=1e-12
@@ -174,15 +176,16 @@ def shifted(rows: Rows, by: float, component: str) -> Rows:
     return [{**r, "rewards": {**r["rewards"], component: r["rewards"][component] + by}} for r in rows]
 
 
-SHIFT = {"magrpo": "team", "mars2": "team", "mars2-plus": "team", "sharp": "broadcast", "gigpo": "episode"}
-SINGLETON = {"gigpo": {"episode_singleton": "zero"}, "magrpo": {}}
+SHIFT = dict.fromkeys(("magrpo", "magrpo-sessions", "mars2", "mars2-plus"), "team")
+SHIFT |= {"sharp": "broadcast", "gigpo": "episode"}
+SINGLETON = {"gigpo": {"episode_singleton": "zero"}, "magrpo": {}, "magrpo-sessions": {}}
 
 
 @every
 @given(data=st.data(), by=st.integers(-20, 20))
 @settings(deadline=None, max_examples=10)
 def test_a_constant_added_to_every_reward_changes_nothing(name: str, data: st.DataObject, by: int) -> None:
-    how = {"even": True} if name == "magrpo" else {}  # a path's sum grows by its length
+    how = {"even": True} if name.startswith("magrpo") else {}  # a path's sum grows by its length
     rows = data.draw(FIT[name](**how))
     method = algorithm(name, **SINGLETON.get(name, {"singleton": "zero"}))
     np.testing.assert_allclose(
@@ -192,6 +195,7 @@ def test_a_constant_added_to_every_reward_changes_nothing(name: str, data: st.Da
 
 WITH_A_STD: dict[str, dict[str, Any]] = {
     "magrpo": {"normalize": True, "min_std": 1e-300},
+    "magrpo-sessions": {"normalize": True, "min_std": 1e-300},
     "gigpo": {"mode": "mean_std_norm", "eps": 0.0, "episode_singleton": "zero"},
     "dr-mas": {"penalty": 0.0, "singleton": "zero", "eps": 0.0},
     "mars2-plus": {"overlong": None, "eps": 0.0},
@@ -217,15 +221,16 @@ def test_the_shipped_configs_differ_where_the_papers_differ() -> None:
         assert configs[one] != configs[other], f"{one} is secretly {other}"
     groups = {name: config["group"] for name, config in configs.items()}
     assert groups["grpo"] == groups["mars2"] == groups["mars2-plus"] == groups["gigpo"] == ["uid"]
-    assert groups["at-grpo"] == ["uid", "turn", "agent"]
-    assert groups["magrpo"] == ["uid", "parent", "agent"]
+    assert groups["at-grpo"] == groups["at-grpo-sessions"] == ["uid", "turn", "agent", "slot"]
+    assert groups["magrpo-sessions"] == groups["at-grpo"]
+    assert groups["magrpo"] == ["uid", "parent", "agent", "slot"]
     samplers = {name: config["sampler"] for name, config in configs.items() if config["sampler"] != "independent"}
     search = {"mars2": "tree-search", "mars2-plus": "tree-search"}
     assert samplers == {"at-grpo": "greedy-tree", "magrpo": "joint-tree", **search}
     assert groups["dr-mas"] == groups["sharp"] == ["uid", "agent"]
     assert groups["reinforce++"] == []
     losses = {name: config["loss"] for name, config in configs.items()}
-    assert losses.pop("magrpo") == "reinforce"
+    assert losses.pop("magrpo") == losses.pop("magrpo-sessions") == "reinforce"
     assert losses.pop("mars2-plus") == "gspo-tis"
     assert set(losses.values()) == {"ppo-clip"}
     assert {name for name in SHIPPED if configs[name].get("returns") == "shaped"} == {"mars2", "mars2-plus"}

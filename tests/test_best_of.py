@@ -107,7 +107,8 @@ def test_on_any_workflow_every_sampled_turn_of_a_whole_session_is_there_once(
 @given(workflows(failing=True), st.integers(0, 5))
 @settings(max_examples=15, deadline=None)
 def test_it_keeps_what_every_sampler_promises(workflow: Programmed, seed: int) -> None:
-    check_sampler(BestOf(), workflow, TASK, talkers(seed), tasks=Hashed(), rewards={"solver": own_words}, seed=seed)
+    roles = {"solver": own_words}
+    check_sampler(BestOf(), workflow, TASK, talkers(seed), tasks=Hashed(), rewards=roles, seed=seed, may_fail=True)
 
 
 def test_all_sessions_go_at_the_same_time() -> None:

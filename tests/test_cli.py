@@ -25,6 +25,8 @@ from marl_verl.rewards.valid_answer import valid_answer
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.files import write_tasks
 
+pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
+
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 # what these tests rely on, whatever the recipe says
 SMALL = ["marl.task.train_size=40", "marl.task.test_size=5", "trainer.total_training_steps=30"]
@@ -168,11 +170,20 @@ def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> Non
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("name=magrpo", "returns 'tree_mean' needs a tree, and turns have no children here: use path_sum"),
+        (
+            "name=magrpo options.sampler=independent",
+            "returns 'tree_mean' needs a tree, and turns have no children here: use path_sum",
+        ),
         ("options.group=[uid,parent]", "group column 'parent' needs a tree"),
         ("options.sampler=greedy-tree options.returns=discounted", "'discounted' adds up the turns of a session"),
         ("options.sampler=greedy-tree options.sample=session_mean", "a tree is one session: use sample 'row'"),
         ("options.sampler=greedy-tree options.credit=counterfactual", "'counterfactual' replays whole episodes"),
+        ("options.sampler=joint-tree", "'immediate' takes a turn by itself, and each here has only what it adds"),
+        ("options.sampler=greedy-tree options.returns=tree_mean", "each turn here has all that its state is worth"),
+        ("name=magrpo options.sampler=greedy-tree", "(the algorithm's own sampler is 'joint-tree')"),
+        ("name=grpo options.credit=c3", "credit 'c3' does not go with sampler 'independent': it compares siblings"),
+        ("name=grpo options.credit=step-groups options.credit_step=team options.sampler=greedy-tree", "a session"),
+        ("name=magrpo options.rewards=penalty", "are one joint action and have"),
         ("options.credit=shapley options.returns=discounted", "credit 'shapley' stands on every turn of an agent"),
         ("name=sharp", "marl.algorithm.options.credit_without: unknown agent 'planner'"),
     ],
@@ -183,6 +194,8 @@ def test_parts_that_do_not_go_together(refused: Refused, options: str, said: str
 
 
 def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
+    for leak in ("greedy-tree", "joint-tree", "tree-search"):
+        assert "chooses by the true score" in refused("train", str(RECIPE), f"marl.validation.sampler={leak}")
     tree, cross = "marl.algorithm.options.sampler=tree-search", "marl.sampler.options.joint=cross"
     assert "did you mean 'holder'" in refused("train", str(RECIPE), tree, "marl.sampler.options.arms=[holdr]")
     joint = "marl.algorithm.options.sampler=joint-tree"

@@ -13,6 +13,8 @@ from marl_verl.config.resolve import resolve
 from marl_verl.errors import MarlError
 from marl_verl.team import read_team
 
+pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
+
 QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart"
 RECIPE = """
 defaults: [marl_trainer, _self_]

@@ -492,7 +492,7 @@ def test_the_newest_step_and_steps_that_are_not_stored(told: Command, refused: C
     for step in (10, 20, 30, 40, 41):
         stored(Path("run"), step)
     Path("run/rows/.writing-step_00050.json.gz").write_bytes(b"")  # of a run that was killed
-    assert told("--run", "run").startswith("run 'run', step 41\nat-grpo: group (uid, turn, agent), ")
+    assert told("--run", "run").startswith("run 'run', step 41\nat-grpo: group (uid, turn, agent, slot), ")
     assert "run 'run' has not stored step 3: it has 10 to 40 (every 10), 41" in refused("--run", "run", "--step", "3")
     assert json.loads(told("--run", "run", "--step", "20", "--json", "--row", "q_1_0"))[0]["key"] == "q_1_0"
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
+from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,16 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_verl.advantage import Advantages, RowTable
-from marl_verl.advantage.tree import JOIN as JOINED
-from marl_verl.episode import Act, Action, Episode, Limits, LiveTeam, Turn, Workflow
+from marl_verl.episode import Act, Action, Episode, Limits, LiveTeam, Reason, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.parts import algorithm_named
 from marl_verl.sampling import Sample
-from marl_verl.sampling.joint_tree import JOIN, JointTree, Size
+from marl_verl.sampling.joint_tree import JointTree, Size, product_of
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_sampler
 from tests.workflows import (
     TASK,
     Call,
@@ -32,6 +35,7 @@ from tests.workflows import (
     Programmed,
     Solo,
     eighth,
+    number,
     own_words,
     talkers,
     workflows,
@@ -135,10 +139,101 @@ def test_a_turn_without_a_new_proposal_earns_nothing() -> None:
             first = await team["one"].act(task.prompt)
             team.propose(first.text)
             await team["two"].act("look at it")
-            return (await team["one"].act("again")).text
+            return (await team["one"].act("again")).text + "!"
 
     found, _ = tree(Once(), k=1)
-    assert [turn.rewards["team"] for turn in found.turns] == [worth("a0"), 0.0, worth("a0")]
+    assert [turn.rewards["team"] for turn in found.turns] == [worth("a0"), 0.0, worth("a0!")]
+
+
+class Verified(Workflow):
+    """A writer and a verifier, until it accepts; at most three rounds."""
+
+    first: str = ""
+    listed: bool = False
+
+    async def run(self, task: Task, team: LiveTeam) -> Any:
+        if self.first:
+            team.propose(self.first)
+        for at in range(3):
+            text = self.first or (await team["one"].act(f"{task.prompt} {at}")).text
+            draft: Any = [text] if self.listed else text
+            if not self.first:
+                team.propose(draft)
+            if (await team["two"].act(f"{text} {at}")).text == "b0":
+                break
+        return list(draft) if self.listed else draft
+
+
+def ones(found: Sample) -> dict[str, float]:
+    return {str(turn.node): turn.rewards["team"] for turn in found.turns}
+
+
+def test_an_answer_that_was_proposed_before_counts_once() -> None:
+    found, _ = tree(Verified(), tasks=None)
+    # a draft is worth 1, whoever accepts it earns nothing, nor does who sends it back, nor the last, accepting or not
+    assert set(ones(found)) >= {"0", "0.0", "0.1", "0.1.0", "0.1.0.1.0.0"}
+    assert {name for name, reward in ones(found).items() if reward} == {
+        name for name in ones(found) if name.count(".") % 2 == 0
+    }
+    assert set(ones(found).values()) == {0.0, 1.0}
+    assert {(e.score, e.success, e.finished) for e in found.episodes} == {(1.0, True, True)}
+    assert {episode.answer for episode in found.episodes} == {"a0", "a1"}
+    role = tree(Verified(), tasks=None, rewards={"two": lambda task, turn, episode: episode.score})[0]
+    ends = [episode.turns[-1].rewards for episode in role.episodes]
+    assert ends == [{"team": 0.0, "role": 1.0}] * len(ends)  # it alone counts anew: a role reward is of the state
+
+
+def test_an_answer_that_no_joint_action_proposed_counts_at_the_end() -> None:
+    found, _ = tree(Verified(first="before anything"), k=1, tasks=None)
+    assert ones(found) == {"0": 1.0}
+
+
+def test_equal_answers_are_one_and_those_that_cannot_be_compared_fail_by_themselves() -> None:
+    found, _ = tree(Verified(listed=True), k=1, tasks=None)
+    assert ones(found) == {"0": 1.0, "0.0": 0.0}
+
+    class Arrays(Verified):
+        async def run(self, task: Task, team: LiveTeam) -> Any:
+            draft = np.zeros(2)
+            text = (await team["one"].act("draft")).text
+            team.propose(draft)
+            verdict = (await team["two"].act(text)).text
+            return draft if verdict == "b0" else np.zeros(2)
+
+    found, _ = tree(Arrays(), tasks=None)
+    assert ones(found) == {"0": 1.0, "0.0": 0.0, "1": 1.0, "1.0": 0.0}
+    assert [failure.reason for failure in found.failures] == ["score-error"] * 2
+    assert "type 'ndarray' cannot be compared with what was proposed: give it a '=='" in found.failures[0].detail
+
+
+@pytest.mark.parametrize("joint", ["aligned", "cross"])
+def test_unfinished_zero_scores_the_end_and_nothing_else(joint: str) -> None:
+    found, _ = tree(Verified(), tasks=None, options={"unfinished": "zero", "joint": joint})
+    ends = {str(episode.turns[-1].node) for episode in found.episodes}
+    assert ones(found) == {name: float(name in ends) for name in ones(found)}
+    assert len(ends) == 2 * (1 + 2 * (1 + 2 * 1))  # the last verdict is one: max_nodes
+    assert not magrpo(found, gamma=1.0, joint_mode=joint).advantage.any()  # the length makes no difference
+    assert magrpo(tree(Verified(), tasks=None)[0], gamma=1.0).advantage.any()  # where proposals count, it does
+
+
+def test_the_early_stop_looks_at_what_counts() -> None:
+    class Confirmed(Writers):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            draft = (await team["one"].act("draft")).text
+            team.propose(draft)
+            verdict = (await team["two"].act(draft)).text
+            if verdict == "b0":
+                return draft  # earns 0, though its score is 1
+            team.propose(f"{draft} {verdict}")
+            return (await team["one"].act("once more")).text + "!"
+
+    class Verdicts(TaskSet):
+        def score(self, task: Task, answer: Any) -> float:
+            return float(answer != "a0" and answer != "a1") if len(answer) > 2 else 0.6
+
+    options = {"stop_above": 0.7}  # 0.6 at the root; below, (0 + 1) / 2, with the scores (0.6 + 1) / 2
+    found, _ = tree(Confirmed(), tasks=Verdicts(), options=options)
+    assert {name for name in ones(found) if name.startswith("0.1.")} == {"0.1.0", "0.1.1"}
 
 
 def by_hand(found: Sample, gamma: float) -> dict[str, float]:
@@ -154,7 +249,7 @@ def by_hand(found: Sample, gamma: float) -> dict[str, float]:
 
 
 def magrpo(found: Sample, **options: Any) -> Advantages:
-    method = algorithm_named("magrpo", {"returns": "tree_mean", "group": ["uid", "parent", "agent"], **options}, "test")
+    method = algorithm_named("magrpo", {"returns": "tree_mean", **options}, "test")
     return method.compute(RowTable.from_rows([row(turn) for turn in found.turns]))
 
 
@@ -193,7 +288,6 @@ def test_crossed_an_action_is_one_row_with_the_sum_over_its_joint_actions() -> N
         [i, 3 + j] for i in range(3) for j in range(3)
     ]
     assert [e.score for e in found.episodes] == joint
-    assert JOIN == JOINED
 
 
 def test_crossed_magrpo_is_the_recursion_over_joint_actions() -> None:
@@ -352,33 +446,178 @@ def test_an_action_that_fails_takes_its_joint_actions_with_it_and_is_told_once()
     magrpo(found, joint_mode="cross")  # what is left is a tree
 
 
-def test_a_joint_action_that_fails_is_missing_in_names_and_sums() -> None:
-    class Picky(Writers):
-        async def run(self, task: Task, team: LiveTeam) -> str:
-            answer = await super().run(task, team)
-            if "[a0 b1]" in answer or "a1" in answer:
+class Picky(Writers):
+    """Cannot go on after some joint moves, told by "a b" with a space at the end of each."""
+
+    cannot: tuple[str, ...] = ()
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        said = ""
+        for _ in range(self.turns):
+            parts = await team.act({"one": f"one {said}", "two": f"two {said}"})
+            said += f"{parts['one'].text}{parts['two'].text} "
+            if said in self.cannot:
                 raise ValueError("cannot be read")
-            return str(answer)
-
-    found, _ = tree(Picky(turns=1), options={"joint": "cross"})
-    assert [said(turn)[1:] for turn in found.turns] == [("0", None, "one", 0, "a0"), ("0", None, "two", 0, "b0")]
-    assert [failure.reason for failure in found.failures] == ["workflow-error"] * 3
+        return said
 
 
-def test_where_everything_below_fails_the_path_ends() -> None:
+def test_crossed_a_product_is_left_where_a_joint_action_fails() -> None:
+    cross = {"joint": "cross"}
+    found, _ = tree(Picky(turns=1, cannot=("a0b0 ",)), tasks=None, options=cross)
+    assert [said(turn) for turn in found.turns] == [
+        (0, "2+3", None, "one", 0, "a1"),
+        (1, "2", None, "two", 0, "b0"),
+        (2, "3", None, "two", 0, "b1"),
+    ]
+    assert [turn.rewards["team"] for turn in found.turns] == [2.0, 1.0, 1.0]
+    assert [(e.id, e.leaf, e.answer) for e in found.episodes] == [("q_0_2", None, "a1b0 "), ("q_0_3", None, "a1b1 ")]
+    assert [failure.reason for failure in found.failures] == ["workflow-error"]
+    assert not magrpo(found, joint_mode="cross").advantage.any()
+    found, _ = tree(Picky(turns=1, cannot=("a0b1 ", "a1b1 ")), options=cross)  # b1 has both: one completion is enough
+    assert [turn.node for turn in found.turns] == ["0", "2", "0+2"]
+    found, _ = tree(Picky(turns=1, cannot=("a0b1 ", "a1b0 ", "a1b1 ")), k=3, options=cross)
+    assert [turn.action.text for turn in found.turns] == ["a0", "a2", "b0", "b2"]  # a1, then b1, in fewer than a0
+
+
+@given(
+    acts=st.integers(1, 3),
+    k=st.integers(1, 3),
+    share=st.floats(0, 1),
+    random=st.randoms(use_true_random=False),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_is_left_is_a_product_of_what_came(acts: int, k: int, share: float, random: Random) -> None:
+    tried = list(itertools.product(range(k), repeat=acts))
+    came = [choice for choice in tried if random.random() >= share]
+    left = product_of(came, tried)
+    assert set(left) <= set(came)
+    completions = [sorted({choice[act] for choice in left}) for act in range(acts)]
+    assert left == list(itertools.product(*completions))
+    assert left == tried or len(came) < len(tried)
+    assert product_of(reversed(came), tried) == left
+
+
+@pytest.mark.parametrize("turns", [2, 3])
+@pytest.mark.parametrize("joint", ["aligned", "cross"])
+def test_a_node_below_which_all_fail_came_to_nothing_itself(joint: str, turns: int) -> None:
+    moves = [f"a{i}b{j} " for i in range(2) for j in range(2)]
+    below = tuple("".join(["a0b0 ", *rest]) for rest in itertools.product(moves, repeat=turns - 1))
+    found, _ = tree(Picky(turns=turns, cannot=below), tasks=None, options={"joint": joint})
+    names = {name for turn in found.turns for name in str(turn.node).split("+")}
+    left, width = ({"1"}, 2) if joint == "aligned" else ({"2", "3"}, 4)
+    assert {name for name in names if "." not in name} == left
+    assert {name for name in names if name.count(".") == 1} == {f"{i}.{j}" for i in left for j in range(width)}
+    assert [turn.index for turn in found.turns] == list(range(len(found.turns)))
+    assert {(episode.finished, episode.score) for episode in found.episodes} == {(True, 1.0)}
+    assert len(found.failures) == {"aligned": [2, 4], "cross": [4, 4]}[joint][turns - 2]  # crossed, the third is one
+    assert not magrpo(found, gamma=1.0, joint_mode=joint).advantage.any()
+
+
+def test_where_everything_below_fails_nothing_is_left() -> None:
     class Later(Broken):
         fails = staticmethod(lambda act, name: name.startswith("1.") or name == "0.1")
 
     found, _ = tree(Writers(), rollouts=Later)
-    assert [turn.node for turn in found.turns] == ["0", "0", "0.0", "0.0", "1", "1"]
-    assert [(e.id, e.finished) for e in found.episodes] == [("q_0_0.0", True), ("q_0_1", False)]
-    assert len(found.failures) == 2 + 4  # actions that did not come
+    assert [turn.node for turn in found.turns] == ["0", "0", "0.0", "0.0"]
+    assert [(e.id, e.finished) for e in found.episodes] == [("q_0_0.0", True)]
+    assert [" act one:1" in failure.detail for failure in found.failures] == [True, False] + [True] * 2 + [False] * 2
+
+    class Deep(Broken):
+        fails = staticmethod(lambda act, name: name.count(".") == 2)
+
+    for joint, failures in (("aligned", 4 * 4), ("cross", 16 * 2)):  # two acts, each asked for twice, crossed for once
+        found, _ = tree(Writers(turns=3), rollouts=Deep, options={"joint": joint})
+        assert (found.episodes, found.turns) == ([], [])  # nothing of two levels that had come
+        assert len(found.failures) == failures
 
     class Nobody(Broken):
         fails = staticmethod(lambda act, name: True)
 
     found, _ = tree(Writers(), rollouts=Nobody)
     assert (found.episodes, len(found.failures)) == ([], 4)
+
+
+def test_what_was_stopped_is_a_leaf_though_nothing_is_below() -> None:
+    found, _ = tree(Writers(), tasks=None, options={"stop_above": 0.5})
+    assert [(episode.id, episode.finished) for episode in found.episodes] == [("q_0_0", False), ("q_0_1", False)]
+
+
+class Flaky(Broken):
+    """All that comes to an end scores 1; requests and scores fail by their hash, `share` percent of them."""
+
+    def __init__(self, *args: Any, share: int, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.share = share
+        self.lost: dict[Reason, int] = {"policy-error": 0, "score-error": 0}
+
+    def unlucky(self, *parts: Any) -> bool:
+        return number(self._seed, *parts) % 100 < self.share
+
+    async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
+        if self.unlucky(act.key, candidate) and self.unlucky("request", act.key, candidate):  # seldom: it takes many
+            self.lost["policy-error"] += 1
+            raise ConnectionError("no server")
+        return await super().act(act, session, candidate, agent)
+
+    async def state(self, run: Any, session: int, turns: Any, answer: Any) -> Episode:
+        if self.unlucky([turn.action.text for turn in turns]):
+            self.lost["score-error"] += 1
+            raise ConnectionError("no grader")
+        return await super().state(run, session, turns, answer)
+
+
+def check_products(rows: list[Turn]) -> None:
+    """At every node, every tuple of completions, one for each act, is exactly one joint action."""
+    for parent in {turn.parent for turn in rows}:
+        acts: dict[tuple[str, str], list[set[str]]] = {}
+        for turn in rows:
+            if turn.parent == parent:
+                acts.setdefault(turn.key, []).append(set(str(turn.node).split("+")))
+        for held in acts.values():
+            assert len({len(names) for names in held}) == 1
+        met = [set.intersection(*choice) for choice in itertools.product(*acts.values())]
+        assert [len(names) for names in met] == [1] * len(met)
+        assert set.union(*met) == set.union(*(names for held in acts.values() for names in held))
+
+
+@given(
+    workflow=workflows(failing=True, acts=4),
+    seed=st.integers(0, 999),
+    k=st.integers(1, 3),
+    share=st.sampled_from([25, 12, 5, 0]),
+    joint=st.sampled_from(["aligned", "cross"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, share: int, joint: str) -> None:
+    workflow = Programmed((Joint(("solver", "critic")), *workflow.program))
+    options = {"joint": joint, "unfinished": "zero", "max_nodes": 40}
+    how = {"task": TASK, "rollouts": functools.partial(Flaky, share=share), "seed": seed, "tasks": None}
+    found, rollouts = tree(workflow, talkers(seed), k, options=options, **how)
+    assert isinstance(rollouts, Flaky)
+    told = Counter(failure.reason for failure in found.failures)
+    assert {reason: told[reason] for reason in rollouts.lost} == rollouts.lost  # each once
+    used = {id(turn) for episode in found.episodes for turn in episode.turns}
+    assert used == {id(turn) for turn in found.turns}
+    assert [turn.index for turn in found.turns] == list(range(len(found.turns)))
+    for episode in found.episodes:
+        assert episode.finished
+        acts = [record.act.key for record in episode.journal.acts() if record is not None]
+        assert sorted(turn.key for turn in episode.turns) == sorted(acts)
+    if not found.turns:
+        return
+    if joint == "cross":
+        check_products(found.turns)
+    result = magrpo(found, gamma=1.0, joint_mode=joint)
+    assert result.advantage == pytest.approx(np.zeros(len(found.turns)), abs=1e-9)
+
+
+@given(workflow=workflows(acts=5), seed=st.integers(0, 99), joint=st.sampled_from(["aligned", "cross"]))
+@settings(max_examples=6, deadline=None)
+def test_the_sampler_keeps_its_promises_where_only_ends_count(workflow: Programmed, seed: int, joint: str) -> None:
+    sampler = build(JointTree, {"joint": joint, "unfinished": "zero", "max_nodes": 30}, "sampler")
+    check_sampler(
+        sampler, workflow, TASK, talkers(seed), 2, tasks=Hashed(), seed=seed, orders=1, worth=lambda above, run: None
+    )
 
 
 def test_a_workflow_that_cannot_begin_fails_every_joint_action() -> None:
@@ -458,3 +697,6 @@ def test_options_are_checked() -> None:
     with pytest.raises(MarlError, match=r"'sampler.joint' must be one of 'aligned', 'cross'.*did you mean 'cross'"):
         build(JointTree, {"joint": "crossed"}, "sampler")
     assert build(JointTree, {"stop_above": 1}, "sampler").stop_above == 1
+    with pytest.raises(MarlError, match="'stop_above' has no score to stop by where 'unfinished' is 'zero': leave it"):
+        build(JointTree, {"stop_above": 1, "unfinished": "zero"}, "sampler")
+    assert build(JointTree, {"unfinished": "zero"}, "sampler").stop_above is None

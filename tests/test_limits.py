@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import sys
 import threading
@@ -438,8 +439,10 @@ async def catches_everything(task: Task, team: LiveTeam) -> None:
             continue
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it catches GeneratorExit as well
 def test_a_workflow_that_catches_even_its_cancellation_is_ended() -> None:
     bad, good = sampled(Plain(catches_everything), Long(5), acts=10, step_seconds=1)
+    gc.collect()
     assert ["more than 10 acts" in failure.detail for failure in bad.failures] == [True, True]
     assert len(good.episodes) == 2
 

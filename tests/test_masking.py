@@ -335,15 +335,33 @@ def test_a_replay_keeps_to_the_limits() -> None:
             return "done"
 
     policy = ScriptedPolicy({"writer": "words", "judge": ["more", "done"]})
-    for limits, reason, said in (
-        (Limits(acts=10), "workflow-error", "more than 10 acts"),
-        (Limits(tokens=40), "token-budget", "an episode may take 40"),
-    ):
-        rollouts = ScriptedRollouts(Forever(), TASK, policy, limits=limits)
-        episode = episode_of(rollouts)
-        with pytest.raises(Failed, match=f"replay with judge masked: .*{said}") as raised:
-            masked(rollouts, episode, {"judge"})
-        assert raised.value.reason == reason
+    rollouts = ScriptedRollouts(Forever(), TASK, policy, limits=Limits(acts=10))
+    with pytest.raises(Failed, match=r"replay with judge masked: .*more than 10 acts") as raised:
+        masked(rollouts, episode_of(rollouts), {"judge"})
+    assert raised.value.reason == "workflow-error"
+
+
+@pytest.mark.parametrize(("proposes", "worth"), [(False, 0.0), (True, 0.5)])
+def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(proposes: bool, worth: float) -> None:
+    class Forever(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            while (await team["judge"].act(task.prompt)).text != "done":
+                said = await team["writer"].act(task.prompt)
+                if proposes:
+                    team.propose(said.text)
+            return "done"
+
+    class Halves(TaskSet):
+        def score(self, task: Task, answer: Any) -> float:
+            return 1.0 if answer == "done" else 0.5
+
+    policy = ScriptedPolicy({"writer": "words", "judge": ["more", "done"]})
+    rollouts = ScriptedRollouts(Forever(), TASK, policy, tasks=Halves(), limits=Limits(tokens=40))
+    episode = episode_of(rollouts)
+    assert episode.score == 1.0
+    value, tokens = masked(rollouts, episode, {"judge"})
+    assert value == worth
+    assert 0 < tokens <= 40 + len("words")
 
 
 def test_of_several_failures_the_first_in_order_is_told_when_all_have_ended() -> None:

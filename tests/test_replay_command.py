@@ -18,6 +18,7 @@ import pytest
 from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.episode import Action, Episode, LiveTeam, Workflow
+from marl_verl.errors import MarlError
 from marl_verl.hookspecs import hookimpl
 from marl_verl.journals import header, sample_lines
 from marl_verl.journals.write import as_line
@@ -194,7 +195,7 @@ task t1
 instructions of judge
   Be brief.
 
-solver:0   team 1
+solver:0   row q_0_0, team 1
   sees
     2 + 2 = ?
   says
@@ -203,13 +204,13 @@ solver:0   team 1
 
 judge calls look_up("?") raises LookupError("no such thing")
 
-judge:0   team 1
+judge:0   row q_0_1, team 1
   sees
     ?: no such thing
   says
     no
 
-solver:1   team 1
+solver:1   row q_0_2, team 1
   sees
     (1 message as solver:0)
     assistant: ?
@@ -219,7 +220,7 @@ solver:1   team 1
 
 judge calls look_up("4") -> {{"hits": 1}}
 
-judge:1   role -0.25, team 1
+judge:1   row q_0_3, role -0.25, team 1
   sees
     4: {{'hits': 1}}
   says
@@ -264,11 +265,13 @@ def test_control_characters_cannot_reach_the_terminal(told: Shown) -> None:
     shown = told(write(play(solver=("\x1b[31mred\r\x9b", "4"))))
     assert "    \\x1b[31mred\\r\\x9b\n" in shown
     assert "\x1b" not in shown
+    turned = "a\u202eb\u2066c\u2028d\u2029e"
+    assert "    a\\u202eb\\u2066c\\u2028d\\u2029e\n" in told(write(play(solver=(turned, "4"))))
 
 
 def test_concurrent_and_joint_acts(told: Shown) -> None:
     shown = told(chorus())
-    assert [line.split()[0] for line in shown.splitlines() if "   team" in line] == [
+    assert [line.split()[0] for line in shown.splitlines() if "   row " in line] == [
         "left:0", "right:0", "left:x", "left:y"
     ]  # fmt: skip
     assert "answer xy\nscore 0, no success" in shown
@@ -293,9 +296,10 @@ def several() -> str:
 
 def test_a_file_of_several_is_listed(told: Shown) -> None:
     shown = told(several())
-    assert shown.splitlines()[1] == "3 episodes, 1 failed attempt"
-    assert "q_1      1      4      0       solved  t1" in shown
-    assert "q_3  timeout: workflow 'Review' on task 't1': the episode took longer than 5 s" in shown
+    assert shown.splitlines()[1] == "3 episodes, 1 failed attempt (timeout 1)"
+    assert shown.splitlines()[2] == "1 solved, mean score 0.333"
+    assert "q_1      1      4      solved  t1" in shown
+    assert "q_3     timeout  workflow 'Review' on task 't1': the episode took longer than 5 s" in shown
     assert shown.endswith("marl-verl replay f.jsonl --episode q_0\n")
     found = json.loads(told("f.jsonl", "--json"))
     assert [(each["id"], each["score"], each["turns"]) for each in found["episodes"]] == [
@@ -321,6 +325,106 @@ def test_a_run_and_its_steps(told: Shown, refused: Shown) -> None:
     assert "which file? e.g. marl-verl replay journals/step_00012.jsonl" in refused()
 
 
+def run_of_three_steps() -> None:
+    """Training steps 7 and 14, and the validation at step 14; each with an episode and with what came to nothing."""
+    run = RunDir(Path("run"))
+    run.folder.mkdir()
+    for uid, write_step, step in (("s7t00000", run.journals, 7), ("s14t00000", run.journals, 14)):
+        sample = play(sessions=2)
+        for episode in sample.episodes:
+            episode.uid = uid
+        write_step(step, [head(), *sample_lines(sample, uid, "t1", False)])
+    sample.episodes[0].uid = "g14t00000"
+    run.episodes(14, [head(), *sample_lines(Sample(sample.episodes[:1]), "g14t00000", "t1", False)])
+
+
+def test_the_id_of_an_episode_says_its_step(told: Shown, refused: Shown) -> None:
+    run_of_three_steps()
+    assert told("--run", "run", "--episode", "s7t00000_1").startswith("episode s7t00000_1, ")
+    assert told("--run", "run", "--episode", "g14t00000_0").startswith("episode g14t00000_0, ")
+    assert "did you mean 's7t00000_" in refused("--run", "run", "--episode", "s7t00000_5")
+    assert "run 'run' has not stored step 8: it has 7, 14" in refused("--run", "run", "--episode", "s8t00000_0")
+    said = refused("--run", "run", "--episode", "v20t00000_0")
+    assert "run 'run' has not stored validation 20: it has 14" in said
+    assert "of a validation: marl-verl replay run/episodes/step_00014.jsonl\n" in told("--run", "run")
+    (Path("run") / "episodes" / "step_00014.jsonl").unlink()
+    assert "no stored validations: validate with" in refused("--run", "run", "--episode", "g14t00000_0")
+
+
+def test_a_run_whose_files_somebody_has_packed(told: Shown) -> None:
+    run_of_three_steps()
+    for path in Path("run").glob("*/*.jsonl"):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert told("--run", "run", "--episode", "s14t00000_1").startswith("episode s14t00000_1, ")
+    assert told("--run", "run", "--episode", "g14t00000_0").startswith("episode g14t00000_0, ")
+
+
+def test_folders_of_a_run(refused: Shown) -> None:
+    run_of_three_steps()
+    assert "'run/journals' is a folder: a run is replayed with --run 'run'" in refused("run/journals")
+    assert "is a folder of a run, which is replayed with --run 'run'" in refused("--run", "run/journals")
+
+
+def test_standard_input(told: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = told(several()).replace("replay f.jsonl", "replay -")
+    with Path("f.jsonl").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert told("-") == shown
+
+
+def test_rows_and_episodes_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f.gz").write_bytes(gzip.compress(Path(several()).read_bytes()))
+    for path in ("f.jsonl", "f.gz"):
+        assert main(["explain", path]) == 2
+        assert f"'{path}' holds episodes, which `marl-verl replay` shows" in capsys.readouterr().err
+
+
+def test_the_rows_of_a_run_are_pointed_to(told: Shown) -> None:
+    run = RunDir(Path("my run"))
+    run.folder.mkdir()
+    run.journals(12, Path(several()).read_text().splitlines())
+    assert "explain" not in told("--run", "my run", "--episode", "q_1")  # none are stored
+    run.rows(12, {})
+    last = "\n\nhow a turn came by its advantage: marl-verl explain --run 'my run' --step 12 --row q_1_0\n"
+    assert told("--run", "my run", "--step", "12", "--episode", "q_1").endswith(last)
+    assert told("my run/journals/step_00012.jsonl", "--episode", "q_1").endswith(last)
+    assert "explain" not in told("f.jsonl", "--episode", "q_1")
+    path = Path("my run/journals/step_00012.jsonl")
+    path.write_text(path.read_text().replace('"split":"train"', '"split":"test"'))
+    assert "row" not in told(str(path), "--episode", "q_1")  # a validation has none
+
+
+def test_many_are_listed_by_the_first_and_the_last(told: Shown) -> None:
+    sample = play(sessions=41)
+    sample.failures = [Failure(100 + n, "timeout" if n else "policy-error", f"late\nby {n}") for n in range(41)]
+    shown = told(write(sample)).splitlines()
+    assert shown[1:3] == ["41 episodes, 41 failed attempts (policy-error 1, timeout 40)", "41 solved, mean score 1"]
+    assert shown[4].split() == ["episode", "score", "turns", "task"]
+    assert [line.split()[0] for line in shown[24:27]] == ["q_19", "[16", "q_36"]
+    assert [line.split()[0] for line in shown[52:55]] == ["q_119", "[16", "q_136"]
+    assert shown[53] == "[16 left out; --json has all]"
+    assert shown[54].endswith("timeout       late by 36")
+    sample.failures, sample.episodes = [], sample.episodes[:40]
+    assert "left out" not in told(write(sample))
+
+
+def test_a_failed_attempt_is_told_in_full(told: Shown, refused: Shown) -> None:
+    sample = play()
+    sample.failures = [Failure(1, "timeout", "late\nby\x1b 5 s"), Failure(1, "policy-error", "no server")]
+    path = write(sample)
+    assert told(path).startswith("training step 12: ")  # one episode, and more to tell
+    assert "q_1     timeout       late by\\x1b 5 s\n" in told(path)
+    assert told(path, "--episode", "q_1") == (
+        "failed attempt q_1, training step 12: workflow review, task set sums, algorithm at-grpo, sampler greedy-tree\n"
+        "\ntask t1\n\npolicy-error\n  no server\n\ntimeout\n  late\n  by\\x1b 5 s\n"
+    )
+    found = json.loads(told(path, "--episode", "q_1", "--json"))
+    assert [(each["id"], each["failure"]) for each in found] == [("q_1", "policy-error"), ("q_1", "timeout")]
+    assert "'q_1' is a failed attempt (policy-error)" in refused(path, "--episode", "q_1", "--mask", "solver:0")
+    assert told(path, "--mask", "judge:0").startswith("episode q_0, ")  # no doubt which is meant
+
+
 def test_packed_with_gzip(told: Shown, refused: Shown) -> None:
     packed = gzip.compress(Path(write(play())).read_bytes())
     Path("f.gz").write_bytes(packed)
@@ -335,12 +439,12 @@ def test_packed_with_gzip(told: Shown, refused: Shown) -> None:
 def test_masking_shows_what_changes_and_the_score_without(told: Shown) -> None:
     path = write(play())
     shown = told(path, "--mask", "judge:1")
-    assert "judge:1   team 1\n  masked; it said 'yes'\n" in shown
+    assert "judge:1   row q_0_3, team 1 before\n  masked; it said 'yes'\n" in shown
     assert "  says\n    (no answer)\n" in shown
     assert "ends here: solver:2 is not in the journal: a model would have to be asked\n" in shown
     assert "before  score 1, success\nmasked  not known\n" in shown
     shown = told(path, "--mask", "judge:0")
-    assert "solver:1   team 1\n  shown something else than before: it would be sampled again" in shown
+    assert "solver:1   row q_0_2, team 1 before\n  shown something else than before: it would be sampled again" in shown
     assert "    user: (no answer)\n" in shown  # what it sees now
     assert shown.endswith(
         "answer 4\nbefore  score 1, success\nmasked  score 1, success\ndifference 0\n"
@@ -361,8 +465,7 @@ def test_masking_several_acts(told: Shown) -> None:
 @pytest.mark.parametrize(
     ("path", "mask", "said"),
     [
-        ("review", "solver:0", 'ends here: workflow \'Review\' on task \'t1\', at call judge: test'),
-        ("review", "solver:0", 'look_up("(no answer)") is not in the journal'),
+        ("review", "solver:0", 'ends here: judge calls look_up("(no answer)"), which was never made\n'),
         ("chorus", "left:0", "ends here: workflow 'Chorus' on task 't1', at act right:0: ValueError: the left one is"),
         ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to be asked"),
     ],
@@ -373,6 +476,7 @@ def test_a_masked_run_that_gets_no_further_says_why(told: Shown, path: str, mask
     assert "not reached any more: " in shown
     assert "masked  not known\n" in shown
     assert "difference" not in shown
+    assert "would be asked again" not in shown
 
 
 def test_an_act_that_can_be_left_out(told: Shown) -> None:
@@ -426,7 +530,7 @@ def tree(unfinished: str = "proposal") -> Episode:
                     others = [rollouts.turn(act, Action(f"text {n}\nof {n}"), 0, index=n, node=f"n{n}") for n in (1, 2)]
             await run.stand()
             episode = await rollouts.state(run, 0, turns, "4" if unfinished == "proposal" else "played on")
-            rollouts.reward([*turns, *others], episode, run)
+            await rollouts.reward([*turns, *others], episode, run)
             episode.others = others
             return episode
 
@@ -436,11 +540,11 @@ def tree(unfinished: str = "proposal") -> Episode:
 def test_an_unfinished_path_stands_where_its_journal_ends(told: Shown) -> None:
     shown = told(write(Sample([tree()])), "--episode", "q_0_n3")
     assert "solver:0   taken by judge, policy judge" not in shown
-    assert "solver:0   taken by judge, node n0 at the root, team 1\n" in shown
-    assert "judge:0   node n3 under n0, team 1\n" in shown
+    assert "solver:0   row q_0_0, taken by judge, node n0 at the root, team 1\n" in shown
+    assert "judge:0   row q_0_1, node n3 under n0, team 1\n" in shown
     assert "stands at solver:1\nwould answer 4\nscore 1, success\n" in shown
     assert "sampled beside it: 2 turns that it did not go on with\n" in shown
-    assert "n1           solver:0  solver  team 1   text 1 of 1\n" in shown
+    assert "  row    node  act       rewards  says\n  q_0_1  n1    solver:0  team 1   text 1 of 1\n" in shown
     found = json.loads(told("f.jsonl", "--json"))
     assert [act["slot"] for act in found["replay"]["stands_at"]] == ["1"]
     assert (found["replay"]["proposal"], found["effects"][0]["called"]) == ("4", "solver")
@@ -477,6 +581,21 @@ def test_masking_an_unfinished_path(told: Shown) -> None:
     shown = told(write(Sample([asyncio.run(go())])), "--mask", "solver:0")
     assert "stands at judge:0\nwould answer (no answer)\n" in shown
     assert "masked  score 0, no success\ndifference 1\n" in shown
+
+
+def test_other_sessions_are_shown_by_session(told: Shown) -> None:
+    sample = play(sessions=3)
+    best, *rest = sample.episodes
+    best.others = [turn for episode in reversed(rest) for turn in episode.turns[:2]]
+    shown = told(write(Sample([best]))).split("did not go on with\n")[1]
+    assert shown == (
+        "  session  row    act       rewards  says\n"
+        "  1        q_1_0  solver:0  team 1   ?\n"
+        "  1        q_1_1  judge:0   team 1   no\n"
+        "\n"
+        "  2        q_2_0  solver:0  team 1   ?\n"
+        "  2        q_2_1  judge:0   team 1   no\n"
+    )
 
 
 # Where the replay differs
@@ -584,10 +703,42 @@ def test_an_answer_that_cannot_be_scored(refused: Shown, since: Callable[..., No
 
     path = write(play())
     since(sums=Fails)
-    assert "task set Fails cannot score the answer: ZeroDivisionError: by zero" in refused(path)
+    said = "task set Fails cannot score the answer on task 't1': ZeroDivisionError: by zero"
+    told = f"episode 'q_0' cannot be replayed: workflow 'review' ends, but {said}; --stored shows it without running it"
+    assert told in refused(path)
+
+
+def test_an_answer_that_cannot_be_scored_with_an_act_masked(refused: Shown, since: Callable[..., None]) -> None:
+    class Picky(Sums):
+        def score(self, task: Task, answer: Any) -> float:
+            return float(int(answer) == 4)
+
+    class Silent(Review):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            return (await team["solver"].act(task.prompt)).text
+
+    path = write(play(solver="4", workflow=Silent()))
+    since(sums=Picky, review=Silent)
+    said = refused(path, "--mask", "solver:0")
+    assert "episode 'q_0' of workflow 'review' cannot be replayed without solver:0: task set Picky cannot score" in said
+    assert said.endswith("; without --mask it can\n")
 
 
 # What a user does wrong
+
+
+def test_a_broken_plugin_spoils_only_what_runs(told: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    several()
+    write(play(), path="one.jsonl")
+
+    def broken() -> None:
+        raise MarlError("plugin 'other' cannot be imported")
+
+    monkeypatch.setattr(plugins, "load", broken)
+    assert "3 episodes" in told("f.jsonl")
+    assert "3 episodes" in told("f.jsonl", "--stored")
+    assert told("f.jsonl", "--episode", "q_1", "--stored").startswith("episode q_1, ")
+    assert "'other' cannot be imported; --stored shows episodes without any plugin" in refused("one.jsonl")
 
 
 def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., None]) -> None:
@@ -605,18 +756,27 @@ def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., 
     assert "unknown key 'workflow 'review'.round': did you mean 'rounds'?" in refused(path)
 
 
-def test_a_cut_off_file_spoils_only_its_last_episode(told: Shown, refused: Shown) -> None:
+def test_a_cut_off_file_spoils_only_its_last_episode(
+    told: Shown, refused: Shown, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = Path(several())
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]) + lines[3][:-40])
-    assert "'f.jsonl': line 4 is cut off; 2 episodes can be read, e.g. --episode q_0" in refused("f.jsonl")
+    assert refused("f.jsonl", prints=True) == "marl-verl: 'f.jsonl': line 4 is cut off\n"
     assert told("f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
     assert "has no episode 'q_2': did you mean 'q_" in refused("f.jsonl", "--episode", "q_2")
     assert "; line 4 is cut off" in refused("f.jsonl", "--episode", "q_2")
     path.write_bytes(b"".join(lines[:3])[:-1])  # only the line break is missing
     assert "2 episodes" in told("f.jsonl")
-    path.write_bytes(lines[0] + b"{broken}\n" + b"".join(lines[2:]))
-    assert "line 2 is not JSON" in refused("f.jsonl")
+    path.write_bytes(lines[0] + b"{broken}\n[]\n" + lines[2])
+    assert main(["replay", "f.jsonl"]) == 2
+    printed = capsys.readouterr()
+    assert "1 episode, 0 failed attempts\n" in printed.out  # a list, though there is but one left
+    assert "'f.jsonl': line 2 is not JSON" in printed.err
+    assert "(and 1 more)" in printed.err
+    assert main(["replay", "f.jsonl", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert ([each["id"] for each in found["episodes"]], len(found["damaged"])) == (["q_1"], 2)
 
 
 def without(data: dict[str, Any], key: str) -> dict[str, Any]:
@@ -634,10 +794,12 @@ HEAD = {"schema": 1, "kind": "episodes", "step": 1, "split": "train", "marl_verl
         ("hello", "'bad' holds no stored episodes: line 1 is not JSON"),
         ("[" * 100_000, "'bad' holds no stored episodes: line 1 is not JSON"),
         ("\xff", "'bad' holds no stored episodes: line 1 is not JSON"),
-        ('{"algorithm": "grpo", "options": {}, "rows": []}', "line 1 is not {\"schema\": 1, \"kind\": \"episodes\""),
+        ('{"algorithm": "grpo", "options": {}, "rows": []}', "these are rows, which `marl-verl explain` shows"),
+        ('{"rows": [],\n "options": {}}', "these are rows, which `marl-verl explain` shows"),
+        ('{"schema":1,"kind":"epi', "'bad' is cut off in line 1, its header"),
         ("[]", "'bad' holds no stored episodes: line 1 is not {"),
         (json.dumps({**HEAD, "schema": 2}), "'bad' has schema 2; this version of marl-verl reads 1"),
-        (json.dumps(HEAD), "'bad': the header in line 1 is malformed: lacks 'agents'"),
+        (json.dumps(HEAD), "'bad': the header in line 1 lacks 'agents'; the file was written by marl-verl 0, this is "),
         (json.dumps({**HEAD, "agents": []}), "the header in line 1 is malformed: "),
     ],
 )  # fmt: skip
@@ -649,39 +811,48 @@ def test_files_that_are_none(refused: Shown, content: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda d: without(d, "journal"), "line 2 is malformed: lacks 'journal'"),
-        (lambda d: {**d, "score": "high"}, "line 2 is malformed: 'score' must be a number, got 'high'"),
-        (lambda d: {**d, "task": 5}, "line 2 is malformed: "),
-        (lambda d: [d], "line 2 is malformed: "),
-        (lambda d: without({**d, "failure": "timeout"}, "detail"), "line 2 is malformed: lacks 'detail'"),
-        (lambda d: {**d, "turns": [5]}, "line 2: episode 'q_0' is malformed: "),
+        (lambda d: without(d, "journal"), "line 2: the episode lacks 'journal'; the file was written by marl-verl "),
+        (lambda d: {**d, "score": "high"}, "line 2: 'score' must be a number, got 'high'"),
+        (lambda d: {**d, "task": 5}, "line 2: the episode is malformed: "),
+        (lambda d: [d], "line 2: it is no JSON object"),
+        (lambda d: without({**d, "failure": "timeout"}, "detail"), "line 2: the failure lacks 'detail'"),
+        (lambda d: {**d, "turns": [5]}, "line 2: episode 'q_0': turn 0 is no JSON object; the file was"),
+        (
+            lambda d: {**d, "turns": [d["turns"][0], without(d["turns"][1], "session")]},
+            "episode 'q_0': turn 1 lacks 'session'; the file was written by marl-verl ",
+        ),
+        (lambda d: {**d, "others": [without(d["turns"][1], "node")]}, "turn beside it 0 lacks "),
         (
             lambda d: {**d, "journal": {**d["journal"], "schema": 9}},
-            "is malformed: a journal of schema 9; this version",
+            "episode 'q_0': a journal of schema 9; this version",
         ),
-        (lambda d: {**d, "journal": {**d["journal"], "records": []}}, "is malformed: its journal has no act solver:0"),
+        (lambda d: {**d, "journal": {**d["journal"], "records": []}}, "turn 0: the journal has no act solver:0"),
         (lambda d: {**d, "journal": {**d["journal"], "records": [{"effect": "dance"}]}}, "unknown effect 'dance'"),
     ],
 )
-def test_episodes_that_are_none(refused: Shown, change: Callable[[Any], Any], said: str) -> None:
+def test_episodes_that_are_none(capsys: pytest.CaptureFixture[str], change: Callable[[Any], Any], said: str) -> None:
     first, line = Path(write(play())).read_text().splitlines()
     Path("f.jsonl").write_text(f"{first}\n{json.dumps(change(json.loads(line)))}\n")
-    assert said in refused("f.jsonl")
+    assert main(["replay", "f.jsonl"]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_unknown_episodes_and_files(refused: Shown) -> None:
     path = several()
     assert "'f.jsonl' has no episode 'q_11': did you mean 'q_1'?" in refused(path, "--episode", "q_11")
-    assert "'f.jsonl' has no episode 'zebra': its 3 are like 'q_0'" in refused(path, "--episode", "zebra")
+    assert "'f.jsonl' has no episode 'zebra': its 4 are like 'q_0'" in refused(path, "--episode", "zebra")
     assert "no file 'f.json': did you mean 'f.jsonl'?" in refused("f.json")
     assert "which of the 3 episodes of 'f.jsonl'? give --episode ID" in refused(path, "--mask", "solver:0")
     assert "--mask replays and --stored does not" in refused(path, "--mask", "solver:0", "--stored")
     assert "unknown option '--epsode': did you mean '--episode'?" in refused(path, "--epsode", "q_1")
 
 
-def test_a_file_without_episodes_is_listed(told: Shown) -> None:
+def test_a_file_without_episodes_is_listed(told: Shown, refused: Shown) -> None:
     shown = told(write(Sample(failures=[Failure(0, "policy-error", "no server")])))
-    assert "0 episodes, 1 failed attempt\n\nfailed\n  q_0  policy-error: no server\n" in shown
+    assert "0 episodes, 1 failed attempt (policy-error 1)\n\nfailed  reason\nq_0     policy-error  no server\n" in shown
+    assert shown.endswith("one of them: marl-verl replay f.jsonl --episode q_0\n")
+    assert told("f.jsonl", "--episode", "q_0").endswith("task t1\n\npolicy-error\n  no server\n")
+    assert "'f.jsonl' has no episode of which an act could be masked" in refused("f.jsonl", "--mask", "solver:0")
 
 
 # In a process of its own
@@ -760,6 +931,7 @@ def documented() -> None:
     folder.mkdir(parents=True)
     sample = asyncio.run(Independent().sample(rollouts))
     RunDir(folder).journals(12, [as_line(first), *sample_lines(sample, "s12t00000", task.id, False)])
+    RunDir(folder).rows(12, {})
 
 
 def test_what_the_documentation_shows_is_what_is_printed(

@@ -16,7 +16,7 @@ from marl_verl.algorithms.at_grpo import AlphaMix
 from marl_verl.episode import Action, Run, Workflow, WorkflowError
 from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
 from marl_verl.rollout.rows import identity, row_tag
-from marl_verl.sampling import drive
+from marl_verl.sampling import Independent, drive
 from marl_verl.sampling.rollouts import Scene
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import Agent
@@ -144,6 +144,21 @@ def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
         return [rollouts.value([turn])[0] for turn in done.turns[:2]] + rollouts.value(done.turns[:2])
 
     assert asyncio.run(values()) == [3.5, 0.5, 3.5, 0.5]
+
+
+@pytest.mark.parametrize("gives", [float("nan"), None, "much"])
+def test_a_role_reward_that_is_no_number_is_a_failure_of_its_session(gives: Any) -> None:
+    agents = {"solver": Agent("solver", "p", reward="odd"), "checker": Agent("checker", "p")}
+
+    async def odd(task: Task, turn: Any, episode: Any) -> Any:
+        return gives if episode.session == 1 else 0.5
+
+    parts = TeamParts(Scene(Rounds(), Always(), agents, {"odd": odd}), {"p": Recorder()}, seed=0)  # type: ignore[dict-item]
+    found = asyncio.run(Independent().sample(TaskRollouts(parts, TASK, "u", 1, 3, None)))
+    assert [episode.session for episode in found.episodes] == [0, 2]
+    (failure,) = found.failures
+    assert (failure.session, failure.reason) == (1, "score-error")
+    assert "workflow 'Rounds' on task 't', scoring: role reward 'odd' of agent 'solver' must be" in failure.detail
 
 
 async def _said(text: str) -> Action:

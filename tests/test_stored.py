@@ -247,7 +247,7 @@ def test_masking_keeps_the_other_texts_and_says_what_would_be_sampled_again() ->
     assert again.changed == {("judge", "x"), ("judge", "y")}  # their texts stay, so the calls and the last act do
     assert (again.answer, again.score) == ("b", 1.0)
     again = rerun_of(sampled(), "t1_1", ("judge", "x"))
-    assert 'str.upper("(no answer)x") is not in the journal' in again.ended  # nothing is called
+    assert again.ended == 'judge calls str.upper("(no answer)x"), which was never made'
     assert again.score is None
 
 
@@ -266,6 +266,24 @@ def test_a_continued_run_forgets_later_episodes(tmp_path: Path) -> None:
     run.forget_after(2)
     assert list(run.stored_journals()) == [1, 2]
     assert sorted(path.name for path in (tmp_path / "episodes").iterdir()) == ["step_00001.jsonl", "step_00002.jsonl"]
+
+
+def test_files_that_somebody_has_packed_are_found_and_forgotten(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for step in (1, 2, 3):
+        run.journals(step, [head()])
+        run.episodes(step, [head()])
+    for path in [*tmp_path.glob("*/step_00001.jsonl"), *tmp_path.glob("*/step_00003.jsonl")]:
+        path.rename(f"{path}.gz")
+    run.journals(3, [head()])  # beside the packed one: the newer counts
+    assert [path.name for path in run.stored_journals().values()] == [
+        "step_00001.jsonl.gz", "step_00002.jsonl", "step_00003.jsonl"
+    ]  # fmt: skip
+    assert run.stored_episodes()[3].name == "step_00003.jsonl.gz"
+    run.forget_after(2)
+    assert sorted(path.name for path in tmp_path.glob("*/*")) == [
+        "step_00001.jsonl.gz", "step_00001.jsonl.gz", "step_00002.jsonl", "step_00002.jsonl"
+    ]  # fmt: skip
 
 
 def test_what_is_kept_is_checked() -> None:

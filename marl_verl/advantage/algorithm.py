@@ -79,14 +79,14 @@ class Algorithm:
         """This algorithm with some options changed, as config gives them.
 
         Args:
-            options: option -> value; lists serve for tuples.
+            options: option -> value; lists serve for tuples, and null for the algorithm's own sampler or loss.
             where: how the user wrote it, e.g. "marl.algorithm.options"; it begins the error.
             find: looks up the parts that options name; None where none is replaced.
 
         Raises:
             MarlError: unknown option or part (the nearest is offered), wrong type, or a value that its part refuses.
         """
-        given = dict(options or {})
+        given = {name: value for name, value in (options or {}).items() if name not in NAMES or value is not None}
         for name in given:
             if not isinstance(name, str):
                 raise MarlError(f"'{where}' has the option {name!r}, which is no text")

@@ -27,6 +27,21 @@ from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 from marl_verl.errors import MarlError, unknown
 
 
+@dataclass(frozen=True)
+class Rows:
+    """What a sampler's rows are like.
+
+    Attributes:
+        tree: turns have siblings, parents and children.
+        crossed: a row can be at several nodes.
+        adds_up: component `team` is what a turn adds to its path, not what the state that it leads to is worth.
+    """
+
+    tree: bool = False
+    crossed: bool = False
+    adds_up: bool = False
+
+
 class Estimator(Part):
     """What turns rewards into advantages. A frozen dataclass, whose fields are its options."""
 
@@ -41,8 +56,8 @@ class Estimator(Part):
         """Reward components that it reads by itself: the sum of all components leaves them out."""
         return ()
 
-    def misfit(self, branches: bool, crossed: bool) -> str | None:
-        """Why it does not go with sessions (`branches` false), or trees, or rows at several nodes; None if it does."""
+    def misfit(self, rows: Rows) -> str | None:
+        """Why it does not go with such rows; None if it does."""
         return None
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
@@ -68,15 +83,20 @@ class GroupEstimator(Estimator):
     def reads(self) -> tuple[str, ...]:
         return self.returns.reads()
 
-    def misfit(self, branches: bool, crossed: bool) -> str | None:
-        if branches and self.returns.of == "sessions":
-            return (
-                f"returns '{self.returns.name}' adds up the turns of a session, and a tree has siblings: use tree_mean"
-            )
-        if not branches and self.returns.of == "trees":
-            return f"returns '{self.returns.name}' needs a tree, and turns have no children here: use path_sum"
+    def misfit(self, rows: Rows) -> str | None:
+        name, own = f"returns '{self.returns.name}'", self.returns.outcome == "every turn"
+        if rows.crossed:
+            return "its rows are at several nodes, which takes advantage 'joint' with joint_mode 'cross'"
+        if rows.tree and self.returns.of == "sessions":
+            return f"{name} adds up the turns of a session, and a tree has siblings: use tree_mean"
+        if not rows.tree and self.returns.of == "trees":
+            return f"{name} needs a tree, and turns have no children here: use path_sum"
+        if rows.tree and not rows.adds_up and not own:
+            return f"{name} adds up a path, and each turn here has all that its state is worth: use immediate"
+        if rows.adds_up and own:
+            return f"{name} takes a turn by itself, and each here has only what it adds to its path: use tree_mean"
         columns = [column for column in self.group if column in ("node", "parent")]
-        if not branches and columns:
+        if not rows.tree and columns:
             return f"group column '{columns[0]}' needs a tree, and turns have no parents here: use 'turn' or 'agent'"
         return None
 
@@ -131,10 +151,10 @@ class Advantage(GroupEstimator):
             if self.sample != "row" and not set(self.scale_group) <= {*self.group, "uid", "session"}:
                 raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
 
-    def misfit(self, branches: bool, crossed: bool) -> str | None:
-        if branches and self.sample != "row":
+    def misfit(self, rows: Rows) -> str | None:
+        if rows.tree and self.sample != "row":
             return f"sample '{self.sample}' counts sessions, and a tree is one session: use sample 'row'"
-        return super().misfit(branches, crossed)
+        return super().misfit(rows)
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """See `Estimator.compute`. MarlError (nearest offered) for a group column that the table lacks."""

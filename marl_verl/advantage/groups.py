@@ -14,8 +14,9 @@ SAMPLES = ("row", "session_mean")
 BATCH: tuple[str, ...] = ()
 TASK = ("uid",)
 AGENT = ("uid", "agent")
-TURN = ("uid", "turn", "agent")
-SIBLINGS = ("uid", "parent", "agent")
+# with the slot: an agent that acts in two lanes at once has two acts of one turn, which are not alike
+TURN = ("uid", "turn", "agent", "slot")
+SIBLINGS = ("uid", "parent", "agent", "slot")
 OBSERVATION = ("uid", "obs")
 
 

@@ -18,8 +18,10 @@ class RewardMix(Part):
     """What makes one reward of a row's components. A frozen dataclass, whose fields are its options."""
 
     kind: ClassVar[str] = "mixes"
-    asks: ClassVar[tuple[str, ...]] = ()
-    """Components that are made only where a mix asks for them: "tool"."""
+
+    def asks(self) -> tuple[str, ...]:
+        """Components that are made only where a mix asks for them: "tool"."""
+        return ()
 
     def compute(self, table: RowTable) -> FloatArray:
         """Reward per row, [n]."""
@@ -48,6 +50,9 @@ class Mix(RewardMix):
         for name, weight in (chosen or {}).items():
             check_type(weight, float, f"weights.{name}")
         object.__setattr__(self, "weights", chosen)
+
+    def asks(self) -> tuple[str, ...]:
+        return ("tool",) if self.weights is not None and "tool" in self.weights else ()
 
     def compute(self, table: RowTable) -> FloatArray:
         """Reward per row, [n]. MarlError as in `total` and `weighted`."""

@@ -19,10 +19,17 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-LABELS = ("uid", "agent", "policy", "node", "parent")  # columns of names
+LABELS = ("uid", "agent", "policy", "slot", "node", "parent")  # columns of names
 COUNTS = ("session", "index", "turn", "length")  # columns of whole numbers
 FLAGS = ("padding", "invalid")
-OPTIONAL: Mapping[str, object] = {"policy": None, "node": None, "parent": None, "padding": False, "invalid": False}
+OPTIONAL: Mapping[str, object] = {
+    "policy": None,
+    "slot": None,
+    "node": None,
+    "parent": None,
+    "padding": False,
+    "invalid": False,
+}
 COLUMNS = (*LABELS, *COUNTS, "rewards", *FLAGS)
 
 
@@ -65,6 +72,7 @@ class RowTable:
         index: [n] the turn's place in its episode, over all agents; (uid, session, index) names a row.
         turn: [n] the agent's n-th act (within its lane).
         agent, policy: who acted, and the model behind it (policy may be absent).
+        slot: which of the agent's acts it is, by number or by the name that the workflow gave it (may be absent).
         node, parent: place in a sampled tree, unique within a uid; the two share their `names`; a root's parent is
             none.
         rewards: component -> [n] float64, 0 where the row does not have it.
@@ -82,6 +90,7 @@ class RowTable:
     turn: IntArray
     agent: Labels
     policy: Labels
+    slot: Labels
     node: Labels
     parent: Labels
     rewards: Mapping[str, FloatArray]
@@ -96,8 +105,8 @@ class RowTable:
     def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> RowTable:
         """A table from one mapping per row, as in a JSON file of rows.
 
-        Needed keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, node,
-        parent, padding, invalid. Any other key becomes a column of names.
+        Needed keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
+        node, parent, padding, invalid. Any other key becomes a column of names.
 
         Raises:
             MarlError: no rows, a key that is missing or has the wrong type, or two rows with the same (uid, session,
@@ -117,6 +126,7 @@ class RowTable:
             uid=Labels.of(labels["uid"]),
             agent=Labels.of(labels["agent"]),
             policy=Labels.of(labels["policy"]),
+            slot=Labels.of(labels["slot"]),
             node=Labels.of(labels["node"], tree),
             parent=Labels.of(labels["parent"], tree),
             rewards=rewards,
@@ -221,6 +231,7 @@ class RowTable:
             turn=self.turn[rows],
             agent=self.agent.take(rows),
             policy=self.policy.take(rows),
+            slot=self.slot.take(rows),
             node=self.node.take(rows),
             parent=self.parent.take(rows),
             rewards={name: values[rows] for name, values in self.rewards.items()},

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from marl_verl.episode.row import JOIN
 from marl_verl.errors import MarlError
 
 if TYPE_CHECKING:
     from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
-
-JOIN = "+"
-"""A row that takes part in several joint nodes (MAGRPO, crossed) names them all: "n0+n1"."""
 
 
 @dataclass(frozen=True)

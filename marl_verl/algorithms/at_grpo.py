@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,6 +40,12 @@ AT_GRPO = Algorithm(
 """A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent; r = alpha * team + role.
 
 Compared: the candidates that the agent had for the act, sampled from one shared state; the best of them is the state
-that the next agent sees. With sampler "independent": what the agent did at the same turn in the other sessions. Source:
-AT-GRPO, arXiv 2510.11062. alpha None adds up the components instead, so that teams without role rewards train too.
+that the next agent sees. Source: AT-GRPO, arXiv 2510.11062. alpha None adds up the components instead, so that teams
+without role rewards train too.
+"""
+
+AT_GRPO_SESSIONS = dataclasses.replace(AT_GRPO, sampler="independent")
+"""A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent.
+
+Compared: what the same agent did at the same turn in the other episodes of the task. AT-GRPO's groups without its tree.
 """

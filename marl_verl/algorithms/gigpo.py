@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.advantage import Advantages, Algorithm, Mix
-from marl_verl.advantage.estimator import Estimator
+from marl_verl.advantage.estimator import Estimator, Rows
 from marl_verl.advantage.groups import TASK, check_columns, group_ids, sample_ids
 from marl_verl.advantage.normalise import Scale, Unbiased, check_eps, group_mean
 from marl_verl.advantage.returns import check_gamma
@@ -51,8 +51,8 @@ class GroupInGroup(Estimator):
         check_gamma(self.gamma)
         check_eps(self.eps)
 
-    def misfit(self, branches: bool, crossed: bool) -> str | None:
-        return "it compares sessions, and a tree is one session" if branches else None
+    def misfit(self, rows: Rows) -> str | None:
+        return "it compares sessions, and a tree is one session" if rows.tree else None
 
     def reads(self) -> tuple[str, ...]:
         return (self.step,)

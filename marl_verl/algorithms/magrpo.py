@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from marl_verl.advantage import Advantages, Algorithm, Mix
 from marl_verl.advantage.baselines import Baseline, LeaveOneOut, Max, Mean, NoBaseline
-from marl_verl.advantage.estimator import GroupEstimator
+from marl_verl.advantage.estimator import GroupEstimator, Rows
 from marl_verl.advantage.groups import SIBLINGS, TURN, check_columns, group_ids
 from marl_verl.advantage.normalise import Population, Scale, group_mean
 from marl_verl.advantage.returns import PathSum, Returns, TreeMean
@@ -50,10 +51,10 @@ class JointAdvantage(GroupEstimator):
         if not 0 < self.min_std < np.inf:
             raise MarlError(f"'min_std' must be above 0, got {self.min_std}")
 
-    def misfit(self, branches: bool, crossed: bool) -> str | None:
-        if crossed and self.joint_mode != "cross":
+    def misfit(self, rows: Rows) -> str | None:
+        if rows.crossed and self.joint_mode != "cross":
             return "its rows are at several nodes: set joint_mode to 'cross'"
-        return super().misfit(branches, crossed)
+        return super().misfit(dataclasses.replace(rows, crossed=False))
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """See `Estimator.compute`. MarlError for crossed rows where the mode is "aligned"."""
@@ -90,6 +91,13 @@ MAGRPO = Algorithm(
 """A = R - mean_g R, R_j = r_j + gamma * mean over the children's R, g = siblings: rows of one parent and agent.
 
 Compared: what the same agent did in the other joint actions from the same state, by what the team earned from there on.
-No std, no clip: the loss is REINFORCE, summed over a row's tokens, the mean over rows. Without branching (the paper's
-form) set sampler "independent", returns "path_sum" and group "turn". Source: MAGRPO, arXiv 2508.04652.
+No std, no clip: the loss is REINFORCE, summed over a row's tokens, the mean over rows. Source: MAGRPO, arXiv
+2508.04652.
+"""
+
+MAGRPO_SESSIONS = dataclasses.replace(MAGRPO, sampler="independent", advantage=JointAdvantage())
+"""A = R - mean_g R, R_t = sum of the joint rewards from turn t on, g = rows of the same task, turn and agent.
+
+Compared: what the same agent did at the same turn in the other episodes, by what the team earned from there on. MAGRPO
+without branching, the form of the paper's equations. Source: MAGRPO, arXiv 2508.04652.
 """

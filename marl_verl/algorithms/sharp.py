@@ -34,12 +34,14 @@ class SharpMix(RewardMix):
     """
 
     name: ClassVar[str] = "sharp"
-    asks: ClassVar[tuple[str, ...]] = ("tool",)
     w_broadcast: float = 0.9
     w_marginal: float = 0.9
     w_tool: float = 0.1
     planner: str = "planner"
     lam: float = 0.5
+
+    def asks(self) -> tuple[str, ...]:
+        return ("tool",)
 
     def compute(self, table: RowTable) -> FloatArray:
         """Reward per row, [n].

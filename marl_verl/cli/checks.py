@@ -15,15 +15,12 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.advantage import Algorithm, RowTable
-from marl_verl.credit.replay import ReplayCredit
 from marl_verl.episode import Action, Limits, Run, Stuck, UnknownAgent, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.hookspecs import KINDS
 from marl_verl.models.tiny import TinyModel, folder_of
 from marl_verl.options import build, check_type
 from marl_verl.platforms.active import has_accelerator
-from marl_verl.sampling import Sampler
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import read_tasks
 from marl_verl.team import Policy, Team
@@ -87,80 +84,6 @@ def check_fixed(config: DictConfig, team: Team) -> None:
                 raise MarlError(f"'{where}' must stay {value!r}, it is {given!r}: {why}")
 
 
-def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
-    """The samplers of training and validation: where a config says it -> the sampler with its options."""
-    found: dict[str, Sampler] = {}
-    for section, name in (("sampler", algorithm.sampler), ("validation", marl["validation"]["sampler"])):
-        where = f"marl.{section}.options"
-        found[section] = build(part("samplers", str(name), Sampler), marl[section]["options"], where)
-    return found
-
-
-def check_samplers(algorithm: Algorithm, found: dict[str, Sampler], team: Team, task_set: TaskSet) -> None:
-    """Whether samplers, credit and advantage go together, and with team and task."""
-    agents = list(team.agents)
-    for section, sampler in found.items():
-        name = algorithm.sampler if section == "sampler" else "the validation's"
-        try:
-            sampler.check(agents)
-        except MarlError as error:
-            raise MarlError(f"marl.{section}.options: {error}") from error
-        if sampler.public and type(task_set).public_score is TaskSet.public_score:
-            raise MarlError(
-                f"sampler '{name}' chooses by public score, and task '{team.task.name}' has no public_score"
-            )
-    branches, crossed = found["sampler"].branches, found["sampler"].crossed
-    if (why := algorithm.advantage.misfit(branches, crossed)) is not None:
-        raise MarlError(f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}': {why}")
-    if isinstance(algorithm.credit, ReplayCredit):
-        if branches or found["sampler"].public:
-            credit = algorithm.credit.name
-            raise MarlError(
-                f"credit '{credit}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them: "
-                "use sampler 'independent'"
-            )
-        try:
-            algorithm.credit.check(agents)
-        except MarlError as error:
-            raise MarlError(f"marl.algorithm.options.{error}") from error
-        if algorithm.credit.repeated and algorithm.advantage.outcome != "every turn":
-            raise MarlError(
-                f"credit '{algorithm.credit.name}' stands on every turn of an agent, and the returns add turns "
-                "up: use returns 'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
-            )
-
-
-def check_advantage(algorithm: Algorithm, team: Team) -> None:
-    """Try the algorithm on made-up rows of this team: a group column or a reward that it cannot find shows now."""
-    credit = algorithm.credit
-    credited = credit.players(list(team.agents)) if isinstance(credit, ReplayCredit) else ()
-    component = credit.component if isinstance(credit, ReplayCredit) else ""
-    rows = [
-        {
-            "uid": "rehearsal",
-            "session": session,
-            "index": index,
-            "turn": 0,
-            "agent": agent.name,
-            "policy": agent.policy,
-            # unlike each other: an algorithm for joint rewards meets role rewards here and not in the first step
-            "rewards": {
-                "team": float(session),
-                **({"role": float(index)} if agent.reward else {}),
-                **({component: float(session)} if agent.name in credited else {}),
-            },
-            "length": 1,
-            "obs": agent.name,
-        }
-        for session in range(2)
-        for index, agent in enumerate(team.agents.values())
-    ]
-    try:
-        algorithm.compute(RowTable.from_rows(rows))
-    except MarlError as error:
-        raise MarlError(f"algorithm '{team.algorithm.name}' does not fit the team: {error}") from error
-
-
 def check_numbers(config: DictConfig) -> None:
     """Values that their type alone does not make right."""
     for key, least in LEAST.items():
@@ -170,7 +93,7 @@ def check_numbers(config: DictConfig) -> None:
     share = config.marl.rollout.max_failed_share
     if not 0 <= share <= 1:
         raise MarlError(f"'marl.rollout.max_failed_share' must be between 0 and 1, got {share!r}")
-    for name in ("act_seconds", "call_seconds", "episode_seconds", "episode_tokens"):
+    for name in ("act_seconds", "call_seconds", "step_seconds", "episode_seconds", "episode_tokens"):
         value = config.marl.rollout[name]
         check_type(value, int | None if name == "episode_tokens" else float | None, f"marl.rollout.{name}")
         if value is not None and value <= 0:

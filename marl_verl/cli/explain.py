@@ -14,6 +14,7 @@ from marl_verl.cli.files import add_file_arguments, chosen, unpacked
 from marl_verl.cli.output import show
 from marl_verl.errors import MarlError
 from marl_verl.explain import Explanation, Games, derive
+from marl_verl.journals.read import holds_episodes
 from marl_verl.trainer.run_dir import RunDir
 
 EXAMPLES = """
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print to standard output. MarlError (exit code 2) for whatever is wrong, before anything is printed."""
     plugins.load()  # what is wrong with a plugin is not the file's mistake
-    source, content = _source(options)
+    source, content = chosen(options, RunDir.stored_rows, "rows.json", "train it with marl.run.keep_rows=1")
     document = parse(content, source)
     try:
         found = derive(document)
@@ -60,8 +61,11 @@ def run(options: argparse.Namespace) -> int:
 
 def parse(content: bytes, source: str) -> Any:
     """The JSON document in a file, which may be packed with gzip. MarlError if it is neither."""
+    content = unpacked(content, source)
+    if holds_episodes(content):
+        raise MarlError(f"{source} holds episodes, which `marl-verl replay` shows; rows are in rows/ of a run")
     try:
-        return json.loads(unpacked(content, source), parse_int=lambda digits: _whole(digits, source))
+        return json.loads(content, parse_int=lambda digits: _whole(digits, source))
     except (ValueError, RecursionError) as error:
         raise MarlError(f"{source} is not JSON: {error}") from error
 
@@ -70,13 +74,6 @@ def _whole(digits: str, source: str) -> int:
     if len(digits) > 18:
         raise MarlError(f"{source} has a whole number of {len(digits)} digits: {digits[:18]}...")
     return int(digits)
-
-
-def _source(options: argparse.Namespace) -> tuple[str, bytes]:
-    """What to explain, as an error names it, and its bytes."""
-    if options.file == "-" and options.folder is None and options.step is None:
-        return "standard input", sys.stdin.buffer.read()
-    return chosen(options, RunDir.stored_rows, "rows.json", "train it with marl.run.keep_rows=1")
 
 
 def _records(found: Explanation | Games, key: str | None) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from marl_verl.errors import MarlError, missing
 from marl_verl.trainer.run_dir import RunDir
+
+PLACES = ("journals", "episodes", "rows")
+"""Folders of a run with a file a step."""
 
 Stored = Callable[[RunDir], Mapping[int, Path]]
 """Step -> its file, ascending."""
@@ -22,13 +26,17 @@ def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
     parser.add_argument("--step", type=int, metavar="N", help="which step of the run; left out: the newest stored one")
 
 
-def chosen(options: argparse.Namespace, stored: Stored, example: str, remedy: str) -> tuple[str, bytes]:
+def chosen(
+    options: argparse.Namespace, stored: Stored, example: str, remedy: str, what: str = "step", step: int | None = None
+) -> tuple[str, bytes]:
     """What the user named: how an error names it, and its bytes.
 
     Args:
         stored: the steps of a run.
         example: a file's name, to show what is missing.
         remedy: what to do where a run has no steps.
+        what: what a file of the run is of: "step" or "validation".
+        step: which one where the user names none; None for the newest.
 
     Raises:
         MarlError: nothing named, or both, or it is not there (nearest offered), or cannot be read.
@@ -40,6 +48,8 @@ def chosen(options: argparse.Namespace, stored: Stored, example: str, remedy: st
         if options.file is None:
             said = f"marl-verl {command} {example}, or marl-verl {command} --run runs/NAME"
             raise MarlError(f"which file? e.g. {said}")
+        if options.file == "-":
+            return "standard input", sys.stdin.buffer.read()
         return f"'{options.file}'", _read(Path(options.file), "file", command)
     folder: Path = options.folder
     if options.file is not None:
@@ -47,12 +57,26 @@ def chosen(options: argparse.Namespace, stored: Stored, example: str, remedy: st
     if not folder.is_dir():
         raise missing("run in", folder, folder.parent.glob("*/"))
     steps = stored(RunDir(folder))
+    if not steps and folder.name in PLACES:
+        raise MarlError(f"'{folder}' is a folder of a run, which is {_past(command)} with --run '{_run_of(folder)}'")
     if not steps:
-        raise MarlError(f"run '{folder}' has no stored steps: {remedy}")
-    step = max(steps) if options.step is None else options.step
+        raise MarlError(f"run '{folder}' has no stored {what}s: {remedy}")
+    if options.step is not None:
+        step = options.step
+    elif step is None:
+        step = max(steps)
     if step not in steps:
-        raise MarlError(f"run '{folder}' has not stored step {step}: it has {_listed(list(steps))}")
-    return f"run '{folder}', step {step}", _read(steps[step], "step file", command)
+        raise MarlError(f"run '{folder}' has not stored {what} {step}: it has {_listed(list(steps))}")
+    return f"run '{folder}', {what} {step}", _read(steps[step], "step file", command)
+
+
+def _run_of(folder: Path) -> Path:
+    """The run that a folder is, or is a part of."""
+    return folder.parent if folder.name in PLACES else folder
+
+
+def _past(command: str) -> str:
+    return f"{command}ed"
 
 
 def _read(path: Path, what: str, command: str) -> bytes:
@@ -61,7 +85,7 @@ def _read(path: Path, what: str, command: str) -> bytes:
     except FileNotFoundError as error:
         raise missing(what, path, path.parent.glob("*")) from error
     except IsADirectoryError as error:
-        raise MarlError(f"'{path}' is a folder: a run is {command}ed with --run '{path}'") from error
+        raise MarlError(f"'{path}' is a folder: a run is {_past(command)} with --run '{_run_of(path)}'") from error
     except OSError as error:
         raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
 

@@ -9,8 +9,9 @@ import sys
 
 from marl_verl.errors import MarlError
 
-# of a terminal's own language; the line break and the tab mean what they say
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# of a terminal's own language; the line break and the tab mean what they say. Then what breaks a line or turns the
+# direction of text round, so that it reads as another
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def show(said: str) -> None:

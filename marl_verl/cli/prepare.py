@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
-from marl_verl.cli import checks
+from marl_verl.cli import checks, fit
 from marl_verl.cli.progress import Display
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.resolve import resolve
@@ -23,6 +24,7 @@ from marl_verl.errors import MarlError, missing
 from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.options import build
 from marl_verl.parts import algorithm_of
+from marl_verl.sampling import Sampler
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import write_tasks
 from marl_verl.team import Team, read_team
@@ -65,10 +67,19 @@ class Plan:
         lines += [
             f"  task    {self.team.task.name} ({counts}), workflow {self.team.workflow.name}",
             f"  learn   {self.team.algorithm.name}: {settings}",
-            f"  steps   {self.config.trainer.total_training_steps} of {self.config.data.train_batch_size} tasks x "
-            f"{marl.sampler.sessions} attempts ({algorithm_of(self.team).sampler}), seed {marl.run.seed}",
+            f"  sample  {_sampling(algorithm_of(self.team).sampler, marl.sampler)}",
+            f"  test    greedily, and by {_sampling(marl.validation.sampler, marl.validation)}",
+            f"  steps   {self.config.trainer.total_training_steps} of {self.config.data.train_batch_size} tasks, seed "
+            f"{marl.run.seed}",
         ]
         return "\n".join(["team", *lines])
+
+
+def _sampling(name: str, section: DictConfig) -> str:
+    """A sampler with its sessions and options, those too that nobody set."""
+    sampler = build(checks.part("samplers", name, Sampler), OmegaConf.to_container(section.options), "options")  # type: ignore[arg-type]
+    options = {"sessions": section.sessions, **dataclasses.asdict(sampler)}  # type: ignore[call-overload]
+    return f"{name}: " + ", ".join(f"{option}={value}" for option, value in options.items())
 
 
 def plan_run(recipe: Path, overrides: list[str]) -> Plan:
@@ -123,7 +134,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
         raise MarlError(f"the marl section cannot be resolved: {' '.join(str(error).split())}") from error
     team = read_team(marl)
     algorithm = algorithm_of(team)
-    samplers = checks.samplers(algorithm, marl)
+    samplers = fit.samplers(algorithm, marl)
     for agent in team.agents.values():
         if agent.reward is not None:
             checks.part("rewards", agent.reward, None)
@@ -132,10 +143,10 @@ def _check(config: DictConfig, folder: Path) -> Plan:
         checks.part("workflows", team.workflow.name, Workflow), team.workflow.options, "marl.workflow.options"
     )
     checks.check_numbers(config)
-    checks.check_samplers(algorithm, samplers, team, task_set)
+    fit.check_samplers(samplers, str(marl["validation"]["sampler"]), algorithm, team, task_set)
     checks.check_fixed(config, team)
     checks.check_sampling(config, team)
-    checks.check_advantage(algorithm, team)
+    fit.check_fit(samplers["sampler"], algorithm, team)
     tiny = checks.tiny_models(config, team, marl)
     tasks: dict[Split, list[Task]] = {
         split: checks.load_tasks(task_set, marl["task"], split, marl["run"]["seed"]) for split in ("train", "test")

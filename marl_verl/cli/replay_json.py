@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_verl.episode import Act, Action, ActRecord, CallRecord, Episode, Turn
-from marl_verl.journals.read import EpisodeFile
+from marl_verl.journals.read import EpisodeFile, StoredFailure
 from marl_verl.journals.rerun import Key, Rerun
 
 
@@ -36,11 +36,15 @@ def list_record(file: EpisodeFile) -> dict[str, Any]:
             }
             for each in file.episodes.values()
         ],
-        "failures": [
-            {"failure": each.reason, "detail": each.detail, "uid": each.uid, "session": each.session, "task": each.task}
-            for each in file.failures
-        ],
+        "failures": [failure_record(each) for each in file.failures],
+        "damaged": file.damaged,
     }
+
+
+def failure_record(failure: StoredFailure) -> dict[str, Any]:
+    """A failed attempt, for programs."""
+    who = {"uid": failure.uid, "session": failure.session, "task": failure.task}
+    return {"id": failure.id, "failure": failure.reason, "detail": failure.detail, **who}
 
 
 def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""What `marl-verl replay` prints: a list of episodes, or one of them as a conversation."""
+"""What `marl-verl replay` prints of an episode: a conversation with its rewards."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from marl_verl.cli.output import harmless
 from marl_verl.cli.replay_json import acts_of, difference
+from marl_verl.cli.replay_words import aligned, count, indented, line, origin
 from marl_verl.episode import Act, ActRecord, CallRecord, Episode, Observation, Turn
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.journals.rerun import Rerun
@@ -20,50 +20,23 @@ REPEATED = 120
 """Characters that an agent has seen before, at the start of what it sees, from which on they are left out."""
 
 
-def list_text(file: EpisodeFile, folder: Path | None) -> str:
-    """What a file holds: one line an episode, then the failures."""
-    lines = [_origin(file), f"{_count(len(file.episodes), 'episode')}, {_count(len(file.failures), 'failed attempt')}"]
-    rows = [["episode", "score", "turns", "beside", "", "task"]]
-    for each in file.episodes.values():
-        state = ("solved" if each.success else "") if each.finished else "unfinished"
-        counts = [str(len(each.data[name])) for name in ("turns", "others")]
-        rows.append([each.id, f"{each.score:g}", *counts, state, _line(each.task, 60)])
-    if file.episodes:
-        lines += ["", *_aligned(rows)]
-    if file.failures:
-        lines += [
-            "",
-            "failed",
-            *(f"  {each.uid}_{each.session}  {each.reason}: {each.detail}" for each in file.failures),
-        ]
-    if file.episodes:
-        what = file.source.strip("'") if folder is None else f"--run {folder} --step {file.header.step}"
-        lines += ["", f"one of them: marl-verl replay {what} --episode {next(iter(file.episodes))}"]
-    return harmless("\n".join(lines))
-
-
-def _origin(file: EpisodeFile) -> str:
-    header = file.header
-    split = "training step" if header.split == "train" else "validation at step"
-    return (
-        f"{split} {header.step}: workflow {header.workflow.name}, task set {header.task.name}, "
-        f"algorithm {header.algorithm}, sampler {header.sampler}"
-    )
-
-
-def episode_text(file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None) -> str:
+def episode_text(
+    file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None, folder: str | None = None
+) -> str:
     """One episode as a conversation: who saw what, said what, and earned what; then the outcome.
 
     Args:
         again: what came of running it again; None where it was not.
         masked: the same with some acts masked.
+        folder: the run that has stored the rows of this step, as the command line names it; None where none is known.
     """
-    lines = [f"episode {episode.id}, {_origin(file)}", "", f"task {_line(episode.task.id, 100)}"]
+    trained = file.header.split == "train"  # only then is a turn a row
+    lines = [f"episode {episode.id}, {origin(file)}", "", f"task {line(episode.task.id, 100)}"]
     if episode.task.prompt != episode.task.id:
-        lines += _indented(episode.task.prompt, 2)
+        lines += indented(episode.task.prompt, 2)
     for name, agent in file.header.agents.items():
         if agent.instructions:
-            lines += [f"instructions of {name}", *_indented(_clipped(agent.instructions), 2)]
+            lines += [f"instructions of {name}", *indented(_clipped(agent.instructions), 2)]
     shown = masked or again
     journal = episode.journal if masked is None else masked.journal
     turns = {turn.key: turn for turn in episode.turns}
@@ -72,10 +45,13 @@ def episode_text(file: EpisodeFile, episode: Episode, again: Rerun | None, maske
         if isinstance(record, CallRecord):
             lines += ["", _call(record)]
             continue
-        lines += ["", *_said(record, turns.get(record.act.key), episode, shown, seen)]
+        lines += ["", *_said(record, turns.get(record.act.key), episode, shown, seen, trained)]
     lines += ["", *_end(episode, again, masked)]
     if episode.others and masked is None:
-        lines += ["", *_beside(episode.others)]
+        lines += ["", *_beside(episode, trained)]
+    if folder is not None and trained and masked is None and episode.turns:
+        what = f"--run {folder} --step {file.header.step} --row {_row(episode.turns[0])}"
+        lines += ["", f"how a turn came by its advantage: marl-verl explain {what}"]
     return harmless("\n".join(lines))
 
 
@@ -85,19 +61,20 @@ def _said(
     episode: Episode,
     again: Rerun | None,
     seen: dict[str, tuple[str, Observation]],
+    trained: bool,
 ) -> list[str]:
     act, action = record.act, record.action
-    lines = [_title(act, turn)]
+    lines = [_title(act, turn, trained, before=again is not None and bool(again.masked))]
     masked = again is not None and act.key in again.masked
     if masked:
         original = episode.journal.act(*act.key)
         assert original is not None
-        lines.append(f"  masked; it said {_line(original.action.text, 100)!r}")
+        lines.append(f"  masked; it said {line(original.action.text, 100)!r}")
     elif again is not None and act.key in again.changed:
         lines.append("  shown something else than before: it would be sampled again; here it keeps its text")
     who = act.agent if turn is None else turn.agent
-    lines += ["  sees", *_indented(_sight(act.observation, seen.get(who)), 4), "  says"]
-    lines += _indented(_clipped(action.text) or "(nothing)", 4)
+    lines += ["  sees", *indented(_sight(act.observation, seen.get(who)), 4), "  says"]
+    lines += indented(_clipped(action.text) or "(nothing)", 4)
     seen[who] = (":".join(act.key), act.observation)
     invalid = again.invalid.get(act.key) if again is not None else None
     if invalid is None and turn is not None and not (again is not None and again.masked):
@@ -107,19 +84,29 @@ def _said(
     return lines
 
 
-def _title(act: Act, turn: Turn | None) -> str:
-    """`solver:0`, with who took the act, its place in a tree, and what it earned."""
+def _title(act: Act, turn: Turn | None, trained: bool, before: bool) -> str:
+    """`solver:0`, with its row, who took the act, its place in a tree, and what it earned.
+
+    Args:
+        trained: whether it is a row.
+        before: whether an act is masked: then the reward is what it earned without that.
+    """
     if turn is None:
         return ":".join(act.key)
-    parts = []
+    parts = [f"row {_row(turn)}"] if trained else []
     if turn.called is not None:
         parts.append(f"taken by {turn.agent}")
     if turn.policy != turn.agent:
         parts.append(f"policy {turn.policy}")
     if turn.node is not None:
         parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
-    parts.append(_rewards(turn.rewards))
+    parts.append(f"{_rewards(turn.rewards)}{' before' if before else ''}")
     return f"{':'.join(act.key)}   {', '.join(parts)}"
+
+
+def _row(turn: Turn) -> str:
+    """Its key, as `marl-verl explain` takes it."""
+    return f"{turn.uid}_{turn.session}_{turn.index}"
 
 
 def _rewards(rewards: Mapping[str, float]) -> str:
@@ -134,7 +121,7 @@ def _sight(observation: Observation, before: tuple[str, Observation] | None) -> 
     if observation == old:
         return f"(the same as {name})"
     if len(old) < len(observation) and observation[: len(old)] == old:
-        return f"({_count(len(old), 'message')} as {name})\n{_messages(observation[len(old) :], roles=True)}"
+        return f"({count(len(old), 'message')} as {name})\n{_messages(observation[len(old) :], roles=True)}"
     if len(old) == len(observation) == 1 and old[0]["role"] == observation[0]["role"]:
         text = observation[0]["content"]
         start = _shared(old[0]["content"], text)
@@ -158,11 +145,11 @@ def _messages(observation: Observation, roles: bool = False) -> str:
 def _call(record: CallRecord) -> str:
     who = "call" if record.agent is None else f"{record.agent} calls"
     name = record.function.partition(":")[2]
-    asked = f"{who} {name}({_line(record.arguments[1:-1], 200)})"
+    asked = f"{who} {name}({line(record.arguments[1:-1], 200)})"
     if record.raised is not None:
         kind = record.raised.kind.partition(":")[2]
-        return f"{asked} raises {kind}({_line(record.raised.arguments[1:-1], 200)})"
-    return f"{asked} -> {_line(record.value or '', 300)}"
+        return f"{asked} raises {kind}({line(record.raised.arguments[1:-1], 200)})"
+    return f"{asked} -> {line(record.value or '', 300)}"
 
 
 def _end(episode: Episode, again: Rerun | None, masked: Rerun | None) -> list[str]:
@@ -186,9 +173,10 @@ def _end(episode: Episode, again: Rerun | None, masked: Rerun | None) -> list[st
 def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[str]:
     lines = [f"not reached any more: {':'.join(key)}" for key in masked.missed]
     new = [":".join(act.key) for act in masked.waiting]
+    early = not masked.finished and (episode.finished or bool(masked.missed))
     if masked.ended is not None:
         lines.append(f"ends here: {masked.ended}")
-    elif not masked.finished and (episode.finished or masked.missed):
+    elif early:
         lines.append(f"ends here: {', '.join(new)} is not in the journal: a model would have to be asked")
     else:
         if new:
@@ -200,17 +188,29 @@ def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[st
     lines += [f"before  {before}", f"masked  {after}"]
     if (change := difference(again, masked)) is not None:
         lines.append(f"difference {change:g}")
-    again_sampled = [":".join(act.key) for act in acts_of(masked) if act.key in masked.changed - masked.masked]
-    lines.append(f"a model would be asked again for {', '.join(again_sampled) or 'no act'}")
+    if masked.ended is None and not early:  # else more would be asked for than these
+        resampled = [":".join(act.key) for act in acts_of(masked) if act.key in masked.changed - masked.masked]
+        lines.append(f"a model would be asked again for {', '.join(resampled) or 'no act'}")
     return lines
 
 
-def _beside(others: list[Turn]) -> list[str]:
-    rows = [["", "node", "under", "act", "by", "rewards", "says"]]
+def _beside(episode: Episode, trained: bool) -> list[str]:
+    """The turns that are not on the path: by session, those of a tree with their nodes."""
+    others = sorted(episode.others, key=lambda turn: (turn.session, turn.index))
+    several = any(turn.session != episode.session for turn in others)
+    rows = [["session", "row", "node", "under", "act", "by", "rewards", "says"]]
     for turn in others:
-        place = [turn.node or "", turn.parent or "", ":".join(turn.key), turn.agent]
-        rows.append(["", *place, _rewards(turn.rewards), _line(turn.action.text, 60)])
-    return [f"sampled beside it: {_count(len(others), 'turn')} that it did not go on with", *_aligned(rows)]
+        session, row = str(turn.session) if several else "", _row(turn) if trained else ""
+        by = turn.agent if turn.called is not None else ""
+        place = [session, row, turn.node or "", turn.parent or "", ":".join(turn.key), by]
+        rows.append([*place, _rewards(turn.rewards), line(turn.action.text, 60)])
+    title, *shown = aligned(rows)
+    lines = [f"sampled beside it: {count(len(others), 'turn')} that it did not go on with", f"  {title}"]
+    for number, (turn, said) in enumerate(zip(others, shown, strict=True)):
+        if number and turn.session != others[number - 1].session:
+            lines.append("")
+        lines.append(f"  {said}")
+    return lines
 
 
 def _score(score: float, success: bool) -> str:
@@ -225,21 +225,3 @@ def _clipped(text: str) -> str:
     if len(text) <= LONG:
         return text
     return f"{text[:HEAD]}\n[{len(text) - HEAD - TAIL} characters left out; --json has them]\n{text[-TAIL:]}"
-
-
-def _line(text: str, width: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= width else f"{text[: width - 3]}..."
-
-
-def _indented(text: str, spaces: int) -> list[str]:
-    return [f"{' ' * spaces}{line}".rstrip() for line in text.split("\n")]
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -15,6 +15,14 @@ class Credit(Part):
 
     kind: ClassVar[str] = "credits"
 
+    def misfit(self, branches: bool) -> str | None:
+        """Why it does not go with sessions (`branches` false), or with trees; None if it does."""
+        return None
+
+    def reads(self) -> tuple[str, ...]:
+        """Components that the credit takes the place of: the sum of all components leaves them out."""
+        return ()
+
     def apply(self, table: RowTable) -> RowTable:
         """The table with what the credit adds to it; nothing where the rows have it already."""
         return table

@@ -28,6 +28,9 @@ class C3(TableCredit):
     name: ClassVar[str] = "c3"
     of: str = "team"
 
+    def misfit(self, branches: bool) -> str | None:
+        return None if branches else "it compares siblings in a tree, and turns have none here"
+
     def reads(self) -> tuple[str, ...]:
         return (self.of,)
 

@@ -11,6 +11,7 @@ An episode is its journal, so this is a replay of it with some actions replaced.
 
 An act comes after a masked one if the workflow reaches it only once the masked one is answered: acts of the same joint
 move, and of lanes beside it, do not. Recorded results of `team.call` stay where its arguments are unchanged.
+A masked run that reaches the token limit of an episode is worth its latest proposal (`team.propose`), 0 without one.
 Source of the modes: SHARP, arXiv 2602.08335, second hand: no authors' code was found.
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from marl_verl.credit.replay import ReplayCredit
-from marl_verl.episode import Act, Action, Episode, Journal, WorkflowError
+from marl_verl.episode import Act, Action, Episode, Journal, OverBudget, WorkflowError
 from marl_verl.errors import MarlError, unknown
 from marl_verl.sampling import Failed, Rollouts, ask, drive, scored, together
 
@@ -124,9 +125,13 @@ async def _played(
 
     kept = await _kept(rollouts, episode, masked, mode)
     async with rollouts.start(episode.session, kept) as run:
-        await drive(run, sample)
-        reached = await scored(rollouts, rollouts.state(run, episode.session, (), run.answer))
-        return reached.score, tokens
+        try:
+            await drive(run, sample)
+        except OverBudget:  # without them the team finds no end: what it would answer by then
+            answer = run.proposals[-1] if run.proposals else None
+        else:
+            answer = run.answer
+        return 0.0 if answer is None else await scored(rollouts, rollouts.score(answer)), tokens
 
 
 async def _kept(rollouts: Rollouts, episode: Episode, masked: Masked, mode: Mode) -> Journal:

@@ -46,6 +46,9 @@ class StepGroups(TableCredit):
         check_eps(self.eps)
         object.__setattr__(self, "group", tuple(self.group))
 
+    def misfit(self, branches: bool) -> str | None:
+        return "it adds up the turns of a session, and a tree has siblings" if branches else None
+
     def reads(self) -> tuple[str, ...]:
         return (self.step,)
 

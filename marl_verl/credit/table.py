@@ -17,10 +17,6 @@ class TableCredit(Credit):
 
     component: ClassVar[str] = "credit"
 
-    def reads(self) -> tuple[str, ...]:
-        """Components that the credit takes the place of: the sum of all components leaves them out."""
-        return ()
-
     def compute(self, table: RowTable) -> FloatArray:
         """The credit of each row, [n]. `table` has no padding and is sorted by key."""
         raise NotImplementedError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, NoReturn
@@ -44,6 +44,16 @@ class Wait:
 class Effects:
     """The state of one run, and every effect on it; `engine.Run` tells what the arguments are."""
 
+    # no dict: it would be most of the memory of thousands of runs
+    # fmt: off
+    __slots__ = (
+        "_acts", "_answer", "_arrived", "_called", "_calling", "_calls", "_closed", "_concurrent", "_driver", "_fatal",
+        "_given", "_given_up", "_joints", "_lanes", "_last", "_moves", "_news", "_others", "_records", "_refused",
+        "_root", "_sealed", "_stood", "_streams", "_strict", "_waiting", "_watch", "agents", "finished", "invalid",
+        "limits", "parked", "proposals", "task", "tokens", "workflow",
+    )
+    # fmt: on
+
     def __init__(
         self,
         workflow: Workflow,
@@ -69,7 +79,7 @@ class Effects:
         self._arrived = False  # an action or a live call's result has come since the records were put in order
         self._streams: dict[str | None, Random] = {}
         self._waiting: dict[tuple[str, str], Wait] = {}
-        self._moves: deque[list[Wait]] = deque()  # reached, and not yet told by `next`
+        self._moves: list[list[Wait]] = []  # reached, and not yet told by `next`
         self._given_up: set[tuple[str, str]] = set()  # acts the workflow cancelled
         self.invalid: dict[tuple[str, str], str] = {}  # acts whose action was of no use, and why
         self.proposals: list[Any] = []  # answers so far, should the episode end now
@@ -196,7 +206,7 @@ class Effects:
         self._refused += 1
         if self._refused > PATIENCE:
             self.parked = True
-            await asyncio.get_running_loop().create_future()
+            await _parked()
         raise asyncio.CancelledError
 
     def _enter(self) -> None:
@@ -308,6 +318,17 @@ class Effects:
     def _wake(self) -> None:
         if self._driver is not None and not self._driver.done():
             self._driver.set_result(None)
+
+
+@types.coroutine
+def _parked() -> Generator[Any, None, None]:
+    """For ever. Without a running loop the task's coroutine is being deallocated, and a yield is what ends that."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        yield None
+    else:
+        yield from loop.create_future()
 
 
 def slot_name(name: str | None, turn: int) -> str:

@@ -57,6 +57,8 @@ class Run(Effects):
         limits: acts, tokens and seconds of a call; a WorkflowError tells which was reached.
     """
 
+    __slots__ = ()
+
     # what a sampler uses
 
     async def next(self) -> tuple[Act, ...] | None:
@@ -82,7 +84,7 @@ class Run(Effects):
                 await self._finish(root)
                 break
             while self._moves:
-                acts = tuple(wait.act for wait in self._moves.popleft() if not wait.future.done())
+                acts = tuple(wait.act for wait in self._moves.pop(0) if not wait.future.done())
                 if acts:
                     return acts
             await self._woken()
@@ -237,7 +239,7 @@ class Run(Effects):
         await self._end_tasks()
         if self._concurrent and not unanswered and not self._sealed:
             again = await replay(self.workflow, self.task, self.agents, self.journal, self._again())
-            self._records = again._records
+            self._records, self.proposals, self.invalid = again._records, again.proposals, again.invalid
         self._records = numbered(self._records)
         self._answer, self.finished = root.result(), True
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from marl_verl.episode.turn import Turn
 
+JOIN = "+"
+"""A row that takes part in several joint nodes (a crossed tree) names them all: "n0+n1"."""
+
 
 def row(turn: Turn) -> dict[str, Any]:
     """The identity, rewards and length of a turn: all that an advantage needs."""
@@ -18,6 +21,7 @@ def row(turn: Turn) -> dict[str, Any]:
         "turn": turn.turn,
         "agent": turn.agent,
         "policy": turn.policy,
+        "slot": turn.slot,
         "node": turn.node,
         "parent": turn.parent,
         "rewards": dict(turn.rewards),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from marl_verl.episode import Act, Action, Episode, Journal, JournalError, Turn
+from marl_verl import __version__
+from marl_verl.episode import Act, Action, Episode, Journal, Turn
 from marl_verl.episode.turn import as_observation
 from marl_verl.errors import MarlError, nearest
 from marl_verl.journals.write import KIND, SCHEMA
 from marl_verl.options import build, check_type
 from marl_verl.tasks.base import Split, Task
+
+T = TypeVar("T")
+
+MISREAD = (KeyError, TypeError, ValueError, AttributeError, MarlError)
+"""What reading a value raises that is not what it should be."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,11 @@ class StoredFailure:
     uid: str
     session: int
     task: str
+
+    @property
+    def id(self) -> str:
+        """As that of the episode that it would have become; in a tree several failures may have it."""
+        return f"{self.uid}_{self.session}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +114,7 @@ class EpisodeFile:
         whole = len(lines) - 1  # what comes after the last line break is cut off, or empty
         if not content.strip():
             raise MarlError(f"{source} is empty")
-        found = cls(source, _header(lines[0], source), {}, [], [])
+        found = cls(source, _header(content, source), {}, [], [])
         for number, line in enumerate(lines[1:], start=2):
             if line.strip():
                 found._add(number, line, cut=number > whole)
@@ -117,19 +128,29 @@ class EpisodeFile:
         """
         stored = self.episodes.get(name)
         if stored is None:
-            hint = nearest(name, self.episodes)
-            if self.episodes and not hint.startswith("did"):  # it names all of them where none is near
-                hint = f"its {len(self.episodes)} are like '{next(iter(self.episodes))}'"
+            known = [*self.episodes, *(each.id for each in self.failures)]
+            hint = nearest(name, known)
+            if known and not hint.startswith("did"):  # it names all of them where none is near
+                hint = f"its {len(known)} are like '{known[0]}'"
             lost = "".join(f"; {said}" for said in self.damaged[:1])
             raise MarlError(f"{self.source} has no episode '{name}': {hint}{lost}")
         try:
             return _episode(stored.data)
-        except (KeyError, TypeError, ValueError, AttributeError, JournalError) as error:
-            raise MarlError(f"{self.source}, line {stored.line}: episode '{name}' {_malformed(error)}") from error
+        except MISREAD as error:
+            said = f"episode '{name}': {_wrong('it', error)}; {_written(self.header.marl_verl)}"
+            raise MarlError(f"{self.source}, line {stored.line}: {said}") from error
+
+    def failed(self, name: str) -> list[StoredFailure]:
+        """The failed attempts with an id; none where there is no such attempt."""
+        return [each for each in self.failures if each.id == name]
 
     def _add(self, number: int, line: bytes, cut: bool) -> None:
+        what = "it"
         try:
             data = json.loads(line)
+            if not isinstance(data, dict):
+                raise MarlError("it is no JSON object")
+            what = "the failure" if "failure" in data else "the episode"
             if "failure" in data:
                 self.failures.append(_failure(data))
             else:
@@ -137,20 +158,56 @@ class EpisodeFile:
                 self.episodes[stored.id] = stored
         except (ValueError, RecursionError) as error:
             self.damaged.append(f"line {number} is cut off" if cut else f"line {number} is not JSON: {error}")
-        except (KeyError, TypeError, MarlError) as error:
-            self.damaged.append(f"line {number} {_malformed(error)}")
+        except MISREAD as error:
+            self.damaged.append(f"line {number}: {_wrong(what, error)}; {_written(self.header.marl_verl)}")
 
 
-def _malformed(error: Exception) -> str:
-    what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-    return f"is malformed: {what}"
+def holds_episodes(content: bytes) -> bool:
+    """Whether a file begins as one of stored episodes does."""
+    try:
+        data = json.loads(content.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and data.get("kind") == KIND
 
 
-def _header(line: bytes, source: str) -> Header:
+def _wrong(what: str, error: Exception) -> str:
+    """What is wrong with `what`, in words."""
+    if isinstance(error, KeyError):
+        return f"{what} lacks {error}"
+    return str(error) if isinstance(error, MarlError) else f"{what} is malformed: {error}"
+
+
+def _written(version: str) -> str:
+    return f"the file was written by marl-verl {version}, this is {__version__}"
+
+
+def _each(what: str, values: Iterable[Any], read: Callable[[Mapping[str, Any]], T]) -> list[T]:
+    """Every value read; a mistake in one of them is told with its number."""
+    found = []
+    for number, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise MarlError(f"{what} {number} is no JSON object")
+        try:
+            found.append(read(value))
+        except MISREAD as error:
+            said = f"{what} {number}: {error}" if isinstance(error, MarlError) else _wrong(f"{what} {number}", error)
+            raise MarlError(said) from error
+    return found
+
+
+def _header(content: bytes, source: str) -> Header:
+    line, end, _ = content.partition(b"\n")
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise MarlError(f"{source} holds no stored episodes: line 1 is not JSON: {error}") from error
+        if not end and line.startswith(b'{"schema"'):
+            raise MarlError(f"{source} is cut off in line 1, its header") from error
+        raise MarlError(
+            f"{source} holds no stored episodes: {_else(content, f'line 1 is not JSON: {error}')}"
+        ) from error
+    if isinstance(data, dict) and "rows" in data:
+        raise MarlError(f"{source} holds no stored episodes: {_else(content, '')}")
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise MarlError(f'{source} holds no stored episodes: line 1 is not {{"schema": {SCHEMA}, "kind": "{KIND}", ...')
     if data.get("schema") != SCHEMA:
@@ -162,7 +219,19 @@ def _header(line: bytes, source: str) -> Header:
         values = {name: data[name] for name in ("step", "split", "marl_verl")}
         return build(Header, {**values, **parts, **names, "agents": agents}, "header")
     except (KeyError, TypeError, AttributeError, MarlError) as error:
-        raise MarlError(f"{source}: the header in line 1 {_malformed(error)}") from error
+        version = data.get("marl_verl", "of an unknown version")
+        said = _wrong("the header in line 1", error)
+        raise MarlError(f"{source}: {said}; {_written(version)}") from error
+
+
+def _else(content: bytes, otherwise: str) -> str:
+    """What a file is that is none of ours."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        return otherwise
+    rows = isinstance(data, dict) and "rows" in data
+    return "these are rows, which `marl-verl explain` shows" if rows else otherwise
 
 
 def _summary(data: dict[str, Any], line: int) -> StoredEpisode:
@@ -185,7 +254,7 @@ def _episode(data: Mapping[str, Any]) -> Episode:
         """A turn of the path, whose act stands in the journal."""
         record = journal.act(each["called"] or each["agent"], each["slot"])
         if record is None:
-            raise ValueError(f"its journal has no act {each['called'] or each['agent']}:{each['slot']}")
+            raise MarlError(f"the journal has no act {each['called'] or each['agent']}:{each['slot']}")
         return _turn(each, uid, record.act, record.action)
 
     def other(each: Mapping[str, Any]) -> Turn:
@@ -193,7 +262,7 @@ def _episode(data: Mapping[str, Any]) -> Episode:
         act = Act(each["called"] or each["agent"], each["slot"], each["turn"], 0, as_observation(each["observation"]))
         return _turn(each, uid, act, Action(**each["action"]))
 
-    turns = [turn(each) for each in data["turns"]]
+    turns = _each("turn", data["turns"], turn)
     leaf = data["id"].removeprefix(f"{uid}_{data['session']}").removeprefix("_") or None
     return Episode(
         uid=uid,
@@ -206,7 +275,7 @@ def _episode(data: Mapping[str, Any]) -> Episode:
         score=data["score"],
         finished=data["finished"],
         leaf=None if turns and turns[-1].node == leaf else leaf,
-        others=[other(each) for each in data["others"]],
+        others=_each("turn beside it", data["others"], other),
     )
 
 

@@ -16,7 +16,19 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run, Workflow, WorkflowError, perform
+from marl_verl.episode import (
+    Act,
+    Action,
+    CallRecord,
+    Episode,
+    Journal,
+    ReplayMismatch,
+    Run,
+    Workflow,
+    WorkflowError,
+    perform,
+)
+from marl_verl.episode.effects import short
 from marl_verl.episode.turn import changed
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import plain
@@ -27,6 +39,19 @@ PLACEHOLDER = "(no answer)"
 
 Key = tuple[str, str]
 """(agent that the workflow called, slot)."""
+
+
+class _Sealed(Run):
+    """A run that makes no call, and remembers the first one that it would have had to make."""
+
+    __slots__ = ("unmade",)
+
+    unmade: CallRecord | None
+
+    def _check_call(self, asked: CallRecord) -> None:
+        if self.unmade is None:
+            self.unmade = asked
+        super()._check_call(asked)
 
 
 @dataclass
@@ -74,13 +99,16 @@ async def rerun(
     """
     again = Rerun(masked=frozenset(masked))
     calls = Journal(tuple(episode.journal.calls()), episode.journal.seed)
-    async with Run(workflow, episode.task, list(agents), calls, sealed=True) as run:
+    run = _Sealed(workflow, episode.task, list(agents), calls, sealed=True)
+    run.unmade = None
+    async with run:
         try:
             again.waiting = await _play(run, episode.journal, again)
         except WorkflowError as error:
             if not masked:
                 raise
-            again.ended = str(error)
+            unmade = run.unmade if isinstance(error, ReplayMismatch) else None
+            again.ended = str(error) if unmade is None else f"{_asked(unmade)}, which was never made"
         again.journal, again.finished, again.invalid = run.journal, run.finished, dict(run.invalid)
         recorded = [record.act.key for record in episode.journal.acts()]
         again.missed = [key for key in recorded if again.journal.act(*key) is None]
@@ -156,7 +184,15 @@ async def _scored(tasks: TaskSet, episode: Episode, answer: Any) -> tuple[float,
             return score, score >= 1.0
         return score, bool(await perform(tasks.success, (episode.task, answer)))
     except Exception as error:  # a task set's own mistake: told with its name, and kept as the cause
-        raise MarlError(f"task set {type(tasks).__name__} cannot score the answer: {_told(error)}") from error
+        name, task = type(tasks).__name__, episode.task.id
+        raise MarlError(f"task set {name} cannot score the answer on task '{task}': {_told(error)}") from error
+
+
+def _asked(call: CallRecord) -> str:
+    """A call in words, e.g. `judge calls look_up("4")`."""
+    who = "the workflow" if call.agent is None else call.agent
+    name = call.function.partition(":")[2]
+    return f"{who} calls {short(f'{name}({call.arguments[1:-1]})')}"
 
 
 def _told(error: Exception) -> str:

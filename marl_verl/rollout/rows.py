@@ -38,6 +38,7 @@ _IDENTITY = (
     "turn",
     "agent",
     "policy",
+    "slot",
     "node",
     "parent",
     "rewards",

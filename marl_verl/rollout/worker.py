@@ -21,6 +21,7 @@ from marl_verl import plugins
 from marl_verl.credit.base import Credit
 from marl_verl.credit.replay import ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
+from marl_verl.errors import MarlError
 from marl_verl.journals import sample_lines
 from marl_verl.options import build
 from marl_verl.parts import algorithm_of
@@ -33,6 +34,9 @@ from marl_verl.tasks.base import Task
 from marl_verl.team import Team, read_team
 
 logger = logging.getLogger(__name__)
+
+LOGGED = 100
+"""Failures whose traceback goes to the log, one of a kind."""
 
 
 @dataclass
@@ -85,6 +89,7 @@ def load_limits(rollout: dict[str, Any]) -> Limits:
         tokens=rollout["episode_tokens"],
         act_seconds=rollout["act_seconds"],
         call_seconds=rollout["call_seconds"],
+        step_seconds=rollout["step_seconds"],
         episode_seconds=rollout["episode_seconds"],
     )
 
@@ -127,6 +132,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         self.observers = plugins.load().hook
         self._reports: dict[str, asyncio.Future[Report]] = {}
         self._rows: dict[str, list[Any]] = {}
+        self._logged: set[tuple[str, str]] = set()
 
     def plugin_fingerprint(self) -> tuple[str, ...]:
         """The plugin set of this process: the driver compares it with its own."""
@@ -159,9 +165,17 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
 
     async def _run_prompt(self, prompt: dict, sampling_params: dict, trajectory: dict, trace: bool = False) -> None:
         """Sample one task and write its rows; every outcome, also a failure of our own, becomes a report."""
-        uid = str(prompt["uid"])
-        task = Task(**json.loads(prompt["task"]))
-        report = Report(uid=uid, task=task.id)
+        report = Report(uid=str(prompt["uid"]), task=str(prompt["task"]))
+        try:
+            await self._report_on(prompt, sampling_params, trajectory, report)
+        except Exception as error:
+            logger.exception("sampling task %s failed", report.task)
+            report.error = f"{type(error).__name__}: {error}"
+        self._report(report.uid).set_result(report)
+
+    async def _report_on(self, prompt: dict, sampling_params: dict, trajectory: dict, report: Report) -> None:
+        task, uid = Task(**json.loads(prompt["task"])), report.uid
+        report.task = task.id
         validate, step = bool(trajectory["validate"]), int(trajectory["step"])
         # verl's parameters are those of validation; in training each policy, and each agent, has its own
         held_out = sampling_params if validate and not prompt.get("sampled", False) else None
@@ -173,24 +187,28 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         else:
             sampler, sessions = self.ways.greedy, 1
         rollouts = TaskRollouts(self.parts, task, uid, step, sessions, held_out)
-        try:
-            sample = await sampler.sample(rollouts)
-            if not validate and isinstance(self.ways.credit, ReplayCredit):
-                await with_credit(self.ways.credit, rollouts, sample)
-            self._fill(report, sample)
-            if prompt["keep"]:
-                report.lines = sample_lines(sample, uid, task.id, tokens=bool(marl.run.journal_tokens))
-            if not validate:
-                self._rows[uid] = turn_rows(sample.turns, step)
-        except Exception as error:
-            logger.exception("sampling task %s failed", task.id)
-            report.error = f"{type(error).__name__}: {error}"
-        self._report(uid).set_result(report)
+        sample = await sampler.sample(rollouts)
+        if not validate and isinstance(self.ways.credit, ReplayCredit):
+            await with_credit(self.ways.credit, rollouts, sample)
+        self._fill(report, sample)
+        # failures are stored in any case: nobody should have to run it again to see what went wrong
+        stored = sample if prompt["keep"] else Sample(failures=sample.failures)
+        report.lines = sample_lines(stored, uid, task.id, tokens=bool(marl.run.journal_tokens))
+        if not validate:
+            self._rows[uid] = turn_rows(sample.turns, step)
 
     def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens
+        for failure in sample.failures:
+            kind = failure.reason, failure.trace.rstrip().rpartition("\n")[2]
+            if failure.trace and kind not in self._logged and len(self._logged) < LOGGED:
+                self._logged.add(kind)
+                logger.warning("%s: %s\n%s", failure.reason, failure.detail, failure.trace)
         for episode in sample.episodes:
-            self.observers.marl_episode_finished(episode=episode)
+            try:
+                self.observers.marl_episode_finished(episode=episode)
+            except Exception as error:
+                raise MarlError(f"hook marl_episode_finished failed: {type(error).__name__}: {error}") from error
             report.successes.append(episode.success)
             report.rewards.append(_mean_rewards(episode))
 

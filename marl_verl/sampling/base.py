@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from marl_verl.episode import Act, Action, Episode, Journal, Limits, Reason, Run, Turn
+from marl_verl.episode.row import JOIN
+from marl_verl.errors import MarlError
 from marl_verl.options import Options
 
 Candidate = int | str
@@ -18,7 +20,8 @@ class Rollouts(Protocol):
     """What the rollout worker hands a sampler for one task: how many attempts are wanted, and the means to get them.
 
     An independent sampler needs `start`, `act` and `finish` only. One that branches makes its own turns (`turn`),
-    scores what a run has come to (`state`), rewards turns for it (`reward`), and compares them (`value`).
+    scores what a run has come to (`state`), rewards turns for it (`reward`), and compares them (`value`). A replay of
+    an episode that is no row needs only its `score`.
     """
 
     @property
@@ -66,7 +69,10 @@ class Rollouts(Protocol):
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
         """What a run has come to, as an episode of these turns, with `answer` scored (None scores 0)."""
 
-    def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
+    async def score(self, answer: Any) -> float:
+        """The task's score of an answer."""
+
+    async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
         """Fill in the reward components of some turns of an episode, and whether the workflow could not use them."""
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
@@ -99,6 +105,7 @@ class Sample:
     Attributes:
         episodes: in session order; in a tree, the paths to its leaves, which share turns.
         failures: attempts that came to nothing.
+        dropped: attempts that came to something and are no rows, for the sake of those that failed.
         extra_tokens: what for -> tokens sampled that are no row: playing a state on to see what it is worth, or
             counterfactuals.
     """
@@ -106,19 +113,25 @@ class Sample:
     episodes: list[Episode] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     extra_tokens: dict[str, int] = field(default_factory=dict)
+    dropped: int = 0
 
     @property
     def turns(self) -> list[Turn]:
-        """Every sampled turn once, by session and index: the rows."""
-        found = {(turn.session, turn.index): turn for each in self.episodes for turn in (*each.turns, *each.others)}
+        """Every sampled turn once, by session and index: the rows. MarlError if two turns have one key."""
+        found: dict[tuple[int, int], Turn] = {}
+        for turn in (turn for each in self.episodes for turn in (*each.turns, *each.others)):
+            if found.setdefault((turn.session, turn.index), turn) is not turn:
+                key = f"{turn.uid}_{turn.session}_{turn.index}"
+                raise MarlError(f"the sampler gave two turns, of {turn.agent} and another, the key '{key}'")
         return [turn for _, turn in sorted(found.items())]
 
     @property
     def attempts(self) -> int:
         """What failures are a share of: sessions, and in a tree its nodes."""
         turns = self.turns
-        nodes, sessions = {turn.node for turn in turns} - {None}, {turn.session for turn in turns}
-        return len(self.failures) + max(len(nodes), len(sessions))
+        nodes = {name for turn in turns if turn.node is not None for name in turn.node.split(JOIN)}
+        sessions = {turn.session for turn in turns}
+        return len(self.failures) + self.dropped + max(len(nodes), len(sessions))
 
     def add_tokens(self, what: str, tokens: int) -> None:
         """Count tokens that are no row."""
@@ -130,9 +143,12 @@ class Sampler(Options):
 
     Attributes:
         branches: whether turns have siblings: only then is there a tree for returns, groups and credits to look at.
+        adds_up: in a tree, whether component `team` is what a turn adds to its path (and returns have to add it up),
+            not what the state that it leads to is worth.
     """
 
     branches: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = False
 
     async def sample(self, rollouts: Rollouts) -> Sample:
         """The episodes of one task. A failing attempt becomes a `Failure`; cancellation propagates."""

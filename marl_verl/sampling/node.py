@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn
+from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run, Turn
+from marl_verl.episode.turn import changed
 from marl_verl.sampling.attempt import ask, scored
 from marl_verl.sampling.base import Candidate, Rollouts, drive
 
@@ -80,41 +81,45 @@ async def grow(
         Failed, WorkflowError: no action, or nothing that it leads to.
     """
     action = await ask(rollouts, act, session, name, agent)
-    async with rollouts.start(session, state.journal.extended(act, action)) as run:
+    journal = state.journal.extended(act, action)
+    async with rollouts.start(session, journal) as run:
         acts = await run.stand()
-        answer, tokens = await outcome(rollouts, run, session, name, unfinished, state.proposals)
+        check_restarted(rollouts, run, journal)
+        answer, tokens, seen = await outcome(rollouts, run, session, name, unfinished, state.proposals)
         turn = rollouts.turn(act, action, session, agent=agent, index=index, node=name, parent=parent)
         turns = (*state.turns, turn)
         episode = await scored(rollouts, rollouts.state(run, session, turns, answer))
-        value = await scored(rollouts, _rewarded(rollouts, turn, episode, run))
+        value = await scored(rollouts, _rewarded(rollouts, turn, episode, seen))
         return State(episode.journal, acts or (), episode, turns, len(run.proposals), value, tokens)
 
 
 async def _rewarded(rollouts: Rollouts, turn: Turn, episode: Episode, run: Run) -> float:
-    rollouts.reward([turn], episode, run)
+    await rollouts.reward([turn], episode, run)
     return rollouts.value([turn])[0]
 
 
 async def outcome(
     rollouts: Rollouts, run: Run, session: int, candidate: Candidate, unfinished: Unfinished, before: int
-) -> tuple[Any, int]:
-    """(the answer that a standing run is judged by, None for none; tokens sampled to find it).
+) -> tuple[Any, int, Run]:
+    """(the answer that a standing run is judged by, None for none; tokens sampled to find it; the run that says whether
+    an act was of use: in the middle of a joint move only one that was played on can tell).
 
     Args:
         before: how many answers had been proposed in the state before.
     """
     if run.finished:
-        return run.answer, 0
+        return run.answer, 0, run
     new = len(run.proposals) > before
     if (unfinished == "proposal" and new) or (unfinished == "latest" and run.proposals):
-        return run.proposals[-1], 0
+        return run.proposals[-1], 0, run
     if unfinished == "zero":
-        return None, 0
-    return await play_on(rollouts, run.journal, session, f"{candidate} played on")
+        return None, 0, run
+    played, tokens = await play_on(rollouts, run.journal, session, f"{candidate} played on")
+    return played.answer, tokens, played
 
 
-async def play_on(rollouts: Rollouts, journal: Journal, session: int, candidate: Candidate) -> tuple[Any, int]:
-    """Take a run of its own from a journal to its end: (its answer, tokens sampled on the way).
+async def play_on(rollouts: Rollouts, journal: Journal, session: int, candidate: Candidate) -> tuple[Run, int]:
+    """Take a run of its own from a journal to its end: (the run, tokens sampled on the way).
 
     Raises:
         Failed, WorkflowError: it did not get there.
@@ -129,7 +134,21 @@ async def play_on(rollouts: Rollouts, journal: Journal, session: int, candidate:
 
     async with rollouts.start(session, journal) as run:
         await drive(run, sample)
-        return run.answer, tokens
+        return run, tokens
+
+
+def check_restarted(rollouts: Rollouts, run: Run, journal: Journal) -> None:
+    """ReplayMismatch unless a run that stands has come by every act of the journal that it was started from.
+
+    A workflow that does something else on replay would ask for the same acts again, and for ever.
+    """
+    reached = {act.key for act, _ in run.turns}
+    standing = {act.key: act for act in run.waiting}
+    for record in journal.acts():
+        if record.act.key not in reached:
+            now = standing.get(record.act.key)
+            how = "is not reached any more" if now is None else f"is shown something else: {changed(record.act, now)}"
+            raise ReplayMismatch(f"{rollouts.label}: restarted from its journal, {record.act} {how}")
 
 
 def leaf_episode(state: State, others: Sequence[Turn] = ()) -> Episode:

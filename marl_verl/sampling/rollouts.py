@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from marl_verl.advantage.mix import RewardMix
     from marl_verl.advantage.returns import Outcome
 
-RoleReward = Callable[[Task, Turn, Episode], float]
+RoleReward = Callable[[Task, Turn, Episode], Any]
+"""(task, turn, episode) -> a number; may be async."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class SceneRollouts:
         """Score a finished run, reward its turns, and make it an episode."""
         turns = [self.turn(act, action, session) for act, action in run.turns]
         episode = await self.state(run, session, turns, run.answer)
-        self.reward(turns, episode, run)
+        await self.reward(turns, episode, run)
         for turn, counts in zip(turns, bearers(turns, self.scene.outcome), strict=True):
             if not counts:
                 turn.rewards["team"] = 0.0
@@ -112,7 +113,7 @@ class SceneRollouts:
 
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
         """What a run has come to, as an episode of these turns, with `answer` scored (None scores 0)."""
-        score = 0.0 if answer is None else await self._score(self.scene.tasks.score, answer)
+        score = 0.0 if answer is None else await self.score(answer)
         success = answer is not None and await self._success(answer, score)
         return Episode(
             uid=self.uid,
@@ -133,26 +134,32 @@ class SceneRollouts:
             return score >= 1.0  # what it would say, without scoring twice
         return bool(await perform(self.scene.tasks.success, (self.task, answer), self.limits.call_seconds))
 
-    async def _score(self, fn: Callable[..., Any], answer: Any) -> float:
-        found = await perform(fn, (self.task, answer), self.limits.call_seconds)
-        try:
-            score = float(found)
-        except (TypeError, ValueError) as error:
-            raise MarlError(f"a score must be a number, {fn.__qualname__} gave {found!r:.80}") from error
-        if not math.isfinite(score):
-            raise MarlError(f"a score must be finite, {fn.__qualname__} gave {score}")
-        return score
+    async def score(self, answer: Any) -> float:
+        """The task's score of an answer."""
+        return await self._number(self.scene.tasks.score, (self.task, answer), "the score")
 
-    def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
+    async def _number(self, fn: Callable[..., Any], arguments: tuple[Any, ...], what: str) -> float:
+        """A finite number that somebody's function gives. MarlError if it gives something else."""
+        found = await perform(fn, arguments, self.limits.call_seconds)
+        try:
+            number = float(found)
+        except (TypeError, ValueError) as error:
+            raise MarlError(f"{what} must be a number, {_name(fn)} gave {found!r:.80}") from error
+        if not math.isfinite(number):
+            raise MarlError(f"{what} must be finite, {_name(fn)} gave {number}")
+        return number
+
+    async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
         """`team` on every turn; `role` where the agent has a role reward; `tool` where the algorithm asks for it and
         the agent made calls: the share of its calls in the episode that did not raise."""
-        tool = self.scene.mix is not None and "tool" in self.scene.mix.asks
+        tool = "tool" in self._asks()
         for turn in turns:
             turn.invalid = run.invalid.get(turn.key)
             turn.rewards["team"] = episode.score
             name = self.scene.agents[turn.agent].reward
             if name is not None:
-                turn.rewards["role"] = float(self.scene.rewards[name](self.task, turn, episode))
+                what = f"role reward '{name}' of agent '{turn.agent}'"
+                turn.rewards["role"] = await self._number(self.scene.rewards[name], (self.task, turn, episode), what)
             calls = _calls_of(turn.agent, run.journal) if tool else []
             if calls:
                 turn.rewards["tool"] = sum(call.raised is None for call in calls) / len(calls)
@@ -166,7 +173,8 @@ class SceneRollouts:
 
         rows = [row(turn) for turn in turns]
         # a mix refuses a component that no row has: these are one agent's turns, and others may have a role reward
-        components = {"team", *(["role"] if any(agent.reward for agent in self.scene.agents.values()) else [])}
+        role = ("role",) if any(agent.reward for agent in self.scene.agents.values()) else ()
+        components = ("team", *role, *self._asks())
         rest = {"agent": "(the rest of the team)", "rewards": dict.fromkeys(components, 0.0), "index": len(rows)}
         rows = [{**each, "index": index} for index, each in enumerate(rows)]
         mixed = self.scene.mix.compute(RowTable.from_rows([*rows, {**rows[0], **rest}]))
@@ -174,7 +182,15 @@ class SceneRollouts:
 
     async def public_score(self, answer: Any) -> float:
         """The part of an answer's quality that the team may know."""
-        return await self._score(self.scene.tasks.public_score, answer)
+        return await self._number(self.scene.tasks.public_score, (self.task, answer), "the public score")
+
+    def _asks(self) -> tuple[str, ...]:
+        """Components that are made for the algorithm's mix only."""
+        return () if self.scene.mix is None else self.scene.mix.asks()
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__qualname__", fn))
 
 
 def _calls_of(agent: str, journal: Journal) -> list[CallRecord]:

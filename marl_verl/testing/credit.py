@@ -42,13 +42,15 @@ import asyncio
 import copy
 import dataclasses
 import math
+import numbers
 from typing import TYPE_CHECKING, Any
 
 from marl_verl.episode import Act, Action, Episode, Workflow, WorkflowError
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate, Failed, Independent
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, _shuffled
+from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out
+from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, _shuffled, check_scene
 
 if TYPE_CHECKING:
     from marl_verl.credit.replay import ReplayCredit
@@ -91,8 +93,12 @@ def check_credit(
 
     Raises:
         AssertionError: which promise is broken, and where.
-        MarlError: the workflow failed, or an option of the credit does not fit the team.
+        MarlError: the workflow failed, an option of the credit does not fit the team, an argument is of another kind.
     """
+    from marl_verl.credit.replay import ReplayCredit
+
+    instance(credit, ReplayCredit, "MyCredit(), of a dataclass MyCredit(ReplayCredit)")
+    check_scene(workflow, task, policy, tasks)
     return asyncio.run(_Check(credit, (workflow, task, policy, sessions, tasks, seed), options).all(orders))
 
 
@@ -103,7 +109,7 @@ class _Rollouts(ScriptedRollouts):
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         if self.broken:
-            raise ConnectionError("check_credit has switched the policies off")
+            raise SwitchedOff("check_credit has switched the policies off")
         return await super().act(act, session, candidate, agent)
 
 
@@ -145,13 +151,21 @@ class _Check:
         reported = []
         for episode in episodes:
             before, asked = copy.deepcopy(episode), len(rollouts.given)
-            reported.append(await self.credit.assign(rollouts, episode))
+            reported.append(await self.assigned(rollouts, episode))
             self.nothing_runs("has returned")
             sampled = sum(len(action.response_ids) for action in rollouts.given[asked:])
             _must(reported[-1] == sampled, f"{self.name} reports {reported[-1]} tokens, and {sampled} were sampled")
             self.credits(episode, rollouts.agents)
             self.rest(before, episode)
         return episodes, reported
+
+    async def assigned(self, rollouts: _Rollouts, episode: Episode) -> int:
+        """The tokens that the credit reports for an episode."""
+        tokens = await awaitable(self.credit.assign(rollouts, episode), f"{self.name}: `assign`")
+        whole = isinstance(tokens, numbers.Integral) and not isinstance(tokens, bool)
+        said = f"`assign` must return the tokens it sampled, a whole number; it returned {tokens!r:.60}"
+        _must(whole, f"{self.name}: {said}")
+        return int(tokens)
 
     def credits(self, episode: Episode, agents: tuple[str, ...]) -> None:
         """Every player's turn has a finite one, nobody else's has any."""
@@ -183,7 +197,7 @@ class _Check:
         rollouts, episodes = await self.sampled(None)
         rollouts.delay = lambda act, session: 10**9
         for episode in episodes:
-            assigning = asyncio.ensure_future(self.credit.assign(rollouts, episode))
+            assigning = asyncio.ensure_future(self.assigned(rollouts, episode))
             for _ in range(ROUNDS):
                 await asyncio.sleep(0)
             under_way = not assigning.done()
@@ -201,9 +215,14 @@ class _Check:
         for episode, needed in zip(episodes, tokens, strict=True):
             raised = False
             try:
-                await self.credit.assign(rollouts, episode)
+                await self.assigned(rollouts, episode)
             except (Failed, WorkflowError):
                 raised = True
+            except Exception as error:
+                if not lets_out(error):
+                    raise
+                said = f"comes out of {self.name} as {type(error).__name__}"
+                raise AssertionError(f"a request failed, and {said}: ask policies by `ask`") from error
             self.nothing_runs("has raised")
             _must(raised or not needed, f"{self.name} gives credit though the policies that it asks fail")
 

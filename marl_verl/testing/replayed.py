@@ -178,7 +178,7 @@ class _Tree:
 
     async def _score(self, place: _Place, answer: Any, session: int) -> None:
         place.episode = await self.rollouts.state(place.run, session, place.path, answer)
-        self.rollouts.reward(place.own, place.episode, place.run)
+        await self.rollouts.reward(place.own, place.episode, place.run)
 
     def _check_row(self, row: Turn) -> None:
         """Its rewards are the sum over its nodes, each by itself."""

@@ -23,18 +23,21 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from marl_verl.episode import Act, Action, Turn, Workflow
-from marl_verl.sampling import Candidate, Sample, Sampler
+from marl_verl.episode import Episode, Limits, ReplayMismatch, Turn, Workflow, WorkflowError
+from marl_verl.errors import MarlError
+from marl_verl.sampling import Failure, Sample, Sampler
 from marl_verl.sampling.rollouts import RoleReward
 from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing.given import awaitable, instance, lets_out
 from marl_verl.testing.replayed import Worth, check_replayed, must, named
-from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing.scripted import ScriptedPolicy, check_scene, replayable
+from marl_verl.testing.watched import Watched
 
-Request = tuple[int, tuple[str, str], Candidate, str]
-"""(session, act's key, candidate, who takes it): what a request's seed is made of."""
+if TYPE_CHECKING:
+    from marl_verl.advantage.mix import RewardMix
+    from marl_verl.advantage.returns import Outcome
 
 SECONDS = 60.0
 """After which a sampler hangs."""
@@ -53,8 +56,15 @@ def check_sampler(
     orders: int = 3,
     asked: int | None = None,
     worth: Worth | None = None,
+    may_fail: bool = False,
+    outcome: Outcome = "every turn",
+    mix: RewardMix | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Sample:
     """Assert what every sampler promises; call it from a test (it starts an event loop).
+
+    First, that the workflow is fit for it: run again from any part of its journal, it does the same (`check_workflow`
+    looks closer). And that something is sampled: it asks for actions, makes episodes of them, and no attempt fails.
 
     Rows: keys are unique; every action is at most one row, and its tokens are in the rows, in `extra_tokens`, or those
     of a failed attempt; no two requests have one seed; a parent is a node, and its rows come first.
@@ -73,67 +83,82 @@ def check_sampler(
         asked: how many actions it has to ask for, where that is known.
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer that a state before the
             workflow's end is to be scored by, None for no answer. Without it only the rewards of ends are checked.
+        may_fail: the workflow may fail with some actions, or with all: where you try many that were made at random.
+        outcome, mix, limits: of the `Scene`.
 
     Returns:
         The sample.
 
     Raises:
         AssertionError: a promise broken: which, and where.
+        ReplayMismatch: the workflow is not deterministic.
+        MarlError: an attempt failed, undisturbed: why; or an argument is of another kind.
     """
+    instance(sampler, Sampler, "MySampler(), of a class MySampler(Sampler)")
+    check_scene(workflow, task, policy, tasks)
 
     def watched(**how: Any) -> Watched:
-        return Watched(workflow, task, policy, sessions, tasks, seed, rewards=rewards, **how)
+        scene: dict[str, Any] = {"rewards": rewards, "outcome": outcome, "mix": mix, "limits": limits}
+        return Watched(workflow, task, policy, sessions, tasks, seed, **scene, **how)
 
-    return asyncio.run(_check(sampler, watched, orders, asked, worth))
+    async def check() -> Sample:
+        await _check_workflow(workflow, task, policy, seed)
+        return await _check(sampler, watched, orders, asked, worth, may_fail)
+
+    return asyncio.run(check())
 
 
-class Watched(ScriptedRollouts):
-    """Rollouts that know who asked for what, and can disturb.
-
-    Args:
-        order: of arrival; None as asked.
-        broken: a request that fails.
-        stuck: number of a request that is never answered.
-    """
-
-    def __init__(
-        self, *args: Any, order: int | None = None, broken: Request | None = None, stuck: int | None = None, **more: Any
-    ) -> None:
-        super().__init__(*args, **more)
-        self.order, self.broken, self.stuck = order, broken, stuck
-        self.requests: list[Request] = []
-        self.is_stuck = asyncio.Event()
-
-    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        request = session, act.key, candidate, agent or act.agent
-        self.requests.append(request)
-        if self.stuck == len(self.requests) - 1:
-            self.is_stuck.set()
-            await asyncio.Event().wait()
-        for _ in range(0 if self.order is None else Random(repr((self.order, request))).randrange(20)):
-            await asyncio.sleep(0)
-        if request == self.broken:
-            raise ConnectionError("a request that check_sampler lets fail")
-        return await super().act(act, session, candidate, agent)
+async def _check_workflow(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int) -> None:
+    """ReplayMismatch where the workflow is not deterministic; other errors of it come up when it is sampled."""
+    limit = asyncio.timeout(SECONDS)
+    try:
+        async with limit:
+            await replayable(workflow, task, policy, seed, orders=0)
+    except ReplayMismatch:
+        raise
+    except WorkflowError:
+        return
+    except TimeoutError as error:
+        must(not limit.expired(), f"the workflow is not done after {SECONDS:g} s: it hangs")
+        raise error
 
 
 async def _check(
-    sampler: Sampler, watched: Callable[..., Watched], orders: int, asked: int | None, worth: Worth | None
+    sampler: Sampler,
+    watched: Callable[..., Watched],
+    orders: int,
+    asked: int | None,
+    worth: Worth | None,
+    may_fail: bool,
 ) -> Sample:
     rollouts = watched()
     sample = await _sampled(sampler, rollouts)
     count = len(rollouts.requests)
+    if rollouts.mismatch is not None:
+        raise rollouts.mismatch
+    if not may_fail:
+        if sample.failures:
+            raise MarlError(f"an attempt failed, and nothing disturbed it: {sample.failures[0].detail}")
+        must(count > 0, "the sampler asked for no action")
+        must(bool(sample.episodes), f"the sampler asked for {count} actions, and its sample has no episode")
     must(asked is None or count == asked, f"the sampler asked for {count} actions, not {asked}")
     _check_rows(sample, rollouts)
     await check_replayed(sample, rollouts, sampler.branches, worth)
     for order in range(orders):
         shuffled = watched(order=order)
-        _same(sample, await _sampled(sampler, shuffled))
+        again = await _sampled(sampler, shuffled)
+        _same(sample, again, details=not (rollouts.concurrent or shuffled.concurrent))
         same = sorted(map(repr, shuffled.requests)) == sorted(map(repr, rollouts.requests))
         must(same, "with actions arriving in another order, it asks for other actions")
     if rollouts.requests:
         broken = watched(broken=rollouts.requests[count // 2])
-        left = await _sampled(sampler, broken)
+        try:
+            left = await _sampled(sampler, broken)
+        except Exception as error:
+            if not lets_out(error):
+                raise
+            said = f"a request failed, and comes out of `sample` as {type(error).__name__}"
+            raise AssertionError(f"{said}: ask policies by `ask`, in an `attempt`") from error
         failed = any(failure.reason == "policy-error" for failure in left.failures)
         must(failed, "a request failed, and no failure of the sample tells it: ask policies by `ask`, in an `attempt`")
         _check_rows(left, broken)
@@ -148,7 +173,7 @@ async def _sampled(sampler: Sampler, rollouts: Watched) -> Sample:
     limit = asyncio.timeout(SECONDS)
     try:
         async with limit:
-            sample = await sampler.sample(rollouts)
+            sample = await _called(sampler, rollouts)
     except TimeoutError as error:
         must(not limit.expired(), f"the sampler is not done after {SECONDS:g} s: it hangs")
         raise error
@@ -156,9 +181,20 @@ async def _sampled(sampler: Sampler, rollouts: Watched) -> Sample:
     return sample
 
 
+async def _called(sampler: Sampler, rollouts: Watched) -> Sample:
+    """What the sampler gives, if it is a sample."""
+    found = await awaitable(sampler.sample(rollouts), "`sample`")
+    must(isinstance(found, Sample), f"`sample` must return a Sample, it returned {found!r:.60}")
+    for each in found.episodes:
+        must(isinstance(each, Episode), f"the sample's `episodes` must be Episodes, one is {each!r:.60}")
+    for each in found.failures:
+        must(isinstance(each, Failure), f"the sample's `failures` must be Failures, one is {each!r:.60}")
+    return found
+
+
 async def _check_cancelling(sampler: Sampler, rollouts: Watched) -> None:
     before = asyncio.all_tasks()
-    sampling = asyncio.create_task(sampler.sample(rollouts))
+    sampling = asyncio.create_task(_called(sampler, rollouts))
     stuck = asyncio.create_task(rollouts.is_stuck.wait())
     await asyncio.wait([sampling, stuck], return_when=asyncio.FIRST_COMPLETED, timeout=SECONDS)
     for _ in range(5):
@@ -204,7 +240,14 @@ def _check_rows(sample: Sample, rollouts: Watched) -> None:
     other = sum(len(action.response_ids) for key, action in given.items() if key not in in_rows)
     extra = sum(sample.extra_tokens.values())
     if not sample.failures:
-        must(other == extra, f"{other} sampled tokens are in no row, extra_tokens has {extra} (nothing failed)")
+        lost = [
+            f"act {key[0]}:{key[1]} of session {session} (candidate {candidate!r})"
+            for action, (session, key, candidate, _) in rollouts.request_of.items()
+            if action not in in_rows
+        ]
+        which = f": those of {', '.join(lost[:3])}{' and others' if lost[3:] else ''}" if lost else ""
+        said = f"{other} sampled tokens are in no row, extra_tokens has {extra} (nothing failed)"
+        must(other == extra, said + which)
     must(other >= extra, f"{other} sampled tokens are in no row, and extra_tokens has {extra}")
     for row in rows:
         must(row.uid == rollouts.uid, f"{named(row)} has uid '{row.uid}', the task's is '{rollouts.uid}'")
@@ -212,8 +255,13 @@ def _check_rows(sample: Sample, rollouts: Watched) -> None:
         must(row.policy == policy, f"{named(row)} has policy '{row.policy}', its agent's is '{policy}'")
 
 
-def _same(first: Sample, again: Sample) -> None:
-    """AssertionError, naming what differs."""
+def _same(first: Sample, again: Sample, details: bool) -> None:
+    """AssertionError, naming what differs.
+
+    Args:
+        details: whether failures must say the same: they name the last effect, and which of concurrent ones that is,
+            arrival decides.
+    """
     when = "with actions arriving in another order"
     rows, others = first.turns, again.turns
     for row, other in zip(rows, others, strict=False):
@@ -221,18 +269,17 @@ def _same(first: Sample, again: Sample) -> None:
             a, b = getattr(row, field.name), getattr(other, field.name)
             must(a == b, f"{when}, {named(row)} has another {field.name}: {a!r:.80}, then {b!r:.80}")
     must(len(rows) == len(others), f"{when}, there are {len(others)} rows instead of {len(rows)}")
-    a, b = _told(first), _told(again)
+    a, b = _told(first, details), _told(again, details)
     for name in a:
         must(a[name] == b[name], f"{when}, it has other {name}: {a[name]!r:.300}, then {b[name]!r:.300}")
 
 
-def _told(sample: Sample) -> dict[str, Any]:
+def _told(sample: Sample, details: bool) -> dict[str, Any]:
     return {
         "episodes": [(e.session, e.answer, e.success, e.score, e.finished) for e in sample.episodes],
         "paths": [[(turn.session, turn.index) for turn in e.turns] for e in sample.episodes],
         "turns beside a path": [[(turn.session, turn.index) for turn in e.others] for e in sample.episodes],
         "journals": [each.journal for each in sample.episodes],
-        # not their detail: it names the last effect, and which of concurrent ones that is, arrival decides
-        "failures": [(each.session, each.reason) for each in sample.failures],
+        "failures": [(each.session, each.reason, details and each.detail) for each in sample.failures],
         "extra_tokens": sample.extra_tokens,
     }

@@ -18,11 +18,12 @@ from typing import Any
 from marl_verl.episode import Act, Action, ActRecord, Journal, ReplayMismatch, Run, Workflow, replay
 from marl_verl.episode.journal import Record
 from marl_verl.episode.turn import changed
-from marl_verl.errors import unknown
+from marl_verl.errors import MarlError, unknown
 from marl_verl.sampling import Candidate, drive
 from marl_verl.sampling.rollouts import RoleReward, Scene, SceneRollouts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import Agent
+from marl_verl.testing.given import instance
 
 Reply = str | Sequence[str] | Callable[..., str]
 """An agent's text: always the same; one for each turn (the last one again after them); or a function of the act, or of
@@ -57,17 +58,23 @@ class ScriptedPolicy:
         return tuple(self.replies)
 
     def act(self, act: Act, session: int = 0, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """The scripted action of `agent`, who is `act.agent` if not given. MarlError for an agent without a script."""
+        """The scripted action of `agent`, who is `act.agent` if not given.
+
+        Raises:
+            MarlError: the agent has no script, or one that gives no text.
+        """
         who = agent or act.agent
         if who not in self.replies:
             raise unknown("scripted agent", who, self.replies)
         reply = self.replies[who]
-        if isinstance(reply, str):
-            return scripted_action(act, reply)
         if callable(reply):
             alone = len(inspect.signature(reply).parameters) == 1
-            return scripted_action(act, reply(act) if alone else reply(act, session, candidate))
-        return scripted_action(act, reply[min(act.turn, len(reply) - 1)])
+            text = reply(act) if alone else reply(act, session, candidate)
+        else:
+            text = reply if isinstance(reply, str) else reply[min(act.turn, len(reply) - 1)]
+        if not isinstance(text, str):
+            raise MarlError(f"the script of agent '{who}' must give a text, gave {text!r:.60} for {act}")
+        return scripted_action(act, text)
 
 
 class _Anything(TaskSet):
@@ -75,6 +82,15 @@ class _Anything(TaskSet):
 
     def score(self, task: Task, answer: Any) -> float:
         return 1.0
+
+
+def check_scene(workflow: Workflow, task: Task, policy: ScriptedPolicy, tasks: TaskSet | None = None) -> None:
+    """MarlError where one of them is something else."""
+    instance(workflow, Workflow, "MyWorkflow(), of a class MyWorkflow(Workflow)")
+    instance(task, Task, 'Task("id", "prompt", {...})')
+    instance(policy, ScriptedPolicy, 'ScriptedPolicy({"agent": "what it says"})')
+    if tasks is not None:
+        instance(tasks, TaskSet, "MyTasks(), of a class MyTasks(TaskSet)")
 
 
 class ScriptedRollouts(SceneRollouts):
@@ -92,6 +108,9 @@ class ScriptedRollouts(SceneRollouts):
     Attributes:
         asked: (session, act, candidate) of every request, in order.
         given: the actions that were given, in order.
+
+    Raises:
+        MarlError: workflow, task, policy or tasks is of another kind.
     """
 
     def __init__(
@@ -106,6 +125,7 @@ class ScriptedRollouts(SceneRollouts):
         rewards: Mapping[str, RoleReward] | None = None,
         **options: Any,
     ) -> None:
+        check_scene(workflow, task, policy, tasks)
         rewards = rewards or {}
         agents = {name: Agent(name, policy=name, reward=name if name in rewards else None) for name in policy.agents}
         scene = Scene(workflow, tasks or _Anything(), agents, rewards, **options)
@@ -127,29 +147,65 @@ class ScriptedRollouts(SceneRollouts):
         return action
 
 
-def check_workflow(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int = 0, orders: int = 4) -> Run:
-    """Assert that a workflow can be replayed; call it from a test (it starts an event loop).
+def check_workflow(
+    workflow: Workflow,
+    task: Task,
+    policy: ScriptedPolicy,
+    seed: int = 0,
+    orders: int = 4,
+    may_not_act: Sequence[str] = (),
+) -> Run:
+    """Assert that a workflow can be replayed and lets everybody act; call it from a test (it starts an event loop).
 
     It runs the workflow with the scripted policy, and then again: from its whole journal, strictly, asking for nothing;
     from the journal read back from JSON; from every prefix of it; and `orders` times with the actions of concurrent
-    acts arriving in other orders. Each must give the same journal and the same answer (so what it calls must, too).
+    acts arriving in other orders. Each must give the same journal (so what it calls must, too), proposals, marks of
+    invalid actions and answer.
+
+    Args:
+        may_not_act: agents of the policy that need not act on this task with these replies.
 
     Returns:
         The first run, finished.
 
     Raises:
+        AssertionError: agents of the policy never acted, or the answer (or a proposal) is an action, not its text.
         ReplayMismatch: which effect differs, and how.
         WorkflowError: the workflow failed.
+        MarlError: workflow, task or policy is of another kind, or `may_not_act` names an agent without a script.
     """
-    return asyncio.run(_check(workflow, task, policy, seed, orders))
+    check_scene(workflow, task, policy)
+    for agent in may_not_act:
+        if agent not in policy.agents:
+            raise unknown("scripted agent", agent, policy.agents)
+    first, acted = asyncio.run(replayable(workflow, task, policy, seed, orders))
+    name = f"workflow '{type(workflow).__name__}' on task '{task.id}'"
+    never = [agent for agent in policy.agents if agent not in acted and agent not in may_not_act]
+    if never:
+        said = f"{name} never lets {', '.join(never)} act"
+        raise AssertionError(f"{said}: change replies or task so that it does, or say may_not_act={never}")
+    if _has_action(first.answer):
+        raise AssertionError(f"{name} answers with an Action, which cannot be scored: return action.text")
+    if _has_action(first.proposals):
+        raise AssertionError(f"{name} proposes an Action, which cannot be scored: team.propose(action.text)")
+    return first
 
 
-async def _check(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int, orders: int) -> Run:
+async def replayable(
+    workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int, orders: int
+) -> tuple[Run, set[str]]:
+    """(first run of a workflow that gives the same however it is run again, the agents that were asked in any run).
+
+    Raises:
+        ReplayMismatch, WorkflowError: as `check_workflow`.
+    """
+    acted: set[str] = set()
+
     async def run(what: str, journal: Journal | None = None, strict: bool = False, shuffle: int | None = None) -> Run:
         rollouts = ScriptedRollouts(workflow, task, policy, delay=_shuffled(shuffle))
-        again = Run(workflow, task, policy.agents, journal, seed, strict=strict)
-        async with again:
+        async with Run(workflow, task, policy.agents, journal, seed, strict=strict) as again:
             await drive(again, lambda act: rollouts.act(act, 0))
+        acted.update(act.agent for _, act, _ in rollouts.asked)
         if what:
             _same(first, again, what)
         return again
@@ -163,7 +219,14 @@ async def _check(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: i
         await run(f"restarted from {count} records", whole.prefix(count))
     for shuffle in range(orders):
         await run("with actions arriving in another order", shuffle=shuffle)
-    return first
+    return first, acted
+
+
+def _has_action(answer: Any) -> bool:
+    """Whether it is one, or a list or dict with one."""
+    if isinstance(answer, Mapping):
+        return _has_action(list(answer.values()))
+    return isinstance(answer, Action) or (isinstance(answer, list | tuple) and any(map(_has_action, answer)))
 
 
 def _shuffled(seed: int | None) -> Callable[[Act, int], int] | None:
@@ -173,15 +236,26 @@ def _shuffled(seed: int | None) -> Callable[[Act, int], int] | None:
 
 def _same(first: Run, again: Run, what: str) -> None:
     """Raise ReplayMismatch, naming the first effect that differs."""
-    name = type(first.workflow).__name__
+    name = f"workflow '{type(first.workflow).__name__}' on task '{first.task.id}', {what}"
     different = [(old, new) for old, new in zip(first.journal, again.journal, strict=False) if old != new]
     if different:
-        raise ReplayMismatch(f"workflow '{name}', {what}: {_difference(*different[0])}")
-    if len(first.journal) != len(again.journal):
-        counts = f"{len(again.journal)} effects instead of {len(first.journal)}"
-        raise ReplayMismatch(f"workflow '{name}', {what}: {counts}")
-    if first.answer != again.answer:
-        raise ReplayMismatch(f"workflow '{name}', {what}: answers {again.answer!r}, not {first.answer!r}")
+        raise ReplayMismatch(f"{name}: {_difference(*different[0])}")
+    old, new = tuple(first.journal), tuple(again.journal)
+    if len(new) < len(old):
+        raise ReplayMismatch(f"{name}: it does not come to {_effect(old[len(new)])}, to which it came first")
+    if len(new) > len(old):
+        raise ReplayMismatch(f"{name}: it comes to {_effect(new[len(old)])}, to which it did not come first")
+    for what_is, one, two in (
+        ("proposals", first.proposals, again.proposals),
+        ("marks of invalid actions", first.invalid, again.invalid),
+        ("answer", first.answer, again.answer),
+    ):
+        if one != two:
+            raise ReplayMismatch(f"{name}: another {what_is}: first {one!r:.200}, now {two!r:.200}")
+
+
+def _effect(record: Record) -> str:
+    return str(record.act) if isinstance(record, ActRecord) else str(record)
 
 
 def _difference(old: Record, new: Record) -> str:

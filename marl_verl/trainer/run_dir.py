@@ -12,6 +12,10 @@ from typing import Any
 EVENTS_VARIABLE = "MARL_VERL_EVENTS"
 """File descriptor on which the trainer tells the command line what it does, one JSON object a line."""
 
+ROWS = (".json.gz",)
+EPISODES = (".jsonl.gz", ".jsonl")
+"""Endings of stored files; the last one counts where a step has several."""
+
 GZIP_LEVEL = 1
 """Rows repeat themselves so much that more would cost time and save little."""
 
@@ -22,7 +26,7 @@ class RunDir:
 
     rows/step_00012.json.gz holds what the advantages of step 12 were computed from, and the advantages: the document
     that `marl-verl explain` reads. journals/step_00012.jsonl holds the episodes of step 12, and episodes/ those of a
-    validation: the files that `marl-verl replay` reads.
+    validation: the files that `marl-verl replay` reads, also where somebody has packed them with gzip.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,8 +47,8 @@ class RunDir:
         if path.is_file():
             lines = path.read_text().splitlines(keepends=True)
             path.write_text("".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
-        for stored in (self.stored_rows(), self.stored_journals(), self._stored("episodes", ".jsonl")):
-            for later, file in stored.items():
+        for place, endings in (("rows", ROWS), ("journals", EPISODES), ("episodes", EPISODES)):
+            for later, file in self._files(place, endings):
                 if later > step:
                     file.unlink()
 
@@ -66,11 +70,15 @@ class RunDir:
 
     def stored_rows(self) -> dict[int, Path]:
         """Step -> the file with its rows, ascending."""
-        return self._stored("rows", ".json.gz")
+        return dict(self._files("rows", ROWS))
 
     def stored_journals(self) -> dict[int, Path]:
         """Step -> the file with its episodes, ascending."""
-        return self._stored("journals", ".jsonl")
+        return dict(self._files("journals", EPISODES))
+
+    def stored_episodes(self) -> dict[int, Path]:
+        """Step -> the file with sample episodes of its validation, ascending."""
+        return dict(self._files("episodes", EPISODES))
 
     def _write(self, place: str, name: str, content: bytes) -> None:
         """All of a file, or none of it."""
@@ -80,10 +88,15 @@ class RunDir:
         writing.write_bytes(content)
         os.replace(writing, folder / name)
 
-    def _stored(self, place: str, ending: str) -> dict[int, Path]:
-        found = (self.folder / place).glob(f"step_*{ending}")
-        steps = {path: path.name.removeprefix("step_").removesuffix(ending) for path in found}
-        return dict(sorted((int(step), path) for path, step in steps.items() if step.isdigit()))
+    def _files(self, place: str, endings: tuple[str, ...]) -> list[tuple[int, Path]]:
+        """(step, file), by step; of one step in the order of `endings`."""
+        found = []
+        for order, ending in enumerate(endings):
+            for path in (self.folder / place).glob(f"step_*{ending}"):
+                step = path.name.removeprefix("step_").removesuffix(ending)
+                if step.isdigit():
+                    found.append((int(step), order, path))
+        return [(step, path) for step, _, path in sorted(found)]
 
 
 def _lines(lines: Iterable[str]) -> bytes:

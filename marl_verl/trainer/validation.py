@@ -52,10 +52,10 @@ def validate(trainer: TeamTrainer) -> Validation:
     """Play every held-out task twice: greedily, then with the sampling of training. Rows are not written."""
     keep = int(trainer.config.marl.rollout.keep_episodes)
     greedy = _play(trainer, sampled=False, keep=keep)
-    lines = [line for report in greedy for line in report.lines]
+    sampled = _play(trainer, sampled=True, keep=0)
+    lines = [line for report in greedy + sampled for line in report.lines]
     if lines:
         trainer.run_dir.episodes(trainer.global_steps, [trainer.journal_header("test"), *lines])
-    sampled = _play(trainer, sampled=True, keep=0)
     trainer._check_failures(greedy + sampled)
     return Validation(
         step=trainer.global_steps,

@@ -55,7 +55,7 @@ def test_every_step_is_stored_and_explained(inventory: Finished) -> None:
     assert [record["advantage"] for record in records] == stored["advantage"]
     assert any(stored["advantage"])
     for record in records:
-        assert list(record["group"]) == ["uid", "turn", "agent"]
+        assert list(record["group"]) == ["uid", "turn", "agent", "slot"]
         assert record["group"]["agent"] == record["agent"]
         assert {key.split("_")[0] for key in record["members"]} == {record["group"]["uid"]}
 

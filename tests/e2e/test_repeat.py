@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.conftest import Finished, resume, train
 
 pytestmark = pytest.mark.e2e
-TREE = ("marl.algorithm.options.sampler=greedy-tree", "marl.sampler.sessions=4")  # what is sampled depends on scores
+TREE = ("marl.algorithm.name=at-grpo", "marl.sampler.sessions=4")  # what is sampled depends on scores
 SHORT = ("marl.task.test_size=60", "trainer.test_freq=3", "trainer.save_freq=3", "marl.run.seed=3", *TREE)
 
 

@@ -221,7 +221,7 @@ def test_the_greedy_tree_has_all_candidates_of_every_act(tour: Tour) -> None:
             assert len({row["obs"] for row in group}) == 1
     records = tour.explained("greedy-tree")
     assert {len(record["members"]) for record in records} == {3}
-    assert list(records[0]["group"]) == ["uid", "turn", "agent"]
+    assert list(records[0]["group"]) == ["uid", "turn", "agent", "slot"]
 
 
 def test_the_joint_tree_branches_at_every_joint_move(tour: Tour) -> None:

@@ -1,0 +1,128 @@
+"""Whether the parts of a run go together, each by itself and with team and task: told before work starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marl_verl.advantage import Algorithm, RowTable
+from marl_verl.advantage.estimator import Rows
+from marl_verl.cli.checks import part
+from marl_verl.credit.base import Credit
+from marl_verl.credit.replay import ReplayCredit
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+from marl_verl.parts import algorithm_named
+from marl_verl.sampling import Sampler
+from marl_verl.tasks.base import TaskSet
+from marl_verl.team import Team
+
+
+def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
+    """The samplers of training and validation: where a config says it -> the sampler with its options."""
+    found: dict[str, Sampler] = {}
+    for section, name in (("sampler", algorithm.sampler), ("validation", marl["validation"]["sampler"])):
+        kind, where = part("samplers", str(name), Sampler), f"marl.{section}.options"
+        try:
+            found[section] = build(kind, marl[section]["options"], where)
+        except MarlError as error:
+            raise MarlError(f"{error} (of sampler '{name}')") from error
+    return found
+
+
+def check_samplers(
+    found: dict[str, Sampler], validation: str, algorithm: Algorithm, team: Team, tasks: TaskSet
+) -> None:
+    """Each sampler with the team, and with what the task set can tell.
+
+    Args:
+        found: of `samplers`.
+        validation: name of the validation's.
+    """
+    for section, sampler in found.items():
+        name = algorithm.sampler if section == "sampler" else validation
+        try:
+            sampler.check(list(team.agents))
+        except MarlError as error:
+            raise MarlError(f"marl.{section}.options: {error}") from error
+        if sampler.public and type(tasks).public_score is TaskSet.public_score:
+            raise MarlError(
+                f"marl.{section}: sampler '{name}' chooses by public score, and task '{team.task.name}' has none: "
+                "write TaskSet.public_score, or use sampler 'independent'"
+            )
+    if found["validation"].branches and not found["validation"].public:
+        raise MarlError(
+            f"sampler '{validation}' chooses by the true score, which a validation must not know: use 'independent', "
+            "'best-of', or 'tree-search' with options {guide: public}"
+        )
+
+
+def check_fit(sampler: Sampler, algorithm: Algorithm, team: Team) -> None:
+    """Whether credit and advantage can be computed on what the sampler makes."""
+    credit = algorithm.credit
+    assert isinstance(credit, Credit)
+    adds_up = sampler.adds_up and "team" not in credit.reads()  # a credit that takes its place says what it adds up to
+    rows = Rows(sampler.branches, sampler.crossed, adds_up)
+    if (why := algorithm.advantage.misfit(rows)) is not None:
+        own = algorithm_named(team.algorithm.name, None, "").sampler
+        hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
+        raise MarlError(
+            f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}': {why}{hint}"
+        )
+    if (why := credit.misfit(sampler.branches)) is not None:
+        raise MarlError(f"credit '{credit.name}' does not go with sampler '{algorithm.sampler}': {why}")
+    if isinstance(credit, ReplayCredit):
+        _check_replay(credit, sampler, algorithm, team)
+    check_advantage(sampler, algorithm, team)
+
+
+def _check_replay(credit: ReplayCredit, sampler: Sampler, algorithm: Algorithm, team: Team) -> None:
+    if sampler.branches or sampler.public:
+        raise MarlError(
+            f"credit '{credit.name}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them: "
+            "use sampler 'independent'"
+        )
+    try:
+        credit.check(list(team.agents))
+    except MarlError as error:
+        raise MarlError(f"marl.algorithm.options.{error}") from error
+    if credit.repeated and algorithm.advantage.outcome != "every turn":
+        raise MarlError(
+            f"credit '{credit.name}' stands on every turn of an agent, and the returns add turns up: use returns "
+            "'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
+        )
+
+
+def check_advantage(sampler: Sampler, algorithm: Algorithm, team: Team) -> None:
+    """Try the algorithm on made-up rows of this team: a group column or a reward that it cannot find shows now."""
+    credit = algorithm.credit
+    credited = credit.players(list(team.agents)) if isinstance(credit, ReplayCredit) else ()
+    component = credit.component if isinstance(credit, ReplayCredit) else ""
+    rows = [
+        {
+            "uid": "rehearsal",
+            "session": 0 if sampler.branches else attempt,
+            "index": attempt * len(team.agents) + index,
+            "turn": 0,
+            "agent": agent.name,
+            "policy": agent.policy,
+            "slot": "0",
+            # where a path adds up, all agents share a node
+            "node": None if not sampler.branches else f"{attempt}" if sampler.adds_up else f"{attempt}-{index}",
+            # unlike each other: an algorithm for joint rewards meets role rewards here and not in the first step
+            "rewards": {
+                "team": float(attempt),
+                **({"role": float(index)} if agent.reward else {}),
+                **({component: float(attempt)} if agent.name in credited else {}),
+                **({"tool": 1.0} if "tool" in algorithm.rewards.asks() else {}),
+            },
+            "invalid": index == 0,
+            "length": 1,
+            "obs": agent.name,
+        }
+        for attempt in range(2)
+        for index, agent in enumerate(team.agents.values())
+    ]
+    try:
+        algorithm.compute(RowTable.from_rows(rows))
+    except MarlError as error:
+        raise MarlError(f"algorithm '{team.algorithm.name}' does not fit the team: {error}") from error

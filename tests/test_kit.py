@@ -1,0 +1,435 @@
+"""The testing kit as a plugin author meets it: what passes for nothing, and mistakes told in a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from marl_verl.advantage.mix import Mix
+from marl_verl.credit import ReplayCredit
+from marl_verl.credit.counterfactual import Counterfactual
+from marl_verl.episode import Action, Episode, Journal, Limits, LiveTeam, ReplayMismatch, Run, Workflow
+from marl_verl.errors import MarlError
+from marl_verl.sampling import Independent, Rollouts, Sample, Sampler, ask, attempt, drive
+from marl_verl.sampling.greedy_tree import GreedyTree
+from marl_verl.sampling.rollouts import SceneRollouts
+from marl_verl.tasks.base import Task
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_credit, check_sampler, check_workflow
+from tests.workflows import TASK, Hashed, Programmed, Solo, own_words, talkers
+
+TWO = talkers(0, ("solver", "verifier"))
+
+
+class Relay(Workflow):
+    """The solver, then the verifier, who sees what was said."""
+
+    async def run(self, task: Task, team: LiveTeam) -> Any:
+        draft = await team["solver"].act(task.prompt)
+        team.propose(draft.text)
+        verdict = await team["verifier"].act(f"{task.prompt} {draft.text}")
+        return f"{draft.text} {verdict.text}"
+
+
+class Alone(Workflow):
+    """The verifier never acts."""
+
+    async def run(self, task: Task, team: LiveTeam) -> Any:
+        return (await team["solver"].act(task.prompt)).text
+
+
+class Never(Workflow):
+    """Nobody acts."""
+
+    async def run(self, task: Task, team: LiveTeam) -> Any:
+        return "an answer"
+
+
+class Raw(Workflow):
+    """An action where a text is wanted."""
+
+    where: str = "answer"
+
+    async def run(self, task: Task, team: LiveTeam) -> Any:
+        draft = await team["solver"].act(task.prompt)
+        if self.where == "proposal":
+            team.propose(draft)
+            return draft.text
+        return {"answer": draft, "list": [draft], "dict": {"drafts": (draft,)}}[
+            "answer" if self.where == "answer" else self.where
+        ]
+
+
+class Unsteady(Workflow):
+    """Something of it is another thing in every run."""
+
+    what: str = ""
+    steady_runs: int = 1
+
+    async def run(self, task: Task, team: LiveTeam) -> Any:
+        number = max(next(self.__dict__.setdefault("runs", itertools.count())) + 1 - self.steady_runs, 0)
+        draft = await team["solver"].act(f"{task.prompt} {number if self.what == 'observation' else ''}")
+        if self.what == "proposal":
+            team.propose(f"{draft.text} {number}")
+        if self.what == "invalid" and number:
+            team.invalid(draft, "late")
+        if self.what == "more" and number:
+            await team["solver"].act("more")
+        if self.what != "fewer" or not number:
+            await team["verifier"].act(draft.text)
+        return f"{draft.text} {number}" if self.what == "answer" else draft.text
+
+
+# check_workflow
+
+
+def test_a_good_workflow_passes() -> None:
+    run = check_workflow(Relay(), TASK, TWO)
+    assert len(run.turns) == 2
+    assert check_workflow(Alone(), TASK, TWO, may_not_act=("verifier",)).finished
+
+
+def test_everybody_has_to_act() -> None:
+    with pytest.raises(AssertionError, match=r"'Alone' on task 'q1' never lets verifier act: .* may_not_act="):
+        check_workflow(Alone(), TASK, TWO)
+    with pytest.raises(MarlError, match="unknown scripted agent 'verifer': did you mean 'verifier'"):
+        check_workflow(Alone(), TASK, TWO, may_not_act=("verifer",))
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("answer", r"answers with an Action.*: return action\.text"),
+        ("list", r"answers with an Action"),
+        ("dict", r"answers with an Action"),
+        ("proposal", r"proposes an Action.*: team\.propose\(action\.text\)"),
+    ],
+)
+def test_an_action_is_no_answer(where: str, said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_workflow(Raw(where=where), TASK, ScriptedPolicy({"solver": "4"}))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("observation", "another observation"),
+        ("proposal", r"another proposals: first \[.* 0'\], now \[.* 1'\]"),
+        ("invalid", r"another marks of invalid actions: first \{\}, now \{\('solver', '0'\): 'late'\}"),
+        ("answer", "another answer: first"),
+        ("fewer", "does not come to act verifier:0, to which it came first"),
+        ("more", "act solver:1"),
+    ],
+)
+def test_what_a_replay_does_otherwise_is_named(what: str, said: str) -> None:
+    check_workflow(Unsteady(what=what, steady_runs=1000), TASK, TWO)
+    with pytest.raises(ReplayMismatch, match=said):
+        check_workflow(Unsteady(what=what), TASK, TWO)
+
+
+def test_an_act_that_only_comes_later_is_named() -> None:
+    class Grows(Unsteady):
+        async def run(self, task: Task, team: LiveTeam) -> Any:
+            answer = await super().run(task, team)
+            if next(self.__dict__.setdefault("ends", itertools.count())) >= 2:
+                await team["solver"].act("once more")
+            return answer
+
+    with pytest.raises(ReplayMismatch, match="it comes to act solver:1, to which it did not come first"):
+        check_workflow(Grows(), TASK, TWO)
+
+
+def test_proposals_of_lanes_may_come_in_any_order() -> None:
+    class Lanes(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> Any:
+            async def lane(agent: str) -> str:
+                action = await team[agent].act(task.prompt)
+                team.propose(action.text)
+                return action.text
+
+            return " ".join(await asyncio.gather(lane("solver"), lane("verifier")))
+
+    assert len(check_workflow(Lanes(), TASK, TWO, orders=8).proposals) == 2
+
+
+# mistakes, in a sentence
+
+
+MINE: dict[str, Any] = {"workflow": Relay(), "task": TASK, "policy": TWO}
+CHECKS: list[tuple[str, Callable[..., Any]]] = [
+    ("check_workflow", lambda **scene: check_workflow(**scene)),
+    ("check_sampler", lambda **scene: check_sampler(Independent(), **scene)),
+    ("check_credit", lambda **scene: check_credit(Counterfactual(), **scene)),
+    ("ScriptedRollouts", lambda **scene: ScriptedRollouts(**scene)),
+]
+
+
+@pytest.mark.parametrize("check", [check for _, check in CHECKS], ids=[name for name, _ in CHECKS])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"workflow": Relay}, r"a Workflow is needed, and this is its class: write Relay\(\) instead of Relay"),
+        ({"workflow": None}, r"a Workflow is needed, got NoneType None: write MyWorkflow\(\)"),
+        ({"task": {"id": "q"}}, r"a Task is needed, got dict \{'id': 'q'\}: write Task\("),
+        ({"policy": {"solver": "4"}}, r"a ScriptedPolicy is needed, got dict .*: write ScriptedPolicy\(\{"),
+    ],
+)
+def test_arguments_of_another_kind(check: Callable[..., Any], wrong: dict[str, Any], said: str) -> None:
+    check(**MINE)
+    with pytest.raises(MarlError, match=said):
+        check(**{**MINE, **wrong})
+
+
+def test_other_classes_for_instances() -> None:
+    with pytest.raises(MarlError, match=r"this is its class: write Independent\(\)"):
+        check_sampler(Independent, Relay(), TASK, TWO)  # type: ignore[arg-type]
+    with pytest.raises(MarlError, match=r"this is its class: write Hashed\(\)"):
+        check_sampler(Independent(), Relay(), TASK, TWO, tasks=Hashed)  # type: ignore[arg-type]
+    with pytest.raises(MarlError, match=r"this is its class: write Counterfactual\(\)"):
+        check_credit(Counterfactual, Relay(), TASK, TWO)  # type: ignore[arg-type]
+
+
+def test_a_script_that_gives_no_text() -> None:
+    policy = ScriptedPolicy({"solver": lambda act: None, "verifier": "yes"})  # type: ignore[arg-type, return-value]
+    with pytest.raises(MarlError, match="the script of agent 'solver' must give a text, gave None for act solver:0"):
+        check_workflow(Relay(), TASK, policy)
+
+
+# check_sampler: what was sampled
+
+
+class Mistaken(Sampler):
+    """Independent sessions with one mistake, by name."""
+
+    wrong: str = ""
+
+    async def sample(self, rollouts: Rollouts) -> Sample:
+        if self.wrong == "nothing":
+            return Sample()
+        found = await Independent().sample(rollouts)
+        if self.wrong == "no episodes":
+            return Sample()
+        if self.wrong == "none":
+            return None  # type: ignore[return-value]
+        if self.wrong == "list":
+            return found.episodes  # type: ignore[return-value]
+        if self.wrong == "no Episode":
+            found.episodes.append(found.episodes[0].turns)  # type: ignore[arg-type]
+        if self.wrong == "no Failure":
+            found.failures.append("it failed")  # type: ignore[arg-type]
+        if self.wrong == "dropped":
+            found.episodes.pop(1)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("nothing", "the sampler asked for no action"),
+        ("no episodes", "the sampler asked for 8 actions, and its sample has no episode"),
+        ("none", "`sample` must return a Sample, it returned None"),
+        ("list", r"`sample` must return a Sample, it returned \[Episode\("),
+        ("no Episode", r"`episodes` must be Episodes, one is \[Turn\("),
+        ("no Failure", "`failures` must be Failures, one is 'it failed'"),
+        ("dropped", r"in no row, .* \(nothing failed\): those of act solver:0 of session 1 \(candidate 0\), act ver"),
+    ],
+)
+def test_a_sampler_that_gives_something_else(wrong: str, said: str) -> None:
+    check_sampler(Mistaken(), Relay(), TASK, TWO)
+    with pytest.raises(AssertionError, match=said):
+        check_sampler(Mistaken(wrong=wrong), Relay(), TASK, TWO)
+
+
+def test_a_sampler_that_is_not_async() -> None:
+    class Plain(Sampler):
+        def sample(self, rollouts: Rollouts) -> Sample:  # type: ignore[override]
+            return Sample()
+
+    with pytest.raises(AssertionError, match=r"`sample` must be an `async def`; called, it gave Sample\("):
+        check_sampler(Plain(), Relay(), TASK, TWO)
+
+
+class Fragile(Sampler):
+    """Sessions where one thing of `ask` in an `attempt` is forgotten."""
+
+    forgets: str = ""
+
+    async def sample(self, rollouts: Rollouts) -> Sample:
+        async def play(g: int) -> Episode:
+            async with rollouts.start(g) as run:
+                await drive(run, lambda act: (rollouts.act if self.forgets == "ask" else asking)(act, g))
+                return await rollouts.finish(run, g)
+
+        async def asking(act: Any, g: int) -> Action:
+            return await ask(rollouts, act, g)
+
+        found = Sample()
+        for g in range(rollouts.sessions):
+            done = await (play(g) if self.forgets == "attempt" else attempt(rollouts, g, play(g)))
+            (found.episodes if isinstance(done, Episode) else found.failures).append(done)  # type: ignore[arg-type]
+        return found
+
+
+@pytest.mark.parametrize("forgets", ["ask", "attempt"])
+def test_a_forgotten_ask_or_attempt(forgets: str) -> None:
+    check_sampler(Fragile(), Relay(), TASK, TWO, 2)
+    with pytest.raises(AssertionError, match=r"comes out of `sample` as .*: ask policies by `ask`, in an `attempt`"):
+        check_sampler(Fragile(forgets=forgets), Relay(), TASK, TWO, 2)
+
+
+@pytest.mark.parametrize("sampler", [Independent(), GreedyTree()], ids=str)
+def test_a_workflow_that_fails_is_told_unless_it_may(sampler: Sampler) -> None:
+    with pytest.raises(MarlError, match=r"an attempt failed, .* the team has no agent 'verifier': solver|'verifier'"):
+        check_sampler(sampler, Relay(), TASK, ScriptedPolicy({"solver": "4"}), 2)
+    said = "workflow 'Never' on task 'q1', before any act: it ended without one act|asked for no action"
+    with pytest.raises((MarlError, AssertionError), match=said):
+        check_sampler(sampler, Never(), TASK, TWO, 2)
+    assert not check_sampler(sampler, Never(), TASK, TWO, 2, may_fail=True).episodes
+
+
+# check_sampler: a workflow that is not deterministic
+
+
+@pytest.mark.parametrize("what", ["observation", "answer", "proposal", "fewer"])
+@pytest.mark.parametrize("sampler", [Independent(), GreedyTree()], ids=str)
+def test_a_workflow_that_is_not_deterministic_is_caught(sampler: Sampler, what: str) -> None:
+    with pytest.raises(ReplayMismatch, match="workflow 'Unsteady' on task 'q1', "):
+        check_sampler(sampler, Unsteady(what=what), TASK, TWO, 2, tasks=Hashed())
+
+
+@pytest.mark.parametrize("steady_runs", [8, 12, 20])
+def test_it_is_caught_in_a_tree_where_it_only_begins(steady_runs: int) -> None:
+    workflow = Unsteady(what="observation", steady_runs=steady_runs)
+    with pytest.raises((AssertionError, MarlError), match=r"something else|another (observation|rewards)"):
+        check_sampler(GreedyTree(), workflow, TASK, TWO, 2, tasks=Hashed())
+
+
+@pytest.mark.parametrize("may_fail", [False, True])
+def test_a_restart_that_finds_another_act_is_told(monkeypatch: pytest.MonkeyPatch, may_fail: bool) -> None:
+    def strict(self: SceneRollouts, session: int, journal: Journal | None = None, **_: Any) -> Run:
+        self._begun.setdefault(session, 0.0)
+        workflow = self.scene.workflow
+        return Run(workflow, self.task, self.agents, journal, self.seed(session), strict=journal is not None)
+
+    monkeypatch.setattr(SceneRollouts, "start", strict)
+    check_sampler(GreedyTree(), Relay(), TASK, TWO, 2, tasks=Hashed())
+    workflow = Unsteady(what="observation", steady_runs=7)  # six runs look at it alone, the seventh is the root's
+    with pytest.raises(ReplayMismatch, match="act solver:0 is shown another observation: recorded"):
+        check_sampler(GreedyTree(), workflow, TASK, TWO, 2, tasks=Hashed(), may_fail=may_fail)
+
+
+def test_random_behaviour_ends_with_an_error() -> None:
+    draws = random.Random(3)
+
+    class Dice(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> Any:
+            draft = await team["solver"].act(f"{task.prompt} {draws.random()}")
+            return (await team["verifier"].act(draft.text)).text
+
+    with pytest.raises(ReplayMismatch, match="act solver:0 is shown another observation"):
+        check_sampler(GreedyTree(), Dice(), TASK, TWO, 2, tasks=Hashed())
+
+
+def test_a_workflow_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hangs(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> Any:
+            await team["solver"].act(task.prompt)
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("marl_verl.testing.sampler.SECONDS", 0.05)
+    with pytest.raises(AssertionError, match=r"the workflow is not done after 0\.05 s: it hangs"):
+        check_sampler(Independent(), Hangs(), TASK, TWO)
+
+
+# check_sampler: options of the scene
+
+
+def test_the_options_of_the_scene() -> None:
+    thrice = Programmed((Solo("solver"), Solo("verifier"), Solo("solver")))
+    sample = check_sampler(Independent(), thrice, TASK, TWO, tasks=Hashed(), outcome="last turn")
+    assert all(turn.rewards["team"] == 0.0 for turn in sample.turns if turn.turn == 0)
+    assert any(turn.rewards["team"] for turn in sample.turns)
+    with pytest.raises(MarlError, match="more than 1 acts"):
+        check_sampler(Independent(), Relay(), TASK, TWO, limits=Limits(acts=1))
+    role = Mix(role=1.0)
+    kept = [
+        check_sampler(GreedyTree(), Relay(), TASK, talkers(4, ("solver", "verifier")), 4, tasks=Hashed(), **options)
+        for options in ({"rewards": {"solver": own_words}}, {"rewards": {"solver": own_words}, "mix": role})
+    ]
+    best = [[turn.node for turn in sample.episodes[0].turns] for sample in kept]
+    assert best[0] != best[1]
+
+
+def test_failures_of_a_sequential_workflow_say_the_same_in_any_order() -> None:
+    class Fails(Relay):
+        async def run(self, task: Task, team: LiveTeam) -> Any:
+            raise KeyError(await super().run(task, team))
+
+    runs = itertools.count()
+
+    class Vague(Sampler):
+        async def sample(self, rollouts: Rollouts) -> Sample:
+            found = await Independent().sample(rollouts)
+            if next(runs) == 1:
+                found.failures[0] = type(found.failures[0])(0, found.failures[0].reason, "something")
+            return found
+
+    with pytest.raises(
+        AssertionError, match=r"in another order, it has other failures: .*KeyError.*, then .*something"
+    ):
+        check_sampler(Vague(), Fails(), TASK, TWO, 2, may_fail=True)
+
+
+# check_credit
+
+
+@dataclass(frozen=True)
+class Careless(ReplayCredit):
+    """One mistake, by name."""
+
+    wrong: str = ""
+
+    async def assign(self, rollouts: Rollouts, episode: Episode) -> int:
+        for turn in episode.turns:
+            turn.rewards[self.component] = 0.0
+        if self.wrong == "no return":
+            return None  # type: ignore[return-value]
+        if self.wrong == "float":
+            return 0.0  # type: ignore[return-value]
+        if self.wrong != "no ask":
+            return 0
+        async with rollouts.start(episode.session) as run:
+            await drive(run, lambda act: rollouts.act(act, episode.session, "again"))
+            return sum(len(action.response_ids) for _, action in run.turns)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            "no return",
+            "credit 'careless': `assign` must return the tokens it sampled, a whole number; it returned None",
+        ),
+        ("float", "a whole number; it returned 0.0"),
+        ("no ask", "a request failed, and comes out of credit 'careless' as SwitchedOff: ask policies by `ask`"),
+    ],
+)
+def test_a_credit_with_a_mistake(wrong: str, said: str) -> None:
+    check_credit(Careless(), Relay(), TASK, TWO)
+    with pytest.raises(AssertionError, match=said):
+        check_credit(Careless(wrong=wrong), Relay(), TASK, TWO)
+
+
+def test_a_credit_that_is_not_async() -> None:
+    @dataclass(frozen=True)
+    class Plain(ReplayCredit):
+        def assign(self, rollouts: Rollouts, episode: Episode) -> int:  # type: ignore[override]
+            return 0
+
+    with pytest.raises(AssertionError, match="`assign` must be an `async def`; called, it gave 0"):
+        check_credit(Plain(), Relay(), TASK, TWO)
