@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.episode import Act, Action, Run
+from marl_verl.episode import Act, Action, Run, Workflow
 from marl_verl.sampling import Independent, Rollouts, Sample, Sampler, ask, attempt, drive
 from marl_verl.sampling.best_of import BestOf
 from marl_verl.sampling.greedy_tree import GreedyTree
 from marl_verl.sampling.joint_tree import JointTree
 from marl_verl.sampling.tree_search import TreeSearch
+from marl_verl.tasks.base import Task
 from marl_verl.testing import check_sampler
 from tests.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows
 
@@ -48,6 +49,7 @@ SAMPLERS: list[tuple[Sampler, Any]] = [
     (GreedyTree(unfinished="zero"), nothing),
     (JointTree(), newest),
     (JointTree(max_nodes=7, stop_above=0.6), newest),
+    (JointTree(unfinished="zero"), nothing),
     (JointTree(joint="cross", max_nodes=30), newest),
     (JointTree(joint="cross", max_nodes=30, stop_above=0.6), newest),
     (TreeSearch(), None),
@@ -76,6 +78,18 @@ def test_where_everybody_proposes_every_reward_is_checked(workflow: Programmed, 
     after = Programmed((Mark("propose"), *workflow.program))
     for sampler in (GreedyTree(unfinished="latest"), TreeSearch(unfinished="latest")):
         check_sampler(sampler, after, TASK, talkers(seed), 2, tasks=Hashed(), rewards=ROLES, orders=1, worth=latest)
+
+
+def test_an_answer_that_was_proposed_before_is_no_broken_promise() -> None:
+    class Confirms(Workflow):
+        async def run(self, task: Task, team: Any) -> str:
+            draft = await team["solver"].act(task.prompt)
+            team.propose(draft.text)
+            await team["critic"].act(f"{task.prompt} {draft.text}")
+            return str(draft.text)
+
+    found = check_sampler(JointTree(), Confirms(), TASK, talkers(), 2, tasks=Hashed(), worth=newest)
+    assert {turn.rewards["team"] for turn in found.turns if turn.agent == "critic"} == {0.0}
 
 
 def test_it_gives_the_sample_and_states_the_budget() -> None:

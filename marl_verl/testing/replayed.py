@@ -14,7 +14,7 @@ from typing import Any
 
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Turn, WorkflowError
 from marl_verl.episode.turn import changed
-from marl_verl.sampling import Sample
+from marl_verl.sampling import Sample, Sampler
 from marl_verl.sampling.rollouts import SceneRollouts
 
 Worth = Callable[[Run, Run], Any]
@@ -35,15 +35,15 @@ def named(turn: Turn) -> str:
     return f"row {turn.index} of session {turn.session} ({turn.agent}:{turn.slot}, node {turn.node})"
 
 
-async def check_replayed(sample: Sample, rollouts: SceneRollouts, branches: bool, worth: Worth | None = None) -> None:
+async def check_replayed(sample: Sample, rollouts: SceneRollouts, sampler: Sampler, worth: Worth | None = None) -> None:
     """AssertionError where the sample is not what its rows, replayed, come to; see `check_sampler`."""
     for row in sample.turns:
-        if branches:
+        if sampler.branches:
             must(row.node is not None, f"{named(row)} has no node, and the sampler says that it branches")
         else:
             must(row.node is row.parent is None, f"{named(row)} is in a tree, and the sampler says that it does not")
-    if branches:
-        tree = await _Tree.replayed(sample.turns, rollouts, worth)
+    if sampler.branches:
+        tree = await _Tree.replayed(sample.turns, rollouts, worth, sampler.adds_up)
         for episode in sample.episodes:
             tree.check(episode)
         leaves = [tree.leaf(episode) for episode in sample.episodes]
@@ -100,6 +100,7 @@ class _Place:
         rows: at the node.
         own, path: copies of them, and of all rows down to them, rewarded anew.
         episode: what the path has come to; None where that is not known.
+        repeats: the answer was proposed on the way, so that it may have been rewarded there.
     """
 
     run: Run
@@ -108,6 +109,7 @@ class _Place:
     own: list[Turn] = field(default_factory=list)
     path: list[Turn] = field(default_factory=list)
     episode: Episode | None = None
+    repeats: bool = False
 
 
 @dataclass
@@ -116,12 +118,13 @@ class _Tree:
 
     rollouts: SceneRollouts
     worth: Worth | None
+    adds_up: bool
     places: dict[tuple[int, str | None], _Place] = field(default_factory=dict)
 
     @classmethod
-    async def replayed(cls, rows: list[Turn], rollouts: SceneRollouts, worth: Worth | None) -> _Tree:
+    async def replayed(cls, rows: list[Turn], rollouts: SceneRollouts, worth: Worth | None, adds_up: bool) -> _Tree:
         """The tree that some rows make, every node of it checked."""
-        tree = cls(rollouts, worth)
+        tree = cls(rollouts, worth, adds_up)
         nodes: dict[tuple[int, str], list[Turn]] = {}
         for row in rows:
             for name in _names(row):
@@ -170,6 +173,8 @@ class _Tree:
                 )
                 if run.finished:
                     await self._score(place, run.answer, session)
+                    new = len(run.proposals) > len(above.run.proposals)
+                    place.repeats = self.adds_up and not new and run.answer in run.proposals[-1:]
                 elif self.worth is not None:
                     await self._score(place, self.worth(above.run, run), session)
                 return place
@@ -183,7 +188,7 @@ class _Tree:
     def _check_row(self, row: Turn) -> None:
         """Its rewards are the sum over its nodes, each by itself."""
         places = [self.places[row.session, name] for name in _names(row)]
-        if any(place.episode is None for place in places):
+        if any(place.episode is None or place.repeats for place in places):
             return
         own = [next(turn for turn in place.own if turn.key == row.key) for place in places]
         components = dict.fromkeys(component for turn in own for component in turn.rewards)

@@ -143,7 +143,7 @@ async def _check(
         must(bool(sample.episodes), f"the sampler asked for {count} actions, and its sample has no episode")
     must(asked is None or count == asked, f"the sampler asked for {count} actions, not {asked}")
     _check_rows(sample, rollouts)
-    await check_replayed(sample, rollouts, sampler.branches, worth)
+    await check_replayed(sample, rollouts, sampler, worth)
     for order in range(orders):
         shuffled = watched(order=order)
         again = await _sampled(sampler, shuffled)
@@ -162,7 +162,7 @@ async def _check(
         failed = any(failure.reason == "policy-error" for failure in left.failures)
         must(failed, "a request failed, and no failure of the sample tells it: ask policies by `ask`, in an `attempt`")
         _check_rows(left, broken)
-        await check_replayed(left, broken, sampler.branches, worth)
+        await check_replayed(left, broken, sampler, worth)
         await _check_cancelling(sampler, watched(stuck=count // 2))
     return sample
 

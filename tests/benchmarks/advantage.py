@@ -59,6 +59,7 @@ def batch(name: str, n: int, seed: int = 0) -> RowTable:
         turn=np.zeros(n, dtype=np.int64),
         agent=Labels(agent.astype(np.int64), names),
         policy=none,
+        slot=Labels(np.zeros(n, dtype=np.int64), ("0",)),
         node=node,
         parent=parent,
         rewards=rewards,
