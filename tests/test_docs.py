@@ -1,4 +1,4 @@
-"""The code in docs/algorithms.md runs: its plugin, and its options on the algorithm that they are shown for."""
+"""What the docs show runs: a plugin, options on the algorithm that they are shown for, and parts of recipes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from marl_verl import plugins
 from marl_verl.advantage import RowTable
+from marl_verl.cli.prepare import plan_run
 from marl_verl.parts import algorithm_named
 from tests.batches import SHIPPED, row
 
-TEXT = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+SAMPLING = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
 def block(language: str) -> str:
@@ -37,6 +41,16 @@ def test_the_options_are_options() -> None:
         if option in kinds:
             named = set(re.findall(r"[\w-]+", comment))
             assert set(plugins.discover("").names(kinds[option])) <= named, option
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shown", SAMPLING)
+def test_what_sampling_shows_fits_the_quickstart(shown: str, tmp_path: Path) -> None:
+    recipe = OmegaConf.load(ROOT / "recipes" / "quickstart" / "inventory.yaml")
+    OmegaConf.save(OmegaConf.merge(recipe, OmegaConf.create(shown)), tmp_path / "shown.yaml")
+    assert (
+        "sample  " in plan_run(tmp_path / "shown.yaml", ["marl.task.train_size=40", "marl.task.test_size=5"]).describe()
+    )
 
 
 def test_every_preset_and_loss_has_its_line() -> None:

@@ -22,7 +22,8 @@ from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.parts import algorithm_named
 from marl_verl.sampling import Sample
-from marl_verl.sampling.joint_tree import JointTree, Size, product_of
+from marl_verl.sampling.joint_node import product_of
+from marl_verl.sampling.joint_tree import JointTree, Size
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_sampler
 from tests.workflows import (

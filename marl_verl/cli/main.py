@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from marl_verl import __version__
+from marl_verl.cli.output import harmless
 from marl_verl.errors import MarlError, nearest, unknown
 
 COMMANDS = {
@@ -31,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MarlError as error:
         if debug:
             traceback.print_exc()
-        print("marl-verl:", " ".join(str(error).split()), file=sys.stderr)  # one line, whatever a plugin's error holds
+        said = harmless(" ".join(str(error).split()))  # one line, whatever a plugin's error holds
+        print("marl-verl:", said, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("marl-verl: interrupted", file=sys.stderr)
