@@ -89,6 +89,8 @@ def marl_register_workflows(register: Register) -> None:
 def marl_register_rewards(register: Register) -> None:
     """Register role rewards: functions (task, turn, episode) -> float that fill component `role` of an agent's turns.
 
+    They may be async. In a sampled tree the episode is what the path has come to so far.
+
     Example::
 
         from marl_verl.hookspecs import hookimpl
