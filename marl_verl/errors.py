@@ -11,6 +11,11 @@ class MarlError(Exception):
     """A mistake in config, data, plugin or model. The command line prints it and exits with 2."""
 
 
+def told(error: BaseException) -> str:
+    """Any exception in a sentence: a mistake as it says it, another one with its class."""
+    return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint that ends the sentence about an unknown name: the nearest valid one, or all of them if none is near."""
     options = sorted(set(valid))

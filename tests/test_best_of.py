@@ -18,7 +18,7 @@ from marl_verl.tasks.inventory import Inventory
 from marl_verl.tasks.split_plan_path import SplitPlanPath
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
 from marl_verl.testing.sampler import check_sampler
-from tests.workflows import TASK, Hashed, Programmed, own_words, talkers, workflows
+from tests.workflows import TASK, Hashed, Programmed, cancelled_cleanly, own_words, talkers, workflows
 
 QUESTION = Task("t1", "question")
 
@@ -171,14 +171,7 @@ def test_a_public_score_that_is_no_number_is_a_failure(public: str) -> None:
 
 def test_cancellation_propagates_and_leaves_nothing_running() -> None:
     async def go() -> None:
-        sampling = asyncio.create_task(BestOf().sample(pairs(["1/1"] * 5, delay=lambda act, session: 10**9)))
-        await asyncio.sleep(0.01)
-        sampling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sampling
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1
+        await cancelled_cleanly(BestOf().sample(pairs(["1/1"] * 5, delay=lambda act, session: 10**9)))
 
     asyncio.run(go())
 

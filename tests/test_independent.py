@@ -16,6 +16,7 @@ from marl_verl.options import build
 from marl_verl.sampling import Independent, Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from tests.workflows import cancelled_cleanly
 
 TASK = Task("t1", "question")
 POLICY = ScriptedPolicy({"solver": ["draft", "better"], "judge": lambda act: f"seen {act.observation[0]['content']}"})
@@ -160,14 +161,7 @@ def test_an_episode_that_takes_too_long_is_a_failure() -> None:
 def test_cancellation_propagates_and_leaves_nothing_running() -> None:
     async def go() -> None:
         rollouts = ScriptedRollouts(Pair(), TASK, POLICY, sessions=5, delay=lambda act, session: 10**9)
-        sampling = asyncio.create_task(Independent().sample(rollouts))
-        await asyncio.sleep(0.01)
-        sampling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sampling
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1
+        await cancelled_cleanly(Independent().sample(rollouts))
 
     asyncio.run(go())
 

@@ -23,7 +23,18 @@ from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
 from marl_verl.testing.sampler import check_sampler
 from tests.test_posteriors import BOTH_PRIORS, BOTH_STRATEGIES, assert_saw
-from tests.workflows import AGENTS, TASK, Hashed, Mark, Programmed, number, own_words, talkers, workflows
+from tests.workflows import (
+    AGENTS,
+    TASK,
+    Hashed,
+    Mark,
+    Programmed,
+    cancelled_cleanly,
+    number,
+    own_words,
+    talkers,
+    workflows,
+)
 
 QUESTION = Task("t1", "0")
 
@@ -592,15 +603,7 @@ def test_an_act_that_takes_too_long_fails_alone() -> None:
 
 def test_cancellation_propagates_and_leaves_nothing_running() -> None:
     async def go() -> None:
-        rollouts = refining({"a": "0.5"}, 5, delay=lambda act, _: 10**9)
-        sampling = asyncio.create_task(TreeSearch().sample(rollouts))
-        await asyncio.sleep(0.01)
-        sampling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sampling
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1
+        await cancelled_cleanly(TreeSearch().sample(refining({"a": "0.5"}, 5, delay=lambda act, _: 10**9)))
 
     asyncio.run(go())
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from marl_verl.episode import Act, Action, Episode, LiveTeam, Turn, Workflow
@@ -226,3 +227,15 @@ def workflows(
     if proposing:
         order = [each for step in order for each in (step, Mark("propose"))]
     return Programmed(tuple(order))
+
+
+async def cancelled_cleanly(sampling: Awaitable[Any]) -> None:
+    """Cancelling `sampling`, which would not end by itself, propagates and leaves nothing running."""
+    task = asyncio.ensure_future(sampling)
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == 1

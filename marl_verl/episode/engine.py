@@ -32,7 +32,7 @@ from marl_verl.episode.order import numbered, reordered
 from marl_verl.episode.turn import Act, Action, changed
 from marl_verl.episode.watchdog import watchdog
 from marl_verl.episode.workflow import LiveTeam, ReplayMismatch, Workflow, WorkflowError
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, told
 from marl_verl.tasks.base import Task
 
 logger = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class Run(Effects):
         try:
             return await work
         except SystemExit as error:  # it would end the event loop, with everybody's runs
-            raise self._fail(_told(error)) from error
+            raise self._fail(_told_where(error)) from error
 
     async def _finish(self, root: asyncio.Task[Any]) -> None:
         """The workflow has ended: well, or with an error."""
@@ -231,7 +231,7 @@ class Run(Effects):
             await self.aclose()
             if isinstance(error, WorkflowError):
                 raise error
-            raise self._fail(_told(error)) from error
+            raise self._fail(_told_where(error)) from error
         self._moves.clear()
         self._waiting.clear()
         for task in self._open():  # acts that the workflow started and did not wait for
@@ -319,10 +319,10 @@ async def replay(
     return run
 
 
-def _told(error: BaseException) -> str:
+def _told_where(error: BaseException) -> str:
     """An exception in a sentence, with the line it came from."""
     if isinstance(error, MarlError):
-        return str(error)
+        return told(error)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{told(error)}{where}"

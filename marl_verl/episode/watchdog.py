@@ -135,35 +135,27 @@ class _Watched(Coroutine[Any, Any, Any]):
         self._work, self._watch, self._run = work, watch, run
 
     def send(self, value: Any) -> Any:
+        return self._step(self._work.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        asked = self._step(self._work.throw, *error)
+        if self._run.parked:  # it catches cancellations, and would never end
+            raise asyncio.CancelledError
+        return asked
+
+    def _step(self, go: Callable[..., Any], *given: Any) -> Any:
         watch = self._watch
         watch.steps += 1  # before `step`: the watchdog must not take this step for the last one
         watch.step = self._run
         try:
             try:
-                return self._work.send(value)
+                return go(*given)
             finally:
                 watch.step = None
                 if watch.bitten:
                     watch.settle()
         except StepTooLong as bite:
             raise self._stuck(bite) from bite
-
-    def throw(self, *error: Any) -> Any:
-        watch = self._watch
-        watch.steps += 1
-        watch.step = self._run
-        try:
-            try:
-                asked = self._work.throw(*error)
-            finally:
-                watch.step = None
-                if watch.bitten:
-                    watch.settle()
-        except StepTooLong as bite:
-            raise self._stuck(bite) from bite
-        if self._run.parked:  # it catches cancellations, and would never end
-            raise asyncio.CancelledError
-        return asked
 
     def close(self) -> None:
         self._work.close()

@@ -26,12 +26,12 @@ from marl_verl.episode import (
     Run,
     Workflow,
     WorkflowError,
-    perform,
 )
 from marl_verl.episode.effects import short
 from marl_verl.episode.turn import changed
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, told
 from marl_verl.journals.write import plain
+from marl_verl.sampling.scoring import judged
 from marl_verl.tasks.base import TaskSet
 
 PLACEHOLDER = "(no answer)"
@@ -179,13 +179,10 @@ def same(one: Any, other: Any) -> bool:
 async def _scored(tasks: TaskSet, episode: Episode, answer: Any) -> tuple[float, bool]:
     """(score, success) of an answer, as training has them."""
     try:
-        score = float(await perform(tasks.score, (episode.task, answer)))
-        if type(tasks).success is TaskSet.success:
-            return score, score >= 1.0
-        return score, bool(await perform(tasks.success, (episode.task, answer)))
+        return await judged(tasks, episode.task, answer)
     except Exception as error:  # a task set's own mistake: told with its name, and kept as the cause
         name, task = type(tasks).__name__, episode.task.id
-        raise MarlError(f"task set {name} cannot score the answer on task '{task}': {_told(error)}") from error
+        raise MarlError(f"task set {name} cannot score the answer on task '{task}': {told(error)}") from error
 
 
 def _asked(call: CallRecord) -> str:
@@ -193,10 +190,6 @@ def _asked(call: CallRecord) -> str:
     who = "the workflow" if call.agent is None else call.agent
     name = call.function.partition(":")[2]
     return f"{who} calls {short(f'{name}({call.arguments[1:-1]})')}"
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
 
 
 def differences(episode: Episode, again: Rerun) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
 from marl_verl.episode import Act, Action, WorkflowError
-from marl_verl.errors import MarlError
+from marl_verl.errors import told
 from marl_verl.sampling.base import Candidate, Failure, Reason, Rollouts
 
 T = TypeVar("T")
@@ -48,9 +48,9 @@ async def ask(rollouts: Rollouts, act: Act, session: int, candidate: Candidate =
     try:
         return await rollouts.act(act, session, candidate, agent)
     except TimeoutError as error:
-        raise Failed("timeout", f"{rollouts.label}, {act}: {_told(error)}") from error
+        raise Failed("timeout", f"{rollouts.label}, {act}: {told(error)}") from error
     except Exception as error:  # the attempt fails, and says why; the others go on
-        raise Failed("policy-error", f"{rollouts.label}, {act}: {_told(error)}") from error
+        raise Failed("policy-error", f"{rollouts.label}, {act}: {told(error)}") from error
 
 
 async def scored(rollouts: Rollouts, work: Awaitable[T]) -> T:
@@ -58,13 +58,9 @@ async def scored(rollouts: Rollouts, work: Awaitable[T]) -> T:
     try:
         return await work
     except TimeoutError as error:
-        raise Failed("timeout", f"{rollouts.label}, scoring: {_told(error)}") from error
+        raise Failed("timeout", f"{rollouts.label}, scoring: {told(error)}") from error
     except Exception as error:  # the attempt fails, and says why; the others go on
-        raise Failed("score-error", f"{rollouts.label}, scoring: {_told(error)}") from error
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
+        raise Failed("score-error", f"{rollouts.label}, scoring: {told(error)}") from error
 
 
 async def together(work: Iterable[Awaitable[T]]) -> list[T]:

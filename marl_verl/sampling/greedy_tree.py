@@ -19,10 +19,7 @@ from typing import ClassVar
 from marl_verl.episode import Act, Turn
 from marl_verl.sampling.attempt import attempt
 from marl_verl.sampling.base import Failure, Rollouts, Sample, Sampler
-from marl_verl.sampling.node import State, Unfinished, grow, leaf_episode, root
-
-SESSION = 0
-"""A tree is one session."""
+from marl_verl.sampling.node import SESSION, State, Unfinished, grow, leaf_episode, root
 
 
 class GreedyTree(Sampler):

@@ -37,10 +37,7 @@ from marl_verl.errors import MarlError
 from marl_verl.sampling.attempt import Failed, ask, attempt, scored
 from marl_verl.sampling.base import Failure, Rollouts, Sample, Sampler
 from marl_verl.sampling.joint_node import Joint, failures_of, number_rows, path_to, prune
-from marl_verl.sampling.node import check_restarted
-
-SESSION = 0
-"""A tree is one session."""
+from marl_verl.sampling.node import SESSION, check_restarted
 
 Asked = asyncio.Task[Action | Failure]
 

@@ -22,6 +22,10 @@ zero        nothing
 """
 
 
+SESSION = 0
+"""A tree is one session of its task."""
+
+
 @dataclass
 class State:
     """Where a run stands.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +17,8 @@ from marl_verl.episode import (
     Run,
     Turn,
     Workflow,
-    perform,
 )
-from marl_verl.errors import MarlError
+from marl_verl.sampling import scoring
 from marl_verl.sampling.base import Candidate
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import Agent
@@ -113,8 +111,9 @@ class SceneRollouts:
 
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
         """What a run has come to, as an episode of these turns, with `answer` scored (None scores 0)."""
-        score = 0.0 if answer is None else await self.score(answer)
-        success = answer is not None and await self._success(answer, score)
+        score, success = 0.0, False
+        if answer is not None:
+            score, success = await scoring.judged(self.scene.tasks, self.task, answer, self.limits.call_seconds)
         return Episode(
             uid=self.uid,
             session=session,
@@ -128,26 +127,9 @@ class SceneRollouts:
             finished=run.finished,
         )
 
-    async def _success(self, answer: Any, score: float) -> bool:
-        own = type(self.scene.tasks).success is not TaskSet.success
-        if not own:
-            return score >= 1.0  # what it would say, without scoring twice
-        return bool(await perform(self.scene.tasks.success, (self.task, answer), self.limits.call_seconds))
-
     async def score(self, answer: Any) -> float:
         """The task's score of an answer."""
-        return await self._number(self.scene.tasks.score, (self.task, answer), "the score")
-
-    async def _number(self, fn: Callable[..., Any], arguments: tuple[Any, ...], what: str) -> float:
-        """A finite number that somebody's function gives. MarlError if it gives something else."""
-        found = await perform(fn, arguments, self.limits.call_seconds)
-        try:
-            number = float(found)
-        except (TypeError, ValueError) as error:
-            raise MarlError(f"{what} must be a number, {_name(fn)} gave {found!r:.80}") from error
-        if not math.isfinite(number):
-            raise MarlError(f"{what} must be finite, {_name(fn)} gave {number}")
-        return number
+        return await scoring.score(self.scene.tasks, self.task, answer, self.limits.call_seconds)
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
         """`team` on every turn; `role` where the agent has a role reward; `tool` where the algorithm asks for it and
@@ -159,7 +141,9 @@ class SceneRollouts:
             name = self.scene.agents[turn.agent].reward
             if name is not None:
                 what = f"role reward '{name}' of agent '{turn.agent}'"
-                turn.rewards["role"] = await self._number(self.scene.rewards[name], (self.task, turn, episode), what)
+                turn.rewards["role"] = await scoring.number(
+                    self.scene.rewards[name], (self.task, turn, episode), what, self.limits.call_seconds
+                )
             calls = _calls_of(turn.agent, run.journal) if tool else []
             if calls:
                 turn.rewards["tool"] = sum(call.raised is None for call in calls) / len(calls)
@@ -182,15 +166,14 @@ class SceneRollouts:
 
     async def public_score(self, answer: Any) -> float:
         """The part of an answer's quality that the team may know."""
-        return await self._number(self.scene.tasks.public_score, (self.task, answer), "the public score")
+        arguments = self.task, answer
+        return await scoring.number(
+            self.scene.tasks.public_score, arguments, "the public score", self.limits.call_seconds
+        )
 
     def _asks(self) -> tuple[str, ...]:
         """Components that are made for the algorithm's mix only."""
         return () if self.scene.mix is None else self.scene.mix.asks()
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return str(getattr(fn, "__qualname__", fn))
 
 
 def _calls_of(agent: str, journal: Journal) -> list[CallRecord]:

@@ -32,7 +32,7 @@ from marl_verl.errors import MarlError, nearest
 from marl_verl.sampling.attempt import Failed, attempt, scored
 from marl_verl.sampling.bandit import STRATEGIES, Arms, Strategy
 from marl_verl.sampling.base import Failure, Rollouts, Sample, Sampler
-from marl_verl.sampling.node import State, Unfinished, grow, leaf_episode, root
+from marl_verl.sampling.node import SESSION, State, Unfinished, grow, leaf_episode, root
 from marl_verl.sampling.posteriors import Prior
 
 
@@ -91,7 +91,7 @@ class TreeSearch(Sampler):
 
     async def sample(self, rollouts: Rollouts) -> Sample:
         """The tree of one task. It draws from a generator of its own, seeded by the run's seed, workflow and task."""
-        start = await attempt(rollouts, 0, root(rollouts, 0))
+        start = await attempt(rollouts, SESSION, root(rollouts, SESSION))
         if isinstance(start, Failure):
             return Sample(failures=[start] * rollouts.sessions)
         found = Sample()
@@ -101,7 +101,7 @@ class TreeSearch(Sampler):
         lowest = 0.0
         for number in range(rollouts.sessions):
             place, agent = descend(top, rng)
-            made = await attempt(rollouts, 0, self._generate(rollouts, place, agent, number))
+            made = await attempt(rollouts, SESSION, self._generate(rollouts, place, agent, number))
             if isinstance(made, Failure):
                 found.failures.append(made)
                 place.arms.tried(agent, lowest)
@@ -123,7 +123,15 @@ class TreeSearch(Sampler):
         act = parent.state.acts[0]
         unfinished = self.unfinished
         state = await grow(
-            rollouts, parent.state, act, 0, name, index=number, parent=parent.name, unfinished=unfinished, agent=agent
+            rollouts,
+            parent.state,
+            act,
+            SESSION,
+            name,
+            index=number,
+            parent=parent.name,
+            unfinished=unfinished,
+            agent=agent,
         )
         score = await self._public_score(rollouts, state) if self.public else state.value
         if not math.isfinite(score):
