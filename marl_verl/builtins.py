@@ -56,6 +56,7 @@ def marl_register_returns(register: Register) -> None:
     register("path_sum", "marl_verl.advantage.returns:PathSum")
     register("tree_mean", "marl_verl.advantage.returns:TreeMean")
     register("potential-based", "marl_verl.advantage.returns:PotentialBased")
+    register("gae", "marl_verl.advantage.gae:GAE")
     register("shaped", "marl_verl.algorithms.mars2:Shaped")
 
 
@@ -113,3 +114,5 @@ def marl_register_algorithms(register: Register) -> None:
     register("mars2-plus", "marl_verl.algorithms.mars2:MARS2_PLUS")
     register("sharp", "marl_verl.algorithms.sharp:SHARP")
     register("gigpo", "marl_verl.algorithms.gigpo:GIGPO")
+    register("ippo", "marl_verl.algorithms.ppo:IPPO")
+    register("mappo", "marl_verl.algorithms.ppo:MAPPO")

@@ -96,7 +96,7 @@ def marl_register_rewards(register: Register) -> None:
         from marl_verl.hookspecs import hookimpl
 
         def short(task, turn, episode):
-            return 1.0 if len(turn.action.response_ids) <= 32 else 0.0
+            return 1.0 if turn.action.length <= 32 else 0.0
 
         @hookimpl
         def marl_register_rewards(register):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,19 +46,52 @@ class Agent:
 
 
 @dataclass(frozen=True)
+class Endpoint:
+    """A server outside the run that speaks OpenAI's chat completions.
+
+    Attributes:
+        url: its base, e.g. "http://localhost:8000/v1".
+        model: as the server calls it.
+        key_variable: environment variable with the key; None where none is needed.
+    """
+
+    url: str
+    model: str
+    key_variable: str | None = None
+
+
+@dataclass(frozen=True)
 class Policy:
     """A model with its own optimiser and servers.
 
     Attributes:
         frozen: it acts and is never updated.
         tiny: options of a tiny model made on the spot; None with a `model.path`.
+        endpoint: the server outside that acts; such a policy is frozen.
+        loss: registered loss; None for the algorithm's.
+        pool: of `marl.pools`, shared by those that name it; None for a pool of its own.
         override: a partial `actor_rollout_ref`.
     """
 
     name: str
     frozen: bool = False
     tiny: dict[str, Any] | None = None
+    endpoint: Endpoint | None = None
+    loss: str | None = None
+    pool: str | None = None
     override: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def trained(self) -> bool:
+        """Whether it learns."""
+        return not self.frozen
+
+    @property
+    def lora_rank(self) -> int:
+        """Of the adapter that its own keys ask for; 0 without one."""
+        model = self.override.get("model")
+        rank = model.get("lora_rank") if isinstance(model, Mapping) else 0
+        return rank if isinstance(rank, int) else 0
 
 
 @dataclass(frozen=True)
@@ -83,8 +117,11 @@ class Team:
         return [agent.name for agent in self.agents.values() if agent.policy == policy]
 
 
-def read_team(marl: Mapping[str, Any]) -> Team:
+def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> Team:
     """The team of a composed `marl` section (plain containers).
+
+    Args:
+        allow_frozen: take a team in which nobody learns, as an evaluation has it.
 
     Raises:
         MarlError: an agent without a policy or with an unknown one, a policy nobody uses, an unknown key, a bad name.
@@ -99,7 +136,7 @@ def read_team(marl: Mapping[str, Any]) -> Team:
     for name in policies:
         if name not in used:
             raise MarlError(f"policy '{name}' is used by no agent: give it to one of {_listed(agents)}, or remove it")
-    if all(policy.frozen for policy in policies.values()):
+    if not allow_frozen and all(policy.frozen for policy in policies.values()):
         raise MarlError(f"all policies are frozen ({_listed(policies)}): nothing would be trained")
     parts = {kind: _named(marl, kind) for kind in ("task", "workflow", "algorithm")}
     return Team(agents, policies, parts["task"], parts["workflow"], parts["algorithm"])
@@ -152,6 +189,27 @@ def _policy(name: str, values: Any) -> Policy:
     _check_name("policy", name)
     if not isinstance(values, Mapping | None):
         raise MarlError(f"'marl.policies.{name}' must be a mapping such as {{model: {{path: ...}}}}, got {values!r}")
-    override = dict(values or {})
-    own = {key: override.pop(key) for key in ("frozen", "tiny") if key in override}
-    return build(Policy, {"name": name, "override": override, **own}, f"marl.policies.{name}")
+    override, where = dict(values or {}), f"marl.policies.{name}"
+    own = {key: override.pop(key) for key in OWN_KEYS if key in override}
+    if own.get("endpoint") is not None:
+        own["endpoint"] = build(Endpoint, own["endpoint"], f"{where}.endpoint")
+    policy = build(Policy, {"name": name, "override": override, **own}, where)
+    if policy.endpoint is not None:
+        if policy.tiny is not None or override:
+            raise MarlError(
+                f"policy '{name}' is an endpoint, and has {_listed(['tiny'] if policy.tiny else override)} as well: "
+                "its model is outside, so that only url, model and key_variable can be set"
+            )
+        policy = dataclasses.replace(policy, frozen=True)
+    if policy.frozen and policy.lora_rank:
+        raise MarlError(
+            f"policy '{name}' is frozen and has {where}.model.lora_rank={policy.lora_rank}: an adapter that is never "
+            "trained does nothing; leave one of the two out"
+        )
+    if policy.frozen and policy.loss is not None:
+        raise MarlError(f"policy '{name}' is frozen and has {where}.loss='{policy.loss}': it learns nothing")
+    return policy
+
+
+OWN_KEYS = ("frozen", "tiny", "endpoint", "loss", "pool")
+"""Keys of a policy in config that are not a part of verl's `actor_rollout_ref`."""

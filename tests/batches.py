@@ -55,7 +55,7 @@ def episodes(draw: st.DrawFn, tasks: int = 3, agents: int = 3, turns: int = 3, e
                 for agent in AGENTS[:agents] if even else draw(names):
                     new = row(f"q{task}", session, next(index), turn, agent, team=draw(values), role=draw(values))
                     new |= {"obs": draw(st.sampled_from("xyz")), "invalid": draw(st.booleans()), "joint": None}
-                    new["length"] = draw(st.integers(1, 30))
+                    new |= {"length": draw(st.integers(1, 30)), "value": draw(values)}
                     new["rewards"] |= {"outcome": outcome, "joint": joint, "mc": draw(values), "tool": draw(values)}
                     rows.append(new)
     return rows
@@ -134,6 +134,8 @@ FIT: dict[str, Make] = {
         lambda rows: only_workers_have_credit(keep(rows, broadcast="outcome", mc="mc", tool="tool"))
     ),
     "gigpo": lambda **how: episodes(**how).map(lambda rows: keep(rows, episode="outcome", step="joint")),
+    "ippo": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
+    "mappo": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
 }
 """Algorithm -> a strategy for rows that it takes."""
 

@@ -82,6 +82,7 @@ def test_the_result_explains_itself(name: str, data: st.DataObject) -> None:
 
 
 # returns that look at other rows of the session (MAGRPO's later turns, SHARP's workers) cross groups, but never tasks
+CRITICS = ("ippo", "mappo")  # an advantage depends on the values as well
 INSIDE_A_GROUP = [name for name in SHIPPED if not name.startswith(("magrpo", "sharp"))]
 
 
@@ -120,7 +121,7 @@ def test_the_comparison_needs_only_the_returns_of_the_group(name: str, data: st.
         if len(ret) == 1 and not name.startswith("magrpo"):
             continue
         assert result.baseline[i] == pytest.approx(np.mean(ret), abs=1e-12)
-        eps = {"mars2": 1e-9, "mars2-plus": 1e-9, "reinforce++": 1e-8}.get(name, 1e-6)
+        eps = {"mars2": 1e-9, "mars2-plus": 1e-9, **dict.fromkeys(("reinforce++", *CRITICS), 1e-8)}.get(name, 1e-6)
         scale = 1.0 if name.startswith("magrpo") else np.std(ret, ddof=1) + eps
         assert result.scale[i] == pytest.approx(scale, rel=1e-9, abs=1e-12)
 
@@ -143,6 +144,7 @@ TO_GRPO: dict[str, dict[str, Any]] = {
     "gigpo": {"step_w": 0.0, "mode": "mean_std_norm", "episode_singleton": "zero"},
     "magrpo": {"mode": "mean"},
     "magrpo-sessions": {"mode": "mean"},
+    **{name: {"eps": 1e-6, "group": "task", "singleton": "zero"} for name in CRITICS},
 }
 
 
@@ -152,6 +154,7 @@ TO_GRPO: dict[str, dict[str, Any]] = {
 def test_one_agent_and_one_turn_reduce_to_grpo(name: str, data: st.DataObject) -> None:
     rows = keep(data.draw(episodes(agents=1, turns=1)), team="team")
     for r in rows:
+        r["value"] = 0.0  # a critic that expects nothing
         if name == "sharp":
             r["rewards"] = {"broadcast": r["rewards"]["team"]}
         if name == "gigpo":
@@ -178,14 +181,16 @@ def shifted(rows: Rows, by: float, component: str) -> Rows:
 
 SHIFT = dict.fromkeys(("magrpo", "magrpo-sessions", "mars2", "mars2-plus"), "team")
 SHIFT |= {"sharp": "broadcast", "gigpo": "episode"}
-SINGLETON = {"gigpo": {"episode_singleton": "zero"}, "magrpo": {}, "magrpo-sessions": {}}
+SINGLETON: dict[str, dict[str, Any]] = {"gigpo": {"episode_singleton": "zero"}, "magrpo": {}, "magrpo-sessions": {}}
+SINGLETON |= {name: {"singleton": "zero", "group": "turn"} for name in CRITICS}
+ADDS_UP = ("magrpo", *CRITICS)  # a path's sum grows by its length
 
 
 @every
 @given(data=st.data(), by=st.integers(-20, 20))
 @settings(deadline=None, max_examples=10)
 def test_a_constant_added_to_every_reward_changes_nothing(name: str, data: st.DataObject, by: int) -> None:
-    how = {"even": True} if name.startswith("magrpo") else {}  # a path's sum grows by its length
+    how = {"even": True} if name.startswith(ADDS_UP) else {}
     rows = data.draw(FIT[name](**how))
     method = algorithm(name, **SINGLETON.get(name, {"singleton": "zero"}))
     np.testing.assert_allclose(
@@ -209,6 +214,7 @@ def test_the_scale_of_rewards_does_not_matter_with_a_std(name: str, data: st.Dat
     rows = data.draw(FIT[name]())
     method = algorithm(name, **WITH_A_STD.get(name, {"singleton": "zero", "eps": 0.0}))
     scaled = [{**r, "rewards": {c: factor * v for c, v in r["rewards"].items()}} for r in rows]
+    scaled = [{**r, "value": factor * r.get("value", 0.0)} for r in scaled]
     np.testing.assert_allclose(advantage(method, scaled), advantage(method, rows), rtol=1e-9, atol=1e-9)
 
 
@@ -229,6 +235,7 @@ def test_the_shipped_configs_differ_where_the_papers_differ() -> None:
     assert samplers == {"at-grpo": "greedy-tree", "magrpo": "joint-tree", **search}
     assert groups["dr-mas"] == groups["sharp"] == ["uid", "agent"]
     assert groups["reinforce++"] == []
+    assert groups["ippo"] == groups["mappo"] == ["agent"]
     losses = {name: config["loss"] for name, config in configs.items()}
     assert losses.pop("magrpo") == losses.pop("magrpo-sessions") == "reinforce"
     assert losses.pop("mars2-plus") == "gspo-tis"

@@ -1,79 +1,638 @@
-"""Which checkpoints count, and which a run may continue."""
+"""Which checkpoints count, that a kill at any moment leaves the last one, a full disk, and which a run may continue."""
 
 from __future__ import annotations
 
+import copy
+import errno
 import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
+from marl_verl import plugins
 from marl_verl.errors import MarlError
-from marl_verl.trainer import checkpoint
+from marl_verl.trainer import checkpoint, identity
+from marl_verl.trainer import checkpoint_files as files
+from marl_verl.trainer.run_dir import RunDir
+
+# a run without workers
 
 
-def _make(root: Path, name: str, team: Any = None) -> Path:
-    folder = root / name
-    folder.mkdir(parents=True)
-    if team is not None:
-        (folder / checkpoint.TEAM_FILE).write_text(team if isinstance(team, str) else json.dumps(team))
-    return folder
+class Saved:
+    """A policy or a critic: what it has is one text, in two files."""
+
+    def __init__(self, name: str, content: str = "") -> None:
+        self.name, self.content = name, content
+        self.config = OmegaConf.create({"actor_rollout_ref": {"model": {"path": "/no/model", "lora_rank": 0}}})
+
+    def save(self, folder: Path, step: int) -> None:
+        (folder / "huggingface").mkdir(parents=True)
+        for path in (folder / "model.pt", folder / "huggingface" / "config.json"):
+            path.write_text(f"{self.content} {step}")
+
+    def load(self, folder: Path) -> None:
+        self.content = (folder / "model.pt").read_text()
+        assert (folder / "huggingface" / "config.json").read_text() == self.content
+
+
+class Place:
+    """What has a state: the data, the schedule."""
+
+    def __init__(self, state: Any) -> None:
+        self.now = state
+
+    def state_dict(self) -> Any:
+        return self.now
+
+    def load_state_dict(self, state: Any) -> None:
+        self.now = state
+
+    state, restore = state_dict, load_state_dict
+
+
+def _trainer(run: Path, step: int = 0, content: str = "", keep: int = 2) -> Any:
+    config = _config()
+    config.marl.checkpoint = {"keep": keep}
+    config.trainer.resume_mode = "auto"
+    trained = [Saved("one", content), Saved("two", content)]
+    return SimpleNamespace(
+        global_steps=step,
+        run_dir=RunDir(run),
+        config=config,
+        trained=lambda: trained,
+        critics={"team": Saved("team", content)},
+        train_dataloader=Place({"at": step}),
+        schedule=Place({"rows": [step]}),
+    )
+
+
+def _config(change: Callable[[Any], None] | None = None) -> Any:
+    model = {"path": "models/a", "lora_rank": 0, "lora_alpha": 16, "target_modules": "all-linear"}
+    actor = {"clip_ratio": 0.2, "optim": {"optimizer": "AdamW", "lr": 1e-3}, "ppo_mini_batch_size": 8}
+    own = {
+        "actor_rollout_ref": {"model": model, "actor": actor, "rollout": {"temperature": 1.0}},
+        "algorithm": {"rollout_correction": {"rollout_is": None}},
+        "trainer": {"n_gpus_per_node": 1, "nnodes": 1},
+    }
+    values: Any = {
+        "marl": {
+            "agents": {"holder": {"policy": "one"}, "asker": {"policy": "two"}},
+            "policies": {"one": {}, "two": {}},
+            "pools": {},
+            "task": {"name": "inventory", "options": {}, "train_size": 8, "test_size": 4},
+            "workflow": {"name": "inventory", "options": {}},
+            "algorithm": {"name": "grpo", "options": {}},
+            "sampler": {"sessions": 4, "options": {}},
+            "validation": {"sampler": "independent", "sessions": 1},
+            "schedule": {"mode": "sync"},
+            "rollout": {"episode_tokens": None, "act_seconds": 300},
+            "run": {"seed": 3, "name": "x", "keep_rows": 1},
+        },
+        "policies": {"one": copy.deepcopy(own), "two": copy.deepcopy(own)},
+        "data": {"train_batch_size": 4, "shuffle": True, "seed": 3},
+        "trainer": {"n_gpus_per_node": 1, "nnodes": 1, "total_training_steps": 10, "save_freq": 5},
+    }
+    if change is not None:
+        change(values)
+    return OmegaConf.create(values)
+
+
+def _save(run: Path, step: int, content: str = "", keep: int = 2) -> Path:
+    checkpoint.save(_trainer(run, step, content, keep))
+    return run / "checkpoints" / f"step_{step}"
+
+
+# which ones count
 
 
 def test_complete_ones_are_found_oldest_first(tmp_path: Path) -> None:
     assert checkpoint.complete(tmp_path / "none") == []
-    for step in (20, 100, 3):
-        _make(tmp_path, f"step_{step}", {"step": step})
-    _make(tmp_path, "step_7")  # no team file
-    _make(tmp_path, ".writing-step_200", {"step": 200})  # killed while it was written
-    _make(tmp_path, "step_best", {"step": 5})  # somebody's copy
+    for name in ("step_20", "step_100", "step_3", ".writing-step_200", "step_best", ".old-step_8"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "team.json").write_text('{"step": 1}')
+    (tmp_path / "step_7").mkdir()  # no team file
     assert [path.name for path in checkpoint.complete(tmp_path)] == ["step_3", "step_20", "step_100"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"step": "x"}', '{"step": null}'])
-def test_a_damaged_team_file_is_told(tmp_path: Path, content: str) -> None:
-    folder = _make(tmp_path, "step_1", content)
+def test_one_that_is_being_replaced_counts_until_the_new_one_is_there(tmp_path: Path) -> None:
+    for name in (".replaced-step_4", ".replaced-step_5", "step_5"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "team.json").write_text('{"step": 1}')
+    found = checkpoint.complete(tmp_path)
+    assert [path.name for path in found] == [".replaced-step_4", "step_5"]
+    assert [checkpoint.step_of(path) for path in found] == [4, 5]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"step": "x"}', '{"step": null}', b"\xff\xfe"])
+def test_a_damaged_team_file_is_told(tmp_path: Path, content: str | bytes) -> None:
+    (tmp_path / "team.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(MarlError, match=r"is damaged: team\.json cannot be read"):
-        checkpoint.read(folder)
+        checkpoint.read(tmp_path)
+    assert "team.json cannot be read" in str(files.damage(tmp_path))
 
 
-def _config(**changes: Any) -> Any:
-    marl = {
-        "agents": {"holder": {"policy": "one"}, "asker": {"policy": "two"}},
-        "policies": {"two": {}, "one": {}},
-        "task": {"name": "inventory"},
-        "workflow": {"name": "inventory"},
-        "algorithm": {"name": "grpo"},
-        "run": {"seed": 3},
-    }
-    return OmegaConf.create({"marl": {**marl, **changes}, "trainer": {"n_gpus_per_node": 1, "nnodes": 1}})
+# saving and loading
 
 
-def test_another_frozen_policy_is_refused(tmp_path: Path) -> None:
-    saved = checkpoint.identity(_config())
-    now = checkpoint.identity(_config(policies={"two": {"frozen": True}, "one": {}}))
-    with pytest.raises(MarlError, match=r"frozen=\[\], the config says \['two'\]"):
-        checkpoint.check_identity(saved, now, tmp_path)
+@pytest.mark.slow
+def test_everything_comes_back(tmp_path: Path) -> None:
+    import random
+
+    import numpy as np
+    import torch
+
+    folder = _save(tmp_path, 7, "mine")
+    expected = [random.random(), float(np.random.random()), float(torch.rand(()))]
+    later = _trainer(tmp_path)
+    assert checkpoint.load(later) == 7
+    assert [random.random(), float(np.random.random()), float(torch.rand(()))] == expected
+    assert [policy.content for policy in later.trained()] == ["mine 7", "mine 7"]
+    assert later.critics["team"].content == "mine 7"
+    assert later.train_dataloader.now == {"at": 7}
+    assert later.schedule.now == {"rows": [7]}
+    team = checkpoint.read(folder)
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert set(team["files"]) == there - {"team.json"}
+    assert team["files"]["policies/one/model.pt"]["size"] == len("mine 7")
+    assert team["plugins"]["marl-verl"]
+    assert any("marl-verl" in plugin for plugin in team["loaded_plugins"])
 
 
-def test_the_same_team_continues(tmp_path: Path) -> None:
-    saved = json.loads(json.dumps(checkpoint.identity(_config())))
-    checkpoint.check_identity(saved, checkpoint.identity(_config()), tmp_path)
+@pytest.mark.slow
+def test_a_fresh_run_loads_nothing(tmp_path: Path) -> None:
+    assert checkpoint.load(_trainer(tmp_path)) == 0
+    _save(tmp_path, 7)
+    fresh = _trainer(tmp_path)
+    fresh.config.trainer.resume_mode = "disable"
+    assert checkpoint.load(fresh) == 0
+    assert fresh.trained()[0].content == ""
+
+
+@pytest.mark.slow
+def test_old_ones_go(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        _save(tmp_path, step, keep=2)
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step_2", "step_3"]
+
+
+# a kill
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class _Watch:
+    """Counts what is about to be done to the file system; from the chosen one on, nothing is done any more."""
+
+    EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"})
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.count = self.last = 0
+        self._lock = threading.Lock()
+        sys.addaudithook(self._saw)
+
+    def _saw(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.armed and event in self.EVENTS:
+            with self._lock:
+                self.count += 1
+                dead = self.count > self.last
+            if dead:
+                raise Killed(event)
+
+    @contextmanager
+    def killing_after(self, steps: int) -> Iterator[None]:
+        self.count, self.last, self.armed = 0, steps, True
+        try:
+            yield
+        finally:
+            self.armed = False
+
+
+@pytest.fixture(scope="module")
+def watch() -> _Watch:
+    return _Watch()
+
+
+def _small(*arguments: Any) -> Any:
+    """A trainer of one policy: there are as many kinds of steps, and fewer of each."""
+    trainer = _trainer(*arguments)
+    trained = trainer.trained()[:1]
+    trainer.trained = lambda: trained
+    trainer.critics = {}
+    return trainer
+
+
+def _save_small(run: Path, step: int) -> None:
+    checkpoint.save(_small(run, step, "old"))
+
+
+def _first(run: Path) -> None:
+    """Nothing was saved before."""
+
+
+def _older(run: Path) -> None:
+    _save_small(run, 3)
+
+
+def _same_step(run: Path) -> None:
+    _save_small(run, 4)
+
+
+def _older_and_leftovers(run: Path) -> None:
+    _save_small(run, 2)
+    _save_small(run, 3)
+    root = run / "checkpoints"
+    shutil.copytree(root / "step_2", root / ".old-step_1")
+    (root / ".old-step_1" / "policies" / "one" / "model.pt").unlink()
+    shutil.copytree(root / "step_3", root / ".replaced-step_3")
+    (root / ".writing-step_4" / "policies").mkdir(parents=True)
+
+
+def _killed_while_replacing(run: Path) -> None:
+    _save_small(run, 3)
+    root = run / "checkpoints"
+    (root / "step_3").rename(root / ".replaced-step_3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "keep"),
+    [(_first, 1), (_older, 1), (_same_step, 1), (_older_and_leftovers, 2), (_killed_while_replacing, 2)],
+)
+def test_a_kill_at_any_step_leaves_the_last_one(
+    tmp_path: Path, watch: _Watch, monkeypatch: pytest.MonkeyPatch, before: Callable[[Path], None], keep: int
+) -> None:
+    import torch  # noqa: F401 - its files are not opened while we count
+
+    # whose run it is does not matter here, and this disk survives the test
+    described = checkpoint.describe(_config(), 0)
+    monkeypatch.setattr(checkpoint, "describe", lambda config, step: {**described, "step": step})
+    monkeypatch.setattr(checkpoint, "check_same", lambda team, config, folder: None)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    begun = tmp_path / "begun"
+    before(begun)
+    had = [checkpoint.step_of(path) for path in checkpoint.complete(begun / "checkpoints")]
+    moments, done = 0, False
+    while not done:
+        run = tmp_path / f"killed-{moments}"
+        if begun.exists():
+            shutil.copytree(begun, run)
+        trainer = _small(run, 4, "new", keep)
+        try:
+            with watch.killing_after(moments):
+                checkpoint.save(trainer)
+            done = True
+        except Killed:
+            moments += 1
+        # whatever was there still loads, or the new one does
+        found = checkpoint.complete(run / "checkpoints")
+        assert [files.damage(path) for path in found] == [None] * len(found)
+        later = _small(run)
+        step = checkpoint.load(later)
+        assert step in {4, max(had, default=0)}
+        if step:
+            assert {policy.content for policy in later.trained()} <= {f"old {step}", f"new {step}"}
+            assert later.train_dataloader.now == {"at": step}
+        # and the run that goes on has a clean folder
+        checkpoint.save(_small(run, 4, "newer", keep))
+        names = os.listdir(run / "checkpoints")
+        assert "step_4" in names
+        assert len(names) <= keep
+        assert not [name for name in names if name.startswith(".")]
+        shutil.rmtree(run)
+    assert moments > 20  # the steps were seen
+
+
+# a full disk
+
+
+@pytest.mark.slow
+def test_too_little_space_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _save(tmp_path, 3, "x" * 5000)
+    size = files.size(folder)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size - 2048))
+    before = sorted(os.listdir(tmp_path / "checkpoints"))
+    with pytest.raises(MarlError) as error:
+        checkpoint.save(_trainer(tmp_path, 4))
+    said = str(error.value)
+    assert "not enough space to save step 4" in said
+    assert "as much as checkpoint 'step_3' has" in said
+    assert "the last complete checkpoint is step 3; free 2.0 KiB and continue with marl-verl train --resume" in said
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == before
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size + (1 << 21)))
+    checkpoint.save(_trainer(tmp_path, 4))
+
+
+@pytest.mark.slow
+def test_the_first_one_is_measured_by_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"x" * (1 << 20))
+    trainer = _trainer(tmp_path, 4)
+    trainer.trained()[0].config.actor_rollout_ref.model.path = str(model)
+    # an adapter does not save its base
+    trainer.trained()[1].config.actor_rollout_ref.model = {"path": str(model), "lora_rank": 4}
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=(4 << 20) - 1))
+    with pytest.raises(MarlError, match=r"it takes 4\.0 MiB \(4 times the 1\.0 MiB of the models on disk.*no complete"):
+        checkpoint.save(trainer)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4 << 20))
+    checkpoint.save(trainer)
+
+
+def _disk_full() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+def _in_a_worker() -> Exception:
+    from ray.exceptions import RayTaskError
+
+    return RayTaskError("save_checkpoint", "Traceback ...\nOSError: [Errno 28] No space left on device", _disk_full())
+
+
+def _dual() -> Exception:
+    return _in_a_worker().as_instanceof_cause()  # type: ignore[attr-defined,no-any-return]
+
+
+def _of_safetensors() -> Exception:
+    return Exception("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+def _told_otherwise() -> Exception:
+    error = RuntimeError("the worker could not save")
+    error.__cause__ = OSError(errno.EDQUOT, "too much")
+    return error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", [_disk_full, _in_a_worker, _dual, _of_safetensors, _told_otherwise])
+@pytest.mark.parametrize("had", [True, False])
+def test_a_disk_that_fills_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[[], Exception], had: bool
+) -> None:
+    if had:
+        _save(tmp_path, 3)
+
+    def save(self: Saved, folder: Path, step: int) -> None:
+        folder.mkdir(parents=True)
+        (folder / "model.pt").write_text("half")
+        raise fails()
+
+    monkeypatch.setattr(Saved, "save", save)
+    last = "the last complete checkpoint is step 3" if had else "there is no complete checkpoint"
+    with pytest.raises(MarlError, match=f"no space left while saving step 4 in .*: {last}; free space"):
+        checkpoint.save(_trainer(tmp_path, 4))
+    assert os.listdir(tmp_path / "checkpoints") == (["step_3"] if had else [])
+
+
+@pytest.mark.slow
+def test_another_error_is_not_taken_for_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(self: Saved, folder: Path, step: int) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Saved, "save", save)
+    with pytest.raises(PermissionError):
+        checkpoint.save(_trainer(tmp_path, 4))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", folder]).returncode:
+        pytest.skip("only root can mount a small disk")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)  # torch has its file open still
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's writer gives no reason where the disk is full."""
+    import torch
+
+    def save(self: Saved, folder: Path, step: int) -> None:
+        folder.mkdir(parents=True)
+        torch.save(torch.zeros(300_000), folder / "model.pt")
+
+    _save(small_disk, 3)
+    monkeypatch.setattr(Saved, "save", save)
+    with pytest.raises(MarlError, match=r"no space left while saving step 4 .*the last complete checkpoint is step 3"):
+        checkpoint.save(_trainer(small_disk, 4))
+    assert os.listdir(small_disk / "checkpoints") == ["step_3"]
+
+
+# unreadable
+
+
+def _shorter(folder: Path) -> str:
+    (folder / "policies" / "one" / "model.pt").write_text("m")
+    return r"'policies/one/model.pt' has 1 bytes, 6 were written"
+
+
+def _missing(folder: Path) -> str:
+    shutil.rmtree(folder / "critics" / "team")
+    return r"'critics/team/huggingface/config.json' is missing"
+
+
+def _other_content(folder: Path) -> str:
+    (folder / "policies" / "two" / "model.pt").write_text("MINE 7")
+    return r"the content of 'policies/two/model.pt' has changed since it was written"
+
+
+def _no_json(folder: Path) -> str:
+    (folder / "team.json").write_text("{")
+    return r"team\.json cannot be read"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", [_shorter, _missing, _other_content, _no_json])
+def test_a_damaged_one_is_told_with_the_newest_intact_one(tmp_path: Path, harm: Callable[[Path], str]) -> None:
+    for step in (5, 6, 7):
+        _save(tmp_path, step, "mine", keep=3)
+    root = tmp_path / "checkpoints"
+    _missing(root / "step_6")
+    said = harm(root / "step_7")
+    with pytest.raises(MarlError, match=rf"checkpoint '{root}/step_7' is damaged: {said}") as error:
+        checkpoint.newest(tmp_path)
+    assert (
+        f"the newest intact one is '{root}/step_5': to continue from it, remove or rename '{root}/step_7', then "
+        in (str(error.value))
+    )
+    with pytest.raises(MarlError, match="is damaged"):
+        checkpoint.load(_trainer(tmp_path))
+    harm(root / "step_5")
+    with pytest.raises(MarlError, match="none of the others is intact: start a new run"):
+        checkpoint.newest(tmp_path)
+
+
+@pytest.mark.slow
+def test_an_intact_one_is_found(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path) is None
+    folder = _save(tmp_path, 7)
+    assert checkpoint.newest(tmp_path) == folder
+
+
+def test_one_of_an_older_version_is_told(tmp_path: Path) -> None:
+    old = tmp_path / "checkpoints" / "step_3"
+    old.mkdir(parents=True)
+    (old / "team.json").write_text(json.dumps({"step": 3, "agents": {"a": "one"}, "seed": 0}))
+    with pytest.raises(MarlError, match="was made by an older version of marl-verl"):
+        checkpoint.newest(tmp_path)
+
+
+# whose run it is
+
+
+def test_the_same_run_continues() -> None:
+    def shuffled(values: Any) -> None:
+        values["marl"] = dict(reversed(values["marl"].items()))
+        values["policies"] = dict(reversed(values["policies"].items()))
+        values["marl"]["agents"] = {"asker": {"policy": "two", "instructions": ""}, "holder": {"policy": "one"}}
+        values["marl"]["policies"]["one"] = {"frozen": False}
+
+    saved = json.loads(json.dumps(identity.identity(_config())))
+    assert identity.changes(saved, identity.identity(_config(shuffled))) == []
+
+
+def test_what_may_change() -> None:
+    def change(values: Any) -> None:
+        values["trainer"] |= {"total_training_steps": 99, "save_freq": 1, "test_freq": 2}
+        values["policies"]["one"]["actor_rollout_ref"]["actor"] |= {"ppo_mini_batch_size": 4}
+        values["policies"]["one"]["actor_rollout_ref"]["actor"]["optim"]["lr"] = 1.0
+        # with no adapter nothing of it counts
+        values["policies"]["one"]["actor_rollout_ref"]["model"]["lora_alpha"] = 1
+        marl = values["marl"]
+        marl["validation"] |= {"sampler": "best-of", "sessions": 9}
+        marl["rollout"] |= {"act_seconds": 1, "keep_episodes": 9}
+        marl["run"] |= {"name": "y", "keep_rows": 0, "dir": "z"}
+        marl["task"] |= {"test_size": 5}
+        marl["checkpoint"] = {"keep": 9}
+
+    assert identity.changes(identity.identity(_config()), identity.identity(_config(change))) == []
+
+
+def _set(path: str, value: Any) -> Callable[[Any], None]:
+    def change(values: Any) -> None:
+        *parents, last = path.split(".")
+        for key in parents:
+            values = values[key]
+        if value is None:
+            del values[last]
+        else:
+            values[last] = value
+
+    return change
+
+
+ENDPOINT = {"endpoint": {"url": "http://x/v1", "model": "m"}}
+ARR = "policies.two.actor_rollout_ref"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("path", "value", "said"),
     [
-        ({"run": {"seed": 4}}, "seed=3, the config says 4"),
-        ({"task": {"name": "games"}}, "task='inventory', the config says 'games'"),
-        ({"algorithm": {"name": "at-grpo"}}, "algorithm='grpo', the config says 'at-grpo'"),
-        ({"agents": {"holder": {"policy": "two"}, "asker": {"policy": "two"}}}, "agents="),
-        ({"policies": {"one": {}}}, "policies=['one', 'two']"),
+        ("marl.run.seed", 4, ["marl.run.seed (3 -> 4)"]),
+        ("marl.agents.asker.reward", "mine", ['marl.agents.asker.reward (null -> "mine")']),
+        (
+            "marl.agents",
+            {"asker": {"policy": "one"}, "holder": {"policy": "two"}},
+            ['marl.agents.asker.policy ("two" -> "one")', 'marl.agents.holder.policy ("one" -> "two")'],
+        ),
+        ("marl.agents.holder.instructions", "Be brief.", ['marl.agents.holder.instructions ("" -> "Be brief.")']),
+        ("marl.policies.two", {"frozen": True}, ['marl.policies.two.kind ("trained" -> "frozen")']),
+        ("marl.policies.two", ENDPOINT, ['marl.policies.two.kind ("trained" -> "endpoint m at http://x/v1")']),
+        ("marl.policies.two", {"loss": "gspo"}, ['marl.policies.two.loss (null -> "gspo")']),
+        ("marl.policies.two", {"pool": "big"}, ['marl.policies.two.pool (null -> "big")']),
+        ("marl.policies.two", {"tiny": {"steps": 2}}, ['marl.policies.two.model.tiny (nothing -> {"steps": 2})']),
+        (f"{ARR}.model.path", "models/b", ['marl.policies.two.model.path ("models/a" -> "models/b")']),
+        (f"{ARR}.model.lora_rank", 8, ["marl.policies.two.model.adapter (null -> {"]),
+        (f"{ARR}.actor.clip_ratio", 0.3, ["marl.policies.two.actor.clip_ratio (0.2 -> 0.3)"]),
+        (f"{ARR}.actor.optim.optimizer", "SGD", ['actor.optim.optimizer ("AdamW" -> "SGD")']),
+        (f"{ARR}.rollout.temperature", 0.5, ["marl.policies.two.rollout.temperature (1.0 -> 0.5)"]),
+        ("policies.two.trainer.n_gpus_per_node", 2, ["marl.policies.two.gpus (1 -> 2)"]),
+        ("policies.two.algorithm.rollout_correction", {"rollout_is": "token"}, ['rollout_is (null -> "token")']),
+        ("marl.task.name", "games", ['marl.task.name ("inventory" -> "games")']),
+        ("marl.task.options.size", 3, ["marl.task.options (nothing -> "]),
+        ("marl.task.train_size", 9, ["marl.task.train_size (8 -> 9)"]),
+        ("marl.workflow.name", "other", ['marl.workflow.name ("inventory" -> "other")']),
+        ("marl.algorithm.name", "mars2", ['marl.algorithm.name ("grpo" -> "mars2")']),
+        ("marl.algorithm.options.eps", 0.5, ["marl.algorithm.options.eps (1e-06 -> 0.5)"]),
+        ("marl.sampler.sessions", 8, ["marl.sampler.sessions (4 -> 8)"]),
+        ("marl.schedule.mode", "async", ['marl.schedule.mode ("sync" -> "async")']),
+        ("marl.rollout.episode_tokens", 99, ["marl.rollout.episode_tokens (null -> 99)"]),
+        ("data.train_batch_size", 8, ["data.train_batch_size (4 -> 8)"]),
+        ("marl.something_new", True, ["marl.something_new (nothing -> true)"]),
     ],
 )
-def test_another_team_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    saved = json.loads(json.dumps(checkpoint.identity(_config())))
-    with pytest.raises(MarlError, match="resume with the run's own config, or start a new run") as error:
-        checkpoint.check_identity(saved, checkpoint.identity(_config(**change)), tmp_path)
-    assert said in str(error.value)
+def test_another_run_is_refused(tmp_path: Path, path: str, value: Any, said: list[str]) -> None:
+    saved = json.loads(json.dumps({"identity": identity.identity(_config()), "plugins": {}}))
+    with pytest.raises(MarlError, match="continue with what the run had, or start a new run") as error:
+        identity.check_same(saved, _config(_set(path, value)), tmp_path)
+    assert all(part in str(error.value) for part in said), str(error.value)
+    clauses = str(error.value).count(" -> ") - 1  # one in "then -> now"
+    assert clauses == (2 if path == "marl.agents" or "tiny" in str(value) else 1)
+
+
+def test_all_that_differs_is_told_at_once(tmp_path: Path) -> None:
+    def change(values: Any) -> None:
+        values["marl"]["run"]["seed"] = 4
+        values["marl"]["algorithm"]["name"] = "mars2"
+        values["marl"]["agents"]["third"] = {"policy": "three"}
+        values["marl"]["policies"]["three"] = ENDPOINT
+        values["marl"]["agents"].pop("asker")
+        values["marl"]["policies"].pop("two")
+
+    version = plugins.load().fingerprint()[0].partition("==")[2].partition(":")[0]
+    saved = {"identity": identity.identity(_config()), "plugins": {"marl-verl": "0.0.1", "papers": "2.0"}}
+    with pytest.raises(MarlError) as error:
+        identity.check_same(saved, _config(change), tmp_path)
+    said = str(error.value)
+    for part in (
+        "marl.run.seed (3 -> 4)",
+        'marl.algorithm.name ("grpo" -> "mars2")',
+        'marl.agents.asker ({"instructions": ""',
+        "marl.agents.third (nothing -> ",
+        'marl.policies.three (nothing -> {"kind": "endpoint m at http://x/v1"})',
+        f"plugin distribution 'marl-verl' (0.0.1 -> {version})",
+        "plugin distribution 'papers' (2.0 -> not installed)",
+    ):
+        assert part in said
+    assert identity.gone(saved["plugins"]) == ["papers"]
+
+
+def test_only_plugins_that_a_run_uses_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    from marl_verl import hookimpl
+    from marl_verl.algorithms.grpo import GRPO
+
+    class Mine:
+        @hookimpl
+        def marl_register_algorithms(self, register: Any) -> None:
+            register("mine", GRPO)
+
+    assembled = plugins.assemble({"mine": Mine()})
+    monkeypatch.setattr(plugins, "load", lambda: assembled)
+    assert "in-memory" not in identity.used_plugins(_config())
+    used = identity.used_plugins(_config(_set("marl.algorithm.name", "mine")))
+    assert used["in-memory"] == "0"
+    assert "marl-verl" in used
+
+
+def test_reading_checkpoints_imports_no_torch() -> None:
+    code = "import sys; from marl_verl.trainer import checkpoint, export; from marl_verl.cli import export; "
+    code += "sys.exit([name for name in ('torch', 'ray', 'verl', 'vllm', 'transformers') if name in sys.modules] or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from safetensors.numpy import save_file
 
 from marl_verl import plugins
 from marl_verl.cli import checks, prepare, train
@@ -203,11 +206,18 @@ def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
 
 
 def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", str(RECIPE), "--dry-run", "marl.policies.asker.frozen=true"]) == 0
+    adapter = ["marl.policies.holder.model.lora_rank=4", "marl.policies.holder.model.target_modules=[q_proj,v_proj]"]
+    pool = ["marl.pools.both.gpus=2", "marl.policies.holder.pool=both", "marl.policies.asker.pool=both"]
+    loss = ["marl.policies.holder.loss=gspo", "marl.policies.holder.actor.use_kl_loss=true"]
+    assert main(["train", str(RECIPE), "--dry-run", "marl.policies.asker.frozen=true", *adapter, *pool, *loss]) == 0
     told = capsys.readouterr().out
     assert "agent   holder acts with policy holder" in told
-    assert "policy  asker: tiny model, 200 warm-up steps, frozen" in told
+    assert "policy  asker: tiny qwen3 model, 200 warm-up steps; frozen" in told
+    assert "policy  holder: tiny qwen3 model, 200 warm-up steps; LoRA rank 4 on ['q_proj', 'v_proj']" in told
+    assert re.search(r"gspo, lr [0-9.]+, 1 update a batch, KL 0.001 to the start", told)
+    assert "place   pool both: 2 slots for holder, asker" in told
     assert "task    inventory (40 training, 5 held-out), workflow inventory" in told
+    assert "groups  rows with the same uid, turn, agent, slot" in told
     assert list(Path().iterdir()) == []
 
 
@@ -249,7 +259,7 @@ def test_task_files(refused: Refused) -> None:
     assert "task file 'empty.jsonl' is empty" in refused("train", str(RECIPE), "marl.task.train_file=empty.jsonl")
 
 
-def test_a_model_folder_that_lacks_something(refused: Refused) -> None:
+def test_a_model_folder_that_lacks_something(refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("model")
     folder.mkdir()
     command = ["train", str(RECIPE), "marl.policies.holder.tiny=null", f"marl.policies.holder.model.path={folder}"]
@@ -257,11 +267,15 @@ def test_a_model_folder_that_lacks_something(refused: Refused) -> None:
         ("config.json", "{}", "there is no config.json in 'model'"),
         ("model.safetensors", "", "there is no weights (*.safetensors) in 'model'"),
         ("tokenizer_config.json", "{}", "there is no tokenizer in 'model'"),
-        ("chat_template.jinja", "{{ messages }}", "the tokenizer in 'model' has no chat template"),
+        ("chat_template.jinja", "{{ messages }}", "the weights in 'model/model.safetensors' cannot be read"),
     ):
         assert lacks in refused(*command)
         (folder / name).write_text(content)
+    save_file({"model.embed_tokens.weight": numpy.zeros((70, 8), numpy.float32)}, folder / "model.safetensors")
     assert main([*command, "--dry-run"]) == 0
+    assert f"policy  holder: {folder}; 560 parameters learn" in capsys.readouterr().out
+    (folder / "chat_template.jinja").unlink()
+    assert "the tokenizer in 'model' has no chat template" in refused(*command)
 
 
 class _Told(TaskSet):
@@ -357,8 +371,8 @@ def run(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = prepare.make_run_directory(plan, Display())
     saved = folder / "checkpoints" / "step_20"
     saved.mkdir(parents=True)
-    team = {"step": 20, **prepare.checkpoint.identity(OmegaConf.load(folder / "config.yaml"))}
-    (saved / "team.json").write_text(json.dumps(team))
+    config: Any = OmegaConf.load(folder / "config.yaml")
+    (saved / "team.json").write_text(json.dumps({**prepare.checkpoint.describe(config, 20), "files": {}}))
     return folder
 
 
@@ -367,7 +381,7 @@ def test_the_run_directory_has_what_the_trainer_reads(run: Path) -> None:
     assert [path.name for path in Path("runs").iterdir()] == ["inventory-1"]
     config: Any = OmegaConf.load(run / "config.yaml")
     assert config.marl.run.recipe == str(RECIPE)
-    assert config.policies.asker.model.path == "/cache/asker"
+    assert config.policies.asker.actor_rollout_ref.model.path == "/cache/asker"
     assert len(Path(config.data.train_files).read_text().splitlines()) == 40
     assert json.loads((run / "plugins.json").read_text())[0]["plugin"] == "builtin"
     assert prepare.plan_run(RECIPE, []).folder == Path("runs/inventory-2")
@@ -388,14 +402,15 @@ def test_a_run_is_continued_with_its_own_config(run: Path, monkeypatch: pytest.M
     prepare.make_run_directory(plan, Display())
     config: Any = OmegaConf.load(run / "config.yaml")
     assert config.trainer.resume_mode == "auto"
-    assert [config.policies[name].actor.optim.total_training_steps for name in ("holder", "asker")] == [50, 50]
-    assert [config.policies[name].actor.optim.lr for name in ("holder", "asker")] == [5e-4, 1e-2]
+    optims = [config.policies[name].actor_rollout_ref.actor.optim for name in ("holder", "asker")]
+    assert [optim.total_training_steps for optim in optims] == [50, 50]
+    assert [optim.lr for optim in optims] == [5e-4, 1e-2]
     assert (run / "checkpoints" / "step_20" / "team.json").is_file()
 
 
 def test_what_cannot_be_continued(run: Path, refused: Refused) -> None:
     assert "is at step 20 already" in refused("train", "--resume", str(run), "trainer.total_training_steps=20")
-    assert "was made with seed=0, the config says 1" in refused("train", "--resume", str(run), "marl.run.seed=1")
+    assert "marl.run.seed (0 -> 1)" in refused("train", "--resume", str(run), "marl.run.seed=1")
     assert "'recipe.yaml' is not of the form" in refused("train", "--resume", str(run), "recipe.yaml")
     assert "did you mean 'runs/inventory-1'?" in refused("train", "--resume", "runs/inventry-1")
     (run / "checkpoints" / "step_20" / "team.json").write_text("{")

@@ -53,17 +53,17 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
     assert config.marl.agents.extra.policy == "one"
     marl: Any = OmegaConf.to_container(config.marl)
     whole = resolve(config, read_team(marl))
-    assert whole.policies.one.actor.optim.lr == 1e-4
-    assert whole.policies.two.actor.optim.lr == 1e-3
-    assert whole.policies.one.rollout.name != whole.policies.two.rollout.name
-    assert whole.policies.two.actor.optim.total_training_steps == 7
+    assert whole.policies.one.actor_rollout_ref.actor.optim.lr == 1e-4
+    assert whole.policies.two.actor_rollout_ref.actor.optim.lr == 1e-3
+    assert whole.policies.one.actor_rollout_ref.rollout.name != whole.policies.two.actor_rollout_ref.rollout.name
+    assert whole.policies.two.actor_rollout_ref.actor.optim.total_training_steps == 7
     assert whole.trainer.device == "cpu"
 
     # a continued run starts from the composed config: an override of the base must not become every policy's
     again = with_overrides(config, ["actor_rollout_ref.actor.optim.lr=1e-2", "marl.policies.two.actor.grad_clip=0.5"])
     whole = resolve(again, read_team(OmegaConf.to_container(again.marl)))  # type: ignore[arg-type]
-    assert whole.policies.one.actor.optim.lr == 1e-4
-    assert (whole.policies.two.actor.optim.lr, whole.policies.two.actor.grad_clip) == (1e-3, 0.5)
+    assert whole.policies.one.actor_rollout_ref.actor.optim.lr == 1e-4
+    assert (whole.policies.two.actor_rollout_ref.actor.optim.lr, whole.policies.two.actor_rollout_ref.actor.grad_clip) == (1e-3, 0.5)
     assert config.actor_rollout_ref.actor.optim.lr == 1e-6  # a copy was changed
     for line, said in (
         ("trainer.total_steps=3", "unknown key 'trainer.total_steps': did you mean"),
@@ -176,7 +176,7 @@ def test_a_gpu_config_has_what_verl_needs_to_start() -> None:
     config = compose(recipe, [], hardware="gpu")
     marl: Any = OmegaConf.to_container(config.marl, resolve=True)
     whole = resolve(config, read_team(marl))
-    for policy in whole.policies.values():
+    for policy in (each.actor_rollout_ref for each in whole.policies.values()):
         assert policy.actor.use_dynamic_bsz
         assert policy.rollout.log_prob_use_dynamic_bsz
         assert policy.actor.ppo_max_token_len_per_gpu

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from marl_verl import plugins
 from marl_verl.advantage import RowTable
+from marl_verl.cli.describe import describe
 from marl_verl.cli.prepare import plan_run
 from marl_verl.parts import algorithm_named
 from tests.batches import SHIPPED, row
@@ -48,9 +49,8 @@ def test_the_options_are_options() -> None:
 def test_what_sampling_shows_fits_the_quickstart(shown: str, tmp_path: Path) -> None:
     recipe = OmegaConf.load(ROOT / "recipes" / "quickstart" / "inventory.yaml")
     OmegaConf.save(OmegaConf.merge(recipe, OmegaConf.create(shown)), tmp_path / "shown.yaml")
-    assert (
-        "sample  " in plan_run(tmp_path / "shown.yaml", ["marl.task.train_size=40", "marl.task.test_size=5"]).describe()
-    )
+    plan = plan_run(tmp_path / "shown.yaml", ["marl.task.train_size=40", "marl.task.test_size=5"])
+    assert "sample  " in describe(plan)
 
 
 def test_every_preset_and_loss_has_its_line() -> None:

@@ -48,6 +48,7 @@ actions = st.builds(
     st.none() | words,
     st.none() | st.integers(0),
     st.floats(0, 1e6),
+    st.none() | st.integers(0),
 )
 calls = st.builds(CallRecord, words, st.lists(values, max_size=3).map(as_json), values.map(as_json))
 failed = st.builds(lambda what: CallRecord("tools:f", "[]", raised=raised(ValueError(what))), values)

@@ -92,7 +92,7 @@ def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one
     config = resolved(composed, *mine, "marl.policies.two.frozen=true")
     assert config.algorithm.rollout_correction.rollout_is == "token"
     for name, low in (("one", 3e-4), ("two", 0.01)):
-        actor = config.policies[name].actor
+        actor = config.policies[name].actor_rollout_ref.actor
         assert (actor.policy_loss.loss_mode, actor.clip_ratio_low, actor.clip_ratio_high) == ("gspo", low, 4e-4)
     with pytest.raises(MarlError, match="policy 'two' does not ask for them"):
         resolved(composed, *mine)

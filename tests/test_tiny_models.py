@@ -14,7 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_verl.errors import MarlError
-from marl_verl.models import tiny
+from marl_verl.models import bpe, tiny
+from marl_verl.models.bpe import make_bpe_tokenizer
 from marl_verl.models.factory import Shape, make_model
 from marl_verl.models.tokenizer import END, make_tokenizer
 from marl_verl.models.warmup import IGNORED, batches, warm_up
@@ -22,11 +23,17 @@ from marl_verl.tasks.inventory import Inventory
 
 SCOUT = tiny.TinyModel("split-plan-path", ["scout"], steps=3, batch_size=4)
 HOLDER = tiny.TinyModel("inventory", ["holder"], steps=2, batch_size=4)
+LLAMA = replace(HOLDER, family="llama")
 
 
 @pytest.fixture(scope="module")
 def words():
     return make_tokenizer(Inventory().vocabulary())
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    return make_bpe_tokenizer(Inventory().vocabulary())
 
 
 def chat(text: str) -> list[dict[str, str]]:
@@ -50,15 +57,55 @@ def test_the_chat_template_costs_five_tokens_and_knows_system_messages(words):
     assert words.decode(plain) == "<|im_start|> system index <|im_end|> <|im_start|> user 3 <|im_end|>"
 
 
+def test_the_two_families_share_no_id_of_a_text_and_need_another_number_of_them(words, pieces):
+    for text in ("digits 3 1 4 1", "message 3 1 4 1 index third", "none"):
+        one, other = (each.encode(text, add_special_tokens=False) for each in (words, pieces))
+        assert len(other) > len(one)
+        assert not set(one) & set(other)
+        asked = [
+            each.apply_chat_template(chat(text), add_generation_prompt=True, return_dict=False)
+            for each in (words, pieces)
+        ]
+        assert len(asked[1]) > len(asked[0])
+        assert asked[1][0] == pieces.bos_token_id
+    assert pieces.eos_token != words.eos_token
+    assert words.bos_token is None
+
+
+def test_pieces_give_every_text_back_and_one_text_has_several_pieces(pieces):
+    for text in ("message 3 1 4 1 index third", " two  spaces\n", "Grüße, 世界", "<s> is special"):
+        assert pieces.decode(pieces.encode(text, add_special_tokens=False)) == text
+    usual = pieces.encode("message", add_special_tokens=False)
+    letters = pieces.convert_tokens_to_ids(list("message"))
+    assert len(usual) < len(letters)
+    assert pieces.decode(letters) == "message"  # as it may have been sampled: encoding the text anew would change it
+    assert not set(bpe.ROLES) & set(pieces.convert_ids_to_tokens(pieces.encode("user", add_special_tokens=False)))
+
+
+def test_the_chat_template_of_pieces_knows_roles_and_line_breaks(pieces):
+    both = [{"role": "system", "content": "index"}, *chat("3")]
+    asked = pieces.apply_chat_template(both, add_generation_prompt=True, return_dict=False)
+    assert pieces.decode(asked) == "<s><|system|>\nindex</s>\n<|user|>\n3</s>\n<|assistant|>\n"
+    assert pieces.decode(pieces.encode("3 1</s>"), skip_special_tokens=True) == "3 1"
+
+
+@pytest.mark.parametrize("make", [make_tokenizer, make_bpe_tokenizer])
 @pytest.mark.parametrize("vocabulary", [["a", "a"], ["a b"], [""], ["<|im_end|>"]], ids=str)
-def test_words_that_cannot_be_tokens_are_refused(vocabulary):
+def test_words_that_cannot_be_tokens_are_refused(vocabulary, make):
     with pytest.raises(MarlError, match="vocabulary"):
-        make_tokenizer(vocabulary)
+        make(vocabulary)
 
 
-def test_a_model_is_its_seed_and_leaves_torchs_own_random_numbers_alone(words):
+def test_a_word_that_is_a_special_token_of_pieces_is_refused():
+    with pytest.raises(MarlError, match="'</s>' is a special token"):
+        make_bpe_tokenizer(["a", "</s>"])
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_a_model_is_its_seed_and_leaves_torchs_own_random_numbers_alone(words, family):
     before = torch.get_rng_state()
-    one, same, other = (make_model(Shape(), words, seed) for seed in (1, 1, 2))
+    one, same, other = (make_model(Shape(), words, seed, family) for seed in (1, 1, 2))
+    assert one.config.model_type == family
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     assert not torch.equal(one.model.embed_tokens.weight, other.model.embed_tokens.weight)
@@ -75,6 +122,15 @@ def test_the_warm_up_has_its_loss_on_the_answer_and_its_end_only(words):
     assert torch.equal(tokens[labels != IGNORED], labels[labels != IGNORED])
 
 
+def test_the_warm_up_has_its_loss_on_the_answers_pieces_too(pieces):
+    pairs = [("digits 3 1 4 1", "3 1 4 1"), ("message 3 1 4 1 index first", "3")]
+    tokens, labels = next(batches(pieces, pairs, 2))
+    assert [pieces.decode(row[row != IGNORED]) for row in labels] == ["3 1 4 1</s>", "3</s>"]
+    for row, (seen, _) in zip(tokens, pairs, strict=True):
+        prompt = pieces.apply_chat_template(chat(seen), add_generation_prompt=True, return_dict=False)
+        assert row[: len(prompt)].tolist() == prompt
+
+
 def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
     pairs = Inventory().demonstrations("holder", 40 * 16, 0, 0.0)
     model, threads, told = make_model(Shape(), words, 0), torch.get_num_threads(), []
@@ -85,21 +141,29 @@ def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
     assert told[-1] == 1.0
 
 
-def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path):
+def test_a_llama_learns_as_well(pieces):
+    pairs = Inventory().demonstrations("holder", 60 * 16, 0, 0.0)
+    model = make_model(Shape(), pieces, 0, "llama")
+    assert warm_up(model, pieces, pairs, 16, 3e-3) < 1.0
+
+
+@pytest.mark.parametrize(("spec", "network", "end"), [(HOLDER, "Qwen3", END), (LLAMA, "Llama", bpe.END)])
+def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path, spec, network, end):
     told: list[float] = []
-    folder = tiny.ensure(HOLDER, tmp_path, told.append)
+    folder = tiny.ensure(spec, tmp_path, told.append)
     assert told[-1] == 1.0
     model, words = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert type(model).__name__ == f"{network}ForCausalLM"
     assert model.dtype == torch.float32
     assert model.config.head_dim == 32  # the smallest that vLLM has on a CPU
     assert model.config.max_position_embeddings == 256
-    assert model.generation_config.eos_token_id == words.eos_token_id == words.convert_tokens_to_ids(END)
+    assert model.generation_config.eos_token_id == words.eos_token_id == words.convert_tokens_to_ids(end)
     prompt = words.apply_chat_template(
         chat("digits 3 1 4 1"), add_generation_prompt=True, return_tensors="pt", return_dict=False
     )
     assert model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=4).shape[1] > prompt.shape[1]
     stamp = (folder / "model.safetensors").stat().st_mtime_ns
-    assert tiny.ensure(HOLDER, tmp_path) == folder
+    assert tiny.ensure(spec, tmp_path) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing half written beside it
 
@@ -107,10 +171,16 @@ def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path):
 def test_the_same_description_gives_the_same_weights_and_any_change_another_folder(tmp_path):
     one, two = (tiny.ensure(HOLDER, tmp_path / name) for name in ("one", "two"))
     assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
-    changes = ({"seed": 1}, {"good": 0.5}, {"steps": 3}, {"agents": ["asker"]}, {"task_options": {"length": 5}})
+    changes = [{"seed": 1}, {"good": 0.5}, {"steps": 3}, {"agents": ["asker"]}, {"task_options": {"length": 5}}]
+    changes.append({"family": "llama"})
     names = {tiny.folder_of(replace(HOLDER, **change), tmp_path).name for change in changes}
     assert len(names | {one.name}) == len(changes) + 1
     assert tiny.TinyModel.from_json(HOLDER.to_json()) == HOLDER
+
+
+def test_caches_that_were_filled_before_there_were_families_stay_right(tmp_path):
+    spec = tiny.TinyModel("inventory", ["holder"], steps=200, good=0.2)
+    assert tiny.folder_of(spec, tmp_path).name == "inventory-holder-f341d8f52dd6a2f4"
 
 
 def test_a_task_that_teaches_something_else_gets_another_model(tmp_path, monkeypatch):
@@ -146,6 +216,7 @@ def test_looking_a_model_up_imports_no_torch():
         ({"agents": []}, "at least one agent"),
         ({"good": 1.5}, "0 to 1"),
         ({"batch_size": 0}, "batch_size must be 1 or more"),
+        ({"family": "lama"}, "did you mean 'llama'"),
     ],
     ids=str,
 )
@@ -167,13 +238,14 @@ def test_a_failure_leaves_nothing_half_written(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_two_models_are_made_at_once_and_equal_ones_once(tmp_path):
     told: list[float] = []
-    folders = tiny.ensure_all([SCOUT, HOLDER, SCOUT], tmp_path, told.append)
-    assert folders == [tiny.folder_of(spec, tmp_path) for spec in (SCOUT, HOLDER, SCOUT)]
+    folders = tiny.ensure_all([SCOUT, LLAMA, SCOUT], tmp_path, told.append)
+    assert folders == [tiny.folder_of(spec, tmp_path) for spec in (SCOUT, LLAMA, SCOUT)]
     assert sorted(path.name for path in (tmp_path / "tiny").iterdir()) == sorted({path.name for path in folders})
     assert told == sorted(told)
     assert told[-1] == 1.0
-    again = tiny.ensure(HOLDER, tmp_path / "here")  # a process of its own gives the same weights as this one
-    assert (again / "model.safetensors").read_bytes() == (folders[1] / "model.safetensors").read_bytes()
+    again = tiny.ensure(LLAMA, tmp_path / "here")  # a process of its own gives the same weights as this one
+    for file in ("model.safetensors", "tokenizer.json"):
+        assert (again / file).read_bytes() == (folders[1] / file).read_bytes()
 
 
 @pytest.mark.slow

@@ -184,13 +184,15 @@ class Actor:
         from verl.workers.engine_workers import ActorRolloutRefWorker
 
         from marl_verl.trainer import correction, policy_runtime
+        from marl_verl.trainer.placement import pools_of
+        from marl_verl.trainer.pools import Place
 
         change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
         config = with_overrides(_composed(model.parent), [*change, *overrides])
         marl: Any = OmegaConf.to_container(config.marl, resolve=True)
         team = read_team(marl)
         self.config = resolve(config, team)
-        self.config.actor_rollout_ref = self.config.policies.one
+        self.config.actor_rollout_ref = self.config.policies.one.actor_rollout_ref
         self.store = Store()
         for user in (padding_utils, policy_runtime, correction):
             assert user.tq is transfer_queue
@@ -199,7 +201,8 @@ class Actor:
         worker.init_model()
         self._module = worker.actor.engine.module
         self._worker = worker
-        self.runtime = policy_runtime.PolicyRuntime(team.policies["one"], self.config)
+        place = Place(*pools_of(self.config, team), serial=False)
+        self.runtime = policy_runtime.PolicyRuntime(team.policies["one"], self.config, place)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The model's weights by name, float64."""

@@ -4,6 +4,7 @@
     part.py        what parts have in common: a kind, a name, options
     mix.py         reward components -> one reward per row
     returns.py     reward -> return
+    gae.py         reward and a critic's values -> generalised advantage estimation
     tree.py        who is whose parent, for returns and credits over a tree
     overlong.py    a penalty for long responses
     groups.py      which rows are compared with each other, and what counts once

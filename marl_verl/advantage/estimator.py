@@ -22,7 +22,7 @@ from marl_verl.advantage.normalise import (
 from marl_verl.advantage.overlong import Overlong
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.result import Advantages
-from marl_verl.advantage.returns import Immediate, Outcome, Returns
+from marl_verl.advantage.returns import Immediate, Outcome, Returns, Scope
 from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 from marl_verl.errors import MarlError, unknown
 
@@ -56,6 +56,10 @@ class Estimator(Part):
         """Reward components that it reads by itself: the sum of all components leaves them out."""
         return ()
 
+    def wants_critic(self) -> Scope | None:
+        """The critic that it needs, and gives targets for (`Advantages.target`); None for none."""
+        return None
+
     def misfit(self, rows: Rows) -> str | None:
         """Why it does not go with such rows; None if it does."""
         return None
@@ -87,6 +91,8 @@ class GroupEstimator(Estimator):
         name, own = f"returns '{self.returns.name}'", self.returns.outcome == "every turn"
         if rows.crossed:
             return "its rows are at several nodes, which takes advantage 'joint' with joint_mode 'cross'"
+        if self.returns.wants_critic() and not self.wants_critic():
+            return f"{name} need a critic, and advantage '{self.name}' trains none: use advantage 'advantage'"
         if rows.tree and self.returns.of == "sessions":
             return f"{name} adds up the turns of a session, and a tree has siblings: use tree_mean"
         if not rows.tree and self.returns.of == "trees":
@@ -151,6 +157,9 @@ class Advantage(GroupEstimator):
             if self.sample != "row" and not set(self.scale_group) <= {*self.group, "uid", "session"}:
                 raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
 
+    def wants_critic(self) -> Scope | None:
+        return self.returns.wants_critic()
+
     def misfit(self, rows: Rows) -> str | None:
         if rows.tree and self.sample != "row":
             return f"sample '{self.sample}' counts sessions, and a tree is one session: use sample 'row'"
@@ -158,8 +167,9 @@ class Advantage(GroupEstimator):
 
     def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
         """See `Estimator.compute`. MarlError (nearest offered) for a group column that the table lacks."""
-        ret = self.returns.compute(table, reward)
-        stages: list[tuple[str, FloatArray]] = [(f"returns: {self.returns.name}", ret)]
+        stages = self.returns.stages(table, reward)
+        ret = stages[-1][1]
+        target = self.returns.target(table, ret)
         if isinstance(self.overlong, Overlong):
             ret = ret + self.overlong.compute(table)
             stages.append(("overlong", ret))
@@ -181,6 +191,7 @@ class Advantage(GroupEstimator):
             sample=sample,
             group_by=self.group,
             stages=stages,
+            target=target,
         )
 
     def _compare(self, value: FloatArray, group: IntArray, spread: IntArray | None) -> Compared:

@@ -24,6 +24,7 @@ class Advantages:
         group_by: the columns whose values make a group.
         also: further groups inside these that a row was compared in (GiGPO's steps): (what they share, [n] ids).
         stages: what became of a row's reward on the way to its return, in order: (what was done, [n] values after it).
+        target: what a critic should have expected, which it learns from; None where the returns need no critic.
     """
 
     advantage: FloatArray
@@ -36,6 +37,7 @@ class Advantages:
     group_by: tuple[str, ...]
     stages: tuple[tuple[str, FloatArray], ...] = ()
     also: tuple[tuple[str, IntArray], ...] = ()
+    target: FloatArray | None = None
 
     @classmethod
     def of(
@@ -49,10 +51,11 @@ class Advantages:
         group_by: tuple[str, ...],
         stages: Sequence[tuple[str, FloatArray]] = (),
         also: Sequence[tuple[str, IntArray]] = (),
+        target: FloatArray | None = None,
     ) -> Advantages:
         """The result whose advantage follows from the rest: A = (ret - baseline) / scale."""
         advantage = (ret - baseline) / scale
-        return cls(advantage, ret, reward, baseline, scale, group, sample, group_by, tuple(stages), tuple(also))
+        return cls(advantage, ret, reward, baseline, scale, group, sample, group_by, tuple(stages), tuple(also), target)
 
     def members(self, row: int) -> IntArray:
         """The rows that `row` was compared with, itself included, ascending; none for padding."""
@@ -86,6 +89,7 @@ class Advantages:
             group_by=self.group_by,
             stages=tuple((what, spread(values, 0.0)) for what, values in self.stages),
             also=tuple((what, spread_ids(ids)) for what, ids in self.also),
+            target=None if self.target is None else spread(self.target, 0.0),
         )
 
     @functools.cached_property

@@ -16,6 +16,9 @@ from marl_verl.errors import MarlError
 Outcome = Literal["every turn", "each agent's last turn", "last turn"]
 """On which turns of an episode its outcome (component `team`) stands, so that a sum over turns counts it once."""
 
+Scope = Literal["policy", "team"]
+"""What a critic sees: what the agent saw, one critic for each policy; or what the whole team has seen, one for all."""
+
 
 class Returns(Part):
     """R of a row, from the rewards of the batch.
@@ -33,9 +36,21 @@ class Returns(Part):
         """Reward components that it reads by itself: the sum of all components leaves them out."""
         return ()
 
+    def wants_critic(self) -> Scope | None:
+        """The critic whose values it takes from the table; None for none."""
+        return None
+
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """Return per row, [n]. `table` has no padding and is sorted by key; `reward` [n] is finite."""
         raise NotImplementedError
+
+    def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
+        """The return and what led to it, for `explain`: (what was done, [n] values after it), `compute`'s last."""
+        return [(f"returns: {self.name}", self.compute(table, reward))]
+
+    def target(self, table: RowTable, ret: FloatArray) -> FloatArray | None:
+        """[n] what its critic learns from, given the return; None without a critic."""
+        return None
 
 
 @dataclass(frozen=True)

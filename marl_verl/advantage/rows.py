@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ OPTIONAL: Mapping[str, object] = {
     "padding": False,
     "invalid": False,
 }
-COLUMNS = (*LABELS, *COUNTS, "rewards", *FLAGS)
+COLUMNS = (*LABELS, *COUNTS, "rewards", *FLAGS, "value")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class RowTable:
         length: [n] response tokens.
         padding: [n] bool; rows that only fill a batch. They enter no statistic.
         invalid: [n] bool; acts that the workflow could not use (`team.invalid`).
+        values: [n] what a critic expected of the state that the agent faced, before it acted; NaN where there is none.
         extra: further columns of names that rows carried, e.g. `obs`; usable as group keys.
         own: reward components that some part reads by itself: the sum of all components leaves them out.
     """
@@ -98,6 +100,7 @@ class RowTable:
     length: IntArray
     padding: BoolArray
     invalid: BoolArray
+    values: FloatArray
     extra: Mapping[str, Labels]
     own: frozenset[str] = frozenset()
 
@@ -106,7 +109,7 @@ class RowTable:
         """A table from one mapping per row, as in a JSON file of rows.
 
         Needed keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
-        node, parent, padding, invalid. Any other key becomes a column of names.
+        node, parent, padding, invalid, value (a number). Any other key becomes a column of names.
 
         Raises:
             MarlError: no rows, a key that is missing or has the wrong type, or two rows with the same (uid, session,
@@ -133,6 +136,7 @@ class RowTable:
             present=present,
             padding=_flag(rows, "padding"),
             invalid=_flag(rows, "invalid"),
+            values=_values(rows),
             extra={key: Labels.of([None if row.get(key) is None else str(row[key]) for row in rows]) for key in extra},
             session=counts["session"],
             index=counts["index"],
@@ -239,6 +243,7 @@ class RowTable:
             length=self.length[rows],
             padding=self.padding[rows],
             invalid=self.invalid[rows],
+            values=self.values[rows],
             own=self.own,
             extra={name: labels.take(rows) for name, labels in self.extra.items()},
         )
@@ -250,6 +255,8 @@ class RowTable:
         for i in range(len(self)):
             row: dict[str, Any] = {name: self.value(name, i) for name in names}
             row["rewards"] = {c: float(values[i]) for c, values in self.rewards.items() if self.present[c][i]}
+            if not np.isnan(self.values[i]):
+                row["value"] = float(self.values[i])
             rows.append({**row, "padding": bool(self.padding[i]), "invalid": bool(self.invalid[i])})
         return rows
 
@@ -303,6 +310,19 @@ def _whole_numbers(rows: Sequence[Mapping[str, Any]], key: str) -> IntArray:
     if values.min() < 0:
         i = int(np.argmin(values))
         raise MarlError(f"row {i}: '{key}' must be {_SHOWN[numbers.Integral]}, got {int(values[i])}")
+    return values
+
+
+def _values(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+    """[n] float64, NaN where a row has none."""
+    values = np.full(len(rows), np.nan)
+    for i, row in enumerate(rows):
+        value = row.get("value")
+        if value is None:
+            continue
+        if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
+            raise MarlError(f"row {i}: 'value' must be a finite number, got {value!r}")
+        values[i] = float(value)
     return values
 
 

@@ -18,16 +18,18 @@ from marl_verl import plugins
 from marl_verl.episode import Action, Limits, Run, Stuck, UnknownAgent, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.hookspecs import KINDS
+from marl_verl.models.count import shapes
 from marl_verl.models.tiny import TinyModel, folder_of
 from marl_verl.options import build, check_type
 from marl_verl.platforms.active import has_accelerator
+from marl_verl.rollout.endpoint import check_endpoint
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import read_tasks
 from marl_verl.team import Policy, Team
 
 DISK_BYTES = 1 << 30
 # from the measured peaks, 4.7 GiB with one policy and 7.4 with two (docs/benchmarks.md), rounded up
-CPU_BYTES, CPU_BYTES_A_POLICY = 2 << 30, 3 << 30
+CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 << 30, 3 << 30, 2 << 30
 REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
 
 LEAST = {
@@ -103,11 +105,26 @@ def check_numbers(config: DictConfig) -> None:
         raise MarlError(f"'marl.run.journal_tasks' must be above 0, got {tasks}: marl.run.keep_journals=0 stores none")
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
         raise MarlError("nothing would be validated: leave trainer.val_before_train on, or set trainer.test_freq")
-    batch, part = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
-    if batch % min(part, batch):
-        raise MarlError(
-            f"data.train_batch_size={batch} is not a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={part}"
-        )
+
+
+def check_batches(config: DictConfig, team: Team) -> None:
+    """A batch of tasks must be divisible into each policy's optimiser updates."""
+    batch = int(config.data.train_batch_size)
+    for name, policy in team.policies.items():
+        if not policy.trained:
+            continue
+        given = OmegaConf.select(OmegaConf.create(policy.override), "actor.ppo_mini_batch_size")
+        where = "actor_rollout_ref" if given is None else f"marl.policies.{name}"
+        part = config.actor_rollout_ref.actor.ppo_mini_batch_size if given is None else given
+        if not isinstance(part, int) or isinstance(part, bool) or part < 1:
+            raise MarlError(f"'{where}.actor.ppo_mini_batch_size' must be a whole number, 1 or more, got {part!r}")
+        if batch % min(part, batch):
+            below = [size for size in range(1, batch + 1) if batch % size == 0]
+            near = min(below, key=lambda size: abs(size - part))
+            raise MarlError(
+                f"data.train_batch_size={batch} is not a multiple of {where}.actor.ppo_mini_batch_size={part}: a batch "
+                f"must be divisible into updates, e.g. {near}"
+            )
 
 
 def check_sampling(config: DictConfig, team: Team) -> None:
@@ -134,6 +151,9 @@ def tiny_models(config: DictConfig, team: Team, marl: dict[str, Any]) -> dict[st
     tiny = {}
     for name, policy in team.policies.items():
         where = f"marl.policies.{name}"
+        if policy.endpoint is not None:
+            check_endpoint(name, policy.endpoint)
+            continue
         if policy.tiny is None:
             _check_model(name, model_of(policy, config))
             continue
@@ -176,6 +196,10 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
     ):
         if not any(found for name in names for found in place.glob(name)):
             raise MarlError(f"model of policy '{policy}': there is no {what} in '{place}'")
+    try:
+        shapes(folder)
+    except MarlError as error:
+        raise MarlError(f"model of policy '{policy}': {error}") from error
     described = words / "tokenizer_config.json"
     inside = described.is_file() and "chat_template" in json.loads(described.read_text(encoding="utf-8"))
     if not inside and not any(words.glob("chat_template*")):
@@ -256,10 +280,11 @@ def check_machine(config: DictConfig, team: Team, folder: Path) -> None:
         raise MarlError(f"{free / 2**30:.1f} GiB are free on the disk of '{parent}', a run needs at least 1 GiB")
     if has_accelerator():
         return
-    needed = CPU_BYTES + CPU_BYTES_A_POLICY * len(team.policies)
+    inside = [policy for policy in team.policies.values() if policy.endpoint is None]
+    needed = CPU_BYTES + sum(CPU_BYTES_A_POLICY if policy.trained else CPU_BYTES_A_SERVER for policy in inside)
     available = psutil.virtual_memory().available
     if available < needed:
         raise MarlError(
-            f"{available / 2**30:.1f} GiB of memory are free, {len(team.policies)} policies on a CPU need about "
+            f"{available / 2**30:.1f} GiB of memory are free, {len(inside)} policies on a CPU need about "
             f"{needed / 2**30:.0f} GiB: close other programs, or let the agents share a policy"
         )

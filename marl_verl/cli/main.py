@@ -16,6 +16,8 @@ from marl_verl.errors import MarlError, nearest, unknown
 
 COMMANDS = {
     "train": "train a team as a recipe says",
+    "eval": "measure a trained team on held-out tasks",
+    "export": "write a trained policy as a folder that transformers and vLLM load",
     "explain": "show how each row came by its advantage",
     "replay": "run a stored episode again, without a model, and show it",
     "plugins": "list plugins and every name they register",

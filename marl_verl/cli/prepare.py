@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import tempfile
@@ -18,17 +17,19 @@ from marl_verl import plugins
 from marl_verl.cli import checks, fit
 from marl_verl.cli.progress import Display
 from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.critic import tiny_critic
 from marl_verl.config.resolve import resolve
+from marl_verl.config.schedule import check_schedule
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError, missing
 from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.options import build
 from marl_verl.parts import algorithm_of
-from marl_verl.sampling import Sampler
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import write_tasks
 from marl_verl.team import Team, read_team
-from marl_verl.trainer import checkpoint
+from marl_verl.trainer import checkpoint, identity
+from marl_verl.trainer.placement import check_placement
 
 COMPOSED = "composed.yaml"
 """The config before policies are filled in and interpolations resolved: what a continued run starts from, so that an
@@ -41,45 +42,20 @@ class Plan:
 
     Attributes:
         config: composed, not resolved; model paths of tiny models are still to be filled in.
+        resolved: what the trainer would read, but for those paths.
         tiny: policy -> the tiny model to make.
+        tiny_critic: the one to make for the critics, if any.
         folder: the run directory; it exists only when an earlier run is continued.
     """
 
     config: DictConfig
+    resolved: DictConfig
     team: Team
     tasks: dict[Split, list[Task]]
     tiny: dict[str, TinyModel]
+    tiny_critic: TinyModel | None
     folder: Path
     resumed: bool = False
-
-    def describe(self) -> str:
-        """The resolved team in a few lines."""
-        marl, lines = self.config.marl, []
-        for agent in self.team.agents.values():
-            reward = f", role reward {agent.reward}" if agent.reward else ""
-            lines.append(f"  agent   {agent.name} acts with policy {agent.policy}{reward}")
-        for name, policy in self.team.policies.items():
-            model = checks.model_of(policy, self.config).get("path")
-            what = f"tiny model, {self.tiny[name].steps} warm-up steps" if name in self.tiny else str(model)
-            lines.append(f"  policy  {name}: {what}{', frozen' if policy.frozen else ''}")
-        settings = ", ".join(f"{name}={value}" for name, value in algorithm_of(self.team).options().items())
-        counts = f"{len(self.tasks['train'])} training, {len(self.tasks['test'])} held-out"
-        lines += [
-            f"  task    {self.team.task.name} ({counts}), workflow {self.team.workflow.name}",
-            f"  learn   {self.team.algorithm.name}: {settings}",
-            f"  sample  {_sampling(algorithm_of(self.team).sampler, marl.sampler)}",
-            f"  test    greedily, and by {_sampling(marl.validation.sampler, marl.validation)}",
-            f"  steps   {self.config.trainer.total_training_steps} of {self.config.data.train_batch_size} tasks, seed "
-            f"{marl.run.seed}",
-        ]
-        return "\n".join(["team", *lines])
-
-
-def _sampling(name: str, section: DictConfig) -> str:
-    """A sampler with its sessions and options, those too that nobody set."""
-    sampler = build(checks.part("samplers", name, Sampler), OmegaConf.to_container(section.options), "options")  # type: ignore[arg-type]
-    options = {"sessions": section.sessions, **dataclasses.asdict(sampler)}  # type: ignore[call-overload]
-    return f"{name}: " + ", ".join(f"{option}={value}" for option, value in options.items())
 
 
 def plan_run(recipe: Path, overrides: list[str]) -> Plan:
@@ -97,17 +73,19 @@ def continue_run(folder: Path, overrides: list[str]) -> Plan:
     """Read and check the config of an earlier run, to continue it at its newest complete checkpoint.
 
     Raises:
-        MarlError: no run there, none of its checkpoints is complete, nothing is left to do, or whatever is wrong with
-            the overrides.
+        MarlError: no run there, none of its checkpoints is complete, the newest is damaged, its run had another team,
+            algorithm, plugins or tasks, nothing is left to do, or whatever is wrong with the overrides.
     """
     stored = folder / COMPOSED
     if not stored.is_file():
         near = [path.parent for path in folder.parent.glob(f"*/{COMPOSED}")]
         raise missing("run in", folder, near)
-    saved = checkpoint.complete(folder / "checkpoints")
-    if not saved:
+    saved = checkpoint.newest(folder)
+    if saved is None:
         raise MarlError(f"run '{folder}' has no complete checkpoint to continue from: start it anew")
-    team = checkpoint.read(saved[-1])
+    team = checkpoint.read(saved)
+    if identity.gone(team["plugins"]):  # without them nothing else of the run can be looked at
+        identity.refuse(identity.plugin_changes(team["plugins"]), saved)
     try:
         config = OmegaConf.load(stored)
     except (OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -118,13 +96,27 @@ def continue_run(folder: Path, overrides: list[str]) -> Plan:
     config.trainer.val_before_train = False  # the run has its first validation already
     plan = _check(config, folder)
     plan.resumed = True
-    checkpoint.check_identity(team, checkpoint.identity(config), saved[-1])
+    identity.check_same(team, resolve(config, plan.team), saved)
+    _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
         raise MarlError(
             f"run '{folder}' is at step {team['step']} already: to train on, give a trainer.total_training_steps "
             f"above that, it is {config.trainer.total_training_steps}"
         )
     return plan
+
+
+def _check_same_tasks(plan: Plan) -> None:
+    """Raise MarlError if the run has trained on other tasks: its place in the data would mean nothing."""
+    before = plan.folder / "data" / "train.jsonl"
+    with tempfile.TemporaryDirectory() as folder:
+        now = Path(folder) / "train.jsonl"
+        write_tasks(plan.tasks["train"], now)
+        if before.is_file() and before.read_bytes() != now.read_bytes():
+            raise MarlError(
+                f"the training tasks are not those in '{before}' any more: the task file or the task set that makes "
+                "them has changed; continue with what the run had, or start a new run"
+            )
 
 
 def _check(config: DictConfig, folder: Path) -> Plan:
@@ -144,6 +136,8 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     )
     checks.check_numbers(config)
     fit.check_samplers(samplers, str(marl["validation"]["sampler"]), algorithm, team, task_set)
+    checks.check_batches(config, team)
+    check_placement(config, team)
     checks.check_fixed(config, team)
     checks.check_sampling(config, team)
     fit.check_fit(samplers["sampler"], algorithm, team)
@@ -154,8 +148,9 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     checks.check_tasks(tasks, config)
     checks.rehearse(workflow, tasks["train"][0], team)
     checks.check_machine(config, team, folder)
-    resolve(config, team)
-    return Plan(config, team, tasks, tiny, folder)
+    resolved = resolve(config, team)
+    check_schedule(resolved, team, algorithm)
+    return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder)
 
 
 def _new_folder(config: DictConfig, stem: str) -> Path:
@@ -177,13 +172,14 @@ def _new_folder(config: DictConfig, stem: str) -> Path:
 def make_run_directory(plan: Plan, display: Display) -> Path:
     """Make the tiny models, then the run directory with everything the trainer reads: all of it, or nothing."""
     composed = OmegaConf.to_yaml(plan.config)
-    names = list(plan.tiny)
-    paths: list[Path] = []
-    if names:
+    tiny = {f"marl.policies.{name}.model.path": spec for name, spec in plan.tiny.items()}
+    if plan.tiny_critic is not None:
+        tiny["marl.critic.model.path"] = plan.tiny_critic
+    if tiny:
         with display.task("making tiny models") as advance:
-            paths = ensure_all([plan.tiny[name] for name in names], progress=advance)
-    for name, path in zip(names, paths, strict=True):
-        OmegaConf.update(plan.config, f"marl.policies.{name}.model.path", str(path), force_add=True)
+            paths = ensure_all(list(tiny.values()), progress=advance)
+        for key, path in zip(tiny, paths, strict=True):
+            OmegaConf.update(plan.config, key, str(path), force_add=True)
     folder = plan.folder.resolve()
     data = {split: Path("data") / f"{split}.jsonl" for split in ("train", "test")}
     OmegaConf.update(plan.config, "marl.run.folder", str(folder), force_add=True)

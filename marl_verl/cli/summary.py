@@ -27,6 +27,9 @@ def show(folder: Path, display: Display) -> None:
     )
     display.console.print(table)
     for name, policy in summary["policies"].items():
+        if policy["parameters"] is None:
+            display.print(f"policy {name}: outside, frozen")
+            continue
         if policy["frozen"]:
             change = "frozen"
         elif policy["weight_change"] is None:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from marl_verl.cli import summary
+from marl_verl.cli.describe import describe
 from marl_verl.cli.prepare import Plan, continue_run, make_run_directory, plan_run
 from marl_verl.cli.progress import Display
 from marl_verl.cli.trainer_process import TrainerProcess
@@ -32,9 +33,9 @@ def run(options: argparse.Namespace) -> int:
     plan = _plan(options)
     display = Display()
     if options.dry_run:
-        display.print(plan.describe())
+        display.print(describe(plan))
         return 0
-    display.print(plan.describe())
+    display.print(describe(plan))
     folder = make_run_directory(plan, display)
     display.print(f"run {folder}, log {folder / 'train.log'}")
     process = TrainerProcess(folder, list(plan.team.policies), debug=options.debug)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
-import shutil
+import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +19,12 @@ import psutil
 from marl_verl.cli.progress import Display
 from marl_verl.platforms.active import HARDWARE_VARIABLE, RUN_VARIABLE, has_accelerator
 from marl_verl.rollout.servers import POLICIES_VARIABLE
+from marl_verl.sweep import SCRATCH_VARIABLE, Belongings, sweep_abandoned
 from marl_verl.trainer.run_dir import EVENTS_VARIABLE
+from marl_verl.trainer.watch import go_on
 
 PATIENCE = 20.0  # seconds between asking the trainer to stop and killing it
-SESSION_VARIABLE = "MARL_VERL_SCRATCH"
+PERIOD = 1.0  # seconds between two looks at whether the trainer still runs
 
 
 class TrainerProcess:
@@ -43,27 +42,26 @@ class TrainerProcess:
     ) -> None:
         self.folder, self.debug, self.module = folder, debug, module
         self.log = folder / "train.log"
-        self.run_id = uuid.uuid4().hex
-        # short, because sockets stand below it
-        self.scratch = tempfile.mkdtemp(prefix="marl-")
+        self.belongings = Belongings.begin(uuid.uuid4().hex)
         self.variables = {
-            RUN_VARIABLE: self.run_id,
+            RUN_VARIABLE: self.belongings.run,
             POLICIES_VARIABLE: json.dumps(policies),
             HARDWARE_VARIABLE: "gpu" if has_accelerator() else "cpu",
-            SESSION_VARIABLE: self.scratch,
-            "TMPDIR": self.scratch,
+            SCRATCH_VARIABLE: self.belongings.scratch,
+            "TMPDIR": self.belongings.scratch,
             **_environment(),
         }
         self.code = 1
-        # a process that is killed leaves its shared memory behind, and semaphores that nobody holds any more
-        self.shared_memory: set[Path] = set()
-        self.semaphores = _semaphores()
         self.others = {process.pid for process in psutil.Process().children(recursive=True)}
         self.timing: dict[str, Any] = {"phases": {}}
+        self.error: dict[str, Any] | None = None
+        self.doing = "while starting"
 
     def run(self, display: Display, begun: float) -> int:
         """Run to the end. Ctrl-C and SIGTERM stop the trainer and everything below it. Returns the exit code."""
         self.timing["begun"] = begun
+        for scratch in sweep_abandoned():
+            display.print(f"removed what a killed run had left: {scratch}")
         _adopt_orphans()
         reading, writing = os.pipe()
         previous = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -79,9 +77,10 @@ class TrainerProcess:
                     start_new_session=True,
                     preexec_fn=_die_with_parent,
                 )
+            self.belongings.started(process.pid)
             os.close(writing)
             try:
-                self._follow(reading, display)
+                self._follow(reading, process, display)
                 self.code = process.wait()
             except KeyboardInterrupt:
                 display.note("stopping: the trainer, its servers and Ray")
@@ -90,20 +89,32 @@ class TrainerProcess:
             return self._explain(display)
         finally:
             display.close()
-            self._sweep()
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            self.belongings.sweep(self._adopted())
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def _follow(self, reading: int, display: Display) -> None:
-        self.error: dict[str, Any] | None = None
-        with os.fdopen(reading) as events:
-            for line in events:
-                event = json.loads(line)
-                self._time(event)
-                if event["event"] == "error":
-                    self.error = event
-                display.event(event)
+    def _follow(self, reading: int, process: subprocess.Popen, display: Display) -> None:
+        """Take the trainer's events until it has ended: what it started may hold its end of the pipe longer."""
+        rest = b""
+        with open(reading, "rb", buffering=0) as events:
+            while True:
+                ended = process.poll() is not None
+                if select.select([events], [], [], 0 if ended else PERIOD)[0]:
+                    if not (new := events.read(1 << 16)):
+                        return
+                    *lines, rest = (rest + new).split(b"\n")
+                    for line in lines:
+                        self._event(json.loads(line), display)
+                elif ended:
+                    return
+
+    def _event(self, event: dict[str, Any], display: Display) -> None:
+        self._time(event)
+        if event["event"] == "error":
+            self.error = event
+        elif event["event"] == "doing":
+            self.doing = event["told"]
+        display.event(event)
 
     def _time(self, event: dict[str, Any]) -> None:
         """Seconds since the command for each phase, up to the end of the first step."""
@@ -113,7 +124,7 @@ class TrainerProcess:
         elif event["event"] == "started":
             self.timing["policies"] = event["seconds"]
             self.timing["phases"]["policies started"] = seconds
-            self.shared_memory |= _mapped(self._processes())
+            self.belongings.note_shared_memory()
         elif event["event"] == "step" and "seconds_to_first_step" not in self.timing:
             self.timing["seconds_to_first_step"] = seconds
         else:
@@ -130,11 +141,19 @@ class TrainerProcess:
             told = f"; continue with: marl-verl train --resume {self.folder}" if saved else " before a checkpoint"
             display.print(f"interrupted{told}")
             return 130
-        error = self.error or {"message": f"the trainer ended with code {self.code}", "expected": False}
+        error = self.error or {"message": self._unexplained(), "expected": False}
         if self.debug:
             display.print("\n".join(self.log.read_text(errors="replace").splitlines()[-60:]))
         display.error(f"marl-verl: {error['message']} (log: {self.log})")
         return 2 if error["expected"] else 1
+
+    def _unexplained(self) -> str:
+        """The end of a trainer that told nothing about it."""
+        what = f"ended with code {self.code}"
+        if self.code < 0:
+            memory = ": perhaps out of memory" if -self.code == signal.SIGKILL else ""
+            what = f"was killed (signal {-self.code}{memory})"
+        return f"the trainer {what} {self.doing}: {go_on(self.folder)}"
 
     def _stop(self, process: subprocess.Popen) -> None:
         process.send_signal(signal.SIGINT)
@@ -144,59 +163,9 @@ class TrainerProcess:
             process.kill()
             process.wait()
 
-    def _sweep(self) -> None:
-        """End every process that carries this run's id, wherever it went in the process tree.
-
-        Python's resource trackers come last: when their process is gone they remove its shared memory, and end.
-        """
-        self.shared_memory |= _mapped(self._processes())
-        for end, trackers in (("terminate", False), ("kill", False), ("wait", True), ("kill", True)):
-            left = [process for process in self._processes() if trackers or not _is_tracker(process)]
-            for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    if end != "wait":
-                        getattr(process, end)()
-            psutil.wait_procs(left, timeout=3)
-        for path in self.shared_memory | (_semaphores() - self.semaphores - _mapped(psutil.process_iter())):
-            path.unlink(missing_ok=True)
-
-    def _processes(self) -> list[psutil.Process]:
-        """What carries the run's id, and our descendants: a process that sets its title hides its environment."""
-        found = {process for process in psutil.Process().children(recursive=True) if process.pid not in self.others}
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.pid != os.getpid() and process.environ().get(RUN_VARIABLE) == self.run_id:
-                    found.add(process)
-        return [process for process in found if _alive(process)]
-
-
-def _semaphores() -> set[Path]:
-    """Python's named semaphores on this machine (Linux; elsewhere none)."""
-    return set(Path("/dev/shm").glob("sem.mp-*"))
-
-
-def _mapped(processes: Iterable[psutil.Process]) -> set[Path]:
-    """The shared memory that processes hold."""
-    found: set[Path] = set()
-    for process in processes:
-        with contextlib.suppress(OSError):
-            maps = Path(f"/proc/{process.pid}/maps").read_text()
-            found |= {Path(word) for word in maps.split() if word.startswith("/dev/shm/")}
-    return found
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _is_tracker(process: psutil.Process) -> bool:
-    try:
-        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
-    except psutil.Error:
-        return False
+    def _adopted(self) -> list[psutil.Process]:
+        """Our descendants that were not there before: with `_adopt_orphans` all of the run's end up here."""
+        return [process for process in psutil.Process().children(recursive=True) if process.pid not in self.others]
 
 
 def _environment() -> dict[str, str]:

@@ -30,7 +30,7 @@ VERL_OPEN = re.compile(
     r"(.+\.)?(engine_kwargs|override_config|override_transformer_config|override_optimizer_config)(\..+)?"
 )
 OPEN = re.compile(
-    rf"marl\.(agents|policies)(\..+)?|marl\.(task|workflow|algorithm|sampler|validation)\.options(\..+)?"
+    rf"marl\.(agents|policies|pools|critic)(\..+)?|marl\.(task|workflow|algorithm|sampler|validation)\.options(\..+)?"
     rf"|ray_kwargs\.ray_init(\..+)?|{VERL_OPEN.pattern}"
 )
 

@@ -120,7 +120,7 @@ async def _played(
             record = episode.journal.act(*act.key)
             return Action(placeholder) if record is None else record.action
         action = await ask(rollouts, act, episode.session, candidate)
-        tokens += len(action.response_ids)
+        tokens += action.length
         return action
 
     kept = await _kept(rollouts, episode, masked, mode)

@@ -245,7 +245,7 @@ class Effects:
         record = self._given.act(agent, act.slot)
         if record is not None and record.act.observation == observation:
             self._records.append(ActRecord(act, record.action))
-            self.tokens += len(record.action.response_ids)
+            self.tokens += record.action.length
             return record.action
         if record is not None and self._strict:
             raise self._fail(f"{act} is shown another observation: {changed(record.act, act)}", ReplayMismatch)

@@ -135,7 +135,7 @@ class Run(Effects):
             self._news += 1
             self._arrived = True
             self._records[wait.position] = ActRecord(wait.act, action)
-            self.tokens += len(action.response_ids)
+            self.tokens += action.length
             wait.future.set_result(action)
 
     @property

@@ -25,7 +25,7 @@ def row(turn: Turn) -> dict[str, Any]:
         "node": turn.node,
         "parent": turn.parent,
         "rewards": dict(turn.rewards),
-        "length": len(turn.action.response_ids),
+        "length": turn.action.length,
         "obs": observation_id(turn),
         "invalid": turn.invalid is not None,
     }

@@ -87,11 +87,12 @@ class Action:
 
     Attributes:
         prompt_ids: token ids of the whole prompt, P of them.
-        response_ids: token ids of the action, L of them.
+        response_ids: token ids of the action, L of them; none where a server outside gave a text only.
         log_probs: natural log-probability of each action token when sampled, L of them (or none if unknown).
         stop_reason: why sampling ended, as the server says it.
         version: weight version (update step) of the policy that sampled it.
         seconds: wall-clock time of the sampling.
+        tokens: how many tokens the action has, where it has no ids and its server says so.
     """
 
     text: str
@@ -101,6 +102,12 @@ class Action:
     stop_reason: str | None = None
     version: int | None = None
     seconds: float = 0.0
+    tokens: int | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the action: what budgets and metrics count."""
+        return len(self.response_ids) if self.tokens is None else self.tokens
 
 
 @dataclass(slots=True)

@@ -132,7 +132,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "policy": turn.policy,
         "node": turn.node,
         "parent": turn.parent,
-        "length": len(turn.action.response_ids),
+        "length": turn.action.length,
         "rewards": {component: float(turn.rewards[component]) for component in sorted(turn.rewards)},
         "invalid": turn.invalid,
     }

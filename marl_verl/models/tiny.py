@@ -23,10 +23,11 @@ from typing import Any, Protocol, cast
 
 from marl_verl import options
 from marl_verl.errors import MarlError
+from marl_verl.models import Family
 
 Progress = Callable[[float], None]
 
-RECIPE = 1  # rises with any change of tokenizer, factory or warm-up that changes the weights
+RECIPE = 1  # rises with any change of tokenizers, factory or warm-up that changes the weights
 SAMPLE = 64  # demonstrations that enter the content hash: a task that teaches something else gets other models
 
 
@@ -55,6 +56,8 @@ class TinyModel:
         learning_rate: highest of the warm-up.
         hidden, layers, heads, kv_heads, head_dim, mlp: sizes, see `factory.Shape`.
         context: longest prompt with answer, in tokens.
+        family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding (`bpe.py`): the same
+            text has other ids, and more of them, for which data.max_prompt_length and max_response_length must allow.
     """
 
     task: str
@@ -72,6 +75,7 @@ class TinyModel:
     head_dim: int = 32
     mlp: int = 128
     context: int = 256
+    family: Family = "qwen3"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "agents", list(self.agents))
@@ -174,9 +178,12 @@ def ensure_all(
 def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
     """Where the cache has, or would have, the model. Its name ends with the hash of all that the weights depend on."""
     teacher = _teacher(spec)
+    described = asdict(spec)
+    if spec.family == "qwen3":  # the only one when the first caches were filled: their names stay right
+        del described["family"]
     content = {
         "recipe": RECIPE,
-        "spec": asdict(spec),
+        "spec": described,
         "vocabulary": teacher.vocabulary(),
         "demonstrations": [teacher.demonstrations(agent, SAMPLE, spec.seed, spec.good) for agent in spec.agents],
     }
@@ -197,12 +204,18 @@ def _teacher(spec: TinyModel) -> Teacher:
 
 def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     """Make the model and write it with its tokenizer into `folder`."""
-    from marl_verl.models import factory, tokenizer, warmup  # torch: seconds, and not needed where the cache has it
+    from marl_verl.models import (
+        bpe,
+        factory,
+        tokenizer,
+        warmup,
+    )  # torch: seconds, and not needed where the cache has it
 
     teacher = _teacher(spec)
-    words = tokenizer.make_tokenizer(teacher.vocabulary(), spec.context)
+    make = {"qwen3": tokenizer.make_tokenizer, "llama": bpe.make_bpe_tokenizer}[spec.family]
+    words = make(teacher.vocabulary(), spec.context)
     shape = factory.Shape(spec.hidden, spec.layers, spec.heads, spec.kv_heads, spec.head_dim, spec.mlp, spec.context)
-    model = factory.make_model(shape, words, spec.seed)
+    model = factory.make_model(shape, words, spec.seed, spec.family)
     count = spec.steps * spec.batch_size
     crowds = [
         teacher.demonstrations(agent, -(-count // len(spec.agents)), spec.seed, spec.good) for agent in spec.agents

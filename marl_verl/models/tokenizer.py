@@ -35,14 +35,9 @@ def make_tokenizer(vocabulary: Sequence[str], context: int = 256) -> PreTrainedT
     Raises:
         MarlError: a word is empty, holds white space, is repeated or looks like a special token.
     """
+    check_words(vocabulary)
     words = [PAD, UNKNOWN, START, END, *ROLES]
-    for word in vocabulary:
-        if not word or word.split() != [word] or word.startswith("<|"):
-            raise MarlError(f"vocabulary: {word!r} is no plain word")
-        if word in words and word not in ROLES:
-            raise MarlError(f"vocabulary: {word!r} is there twice")
-        if word not in words:
-            words.append(word)
+    words += [word for word in vocabulary if word not in ROLES]
     backend = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN))
     backend.pre_tokenizer = WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(
@@ -56,3 +51,14 @@ def make_tokenizer(vocabulary: Sequence[str], context: int = 256) -> PreTrainedT
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+def check_words(vocabulary: Sequence[str]) -> None:
+    """Raise MarlError unless these are different words, without white space, and none looks like a special token."""
+    seen: set[str] = set()
+    for word in vocabulary:
+        if not word or word.split() != [word] or word.startswith("<|"):
+            raise MarlError(f"vocabulary: {word!r} is no plain word")
+        if word in seen:
+            raise MarlError(f"vocabulary: {word!r} is there twice")
+        seen.add(word)

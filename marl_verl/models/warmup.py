@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 Progress = Callable[[float], None]
 
@@ -16,7 +16,7 @@ LAST = 0.1  # the learning rate at the end, as a share of the highest
 
 
 def warm_up(
-    model: Qwen3ForCausalLM,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     demonstrations: Sequence[tuple[str, str]],
     batch_size: int,

@@ -1,10 +1,8 @@
-"""How an act reaches its agent's policy: text to tokens once, tokens in and tokens out, a seed in every request."""
+"""How an act reaches a policy of this run: text to tokens once, tokens in and tokens out."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -16,11 +14,8 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError
+from marl_verl.rollout.asking import ObservationTooLong
 from marl_verl.rollout.servers import first_replica_rank
-
-
-class ObservationTooLong(MarlError):
-    """An observation that does not fit the policy's prompt limit. The episode fails, nothing is cut off unseen."""
 
 
 class DirectClient(LLMServerClient):
@@ -67,12 +62,6 @@ class PolicyServerManager(LLMServerManager):
         self.global_load_balancer = None
         if single_server(self.config) is None:
             await super()._init_global_load_balancer()
-
-
-def request_seed(*identity: Any) -> int:
-    """A seed in [0, 2^31) from (run seed, step, task, session, agent, slot, candidate): the same in every such run."""
-    digest = hashlib.blake2b(json.dumps(identity, default=str).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % 2**31
 
 
 class PolicyClient:
@@ -126,9 +115,10 @@ class PolicyClient:
         )
         return ids
 
-    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], request_id: str) -> Action:
-        """Sample one action. `sampling` goes to vLLM as it is, with `max_tokens` filled in."""
+    async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
+        """Sample one action; `sampling` goes to vLLM as it is, with `max_tokens` filled in. See `asking.Client`."""
         begun = time.monotonic()
+        prompt_ids = self.encode(messages)
         limit = sampling.get("max_tokens") or self.response_length
         output = await self.client.generate(
             request_id,

@@ -1,25 +1,35 @@
-"""The rollout manager: verl's, with team rollout workers and a way to wait for tasks instead of polling for them."""
+"""The rollout manager: verl's, with team rollout workers and ways to wait for tasks instead of polling for them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import ray
 from verl.experimental.agent_loop import AgentLoopManager
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils.ray_utils import auto_await
+from verl.utils.tensordict_utils import get_tensordict
 
 from marl_verl import plugins
-from marl_verl.rollout.worker import Report, TeamRolloutWorker
+from marl_verl.rollout.worker import Done, Report, TeamRolloutWorker
+from marl_verl.trainer.dispatch import spread
 
 
 class TeamRolloutManager(AgentLoopManagerTQ):
-    """Hands batches of tasks to the rollout workers. `llm_client` is a client for each policy, by name."""
+    """Hands tasks to the rollout workers. `llm_client` is a client for each policy, by name.
+
+    Either whole batches (`generate_sequences`, then `collect`), or a stream of tasks (`dispatch`, then `waiting` and
+    `finished`); a batch of a validation may go out while a stream is under way.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = TeamRolloutWorker
         AgentLoopManager.__init__(self, *args, **kwargs)
         self._shares: list[tuple[Any, list[str]]] = []
+        self._loads: list[int] = []  # tasks of the stream that each worker has
+        self._calls: dict[int, Future[list[Done]]] = {}  # worker -> its call that tells of finished ones
 
     @classmethod
     @auto_await
@@ -31,7 +41,10 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         for number, worker in enumerate(instance.agent_loop_workers):
             theirs = tuple(await worker.plugin_fingerprint.remote())
             plugins.check_same(mine, theirs, f"rollout worker {number}")
+        instance._loads = [0] * len(instance.agent_loop_workers)
         return instance
+
+    # -- batches -------------------------------------------------------------------------------------------------
 
     def generate_sequences(self, prompts: Any) -> None:
         """Dispatch tasks without waiting for them."""
@@ -45,3 +58,46 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         shares, self._shares = self._shares, []
         reports = ray.get([worker.collect.remote(uids) for worker, uids in shares])
         return [report for share in reports for report in share]
+
+    # -- a stream ------------------------------------------------------------------------------------------------
+
+    def dispatch(self, tasks: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Hand out tasks, each to a worker that has the fewest then. Does not wait for them.
+
+        Args:
+            tasks: `uid`, `keep`, and the columns of `TaskDataset`.
+            step: enters the seeds of their requests.
+        """
+        calls = []
+        for number, chosen in spread(len(tasks), self._loads).items():
+            columns = {name: [tasks[task][name] for task in chosen] for name in tasks[chosen[0]]}
+            batch = get_tensordict(columns, {"global_steps": step})
+            self._loads[number] += len(chosen)
+            calls.append(self.agent_loop_workers[number].generate_sequences.remote(batch))
+        ray.get(calls)
+
+    def waiting(self) -> list[Future[list[Done]]]:
+        """A future for each worker that has tasks: it is done when some of them are."""
+        for number, load in enumerate(self._loads):
+            if load and number not in self._calls:
+                self._calls[number] = self.agent_loop_workers[number].finished.remote().future()
+        return list(self._calls.values())
+
+    def finished(self) -> list[Done]:
+        """The tasks of all futures that are done. Does not wait; raises what a worker raised."""
+        found = []
+        for number, call in list(self._calls.items()):
+            if call.done():
+                del self._calls[number]
+                tasks = call.result()
+                self._loads[number] -= len(tasks)
+                found += tasks
+        return found
+
+    def close_gate(self, policy: str) -> None:
+        """Hold requests of a policy, and wait until none is under way. From any thread."""
+        ray.get([worker.close_gate.remote(policy) for worker in self.agent_loop_workers])
+
+    def open_gate(self, policy: str) -> None:
+        """Let requests of a policy go on. From any thread."""
+        ray.get([worker.open_gate.remote(policy) for worker in self.agent_loop_workers])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_verl.episode import Act, Action, Message
-from marl_verl.rollout.client import PolicyClient, request_seed
+from marl_verl.rollout.asking import Client, request_seed
 from marl_verl.sampling import Candidate
 from marl_verl.sampling.rollouts import Scene, SceneRollouts
 from marl_verl.tasks.base import Task
@@ -19,7 +19,7 @@ class TeamParts:
     """A team brought to life in a rollout worker: its scene, its policies, and the run's seed."""
 
     scene: Scene
-    clients: Mapping[str, PolicyClient]
+    clients: Mapping[str, Client]
     seed: int
 
 
@@ -64,13 +64,12 @@ class TaskRollouts(SceneRollouts):
         sampling["max_tokens"] = who.sampling.max_tokens
         place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.agent else ())
         sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
-        prompt_ids = client.encode(messages)
         seconds = self.limits.act_seconds
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
                 # one id for all requests of an episode: verl keeps them on the server that has their prefix cached
-                return await client.generate(prompt_ids, sampling, request_id=f"{self.uid}-{session}")
+                return await client.answer(messages, sampling, request_id=f"{self.uid}-{session}")
         except TimeoutError as error:
             if not limit.expired():
                 raise

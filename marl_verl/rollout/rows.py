@@ -1,13 +1,26 @@
-"""A turn as a training row: token ids as they were sampled, identity and reward components in the row's tag."""
+"""A turn as a row: token ids as they were sampled, identity and reward components in the row's tag.
+
+Only rows that a policy learns from have tensors. A turn of a frozen policy, or of a server outside, is its tag alone:
+it stands in groups, baselines and metrics as any other, and there is nothing of it to fetch.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from marl_verl.episode import Turn
 from marl_verl.episode.row import row
+
+
+class Row(NamedTuple):
+    """What goes to TransferQueue for one turn; without `fields` nobody learns from it."""
+
+    key: str
+    fields: dict[str, Any] | None
+    tag: dict[str, Any]
 
 
 def row_key(uid: str, session: int, index: int) -> str:
@@ -16,8 +29,11 @@ def row_key(uid: str, session: int, index: int) -> str:
 
 
 def row_tag(turn: Turn, step: int) -> dict[str, Any]:
-    """Who acted, where the turn sits, and what it earned: all that an advantage needs, without fetching a token."""
-    prompt, response = len(turn.action.prompt_ids), len(turn.action.response_ids)
+    """Who acted, where the turn sits, and what it earned: all that an advantage needs, without fetching a token.
+
+    Of a server outside, the prompt's length is not known (0), and the response's is what the server says.
+    """
+    prompt, response = len(turn.action.prompt_ids), turn.action.length
     version = turn.action.version if turn.action.version is not None else step - 1
     return {
         "status": "success",
@@ -82,6 +98,17 @@ UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
 """What a worker needs to learn from them."""
 
 
-def turn_rows(turns: list[Turn], step: int) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """(key, fields, tag) of every turn."""
-    return [(row_key(turn.uid, turn.session, turn.index), row_fields(turn), row_tag(turn, step)) for turn in turns]
+def turn_rows(turns: Sequence[Turn], step: int, learning: Collection[str]) -> list[Row]:
+    """The row of every turn, in order.
+
+    Args:
+        learning: the policies that learn: their rows have tensors.
+    """
+    return [
+        Row(
+            key=row_key(turn.uid, turn.session, turn.index),
+            fields=row_fields(turn) if turn.policy in learning else None,
+            tag=row_tag(turn, step),
+        )
+        for turn in turns
+    ]

@@ -10,16 +10,20 @@ from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 
 from marl_verl.rollout.servers import first_replica_rank
+from marl_verl.rollout.slots import Slots
 
 
 class PolicyReplica(vLLMReplica):
     """The driver's end: launches the server actors of one replica of one policy."""
 
     async def init_hybrid(self, worker_group: Any) -> None:
-        """As verl's, but the replica's workers are counted from the policy's first replica rank."""
-        self.rollout_mode = RolloutMode.HYBRID
+        """As verl's, but the replica's workers are counted from the policy's first replica rank.
+
+        Beside slots the server has its weights to itself: nobody sends it others.
+        """
+        self.rollout_mode = RolloutMode.COLOCATED if isinstance(worker_group, Slots) else RolloutMode.HYBRID
         local = self.replica_rank - first_replica_rank(self.config.name)
-        self.workers = worker_group.workers[self.world_size * local : self.world_size * (local + 1)]
+        self.workers = list(worker_group.workers)[self.world_size * local : self.world_size * (local + 1)]
         await self.launch_servers()
 
     def _get_server_name_prefix(self) -> str:

@@ -25,13 +25,17 @@ from marl_verl.errors import MarlError
 from marl_verl.journals import sample_lines
 from marl_verl.options import build
 from marl_verl.parts import algorithm_of
+from marl_verl.rollout.asking import Client
 from marl_verl.rollout.client import PolicyClient
-from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
-from marl_verl.rollout.rows import turn_rows
+from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations
+from marl_verl.rollout.endpoint import EndpointClient
+from marl_verl.rollout.gate import Gate, GatedRollouts
+from marl_verl.rollout.rollouts import TeamParts
+from marl_verl.rollout.rows import Row, turn_rows
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
 from marl_verl.sampling.rollouts import Scene
 from marl_verl.tasks.base import Task
-from marl_verl.team import Team, read_team
+from marl_verl.team import Endpoint, Team, read_team
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +63,15 @@ class Report:
     failures: list[Failure] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     error: str | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished task of training: what became of it, and the key and tag of each of its rows in TransferQueue."""
+
+    report: Report
+    keys: list[str]
+    tags: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -95,12 +108,15 @@ def load_limits(rollout: dict[str, Any]) -> Limits:
 
 
 def load_parts(config: Any, llm_clients: dict[str, Any]) -> TeamParts:
-    """Load everything the team's config names, in this process."""
+    """Load everything the team's config names, in this process.
+
+    Args:
+        llm_clients: for each policy verl's client for its servers, or the endpoint that it is.
+    """
     marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-    team: Team = read_team(marl)
+    team: Team = read_team(marl, allow_frozen=True)
     known = plugins.load()
     algorithm = algorithm_of(team)
-    template = config.data.get("apply_chat_template_kwargs") or {}
     scene = Scene(
         workflow=build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"),
         tasks=build(known.get("tasks", team.task.name), team.task.options, "marl.task.options"),
@@ -112,26 +128,40 @@ def load_parts(config: Any, llm_clients: dict[str, Any]) -> TeamParts:
     )
     return TeamParts(
         scene=scene,
-        clients={name: PolicyClient(name, config.policies[name], llm_clients[name], template) for name in llm_clients},
+        clients={name: _client(name, config, llm_clients[name]) for name in llm_clients},
         seed=int(marl["run"]["seed"]),
     )
+
+
+def _client(name: str, config: Any, server: Any) -> Client:
+    if isinstance(server, Endpoint):
+        return EndpointClient(name, server, config.actor_rollout_ref.rollout, int(config.data.max_response_length))
+    template = config.data.get("apply_chat_template_kwargs") or {}
+    return PolicyClient(name, config.policies[name].actor_rollout_ref, server, template)
 
 
 class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
     """verl unpacks a batch into prompts and starts a background task for each; from there it is ours.
 
     Args:
-        llm_client: verl's client for each policy, by name.
+        llm_client: for each policy verl's client for its servers, or the endpoint that it is.
     """
 
     def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
         super().__init__(config, llm_client, *args)
         self.parts = load_parts(config, llm_client)
         marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-        self.ways = load_ways(marl, read_team(marl))
+        team = read_team(marl, allow_frozen=True)
+        self.ways = load_ways(marl, team)
+        self.learning = {name for name, policy in team.policies.items() if policy.trained}
+        self.joint = JointEncoder.of(config, self.parts.scene.agents)
         self.observers = plugins.load().hook
         self._reports: dict[str, asyncio.Future[Report]] = {}
-        self._rows: dict[str, list[Any]] = {}
+        self._rows: dict[str, list[Row]] = {}
+        # the asynchronous schedule hears of single tasks, and holds requests while a policy's weights change
+        self._streams = marl["schedule"]["mode"] == "async"
+        self._finished: asyncio.Queue[str] = asyncio.Queue()
+        self._gates = {name: Gate() for name in self.learning} if self._streams else {}
         self._logged: set[tuple[str, str]] = set()
 
     def plugin_fingerprint(self) -> tuple[str, ...]:
@@ -141,22 +171,45 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
     async def collect(self, uids: list[str]) -> list[Report]:
         """Wait for these tasks, write their rows and mark them finished, and tell what became of them.
 
-        All rows go to TransferQueue in one call: its cost is in the calls more than in the rows.
+        Rows go to TransferQueue in two calls, whose cost is in the calls more than in the rows: those that somebody
+        learns from with their tensors, then the others as tags alone, together with the tasks' own status.
         """
         reports = [await self._report(uid) for uid in uids]
         training = [uid for uid in uids if uid in self._rows]  # a validation writes no rows
         rows = [row for uid in training for row in self._rows.pop(uid)]
         for uid in uids:
             del self._reports[uid]
-        if rows:
-            keys, fields, tags = zip(*rows, strict=True)
-            await tq.async_kv_batch_put(
-                keys=list(keys), partition_id="train", fields=list_of_dict_to_tensordict(list(fields)), tags=list(tags)
-            )
+        learnt = [row for row in rows if row.fields is not None]
+        if learnt:
+            fields = list_of_dict_to_tensordict([row.fields for row in learnt])
+            keys, tags = [row.key for row in learnt], [row.tag for row in learnt]
+            await tq.async_kv_batch_put(keys=keys, partition_id="train", fields=fields, tags=tags)
         if training:  # from here on the replay buffer takes the tasks, also one whose episodes all failed
-            tags = tuple({"status": "finished"} for _ in training)
-            await tq.async_kv_batch_put(keys=training, partition_id="train", tags=list(tags))
+            others = [row for row in rows if row.fields is None]
+            keys = [*(row.key for row in others), *training]
+            tags = [*(row.tag for row in others), *({"status": "finished"} for _ in training)]
+            await tq.async_kv_batch_put(keys=keys, partition_id="train", tags=tags)
         return reports
+
+    async def finished(self) -> list[Done]:
+        """Wait until a task of training is finished, and `collect` all that are. One call at a time."""
+        uids = [await self._finished.get()]
+        while not self._finished.empty():
+            uids.append(self._finished.get_nowait())
+        rows = [self._rows.get(uid, []) for uid in uids]  # none where the sampler itself failed
+        reports = await self.collect(uids)
+        return [
+            Done(report, [row.key for row in its], [row.tag for row in its])
+            for report, its in zip(reports, rows, strict=True)
+        ]
+
+    async def close_gate(self, policy: str) -> None:
+        """See `Gate.close`."""
+        await self._gates[policy].close()
+
+    async def open_gate(self, policy: str) -> None:
+        """See `Gate.open`."""
+        self._gates[policy].open()
 
     def _report(self, uid: str) -> asyncio.Future[Report]:
         if uid not in self._reports:
@@ -172,6 +225,8 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             logger.exception("sampling task %s failed", report.task)
             report.error = f"{type(error).__name__}: {error}"
         self._report(report.uid).set_result(report)
+        if self._streams and not trajectory["validate"]:
+            self._finished.put_nowait(report.uid)
 
     async def _report_on(self, prompt: dict, sampling_params: dict, trajectory: dict, report: Report) -> None:
         task, uid = Task(**json.loads(prompt["task"])), report.uid
@@ -186,7 +241,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             sampler, sessions = self.ways.held_out, int(marl.validation.sessions)
         else:
             sampler, sessions = self.ways.greedy, 1
-        rollouts = TaskRollouts(self.parts, task, uid, step, sessions, held_out)
+        rollouts = GatedRollouts(self.parts, task, uid, step, sessions, held_out, gates=self._gates)
         sample = await sampler.sample(rollouts)
         if not validate and isinstance(self.ways.credit, ReplayCredit):
             await with_credit(self.ways.credit, rollouts, sample)
@@ -195,7 +250,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         stored = sample if prompt["keep"] else Sample(failures=sample.failures)
         report.lines = sample_lines(stored, uid, task.id, tokens=bool(marl.run.journal_tokens))
         if not validate:
-            self._rows[uid] = turn_rows(sample.turns, step)
+            self._rows[uid] = turn_rows(sample.turns, step, self.learning)
+            if self.joint is not None:
+                add_joint_observations(self._rows[uid], sample.episodes, self.joint)
 
     def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens

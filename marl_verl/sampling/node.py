@@ -133,7 +133,7 @@ async def play_on(rollouts: Rollouts, journal: Journal, session: int, candidate:
     async def sample(act: Act) -> Action:
         nonlocal tokens
         action = await ask(rollouts, act, session, candidate)
-        tokens += len(action.response_ids)
+        tokens += action.length
         return action
 
     async with rollouts.start(session, journal) as run:

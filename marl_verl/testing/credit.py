@@ -153,7 +153,7 @@ class _Check:
             before, asked = copy.deepcopy(episode), len(rollouts.given)
             reported.append(await self.assigned(rollouts, episode))
             self.nothing_runs("has returned")
-            sampled = sum(len(action.response_ids) for action in rollouts.given[asked:])
+            sampled = sum(action.length for action in rollouts.given[asked:])
             _must(reported[-1] == sampled, f"{self.name} reports {reported[-1]} tokens, and {sampled} were sampled")
             self.credits(episode, rollouts.agents)
             self.rest(before, episode)

@@ -237,7 +237,7 @@ def _check_rows(sample: Sample, rollouts: Watched) -> None:
         must(action in given, "a row has an action that no policy gave")
         must(count == 1, f"one action is {count} rows")
     in_rows = {id(row.action) for row in rows}
-    other = sum(len(action.response_ids) for key, action in given.items() if key not in in_rows)
+    other = sum(action.length for key, action in given.items() if key not in in_rows)
     extra = sum(sample.extra_tokens.values())
     if not sample.failures:
         lost = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,26 +20,23 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.checkpoint_engine import CheckpointEngineManager
-from verl.single_controller.ray import (
-    RayClassWithInitArgs,
-    RayResourcePool,
-    RayWorkerGroup,
-    create_colocated_worker_cls,
-)
+from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 from verl.workers.engine_workers import ActorRolloutRefWorker
-from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.utils.padding import response_from_nested
 
 from marl_verl.platforms.active import cpu_run
-from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_server
+from marl_verl.rollout.client import PolicyServerManager
 from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
-from marl_verl.rollout.servers import first_replica_rank
 from marl_verl.team import Policy
 from marl_verl.trainer import correction
+from marl_verl.trainer.critic import ROLE as CRITIC
+from marl_verl.trainer.critic import CriticRuntime
+from marl_verl.trainer.policy_servers import Servers, nth
+from marl_verl.trainer.pools import Place
 
 logger = logging.getLogger(__name__)
 
@@ -46,84 +44,76 @@ ROLE = "actor_rollout"
 ROLE_WITH_REFERENCE = "actor_rollout_ref"
 
 
-class PolicyRuntime:
-    """A policy's processes and what can be done with them.
+class PolicyRuntime(Servers):
+    """A policy that learns: its processes and what can be done with them.
 
     Args:
-        policy: name and whether it is frozen.
-        config: the whole config, with this policy's `actor_rollout_ref`.
-        eos_token_id: fills padding rows.
+        policy: what the user said about it.
+        config: the whole config as this policy sees it.
+        place: the GPUs that training workers and servers are on.
+        guests: critics that share the training workers' processes.
     """
 
-    def __init__(self, policy: Policy, config: DictConfig) -> None:
-        self.policy = policy
-        self.name = policy.name
-        self.config = config
-        self._arr = config.actor_rollout_ref
+    def __init__(self, policy: Policy, config: DictConfig, place: Place, guests: Sequence[CriticRuntime] = ()) -> None:
+        super().__init__(policy, config, place)
+        self._guests = guests
         self._correction = config.algorithm.rollout_correction
         self._reference = bool(self._arr.actor.use_kl_loss)
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
-        self.seconds: dict[str, float] = {}
 
     # -- start ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start training workers and servers; on a CPU the servers load while the workers build the model."""
+        with self.place.turn():
+            self._start()
+
+    def _start(self) -> None:
         role = ROLE_WITH_REFERENCE if self._reference and not self._lora else ROLE
-        nodes = [int(self.config.trainer.n_gpus_per_node)] * int(self.config.trainer.nnodes)
-        # three processes share a slot: training worker, server, and what a server starts
-        pool = RayResourcePool(
-            process_on_nodes=nodes, use_gpu=True, max_colocate_count=3, name_prefix=f"pool-{self.name}"
-        )
         worker = RayClassWithInitArgs(
             cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
         )
+        together = {role: worker}
+        for guest in self._guests:
+            together[CRITIC] = guest.worker()
         group = RayWorkerGroup(
-            resource_pool=pool,
-            ray_cls_with_init=create_colocated_worker_cls(class_dict={role: worker}),
+            resource_pool=self.place.resources(),
+            ray_cls_with_init=create_colocated_worker_cls(class_dict=together),
             device_name=self.config.trainer.device,
         )
-        self.workers = group.spawn(prefix_set={role})[role]
-        self.servers = PolicyServerManager(
-            config=self.config, worker_group=self.workers, start_rank=first_replica_rank(self._arr.rollout.name)
-        )
+        self._spawned = group.spawn(prefix_set=set(together))
+        self.workers = self._spawned[role]
+        self._manage(self.workers)
         if cpu_run():
             self._start_side_by_side()
         else:
             # vLLM measures the device's free memory while it starts: nobody else may allocate meanwhile
-            self._timed("model", self.workers.init_model)
+            self._timed("model", self._init_models)
             self._start_servers()
         engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
         engine.backend = "naive"
         self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=self.servers.get_replicas())
-        self.sleep()
+        self.rest()
 
     def _start_side_by_side(self) -> None:
         with ThreadPoolExecutor(max_workers=1) as threads:
             servers = threads.submit(self._start_servers)
             _wait_until_launched(self.servers, servers)
-            self._timed("model", self.workers.init_model)
+            self._timed("model", self._init_models)
             servers.result()
 
-    def _start_servers(self) -> None:
-        import asyncio
+    def _init_models(self) -> None:
+        self.workers.init_model()
+        for guest in self._guests:
+            guest.start(self._spawned[CRITIC])
 
-        async def start() -> None:
-            await self.servers._initialize_llm_servers()
-            await self.servers._init_global_load_balancer()
-
-        self._timed("server", lambda: asyncio.run(start()))
-
-    def _timed(self, name: str, call: Any) -> Any:
-        begun = time.monotonic()
-        result = call()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begun
-        return result
-
-    def client(self) -> LLMServerClient:
-        """verl's client for this policy's servers; with one server it can be had before the start."""
-        name = single_server(self.config)
-        return DirectClient(self.config, name) if name else self.servers.get_client()
+    def actors(self) -> dict[str, Any]:
+        """Training workers and servers, by what they are."""
+        handles = list(self.workers.workers)
+        named = {
+            f"{nth('training worker', i, handles)} of policy '{self.name}'": each for i, each in enumerate(handles)
+        }
+        return {**named, **super().actors()}
 
     # -- a step --------------------------------------------------------------------------------------------------
 
@@ -146,6 +136,10 @@ class PolicyRuntime:
             The batch with the padding rows it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a
             rollout correction verl's `rollout_corr/...`).
         """
+        with self.place.turn():
+            return self._update(batch, updates)
+
+    def _update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
         rows = len(batch)
         updates = min(updates, max(1, rows // self.data_parallel_size))  # none of them made of padding only
         batch = self._padded(batch, updates)
@@ -234,14 +228,23 @@ class PolicyRuntime:
         data[field] = response_from_nested(data.pop("log_probs"), data["response_mask"])
         tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data.select(field))
 
-    def sleep(self) -> None:
+    def rest(self) -> None:
         """Free the servers' device memory until the next weight sync; nothing where `free_cache_engine` is off."""
         if self._arr.rollout.free_cache_engine:
             self.sync.sleep_replicas()
 
-    def sync_weights(self, step: int) -> None:
-        """Send the trained weights to the servers, which drop what they cached under the old ones."""
-        self.sync.update_weights(step)
+    def sync_weights(self, version: int) -> None:
+        """Send the trained weights to the servers, which drop what they cached under the old ones.
+
+        Args:
+            version: what the servers say with every action from now on.
+        """
+        with self.place.turn():
+            self.sync.update_weights(version)
+
+    def ready(self, step: int) -> None:
+        """Sync the weights, which also wakes the servers."""
+        self.sync_weights(step)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
-
+from marl_verl.team import Policy
 from marl_verl.trainer import checkpoint
+from marl_verl.trainer.weights import policy_change
 
 if TYPE_CHECKING:
     from marl_verl.trainer.team_trainer import TeamTrainer
@@ -30,24 +30,6 @@ def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
-def weight_change(before: Path, after: Path) -> tuple[int, float]:
-    """(parameters, ||after - before|| / ||before||) of two Hugging Face folders."""
-    old, new = _tensors(before), _tensors(after)
-    shared = sorted(set(old) & set(new))
-    parameters = sum(old[name].numel() for name in old)
-    change = sum(float((new[name].double() - old[name].double()).pow(2).sum()) for name in shared)
-    size = sum(float(old[name].double().pow(2).sum()) for name in shared)
-    return parameters, math.sqrt(change / size) if size else 0.0
-
-
-def _tensors(folder: Path) -> dict[str, Any]:
-    tensors = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            tensors.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a mapping
-    return tensors
-
-
 def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     """Write summary.json to the run directory and return what is in it."""
     folder = trainer.run_dir.folder
@@ -58,14 +40,8 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     tasks = len(trainer.val_dataset)
     durations = [line["seconds/step"] for line in steps]
     saved = checkpoint.complete(trainer.run_dir.checkpoints)
-    policies = {}
-    for name, runtime in trainer.policies.items():
-        model = Path(runtime.config.actor_rollout_ref.model.path)
-        frozen = runtime.policy.frozen
-        trained = saved[-1] / "policies" / name / "huggingface" if saved and not frozen else model
-        parameters, change = weight_change(model, trained)
-        known = frozen or bool(saved)  # without a checkpoint there are no weights on disk to compare
-        policies[name] = {"parameters": parameters, "weight_change": change if known else None, "frozen": frozen}
+    newest = saved[-1] / "policies" if saved else None
+    policies = {name: _policy(policy, trainer.config, newest) for name, policy in trainer.team.policies.items()}
     timing = json.loads((folder / "timing.json").read_text()) if (folder / "timing.json").is_file() else {}
     now = time.time()
     summary = {
@@ -87,6 +63,19 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=1, default=float) + "\n")
     return summary
+
+
+def _policy(policy: Policy, config: Any, saved: Path | None) -> dict[str, Any]:
+    """Of what size a policy is, and how far it came; nothing is known of one outside.
+
+    Args:
+        saved: the policies of the newest checkpoint; without one there are no weights to compare.
+    """
+    if policy.endpoint is not None:
+        return {"parameters": None, "weight_change": 0.0, "frozen": True}
+    model = str(config.policies[policy.name].actor_rollout_ref.model.path)
+    parameters, change = policy_change(model, saved / policy.name if saved and policy.trained else None)
+    return {"parameters": parameters, "weight_change": 0.0 if policy.frozen else change, "frozen": policy.frozen}
 
 
 def _agents(step: dict[str, Any], validation: dict[str, Any]) -> dict[str, dict[str, float]]:

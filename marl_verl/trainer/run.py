@@ -7,26 +7,43 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError
+from marl_verl.rollout.endpoint import reach
+from marl_verl.sweep import SCRATCH_VARIABLE
+from marl_verl.team import Endpoint, Team, read_team
+from marl_verl.trainer.parent import Parent
 from marl_verl.trainer.run_dir import emit
+from marl_verl.trainer.watch import Watch, queue_actors, sentence
 
 FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_")
 
 
-def main(folder: Path) -> int:
-    """Train as `folder/config.yaml` says. Exit code 0; 2 for a user's mistake, 1 for any other, 130 after Ctrl-C."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
+    """Do what `folder/config.yaml` says: train, unless other work is given, and end with whoever started us.
+
+    Returns:
+        Exit code 0; 2 for a user's mistake, 1 for any other, 130 after Ctrl-C.
+    """
+    parent = Parent()
+    parent.follow()
     try:
-        train(folder)
+        return _outcome(folder, work or train)
+    finally:
+        if parent.gone():
+            parent.leave(1)
+
+
+def _outcome(folder: Path, work: Callable[[Path], None]) -> int:
+    try:
+        work(folder)
     except MarlError as error:
         emit("error", message=str(error), expected=True)
         traceback.print_exc()
@@ -35,16 +52,10 @@ def main(folder: Path) -> int:
         emit("interrupted")
         return 130
     except Exception as error:  # noqa: BLE001 - the process ends here: the log has the traceback, the user the sentence
-        emit("error", message=_sentence(error), expected=False)
+        emit("error", message=sentence(error), expected=False)
         traceback.print_exc()
         return 1
     return 0
-
-
-def _sentence(error: BaseException) -> str:
-    """The last line of an error, which for Ray's is the line that says what happened in the other process."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
 
 
 def train(folder: Path) -> None:
@@ -64,6 +75,8 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
 
     config: Any = OmegaConf.load(folder / "config.yaml")
     config.transfer_queue.enable = True
+    for name, endpoint in _endpoints(config).items():
+        reach(name, endpoint)
     emit("phase", name="starting Ray and loading verl")
     import ray
 
@@ -72,7 +85,11 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
         try:
             start_ray(config)
             verl.result()
-            yield _bring_up(config)
+            trainer, manager = _bring_up(config)
+            with _watch(trainer, manager, folder)():
+                with trainer.phase("starting"):
+                    trainer.init()
+                yield trainer, manager
             importlib.import_module("transfer_queue").close()
         finally:
             ray.shutdown()
@@ -101,8 +118,17 @@ def _bring_up(config: Any) -> tuple[Any, Any]:
             starting.result()
             manager = _rollout_manager(config, trainer)
     emit("started", seconds={name: runtime.seconds for name, runtime in trainer.policies.items()})
-    trainer.init()
     return trainer, manager
+
+
+def _watch(trainer: Any, manager: Any, folder: Path) -> Watch:
+    """Over everything that the run cannot do without."""
+    from marl_verl.trainer.policy_servers import nth
+
+    handles = manager.agent_loop_workers
+    workers = {nth("rollout worker", number, handles): worker for number, worker in enumerate(handles)}
+    policies = {what: actor for runtime in trainer.policies.values() for what, actor in runtime.actors().items()}
+    return Watch({**policies, **workers, **queue_actors()}, trainer.phase.told, folder, Parent().leave)
 
 
 def _rollout_manager(config: Any, trainer: Any) -> Any:
@@ -132,33 +158,52 @@ def start_ray(config: Any) -> None:
         runtime_env = get_ppo_ray_runtime_env(config)
         variables = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
         variables.pop("MARL_VERL_EVENTS", None)  # a file descriptor of this process
+        keys = [endpoint.key_variable for endpoint in _endpoints(config).values() if endpoint.key_variable]
+        variables.update({name: os.environ[name] for name in keys})
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
         ray.init(runtime_env={**runtime_env, **given}, **options)
-        check_slots(config, ray.cluster_resources())
+        check_slots(config)
         return
     if cpu_run():
         # verl's own variables, without the seconds that importing them takes; the rest of them are for GPUs
         os.environ.update(VLLM_LOGGING_LEVEL="WARN", VLLM_ALLOW_RUNTIME_LORA_UPDATING="true")
-        options.setdefault("num_gpus", int(config.trainer.n_gpus_per_node) * len(config.policies))
+        options.setdefault("num_gpus", sum(pool.size for pool in _pools(config)))
     else:
         from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
         os.environ.update(get_ppo_ray_runtime_env(config).get("env_vars", {}))
     # never somebody else's session: one that is running already stays untouched. Workers inherit our environment.
-    folder = os.environ.get("MARL_VERL_SCRATCH")
+    folder = os.environ.get(SCRATCH_VARIABLE)
     ray.init(address="local", include_dashboard=False, _temp_dir=folder, runtime_env=given or None, **options)
-    check_slots(config, ray.cluster_resources())
+    check_slots(config)
 
 
-def check_slots(config: Any, resources: Mapping[str, float]) -> None:
+def check_slots(config: Any) -> None:
     """Raise MarlError where Ray would wait for ever for GPUs (logical ones on a CPU) that it does not have."""
-    each = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
-    needed, there = each * len(config.policies), resources.get("GPU", 0)
-    if there < needed:
-        raise MarlError(
-            f"{len(config.policies)} policies of {each} GPUs each need {needed}, Ray has {there:g}: let agents share a "
-            "policy, or lower trainer.n_gpus_per_node"
-        )
+    import ray
+
+    from marl_verl.trainer.placement import check_room
+
+    nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+    check_room(_pools(config), nodes, "Ray has")
+
+
+def _pools(config: Any) -> list[Any]:
+    from marl_verl.trainer.placement import pools_of
+
+    return pools_of(config, _team(config))
+
+
+def _endpoints(config: Any) -> dict[str, Endpoint]:
+    """Policy -> the server outside that it is."""
+    return {name: policy.endpoint for name, policy in _team(config).policies.items() if policy.endpoint is not None}
+
+
+def _team(config: Any) -> Team:
+    from omegaconf import OmegaConf
+
+    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
+    return read_team(marl, allow_frozen=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from verl.utils import tensordict_utils as tu
@@ -51,8 +53,8 @@ class Validation:
 def validate(trainer: TeamTrainer) -> Validation:
     """Play every held-out task twice: greedily, then with the sampling of training. Rows are not written."""
     keep = int(trainer.config.marl.rollout.keep_episodes)
-    greedy = _play(trainer, sampled=False, keep=keep)
-    sampled = _play(trainer, sampled=True, keep=0)
+    greedy = list(chain.from_iterable(play(trainer, sampled=False, keep=keep)))
+    sampled = list(chain.from_iterable(play(trainer, sampled=True, keep=0)))
     lines = [line for report in greedy + sampled for line in report.lines]
     if lines:
         trainer.run_dir.episodes(trainer.global_steps, [trainer.journal_header("test"), *lines])
@@ -85,11 +87,19 @@ def _agents(reports: list[Report]) -> dict[str, dict[str, float]]:
     }
 
 
-def _play(trainer: TeamTrainer, sampled: bool, keep: int) -> list[Report]:
-    reports: list[Report] = []
-    for rows in trainer.val_dataloader:
+def play(trainer: TeamTrainer, sampled: bool, keep: int, at_once: int | None = None) -> Iterator[list[Report]]:
+    """Play every held-out task, greedily or sampled as `marl.validation` says. Rows are not written.
+
+    Args:
+        keep: tasks whose episodes come as lines of JSON with their report, the first ones.
+        at_once: tasks that are under way at the same time; None for as many as the data loader gives.
+
+    Yields:
+        The reports of tasks that were played at the same time, in the order of the tasks.
+    """
+    first = 0
+    for rows in _parts(trainer.val_dataloader, at_once):
         count = len(rows["raw_prompt"])
-        first = len(reports)
         mode = "v" if sampled else "g"
         rows["uid"] = np.array([f"{mode}{trainer.global_steps}t{first + i:05d}" for i in range(count)], dtype=object)
         rows["sampled"] = np.array([sampled] * count, dtype=object)
@@ -98,5 +108,13 @@ def _play(trainer: TeamTrainer, sampled: bool, keep: int) -> list[Report]:
         tu.assign_non_tensor_data(batch, "global_steps", trainer.global_steps)
         tu.assign_non_tensor_data(batch, "validate", True)
         trainer.agent_loop_manager.generate_sequences(batch)
-        reports += trainer.agent_loop_manager.collect()
-    return reports
+        yield trainer.agent_loop_manager.collect()
+        first += count
+
+
+def _parts(batches: Iterable[dict[str, Any]], size: int | None) -> Iterator[dict[str, Any]]:
+    """The batches of a data loader, none with more than `size` tasks."""
+    for rows in batches:
+        count = len(rows["raw_prompt"])
+        for start in range(0, count, size or count):
+            yield {name: values[start : start + (size or count)] for name, values in rows.items()}

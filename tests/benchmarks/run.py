@@ -3,8 +3,9 @@
     solo    a one-agent team                    against   stock verl 0.9 `main_ppo`: same model, data and settings
     two     two agents with separate policies   against   the same two agents sharing one policy
 
-For each: seconds a step (median after the first two), seconds from command to the end of the first step with its parts,
-and the peak memory of the whole process tree. Takes about ten minutes on two cores; run nothing else meanwhile.
+For each: seconds a step (median after the first two), seconds from command to the end of the first step and what they
+consist of, and the peak memory of the whole process tree. Takes about ten minutes on two cores; run nothing else
+meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from marl_verl.cli.prepare import plan_run
 from marl_verl.models.tiny import ensure_all
@@ -30,6 +32,7 @@ actor_rollout_ref:
   rollout: {{max_model_len: 64}}
 trainer: {{total_training_steps: {steps}, test_freq: 1000, save_freq: -1}}
 """
+STEP = ("gen", "advantage", "update", "sync")
 SOLO = """
 defaults: [marl_trainer, _self_]
 marl:
@@ -95,12 +98,38 @@ def team(bench: Path, name: str, recipe: str, steps: int) -> Measured:
     lines = [json.loads(line) for line in (bench / name / "metrics.jsonl").read_text().splitlines()]
     seen.step_seconds = [line["seconds/step"] for line in lines if "seconds/step" in line]
     timing = json.loads((bench / name / "timing.json").read_text())
-    seen.first_step, seen.phases = timing["seconds_to_first_step"], timing["phases"]
+    seen.first_step, seen.phases = timing["seconds_to_first_step"], consists_of(timing, lines)
     from omegaconf import OmegaConf
 
     config = OmegaConf.load(bench / name / "config.yaml")
-    seen.models = {policy: config.policies[policy].model.path for policy in config.policies}
+    seen.models = {policy: config.policies[policy].actor_rollout_ref.model.path for policy in config.policies}
     return seen
+
+
+def consists_of(timing: dict[str, Any], lines: list[dict[str, float]]) -> dict[str, float]:
+    """What the time to the end of the first step consists of: name -> seconds.
+
+    Names with a "/" are parts of the one before, side by side with each other and so not to be added up.
+
+    Args:
+        timing: timing.json: when each phase began.
+        lines: metrics.jsonl.
+    """
+    begins = sorted(timing["phases"].items(), key=lambda phase: phase[1])
+    ends = [*(at for _, at in begins[1:]), timing["seconds_to_first_step"]]
+    step = next(line for line in lines if "seconds/step" in line)
+    parts = {"checks and run directory": begins[0][1]}
+    for (name, at), end in zip(begins, ends, strict=True):
+        name = {"policies started": "data and first weight sync"}.get(name, name)
+        parts[name] = end - at
+        if name == "starting policies":
+            for policy, seconds in timing["policies"].items():
+                parts.update({f"{policy}/{what}": each for what, each in seconds.items()})
+    last = begins[-1][0]
+    parts[last] -= step["seconds/step"]
+    parts["step 1"] = step["seconds/step"]
+    parts.update({f"step 1/{what}": step[f"seconds/{what}"] for what in STEP if f"seconds/{what}" in step})
+    return parts
 
 
 def report(results: dict[str, Measured]) -> None:
@@ -115,7 +144,9 @@ def report(results: dict[str, Measured]) -> None:
             print(f"step time, {first} / {second}: {ratio:.2f}")
     for name, seen in results.items():
         if seen.phases:
-            print(f"{name}: {', '.join(f'{phase} at {at:.0f} s' for phase, at in seen.phases.items())}")
+            print(f"{name}, {seen.first_step:.0f} s to the end of step 1:")
+            for part, seconds in seen.phases.items():
+                print(f"    {'    ' if '/' in part else ''}{part}: {seconds:.1f} s")
 
 
 def step_median(seen: Measured) -> float:

@@ -1,4 +1,12 @@
-"""Runs in the trainer's process: update one policy of two, and write fingerprints of both, in trainer and server."""
+"""Runs in processes of its own: one start of the real stack with every kind of policy, and what is seen in it.
+
+python -m tests.e2e.isolation RECIPE FOLDER     prepares a run and starts the trainer
+python -m tests.e2e.isolation FOLDER            is the trainer
+
+In step 1 each policy is updated and then synced, one after the other, with fingerprints of all of them after each: of
+the weights that training workers hold, and of what servers answer. The other steps are verl's own loop. Of every step
+it is noted what training workers were given to learn from. Everything goes to FOLDER/seen.json.
+"""
 
 from __future__ import annotations
 
@@ -6,66 +14,138 @@ import asyncio
 import hashlib
 import json
 import sys
-import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import load_file
+OBSERVATION = "digits 3 1 heard 4 1"
+NOTED = ("input_ids", "response_mask", "old_log_probs", "rollout_log_probs")
 
 
-def trained_weights(runtime: Any) -> str:
-    """Hash of the weights that the training worker holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        runtime.save(Path(folder), 0)
-        tensors = load_file(next((Path(folder) / "huggingface").glob("*.safetensors")))
-        digest = hashlib.sha256()
-        for name in sorted(tensors):
-            digest.update(tensors[name].tobytes())
-        return digest.hexdigest()
+def _weights(worker: Any) -> dict[str, str]:
+    """In the training worker: hashes of the weights that it holds, of the model and of its adapter."""
+    (role,) = worker.worker_dict.values()
+    digests: dict[str, Any] = {}
+    for name, tensor in sorted(role.actor.engine.module.state_dict().items()):
+        digest = digests.setdefault("adapter" if "lora_" in name else "base", hashlib.sha256())
+        digest.update(tensor.full_tensor().cpu().numpy().tobytes())
+    return {part: digest.hexdigest() for part, digest in digests.items()}
 
 
-def served_log_probs(runtime: Any, prompt_ids: list[int]) -> list[float]:
-    """Greedy tokens' log-probs of a fixed prompt: they change with any change of the served weights."""
+def served(runtime: Any, prompt_ids: list[int]) -> dict[str, Any]:
+    """What the servers answer greedily, with log-probs: these change with any change of their weights."""
     sampling = {"temperature": 0.0, "logprobs": True, "max_tokens": 6, "ignore_eos": True}
     output = asyncio.run(runtime.client().generate("probe", prompt_ids=prompt_ids, sampling_params=sampling))
-    return [round(value, 4) for value in output.log_probs]
+    return {"tokens": [int(token) for token in output.token_ids], "log_probs": list(output.log_probs)}
 
 
-def fingerprints(trainer: Any, prompt_ids: list[int]) -> dict[str, Any]:
-    return {
-        name: {"trainer": trained_weights(runtime), "server": served_log_probs(runtime, prompt_ids)}
-        for name, runtime in trainer.policies.items()
-    }
+def fingerprints(trainer: Any, prompts: dict[str, list[int]]) -> dict[str, Any]:
+    import ray
+
+    trained = {runtime.name: runtime.workers.workers[0].__ray_call__.remote(_weights) for runtime in trainer.trained()}
+    found = {name: {"server": served(runtime, prompts[name])} for name, runtime in trainer.policies.items()}
+    for name, weights in trained.items():
+        found[name]["trainer"] = ray.get(weights)
+    return found
 
 
-def update(trainer: Any, name: str, parts: dict[str, Any]) -> None:
-    """One update of one policy, in trainer and server."""
-    trainer._update_policy(trainer.policies[name], parts[name])
-    trainer.policies[name].sync_weights(1)
+def plainly(model: str, prompt_ids: list[int], tokens: list[int]) -> list[float]:
+    """The log-probs of tokens behind a prompt in plain transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_pretrained(model)
+    with torch.no_grad():
+        log_probs = network(torch.tensor([prompt_ids + tokens])).logits[0].log_softmax(-1)
+    places = range(len(prompt_ids) - 1, len(prompt_ids) + len(tokens) - 1)
+    return [float(log_probs[place, token]) for place, token in zip(places, tokens, strict=True)]
 
 
-def main(folder: Path) -> None:
-    from marl_verl.trainer.run import session
+def note_lessons(trainer: Any, lessons: list[dict[str, Any]]) -> None:
+    """From here on, note every row that the training workers of any policy are given to learn from."""
+    for runtime in trainer.trained():
+        note = partial(_noted, trainer, runtime.name, runtime.workers.update_actor, lessons)
+        runtime.workers.update_actor = note
+
+
+def _noted(trainer: Any, policy: str, update: Callable[[Any], Any], lessons: list[dict[str, Any]], batch: Any) -> Any:
+    import transfer_queue as tq
+
+    fields = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(NOTED))
+    columns = {name: [row.tolist() for row in fields[name].unbind()] for name in NOTED}
+    for number, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
+        row = {name: column[number] for name, column in columns.items()}
+        where = {"step": trainer.global_steps, "policy": policy, "key": key, "padding": bool(tag.get("is_padding"))}
+        lessons.append({**where, **row})
+    return update(batch)
+
+
+def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str, Any]:
+    """Step 1, a policy at a time: what changed where, after what."""
+    import transfer_queue as tq
+
+    from marl_verl.trainer.synchronous import with_padding
     from marl_verl.trainer.team_trainer import _by_policy
 
+    trainer.global_steps = 1
+    batch = trainer.sample()
+    trainer.put_advantages(batch)
+    parts = _by_policy(batch)
+    seen = {"start": fingerprints(trainer, prompts)}
+    for runtime in trainer.trained():
+        part, _ = trainer._update_policy(runtime, parts[runtime.name])
+        seen[f"{runtime.name} updated"] = fingerprints(trainer, prompts)
+        runtime.sync_weights(1)
+        seen[f"{runtime.name} synced"] = fingerprints(trainer, prompts)
+        batch = with_padding(batch, part)
+    tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
+    return seen
+
+
+def train(folder: Path) -> None:
+    import ray
+    from transformers import AutoTokenizer
+
+    from marl_verl.trainer.run import session
+
+    lessons: list[dict[str, Any]] = []
     with session(folder) as (trainer, manager):
-        trainer.agent_loop_manager = manager
-        trainer.global_steps = 1
-        batch = trainer.sample()
-        trainer.put_advantages(batch)
-        parts = _by_policy(batch)
-        result: dict[str, Any] = {
-            "rows": {name: sorted(part.keys) for name, part in parts.items()},
-            "agents": {name: sorted({tag["agent"] for tag in part.tags}) for name, part in parts.items()},
+        models = {name: each.config.actor_rollout_ref.model.path for name, each in trainer.policies.items()}
+        conversation = [{"role": "user", "content": OBSERVATION}]
+        prompts = {
+            name: AutoTokenizer.from_pretrained(model).apply_chat_template(
+                conversation, add_generation_prompt=True, return_dict=False
+            )
+            for name, model in models.items()
         }
-        prompt = [5, 6, 7, 8]
-        result["before"] = fingerprints(trainer, prompt)
-        update(trainer, "holder", parts)
-        result["after_holder"] = fingerprints(trainer, prompt)
-        update(trainer, "asker", parts)
-        result["after_asker"] = fingerprints(trainer, prompt)
-    (folder / "isolation.json").write_text(json.dumps(result))
+        note_lessons(trainer, lessons)
+        trainer.agent_loop_manager = manager
+        stages = one_after_the_other(trainer, prompts)
+        trainer.fit(manager)
+        stages["end"] = fingerprints(trainer, prompts)
+        slots = ray.cluster_resources()["GPU"]
+    plain = {name: plainly(models[name], prompts[name], stages["start"][name]["server"]["tokens"]) for name in models}
+    seen = {"models": models, "stages": stages, "plain": plain, "lessons": lessons, "slots": slots}
+    (folder / "seen.json").write_text(json.dumps(seen))
+
+
+def main(recipe: Path, folder: Path) -> int:
+    from marl_verl.cli.describe import describe
+    from marl_verl.cli.prepare import make_run_directory, plan_run
+    from marl_verl.cli.progress import Display
+    from marl_verl.cli.trainer_process import TrainerProcess
+
+    display, begun = Display(), time.time()
+    plan = plan_run(recipe, [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"])
+    display.print(describe(plan))
+    made = make_run_directory(plan, display)
+    return TrainerProcess(made, list(plan.team.policies), module="tests.e2e.isolation").run(display, begun)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if len(sys.argv) == 2:
+        train(Path(sys.argv[1]))
+    else:
+        sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

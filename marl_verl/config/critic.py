@@ -1,0 +1,166 @@
+"""The critics of a run: which an algorithm needs, and verl's full `critic` config for each.
+
+A critic runs as the policy whose GPUs it shares does: same strategy, engine, precision and token limits, and the same
+model unless `marl.critic` names another. Its loss is a mean over rows, since a row has one value.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.advantage import Algorithm
+from marl_verl.config.compose import VERL_OPEN, check_keys
+from marl_verl.errors import MarlError, missing, nearest
+from marl_verl.models.tiny import TinyModel, folder_of
+from marl_verl.options import build
+from marl_verl.team import Team
+
+SCOPES = ("policy", "team")
+OWN_KEYS = ("scope", "tiny", "max_prompt_length")
+"""Keys of `marl.critic` that are not a part of verl's `critic`."""
+TEAM_CRITIC = "team"
+"""The name of a critic that all policies share; one of a policy has the policy's name."""
+ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
+"""Where verl keeps an engine's settings: in `actor`, in `critic`."""
+LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules", "exclude_modules")
+"""Of a policy's `model`, what its critic does not take over: the critic has no adapter unless it says so itself."""
+
+
+def critic_configs(
+    config: DictConfig, team: Team, algorithm: Algorithm, policies: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """What the trainer needs for each critic, by its name; none where the algorithm needs none.
+
+    Args:
+        config: composed.
+        policies: policy -> its resolved `actor_rollout_ref` and more, as `resolve` stores them.
+
+    Returns:
+        Critic -> {critic: verl's whole config, policy: the one whose GPUs it shares, scope, max_prompt_length: longest
+        joint observation in tokens}.
+
+    Raises:
+        MarlError: as `check_critic`.
+    """
+    scope = check_critic(config, team, algorithm)
+    trained = [policy.name for policy in team.policies.values() if policy.trained]
+    if scope is None or not trained:
+        return {}
+    hosts = {name: name for name in trained} if scope == "policy" else {TEAM_CRITIC: trained[0]}
+    limit = _section(config).get("max_prompt_length") or int(config.data.max_prompt_length) * len(team.agents)
+    return {
+        name: {
+            "critic": _verl_critic(config, policies[policy]["actor_rollout_ref"]),
+            "policy": policy,
+            "scope": scope,
+            "max_prompt_length": limit,
+        }
+        for name, policy in hosts.items()
+    }
+
+
+def check_critic(config: DictConfig, team: Team, algorithm: Algorithm) -> str | None:
+    """The scope of the run's critics: the algorithm's wish, which `marl.critic.scope` may only repeat.
+
+    Raises:
+        MarlError: a critic for an algorithm that uses none, or of another scope; an unknown scope or key (nearest
+            offered); a value of another type; a model that is not there.
+    """
+    section, wish, name = _section(config), algorithm.advantage.wants_critic(), team.algorithm.name
+    scope = section.get("scope")
+    if scope is not None and scope not in SCOPES:
+        raise MarlError(f"unknown value {scope!r} of 'marl.critic.scope': {nearest(str(scope), SCOPES)}, or null")
+    given = [key for key, value in section.items() if value is not None]
+    if wish is None and given:
+        raise MarlError(
+            f"'marl.critic.{given[0]}' is set, and algorithm '{name}' uses no critic: leave marl.critic out, or choose "
+            "marl.algorithm.name=ippo or mappo (or marl.algorithm.options.returns=gae)"
+        )
+    if scope not in (None, wish):
+        raise MarlError(
+            f"'marl.critic.scope' is '{scope}', and algorithm '{name}' needs a critic of scope '{wish}': leave it out, "
+            f"or set marl.algorithm.options.critic={scope}"
+        )
+    base = OmegaConf.to_container(config.critic)
+    assert isinstance(base, dict)
+    for key in section:
+        if key not in base and key not in OWN_KEYS:
+            raise MarlError(f"unknown key 'marl.critic.{key}': {nearest(key, [*map(str, base), *OWN_KEYS])}")
+    check_keys(_override(section), base, "marl.critic", free=VERL_OPEN)
+    limit = section.get("max_prompt_length")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise MarlError(f"'marl.critic.max_prompt_length' must be a whole number, 1 or more, got {limit!r}")
+    _check_model(section)
+    return wish
+
+
+def tiny_critic(config: DictConfig, team: Team) -> TinyModel | None:
+    """The tiny model that `marl.critic.tiny` asks for; its path then belongs into `marl.critic.model.path`.
+
+    Raises:
+        MarlError: a wrong option, or a model as well.
+    """
+    section = _section(config)
+    tiny = section.get("tiny")
+    if tiny is None:
+        return None
+    if not isinstance(tiny, Mapping):
+        raise MarlError(f"'marl.critic.tiny' must be a mapping of options, got {tiny!r}")
+    if (section.get("model") or {}).get("path"):
+        raise MarlError("the critic has two models, marl.critic.tiny and marl.critic.model.path: set one to null")
+    given = {"task": team.task.name, "agents": list(team.agents), "task_options": team.task.options}
+    made = build(TinyModel, {**given, "seed": int(config.marl.run.seed), **tiny}, "marl.critic.tiny")
+    folder_of(made)  # asks the task set for a few demonstrations: it may have none
+    return made
+
+
+def _section(config: DictConfig) -> dict[str, Any]:
+    section: Any = OmegaConf.to_container(config.marl.critic) if config.marl.get("critic") is not None else {}
+    if not isinstance(section, dict):
+        raise MarlError(f"'marl.critic' must be a mapping such as {{scope: team}}, got {section!r}")
+    return {str(key): value for key, value in section.items()}
+
+
+def _override(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in OWN_KEYS}
+
+
+def _check_model(section: Mapping[str, Any]) -> None:
+    """A local folder must exist; a name such as Qwen/Qwen3-0.6B is left to the hub."""
+    path = (section.get("model") or {}).get("path")
+    if not path or "${" in str(path) or "://" in str(path):
+        return
+    folder = Path(str(path)).expanduser()
+    on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not folder.parent.is_dir()
+    if not on_hub and not folder.is_dir():
+        raise missing("model folder of marl.critic:", folder, folder.parent.glob("*/"))
+
+
+def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
+    """verl's critic config, with nothing left to resolve: verl's defaults, the policy's ways, what the user says."""
+    whole = copy.deepcopy(config)
+    OmegaConf.set_struct(whole, False)
+    whole.actor_rollout_ref = policy  # verl's critic takes batch sizes and epochs from there
+    actor, base = policy["actor"], whole.critic
+    base.strategy = actor["strategy"]
+    for mine, theirs in ENGINES:
+        if mine in actor and theirs in base:
+            base[theirs] = OmegaConf.merge(base[theirs], actor[mine])
+    model = {key: value for key, value in policy["model"].items() if key not in LORA and key in base.model}
+    base.model = OmegaConf.merge(base.model, model)
+    override = _override(_section(config))
+    if (override.get("model") or {}).get("path"):  # the policy's tokenizer and config are of the policy's model
+        base.model.tokenizer_path = base.model.hf_config_path = None
+    base.ppo_max_token_len_per_gpu = actor["ppo_max_token_len_per_gpu"]
+    base.loss_agg_mode, base.loss_scale_factor = "token-mean", None
+    base.optim.total_training_steps = whole.trainer.total_training_steps
+    whole.critic = OmegaConf.merge(base, override)
+    resolved: Any = OmegaConf.to_container(whole, resolve=True)
+    critic: dict[str, Any] = resolved["critic"]
+    return critic

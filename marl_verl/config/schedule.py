@@ -1,0 +1,195 @@
+"""When a run samples and when it learns (`marl.schedule`): its settings, and what does not go with them.
+
+With `mode: async` each policy learns whenever its buffer is full, from rows of which some are older than its weights.
+That is sound only if
+
+- the advantage of a task's rows does not depend on other tasks: rows get theirs when their task is finished;
+- the loss knows the probabilities that the rows were sampled with, pi_rollout, which are no longer those of the weights
+  that learn: as a weight min(pi_old / pi_rollout, c), where the weights that begin the update compute pi_old (truncated
+  importance sampling), or in the ratio itself, pi / pi_rollout (`bypass_mode`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.advantage import Algorithm, RowTable
+from marl_verl.credit.replay import ReplayCredit
+from marl_verl.errors import MarlError, nearest
+from marl_verl.losses import Loss
+from marl_verl.options import build
+from marl_verl.sampling import Sampler
+from marl_verl.team import Team
+
+MODES = ("sync", "async")
+WHERE = "marl.schedule"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The `marl.schedule` section; all but `mode` are for async.
+
+    Attributes:
+        mode: "sync": sample, then learn; "async": each policy learns when its buffer is full, while sampling goes on.
+        fill: rows that a policy's buffer must have before it learns.
+        batch: rows of one optimiser update.
+        ahead: batches of tasks that are sampled beyond the one that is waited for.
+        max_staleness: updates of its policy that a row may be behind.
+    """
+
+    mode: str = "sync"
+    fill: int = 16
+    batch: int = 8
+    ahead: int = 1
+    max_staleness: int = 4
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise MarlError(f"unknown mode '{self.mode}': {nearest(self.mode, MODES)}")
+        for name, least in (("fill", 1), ("batch", 1), ("ahead", 0), ("max_staleness", 1)):
+            value = getattr(self, name)
+            if value < least:
+                raise MarlError(f"'{name}' must be {least} or more, got {value}")
+        if self.batch > self.fill:
+            raise MarlError(f"a buffer that is full has fill={self.fill} rows, an update takes batch={self.batch}")
+
+
+def settings_of(config: DictConfig) -> Settings:
+    """The section of a config. MarlError: an unknown key, a wrong type, a value that makes no sense."""
+    section: Any = OmegaConf.to_container(config.marl.schedule, resolve=True)
+    return build(Settings, section, WHERE)
+
+
+def check_schedule(config: DictConfig, team: Team, algorithm: Algorithm) -> None:
+    """Whether a run can learn as `marl.schedule` says.
+
+    Args:
+        config: resolved, with `policies`.
+
+    Raises:
+        MarlError: a value of the section that makes no sense; with async: an advantage that compares over the batch, a
+            critic, a policy whose loss does not correct for the age of its rows or takes one update a batch, policies
+            that take turns on a pool, a batch that does not divide among a policy's GPUs.
+    """
+    settings = settings_of(config)
+    if settings.mode == "sync":
+        return
+    if algorithm.advantage.wants_critic() or OmegaConf.select(config, "marl.critic.scope") is not None:
+        raise MarlError(
+            f"{WHERE}.mode=async does not train a critic, and algorithm '{team.algorithm.name}' has one: use mode=sync"
+        )
+    for name, policy in team.policies.items():
+        if policy.trained:
+            _check_pool(team, name)
+            _check_loss(config.policies[name], name, policy.loss or algorithm.loss)
+            _check_batch(config.policies[name], name, settings.batch)
+    check_independent(config, team, algorithm)
+
+
+def _check_pool(team: Team, name: str) -> None:
+    pool = team.policies[name].pool
+    others = [other for other, policy in team.policies.items() if other != name and policy.pool == pool]
+    if pool is not None and others:
+        raise MarlError(
+            f"policies '{name}' and '{others[0]}' share pool '{pool}', where all servers sleep while one policy "
+            f"learns: with {WHERE}.mode=async give each a pool of its own, or use mode=sync"
+        )
+
+
+def _check_loss(own: DictConfig, policy: str, name: str) -> None:
+    """Whether a policy's loss knows that its rows were sampled by other weights."""
+    loss = plugins.load().get("losses", name)
+    assert isinstance(loss, Loss)  # `resolve` has looked
+    where = f"marl.policies.{policy}.loss"
+    if loss.one_update:
+        raise MarlError(
+            f"loss '{name}' of policy '{policy}' holds for rows that the current weights sampled, and with "
+            f"{WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync"
+        )
+    correction = own.algorithm.rollout_correction
+    if not correction.rollout_is and not correction.bypass_mode:
+        corrected = "gspo-tis" if name == "gspo" else "ppo-clip-tis"
+        raise MarlError(
+            f"with {WHERE}.mode=async rows are older than the weights that learn from them, and loss '{name}' of "
+            f"policy '{policy}' does not correct for that: use {where}={corrected} (or marl.algorithm.options.loss for "
+            "all), or algorithm.rollout_correction.bypass_mode=true"
+        )
+
+
+def _check_batch(own: DictConfig, policy: str, batch: int) -> None:
+    """Every GPU that learns must have as many rows of an update."""
+    width = OmegaConf.select(own, "actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1
+    slots = int(own.trainer.n_gpus_per_node) * int(own.trainer.nnodes)
+    ranks = slots // int(width)
+    if str(own.actor_rollout_ref.actor.strategy).startswith("fsdp") and batch % ranks:
+        raise MarlError(
+            f"'{WHERE}.batch' is {batch}, which does not divide among the {ranks} ranks of policy '{policy}' "
+            f"({slots} GPUs): make it a multiple of {ranks}"
+        )
+
+
+def check_independent(config: DictConfig, team: Team, algorithm: Algorithm) -> None:
+    """Whether the advantage of a task's rows depends on that task alone: tried on made-up rows of this team.
+
+    Three tasks, one of them with a single attempt, must get the same together as each by itself.
+
+    Raises:
+        MarlError: they do not.
+    """
+    sampler = build(
+        plugins.load().get("samplers", algorithm.sampler),
+        OmegaConf.to_container(config.marl.sampler.options, resolve=True),  # type: ignore[arg-type]
+        "marl.sampler.options",
+    )
+    tasks = [_made_up(number, attempts, sampler, algorithm, team) for number, attempts in enumerate((3, 2, 1))]
+    told = f"algorithm '{team.algorithm.name}' does not go with {WHERE}.mode=async"
+    try:
+        together = algorithm.compute(RowTable.from_rows([row for rows in tasks for row in rows])).advantage
+        apart = np.concatenate([algorithm.compute(RowTable.from_rows(rows)).advantage for rows in tasks])
+    except MarlError as error:
+        raise MarlError(f"{told}: {error}") from error
+    if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
+        raise MarlError(
+            f"{told}: it compares rows of different tasks (group, scale_group or singleton over the batch), and a row "
+            "gets its advantage as soon as its own task is finished"
+        )
+
+
+def _made_up(number: int, attempts: int, sampler: Sampler, algorithm: Algorithm, team: Team) -> list[dict[str, Any]]:
+    """Rows of a task, with every component that the algorithm may ask for, unlike those of other tasks."""
+    credit = algorithm.credit
+    credited = credit.players(list(team.agents)) if isinstance(credit, ReplayCredit) else ()
+    rows = []
+    for attempt in range(attempts):
+        outcome = float((7 * attempt + 3 * number) % 5 + 10 * number)
+        for index, agent in enumerate(team.agents.values()):
+            rewards = {"team": outcome}
+            if agent.reward:
+                rewards["role"] = float((attempt + index) % 2)
+            if isinstance(credit, ReplayCredit) and agent.name in credited:
+                rewards[credit.component] = float(attempt) / (index + 1)
+            if "tool" in algorithm.rewards.asks():
+                rewards["tool"] = 1.0
+            rows.append(
+                {
+                    "uid": f"made-up-{number}",
+                    "session": 0 if sampler.branches else attempt,
+                    "index": attempt * len(team.agents) + index,
+                    "turn": 0,
+                    "agent": agent.name,
+                    "policy": agent.policy,
+                    "slot": "0",
+                    # where a path adds up, all agents share a node
+                    "node": None if not sampler.branches else f"{attempt}" if sampler.adds_up else f"{attempt}-{index}",
+                    "rewards": rewards,
+                    "invalid": (attempt + index) % 2 == 0,
+                    "length": 1 + attempt + number,
+                    "obs": agent.name,
+                }
+            )
+    return rows

@@ -1,0 +1,99 @@
+"""Whether an agent's observations fit the policy that it gets in an exchange, whose tokenizer may make more of them.
+
+Read from what the run has stored: the newest episodes in which the agent acted. In training those have fitted, so that
+one which is too long now is so by the exchange.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.errors import MarlError
+from marl_verl.evaluation.cast import Part
+from marl_verl.journals.read import EpisodeFile
+from marl_verl.team import Agent
+from marl_verl.trainer.run_dir import RunDir
+
+Messages = tuple[Mapping[str, str], ...]
+
+
+def check_lengths(
+    run: Path,
+    config: DictConfig,
+    agents: Mapping[str, Agent],
+    parts: Mapping[str, Part],
+    tokenizers: Mapping[str, str],
+) -> None:
+    """Try the stored observations of agents whose policy has changed.
+
+    Args:
+        config: the evaluation's, resolved.
+        agents: of the run.
+        tokenizers: policy of the evaluation -> the folder or name of its tokenizer.
+
+    Raises:
+        MarlError: some are longer than the policy takes, with the numbers.
+    """
+    moved = {name: part for name, part in parts.items() if part.source != agents[name].policy}
+    moved = {name: part for name, part in moved.items() if part.weights != "outside"}
+    found = _newest(run)
+    if not moved or found is None:
+        return
+    path, episodes = found
+    template: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
+    for name, part in moved.items():
+        observations = _observations(episodes, agents[name])
+        if not observations:
+            continue
+        own = config.policies[part.policy].actor_rollout_ref
+        words = own.model.get("tokenizer_path") or tokenizers[part.policy]
+        lengths = _lengths(observations, words, bool(own.model.trust_remote_code), template)
+        limit = int(own.rollout.prompt_length)
+        long = [length for length in lengths if length > limit]
+        if long:
+            raise MarlError(
+                f"{len(long)} of {len(lengths)} observations of agent '{name}' in '{path}' are longer than "
+                f"data.max_prompt_length={limit} with the tokenizer of policy '{part.source}', the longest has "
+                f"{max(long)} tokens: give data.max_prompt_length={max(long)} and an "
+                "actor_rollout_ref.rollout.max_model_len that goes with it"
+            )
+
+
+def _newest(run: Path) -> tuple[Path, EpisodeFile] | None:
+    stored = RunDir(run)
+    for files in (stored.stored_episodes(), stored.stored_journals()):
+        if files:
+            path = files[max(files)]
+            return path, EpisodeFile.parse(_unpacked(path), f"'{path}'")
+    return None
+
+
+def _unpacked(path: Path) -> bytes:
+    content = path.read_bytes()
+    return gzip.decompress(content) if path.suffix == ".gz" else content
+
+
+def _observations(file: EpisodeFile, agent: Agent) -> list[Messages]:
+    """What an agent was shown, with its instructions before it; each once."""
+    first = ({"role": "system", "content": agent.instructions},) if agent.instructions else ()
+    found: dict[str, Messages] = {}
+    for name in file.episodes:
+        for record in file.episode(name).journal.acts():
+            if record.act.agent == agent.name:
+                found[repr(record.act.observation)] = (*first, *record.act.observation)
+    return list(found.values())
+
+
+def _lengths(observations: Sequence[Messages], words: str, trusted: bool, template: Mapping[str, Any]) -> list[int]:
+    from transformers import AutoTokenizer
+
+    encode = AutoTokenizer.from_pretrained(words, trust_remote_code=trusted).apply_chat_template
+    return [
+        len(encode(list(messages), add_generation_prompt=True, tokenize=True, return_dict=False, **template))
+        for messages in observations
+    ]

@@ -1,0 +1,51 @@
+"""How many parameters a model has, and how many an adapter on it would train: from the headers of its files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+from marl_verl.errors import MarlError
+
+ENDS = ("embed_tokens", "wte", "lm_head", "embed_out")
+"""Layers that "all-linear" leaves out, as peft does: embeddings are no linear layers, and the output layer stays."""
+
+
+def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every tensor in a folder's safetensors; empty without any.
+
+    Raises:
+        MarlError: a file that is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    found: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                names = file.keys()
+                found.update({name: tuple(file.get_slice(name).get_shape()) for name in names})
+        except SafetensorError as error:
+            raise MarlError(f"the weights in '{path}' cannot be read: {error}") from error
+    return found
+
+
+def parameters(found: Mapping[str, tuple[int, ...]]) -> int:
+    """Numbers in all tensors."""
+    return sum(prod(shape) for shape in found.values())
+
+
+def adapter_parameters(found: Mapping[str, tuple[int, ...]], rank: int, targets: str | Sequence[str]) -> int:
+    """Numbers in the adapter: W [out, in] gets B [out, rank] and A [rank, in] (LoRA, arXiv 2106.09685, 4.1).
+
+    Args:
+        targets: "all-linear", or the last names of the layers.
+    """
+    named = [targets] if isinstance(targets, str) else list(targets)
+    count = 0
+    for name, shape in found.items():
+        layer = name.removesuffix(".weight").rpartition(".")[2]
+        if len(shape) == 2 and (layer not in ENDS if targets == "all-linear" else layer in named):
+            count += rank * sum(shape)
+    return count

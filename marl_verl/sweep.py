@@ -1,0 +1,229 @@
+"""What a run has on this machine besides its run directory, and how it goes: processes, shared memory, sockets, files.
+
+Every process of a run carries the run's id in its environment and belongs to the session that the trainer leads. The
+rest is written down in the run's scratch folder, so that whoever is left can remove it: the command line at the end of
+a run; a process of its own (`python -m marl_verl.sweep SCRATCH`) that the trainer starts when the command line was
+killed; the next run on this machine, when both were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from marl_verl.platforms.active import RUN_VARIABLE
+from marl_verl.rollout.servers import RANKS_A_RUN, RUNS
+
+SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"
+"""The scratch folder, in the environment of every process of a run."""
+
+PREFIX = "marl-"
+RECORD = "run.json"
+SHARED = "/dev/shm/"
+SOCKETS = "rl-colocate-zmq-*-replica-*-rank-*.sock"
+"""What verl calls the sockets of its weight sync, in /tmp whatever TMPDIR says."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this machine, also after its id was given to another one."""
+
+    pid: int
+    created: float
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        return cls(pid, psutil.Process(pid).create_time())
+
+    def alive(self) -> bool:
+        """Whether it runs; a zombie does not."""
+        try:
+            process = psutil.Process(self.pid)
+            return process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+@dataclass
+class Belongings:
+    """What one run has on this machine.
+
+    Attributes:
+        run: its id.
+        scratch: a folder for Ray's session, sockets and temporary files; the record of all this is in it.
+        machine: where process ids mean what they say here.
+        command: the command line, or whoever started the trainer.
+        trainer: leads the session that the run's processes belong to.
+        semaphores: files of named semaphores that were there before.
+        shared_memory: files of shared memory that the run's processes hold or held.
+    """
+
+    run: str
+    scratch: str
+    machine: str
+    command: Process
+    trainer: Process | None = None
+    semaphores: list[str] = field(default_factory=list)
+    shared_memory: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, run: str) -> Belongings:
+        """Make the scratch folder of a run that this process starts."""
+        scratch = tempfile.mkdtemp(prefix=PREFIX)  # short, because sockets stand below it
+        found = cls(run, scratch, _machine(), Process.of(os.getpid()), semaphores=sorted(map(str, _semaphores())))
+        found.write()
+        return found
+
+    @classmethod
+    def read(cls, scratch: Path) -> Belongings:
+        """What `write` wrote. OSError, ValueError or TypeError if it is not there or cannot be read."""
+        values = json.loads((scratch / RECORD).read_text())
+        for name in ("command", "trainer"):
+            values[name] = values[name] and Process(**values[name])
+        return cls(**{**values, "scratch": str(scratch)})
+
+    def write(self) -> None:
+        """Write it down: all of it, or what stood there before."""
+        writing = Path(self.scratch) / f".{RECORD}"
+        writing.write_text(json.dumps(asdict(self)))
+        writing.replace(Path(self.scratch) / RECORD)
+
+    def started(self, trainer: int) -> None:
+        """The trainer runs."""
+        self.trainer = Process.of(trainer)
+        self.write()
+
+    def note_shared_memory(self, processes: Iterable[psutil.Process] | None = None) -> None:
+        """Remember what the run's processes hold now: one that is killed leaves it behind."""
+        found = _held(self.processes() if processes is None else processes)
+        self.shared_memory = sorted({*self.shared_memory, *map(str, found)})
+        self.write()
+
+    def processes(self) -> list[psutil.Process]:
+        """The run's processes on this machine, without the command line, the trainer included."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.pid not in (os.getpid(), self.command.pid) and self._has(process) and _alive(process):
+                    found.append(process)
+        return found
+
+    def _has(self, process: psutil.Process) -> bool:
+        """By the session it is in: a process that sets its title may hide its environment. Else by the environment."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.trainer is not None and os.getsid(process.pid) == self.trainer.pid:
+                # unless the trainer's number went to somebody else's session
+                return not psutil.pid_exists(self.trainer.pid) or Process.of(self.trainer.pid) == self.trainer
+        return process.environ().get(RUN_VARIABLE) == self.run
+
+    def abandoned(self) -> bool:
+        """Whether the processes are gone that would have removed it, on this machine and not on another one."""
+        left = [process for process in (self.command, self.trainer) if process is not None and process.alive()]
+        return not left and self.machine == _machine()
+
+    def sweep(self, others: Iterable[psutil.Process] = ()) -> None:
+        """End every process of the run, wherever it went in the process tree, then remove what they leave.
+
+        Python's resource trackers come last: when their process is gone they remove its shared memory, and end.
+
+        Args:
+            others: processes that belong to the run too, whatever they look like.
+        """
+        others = list(others)
+        held = _held([*self.processes(), *others])
+        for end, trackers in (("terminate", False), ("kill", False), ("wait", True), ("kill", True)):
+            left = {*self.processes(), *filter(_alive, others)}
+            left = {process for process in left if trackers or not _is_tracker(process)}
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if end != "wait":
+                        getattr(process, end)()
+            psutil.wait_procs(list(left), timeout=3)
+        before = {Path(name) for name in self.semaphores}
+        loose = _semaphores() - before - _held(psutil.process_iter())
+        for path in {Path(name) for name in self.shared_memory} | held | loose | _sockets(self.run):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def sweep_abandoned() -> list[str]:
+    """Remove what killed runs of this user left on this machine. Returns their scratch folders."""
+    found = []
+    for scratch in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
+        try:
+            # whoever may write there could name any process
+            ours = scratch.stat().st_uid == os.getuid() and not scratch.is_symlink()
+            belongings = Belongings.read(scratch) if ours else None
+        except (OSError, ValueError, TypeError, KeyError):
+            continue  # no scratch folder of ours, or somebody is removing it now
+        if belongings is not None and belongings.abandoned():
+            belongings.sweep()
+            found.append(str(scratch))
+    return found
+
+
+def _machine() -> str:
+    """This boot of this machine, and on Linux this container: elsewhere process ids are others' ids."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{platform.node()} {psutil.boot_time():.0f}"
+
+
+def _semaphores() -> set[Path]:
+    """Python's named semaphores on this machine (Linux; elsewhere none)."""
+    return set(Path(SHARED).glob("sem.mp-*"))
+
+
+def _held(processes: Iterable[psutil.Process]) -> set[Path]:
+    """The shared memory and the semaphores that processes hold (Linux; elsewhere none).
+
+    By inode: a semaphore is listed in a process's maps under the name that it had before it got its own.
+    """
+    inodes = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                if SHARED in line:
+                    inodes.add(int(line.split()[4]))
+    return {Path(entry) for entry in os.scandir(SHARED) if entry.inode() in inodes} if inodes else set()
+
+
+def _sockets(run: str) -> set[Path]:
+    """The run's weight-sync sockets: their replica ranks are in its range (`rollout/servers.py`)."""
+    number, found = zlib.crc32(run.encode()) % RUNS, set()
+    for path in Path("/tmp").glob(SOCKETS):
+        rank = path.name.partition("-replica-")[2].partition("-rank-")[0]
+        if rank.isdigit() and int(rank) // RANKS_A_RUN == number:
+            found.add(path)
+    return found
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+if __name__ == "__main__":
+    Belongings.read(Path(sys.argv[1])).sweep()

@@ -1,0 +1,313 @@
+"""Critics at work: what they expect of each turn, and how they learn from what came of it.
+
+A critic's row is the observation before an action, as tokens, and one token behind it that it never sees: verl reads
+the value of a token at the position before it, here the last of the observation. So a row has one value V(o), and the
+loss is verl's clipped value loss, the mean over rows (PPO2's, as in MAPPO, arXiv 2103.01955):
+
+    L = 1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2)              c = cliprange_value
+
+Rows go to the workers directly and not through TransferQueue, so nothing of them stays there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import ray
+import torch
+import transfer_queue as tq
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.single_controller.ray import RayClassWithInitArgs
+from verl.utils import hf_tokenizer
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.metric import reduce_metrics
+from verl.workers.config import TrainingWorkerConfig
+from verl.workers.utils.losses import value_loss
+from verl.workers.utils.padding import response_from_nested
+
+from marl_verl.errors import MarlError
+from marl_verl.rollout.critic_rows import CUT, FIELD
+from marl_verl.team import Team
+from marl_verl.trainer.critic_worker import CriticWorker
+from marl_verl.trainer.pools import Place
+
+ROLE = "critic"
+"""Under which a policy's worker group knows the critic that shares its processes."""
+
+Ids = tuple[int, ...]
+T = TypeVar("T")
+
+
+class CriticRuntime:
+    """One critic: a guest in the training processes of a policy.
+
+    It shares the policy's processes, so it takes no place of its own, loads with the policy's model before a server
+    measures the GPU's free memory, and never computes at the same time as the policy's updates.
+
+    Args:
+        name: the policy's, or "team".
+        settings: of `critics.NAME` in the resolved config.
+        place: the policy's.
+        batch_size: tasks a batch; with `ppo_mini_batch_size` it gives the updates a batch, as for policies.
+    """
+
+    def __init__(self, name: str, settings: DictConfig, place: Place, batch_size: int) -> None:
+        self.name = name
+        self.policy = str(settings.policy)
+        self.scope = str(settings.scope)
+        self.place = place
+        self.config: Any = settings.critic
+        self._updates = max(1, batch_size // int(self.config.ppo_mini_batch_size))
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def worker(self) -> RayClassWithInitArgs:
+        """What the policy's worker group starts beside the policy."""
+        critic = omega_conf_to_dataclass(self.config)
+        engine = critic.engine
+        engine.use_dynamic_bsz = critic.use_dynamic_bsz
+        engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
+        engine.micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
+        engine.infer_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
+        self._loss = partial(value_loss, config=critic)
+        worker = TrainingWorkerConfig(
+            model_type="value_model",
+            model_config=critic.model,
+            engine_config=engine,
+            optimizer_config=critic.optim,
+            checkpoint_config=critic.checkpoint,
+        )
+        return RayClassWithInitArgs(cls=ray.remote(CriticWorker), config=worker)
+
+    def start(self, workers: Any) -> None:
+        """Build model and optimiser.
+
+        Args:
+            workers: the worker group of `ROLE` that came of `worker`.
+        """
+        self.workers = workers
+        self.workers.reset()
+        self.workers.set_loss_fn(self._loss)
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Ranks that each take a part of the rows."""
+        info = self.workers._dispatch_info
+        if "train" not in info:
+            info["train"] = self.workers._query_dispatch_info("train")
+        return int(max(info["train"])) + 1
+
+    # -- a step --------------------------------------------------------------------------------------------------
+
+    def values(self, observations: Sequence[Ids]) -> NDArray[np.float64]:
+        """V of each observation, [n]. Equal ones are computed once."""
+        different = list(dict.fromkeys(observations))
+        short = -len(different) % self.data_parallel_size
+        data = _rows(different + different[-1:] * short)
+        tu.assign_non_tensor(data, compute_loss=False, temperature=1.0)
+        with self.place.turn():
+            output = self.workers.infer_batch(data).get()
+        # the model's outputs are on all tokens of a row
+        values = response_from_nested(output["values"], data["response_mask"]).values().double().numpy()
+        known = dict(zip(different, values.tolist(), strict=False))
+        return np.array([known[ids] for ids in observations])
+
+    def update(
+        self, observations: Sequence[Ids], targets: NDArray[np.float64], values: NDArray[np.float64]
+    ) -> dict[str, float]:
+        """Learn from rows.
+
+        Args:
+            targets: [n] what V should have been.
+            values: [n] what it was.
+
+        Returns:
+            Metrics: `vf_loss`, `vf_clipfrac`, `grad_norm`, `lr`, `value` and `target` (means), `explained_variance`
+            (of `values`; not where targets are all the same), `update_seconds`.
+        """
+        begun, rows = time.monotonic(), len(observations)
+        updates = min(self._updates, max(1, rows // self.data_parallel_size))  # none of them made of padding only
+        slots = updates * self.data_parallel_size
+        short = -rows % slots
+        # every rank's part of every update gets rows of the whole batch, and no more than one of padding
+        order = [row for slot in range(slots) for row in range(slot, rows + short, slots)]
+        data = _rows([observations[min(row, rows - 1)] for row in order])
+        data["values"] = _column(np.pad(values, (0, short))[order])
+        data["returns"] = _column(np.pad(targets, (0, short))[order])
+        data["loss_mask"] = data["response_mask"] = _column(np.array(order) < rows, torch.int64)
+        tu.assign_non_tensor(
+            data,
+            global_batch_size=rows / updates,
+            mini_batch_size=(rows + short) // updates,
+            epochs=int(self.config.ppo_epochs),
+            seed=int(self.config.data_loader_seed),
+            dataloader_kwargs={"shuffle": bool(self.config.shuffle)},
+            temperature=1.0,
+        )
+        with self.place.turn():
+            output = self.workers.train_mini_batch(data).get()
+        reduced = reduce_metrics(dict(output["metrics"]))
+        learned = {name.removeprefix("critic/"): float(value) for name, value in reduced.items()}
+        metrics = {name: learned[name] for name in ("vf_loss", "vf_clipfrac", "grad_norm", "lr")}
+        metrics |= {"value": float(values.mean()), "target": float(targets.mean())}
+        if (spread := float(targets.var())) > 0:
+            metrics["explained_variance"] = 1.0 - float((targets - values).var()) / spread
+        return {**metrics, "update_seconds": time.monotonic() - begun}
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write model, optimiser and schedule below `folder`."""
+        with self.place.turn():
+            self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
+
+
+class Critics:
+    """All critics of a run. Without any it does nothing and costs nothing.
+
+    Args:
+        config: the whole resolved config; `critics` are those of `marl_verl.config.critic.critic_configs`.
+        team: who learns.
+        places: policy -> where it runs.
+
+    Raises:
+        MarlError: a policy's critic whose tokenizer is not the policy's.
+    """
+
+    def __init__(self, config: DictConfig, team: Team, places: Mapping[str, Place]) -> None:
+        batch_size = int(config.data.train_batch_size)
+        self._runtimes = {
+            str(name): CriticRuntime(str(name), settings, places[settings.policy], batch_size)
+            for name, settings in (config.get("critics") or {}).items()
+        }
+        for runtime in self._runtimes.values():
+            if runtime.scope == "policy":
+                _check_tokenizer(runtime, config.policies[runtime.policy].actor_rollout_ref.model)
+        self._learning = {policy.name for policy in team.policies.values() if policy.trained}
+        self._known: dict[str, tuple[Ids, float]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Of all critics."""
+        return list(self._runtimes)
+
+    def items(self) -> list[tuple[str, CriticRuntime]]:
+        """(name, critic), as a dictionary has them: each is saved and loaded by itself."""
+        return list(self._runtimes.items())
+
+    def guests(self, policy: str) -> list[CriticRuntime]:
+        """The critics that a policy's processes have to start: one or none."""
+        return [runtime for runtime in self._runtimes.values() if runtime.policy == policy]
+
+    def values(self, batch: KVBatchMeta) -> list[float | None] | None:
+        """What the critics expect of each row; None for rows that nobody learns from. None without critics."""
+        if not self._runtimes:
+            return None
+        parts = self._parts(batch)
+
+        def expect(name: str) -> None:
+            keys = [batch.keys[row] for row in parts[name]]
+            observations = self._observations(name, keys, batch.partition_id)
+            expected = self._runtimes[name].values(observations)
+            self._known.update(zip(keys, zip(observations, expected.tolist(), strict=True), strict=True))
+
+        _at_once(parts, expect)
+        return [self._known[key][1] if key in self._known else None for key in batch.keys]
+
+    def update(self, batch: KVBatchMeta, targets: NDArray[np.float64]) -> dict[str, float]:
+        """Every critic learns from its rows, all at the same time, and rows are done with then.
+
+        Args:
+            batch: rows that `values` has been asked about.
+            targets: [rows of the batch] `Advantages.target`.
+
+        Returns:
+            `critic/NAME/METRIC` -> value, see `CriticRuntime.update`; with a critic of the team `critic/team/cut`.
+        """
+        parts = self._parts(batch)
+
+        def learn(name: str) -> dict[str, float]:
+            observations, values = zip(*(self._known.pop(batch.keys[row]) for row in parts[name]), strict=True)
+            found = self._runtimes[name].update(observations, targets[parts[name]], np.array(values))
+            if self._runtimes[name].scope == "team":
+                found["cut"] = float(np.mean([batch.tags[row][CUT] for row in parts[name]]))
+            return found
+
+        return {
+            f"critic/{name}/{metric}": value
+            for name, found in _at_once(parts, learn).items()
+            for metric, value in found.items()
+        }
+
+    def _parts(self, batch: KVBatchMeta) -> dict[str, list[int]]:
+        """Critic -> its rows of a batch."""
+        parts: dict[str, list[int]] = {}
+        for runtime in self._runtimes.values():
+            mine = {runtime.policy} if runtime.scope == "policy" else self._learning
+            rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in mine and not tag.get("is_padding")]
+            if rows:
+                parts[runtime.name] = rows
+        return parts
+
+    def _observations(self, name: str, keys: list[str], partition: str) -> list[Ids]:
+        field = FIELD if self._runtimes[name].scope == "team" else "prompts"
+        rows = tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=[field])
+        return [tuple(ids.tolist()) for ids in rows[field].unbind()]
+
+
+def _at_once(names: Collection[str], call: Callable[[str], T]) -> dict[str, T]:
+    """Call something on several critics at the same time, and wait for all; the first error is raised."""
+    with ThreadPoolExecutor(max_workers=max(1, len(names))) as threads:
+        futures = {name: threads.submit(call, name) for name in names}
+        return {name: future.result() for name, future in futures.items()}
+
+
+def _check_tokenizer(runtime: CriticRuntime, policy: Any) -> None:
+    """A policy's critic reads the policy's token ids."""
+    model = runtime.config.model
+    paths = [str(part.tokenizer_path or part.path) for part in (model, policy)]
+    if paths[0] == paths[1]:
+        return
+    ours, theirs = (hf_tokenizer(path, trust_remote_code=bool(model.trust_remote_code)).get_vocab() for path in paths)
+    if ours != theirs:
+        raise MarlError(
+            f"the critic of policy '{runtime.policy}' reads the policy's tokens, and '{paths[0]}' has other ones than "
+            f"'{paths[1]}': give marl.critic.model.path a model of the same family, or leave it out"
+        )
+
+
+def _rows(observations: Sequence[Ids]) -> TensorDict:
+    """Observations as rows of verl's: prompt [P], a response of one token, and what a model reads."""
+    prompts = [torch.tensor(ids, dtype=torch.int64) for ids in observations]
+    responses = [prompt[-1:] for prompt in prompts]  # any token: the value is read before it
+    one = torch.ones(len(prompts), dtype=torch.int64)
+    nested = {
+        "prompts": prompts,
+        "responses": responses,
+        "input_ids": [torch.cat(pair) for pair in zip(prompts, responses, strict=True)],
+        "position_ids": [torch.arange(len(prompt) + 1, dtype=torch.int64) for prompt in prompts],
+        "response_mask": list(one.split(1)),
+        "loss_mask": list(one.split(1)),
+    }
+    fields = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in nested.items()}
+    return TensorDict(fields, batch_size=len(prompts))
+
+
+def _column(values: NDArray[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """[n] numbers as n rows of one."""
+    rows = torch.tensor(values, dtype=dtype).split(1)
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)

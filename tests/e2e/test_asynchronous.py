@@ -1,0 +1,146 @@
+"""Sampling and learning at the same time in a real run: every row is accounted for, also across a continuation."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Finished, left_running, resume, train
+
+pytestmark = pytest.mark.e2e
+
+POLICIES, TASKS, STEPS, SESSIONS = ("holder", "asker"), 16, 6, 8
+OPTIONS = (
+    "marl.schedule={mode: async, fill: 16, batch: 8, ahead: 1, max_staleness: 4}",
+    "marl.algorithm.options.loss=ppo-clip-tis",
+    f"data.train_batch_size={TASKS}",
+    f"actor_rollout_ref.actor.ppo_mini_batch_size={TASKS}",
+    "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # else the first update changes nothing
+    "marl.task.test_size=20",
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.save_freq=3",
+    f"trainer.test_freq={STEPS}",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    done = train(tmp_path_factory.mktemp("async") / "run", *OPTIONS)
+    assert done.code == 0, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def continued(run: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The same run, killed after step 3 as far as anybody can tell from its folder, and continued."""
+    folder = tmp_path_factory.mktemp("continued") / "run"
+    shutil.copytree(run.folder, folder)
+    shutil.rmtree(folder / "checkpoints" / "step_6")
+    done = resume(folder, f"marl.run.dir={folder.parent}")
+    assert done.code == 0, done.output
+    return done
+
+
+@pytest.fixture(params=["run", "continued"])
+def either(request: pytest.FixtureRequest) -> Finished:
+    done: Finished = request.getfixturevalue(request.param)
+    return done
+
+
+def _rows(done: Finished) -> dict[int, list[dict[str, Any]]]:
+    """Step -> the rows that its tasks gave."""
+    files = sorted((done.folder / "rows").iterdir())
+    documents = [json.loads(gzip.decompress(path.read_bytes())) for path in files]
+    return {document["step"]: document["rows"] for document in documents}
+
+
+def test_every_row_is_learnt_from_dropped_or_waits_in_a_buffer(either: Finished) -> None:
+    lines, rows = either.lines("train/success"), _rows(either)
+    assert [line["step"] for line in lines] == list(rows) == list(range(1, STEPS + 1))
+    for policy in POLICIES:
+        sampled = sum(row["policy"] == policy for step in rows.values() for row in step)
+        assert sampled == STEPS * TASKS * SESSIONS
+        used = {count: sum(line[f"policy/{policy}/{count}"] for line in lines) for count in ("trained_rows", "updates")}
+        dropped = sum(line[f"policy/{policy}/stale_dropped"] for line in lines)
+        assert used["trained_rows"] + dropped + lines[-1][f"policy/{policy}/buffer_rows"] == sampled
+        assert used["trained_rows"] % 8 == 0
+        assert used["trained_rows"] >= 16 * used["updates"] > 16
+
+
+def test_every_task_is_played_once(either: Finished) -> None:
+    steps = [{row["uid"] for row in rows} for rows in _rows(either).values()]
+    assert [len(uids) for uids in steps] == [TASKS] * STEPS
+    uids = set.union(*steps)
+    assert len(uids) == STEPS * TASKS
+    batches = [int(uid[1:].split("t")[0]) for uid in uids]
+    assert min(batches) == 1
+    assert max(batches) <= STEPS + 2  # of the data: what was finished, what is under way, and what was read with it
+    tasks = {uid: task for path in (either.folder / "journals").iterdir() for uid, task in _episodes(path)}
+    assert set(tasks) == uids
+    assert len(set(tasks.values())) == len(uids)  # the data are drawn without replacement
+
+
+def _episodes(path: Path) -> list[tuple[str, str]]:
+    """(uid, id of the task) of every episode in a file."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return [(line["uid"], line["task"]["id"]) for line in lines if "failure" not in line]
+
+
+def test_versions_count_a_policys_own_updates_and_staleness_is_bounded(either: Finished) -> None:
+    lines = either.lines("train/success")
+    for policy in POLICIES:
+        updates = 0
+        for line in lines:
+            updates += line[f"policy/{policy}/updates"]
+            assert line[f"policy/{policy}/version"] == updates
+            if line[f"policy/{policy}/updates"]:
+                mean, most = (line[f"policy/{policy}/staleness_{what}"] for what in ("mean", "max"))
+                assert 0 <= mean <= most <= 4
+                assert f"policy/{policy}/rollout_corr/rollout_is_mean" in line
+    stale = [
+        line[f"policy/{name}/staleness_max"] for line in lines for name in POLICIES if line[f"policy/{name}/updates"]
+    ]
+    assert max(stale) >= 1
+
+
+def test_actions_of_older_weights_are_weighted(run: Finished) -> None:
+    for policy in POLICIES:
+        lines = run.lines(f"policy/{policy}/rollout_corr/rollout_is_max")
+        fresh = [line for line in lines if line[f"policy/{policy}/staleness_max"] == 0]
+        stale = [line for line in lines if line[f"policy/{policy}/staleness_max"] >= 1]
+        # weights of the same version agree to the seventh digit, others do not: versions are what they say
+        for line in fresh:
+            assert line[f"policy/{policy}/rollout_corr/rollout_is_max"] == pytest.approx(1.0, abs=1e-3)
+        assert max(line[f"policy/{policy}/rollout_corr/log_ppl_abs_diff"] for line in stale) > 1e-4
+
+
+def test_both_policies_learned_and_nothing_is_left_running(either: Finished) -> None:
+    for policy in POLICIES:
+        assert either.summary["policies"][policy]["weight_change"] > 1e-4
+    assert left_running() == []
+
+
+def test_a_continued_run_goes_on_with_its_buffers_and_tasks(run: Finished, continued: Finished) -> None:
+    before, after = run.lines("train/success"), continued.lines("train/success")
+    assert before[:3] == after[:3]
+    assert before[3:] != after[3:]
+    early = {row["uid"] for step, rows in _rows(continued).items() if step <= 3 for row in rows}
+    late = {row["uid"] for step, rows in _rows(continued).items() if step > 3 for row in rows}
+    assert not early & late
+    # all of the first three batches of the data have been played, whoever was under way when the run stopped
+    first = {f"s{batch}t{position:05d}" for batch in range(1, 4) for position in range(TASKS)}
+    assert first <= early | late
+
+
+def test_a_step_is_explained_as_it_was_trained(run: Finished) -> None:
+    command = [sys.executable, "-m", "marl_verl.cli.main", "explain", "--run", str(run.folder), "--step", "3", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)) == TASKS * SESSIONS * len(POLICIES)

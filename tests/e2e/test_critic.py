@@ -1,0 +1,182 @@
+"""IPPO and MAPPO on the real stack: critics learn beside the policies, are saved and continued, and leave nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.e2e.conftest import Finished, resume, train
+from tests.e2e.test_losses import explained
+
+pytestmark = pytest.mark.e2e
+
+SHORT = (
+    "data.train_batch_size=16",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "marl.sampler.sessions=3",
+    "marl.critic.optim.lr=1e-3",
+    "marl.task.test_size=20",
+    "marl.run.seed=1",
+    "trainer.test_freq=6",
+    "trainer.save_freq=3",
+    "trainer.total_training_steps=6",
+)
+# tells what TransferQueue holds at the end of a step, before the rows of that step leave it
+PLUGIN = """
+import json
+import transfer_queue as tq
+from marl_verl import hookimpl
+
+@hookimpl
+def marl_step_finished(step, metrics):
+    held = {partition: sorted({key.partition("t")[0] for key in keys}) for partition, keys in tq.kv_list().items()}
+    with open(%r, "a") as file:
+        file.write(json.dumps([step, held]) + "\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the plugin is installed."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "queue_plugin.py").write_text(PLUGIN % str(site / "queue.jsonl"))
+    info = site / "queue_plugin-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: queue-plugin\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[marl_verl]\nqueue = queue_plugin\n")
+    return site
+
+
+def path(site: Path) -> str:
+    return os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+
+
+@pytest.fixture(scope="module")
+def ippo(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    done = train(tmp_path_factory.mktemp("runs") / "ippo", "marl.algorithm.name=ippo", *SHORT, PYTHONPATH=path(site))
+    assert done.code == 0, done.output
+    shutil.move(site / "queue.jsonl", done.folder / "queue.jsonl")
+    return done
+
+
+@pytest.fixture(scope="module")
+def mappo(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A central critic of a model of its own, which cannot read all of the longer joint observations."""
+    done = train(
+        tmp_path_factory.mktemp("runs") / "mappo",
+        "marl.algorithm.name=mappo",
+        "marl.critic.tiny={hidden: 32, steps: 20}",
+        "marl.critic.max_prompt_length=16",
+        *SHORT,
+    )
+    assert done.code == 0, done.output
+    return done
+
+
+def check_learning(run: Finished, critics: list[str]) -> None:
+    """Every critic moves from 0 towards what came of the turns, with weights that change."""
+    for name in critics:
+        lines = run.lines(f"critic/{name}/vf_loss")
+        assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+        assert lines[0][f"critic/{name}/value"] == 0.0  # a new head
+        assert lines[0][f"critic/{name}/target"] == pytest.approx(lines[0]["train/success"])
+        missed = [abs(line[f"critic/{name}/target"] - line[f"critic/{name}/value"]) for line in lines]
+        assert missed[-1] < 0.7 * missed[0]
+        for line in lines:
+            assert line[f"critic/{name}/explained_variance"] <= 1.0
+            assert line[f"critic/{name}/grad_norm"] > 0
+        assert changed(run, "critics", name) > 1e-4
+    for policy in ("holder", "asker"):
+        assert run.summary["policies"][policy]["weight_change"] > 1e-4
+
+
+def changed(run: Finished, kind: str, name: str) -> float:
+    """How far the weights moved from the first checkpoint to the second, relative to their size."""
+    before, after = (weights(run.folder, step, kind, name) for step in (3, 6))
+    assert before.keys() == after.keys()
+    assert "score.weight" in before
+    moved = sum(float((after[key] - before[key]).pow(2).sum()) for key in before)
+    return math.sqrt(moved / sum(float(before[key].pow(2).sum()) for key in before))
+
+
+def weights(folder: Path, step: int, kind: str, name: str) -> dict[str, torch.Tensor]:
+    file = folder / "checkpoints" / f"step_{step}" / kind / name / "model_world_size_1_rank_0.pt"
+    state = torch.load(file, weights_only=False)
+    return {key: value.to_local() if hasattr(value, "to_local") else value for key, value in state.items()}
+
+
+def stored(folder: Path, step: int) -> Any:
+    with gzip.open(folder / "rows" / f"step_{step:05d}.json.gz", "rt") as file:
+        return json.load(file)
+
+
+def check_rows(run: Finished) -> None:
+    """Every row has its value, and gives the same advantage again."""
+    for step in (1, 6):
+        document = stored(run.folder, step)
+        assert all(isinstance(row["value"], float) for row in document["rows"])
+        records = explained(run.folder, step)
+        assert [record["advantage"] for record in records] == document["advantage"]
+        for record, row in zip(records, document["rows"], strict=True):
+            steps = {each["name"]: each["value"] for each in record["transforms"]}
+            assert steps["value"] == row["value"]
+            # one turn an agent, whose return is its reward
+            assert steps["value target"] == pytest.approx(record["reward"])
+    assert len({row["value"] for row in stored(run.folder, 6)["rows"]}) > 10
+
+
+def test_ippo_has_a_critic_for_each_policy(ippo: Finished) -> None:
+    check_learning(ippo, ["holder", "asker"])
+
+
+def test_ippo_stores_values(ippo: Finished) -> None:
+    check_rows(ippo)
+
+
+def test_nothing_stays_in_transfer_queue(ippo: Finished) -> None:
+    lines = [json.loads(line) for line in (ippo.folder / "queue.jsonl").read_text().splitlines()]
+    assert [step for step, _ in lines] == [1, 2, 3, 4, 5, 6]
+    for step, held in lines:
+        assert list(held) == ["train"]
+        assert set(held["train"]) <= {f"s{step}"}
+
+
+def test_mappo_has_one_critic_for_all(mappo: Finished) -> None:
+    check_learning(mappo, ["team"])
+    shapes = {tuple(value.shape) for value in weights(mappo.folder, 6, "critics", "team").values()}
+    assert (1, 32) in shapes  # the head of its own model
+
+
+def test_mappo_values_the_turn_and_tells_what_it_could_not_read(mappo: Finished) -> None:
+    check_rows(mappo)
+    cut = [line["critic/team/cut"] for line in mappo.lines("critic/team/cut")]
+    assert len(cut) == 6
+    assert 0.0 < min(cut) <= max(cut) < 1.0  # the asker comes second: there is more to read
+
+
+def test_a_continued_run_has_the_same_critics(
+    ippo: Finished, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", path(site))
+    folder = tmp_path / "halved"
+    shutil.copytree(ippo.folder, folder)
+    shutil.rmtree(folder / "checkpoints" / "step_6")
+    done = resume(folder, f"marl.run.dir={tmp_path}")
+    assert done.code == 0, done.output
+    ours, theirs = (
+        [{key: value for key, value in line.items() if "seconds" not in key} for line in run.lines("critic/holder/lr")]
+        for run in (done, ippo)
+    )
+    kept = [key for key in theirs[-1] if key.startswith(("critic/", "train/", "agent/"))]
+    assert [[line[key] for key in kept] for line in ours] == [[line[key] for key in kept] for line in theirs]
+    for name in ("holder", "asker"):
+        before, after = weights(ippo.folder, 6, "critics", name), weights(folder, 6, "critics", name)
+        assert all(torch.equal(before[key], after[key]) for key in before)

@@ -1,0 +1,181 @@
+"""A team with one agent outside: vLLM's own OpenAI server answers for it, and the other agent is trained."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl.models.tiny import TinyModel, ensure
+from tests.e2e.conftest import Finished, left_running, train
+
+pytestmark = pytest.mark.e2e
+
+STEPS, BATCH, SESSIONS, HELD_OUT = 3, 8, 8, 20
+START_SECONDS = 180
+SERVER = {  # what vLLM needs on a CPU, as in a run's own processes
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+@dataclass(frozen=True)
+class Outside:
+    """vLLM's server: where it is, and what it writes."""
+
+    url: str
+    log: Path
+
+    @property
+    def answered(self) -> int:
+        """Chat requests that got an answer."""
+        return self.log.read_text().count('"POST /v1/chat/completions HTTP/1.1" 200')
+
+    @property
+    def refused(self) -> int:
+        """Those that did not."""
+        return self.log.read_text().count('"POST /v1/chat/completions') - self.answered
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    """A server of the holder's model."""
+    model = ensure(TinyModel(task="inventory", agents=["holder"], seed=1, steps=200, good=0.2))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = Outside(f"http://127.0.0.1:{port}/v1", tmp_path_factory.mktemp("outside") / "server.log")
+    options = {"model": model, "served-model-name": "holder", "host": "127.0.0.1", "port": port, "dtype": "float32"}
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--max-model-len=64"]
+    with found.log.open("wb") as log:
+        server = subprocess.Popen(
+            command + [f"--{name}={value}" for name, value in options.items()],
+            env={**os.environ, **SERVER},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        _wait_for(server, found)
+        yield found
+    finally:
+        server.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(timeout=20)
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _wait_for(server: subprocess.Popen, found: Outside) -> None:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and server.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(f"{found.url}/models", timeout=2):
+            return
+        time.sleep(0.5)
+    pytest.fail(f"vLLM's server did not start:\n{found.log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def trained(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Three steps of the inventory recipe, whose holder is outside."""
+    before = left_running()  # the server's own processes
+    done = train(
+        tmp_path_factory.mktemp("runs") / "outside",
+        "marl.policies.holder.tiny=null",
+        f"marl.policies.holder.endpoint={{url: '{outside.url}', model: holder}}",
+        f"trainer.total_training_steps={STEPS}",
+        f"trainer.test_freq={STEPS}",
+        f"trainer.save_freq={STEPS}",
+        f"data.train_batch_size={BATCH}",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={BATCH}",
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
+        f"marl.sampler.sessions={SESSIONS}",
+        f"marl.task.test_size={HELD_OUT}",
+    )
+    return replace(done, left=list((Counter(left_running()) - Counter(before)).elements()))
+
+
+def _stored_rows(folder: Path) -> list[list[dict[str, Any]]]:
+    return [json.loads(gzip.decompress(path.read_bytes()))["rows"] for path in sorted((folder / "rows").iterdir())]
+
+
+def _acts(line: str) -> list[dict[str, Any]]:
+    return [record for record in json.loads(line)["journal"]["records"] if record["effect"] == "act"]
+
+
+def test_the_run_ends_well(trained: Finished) -> None:
+    assert trained.code == 0, trained.output
+    assert trained.summary["steps"] == STEPS
+    assert [line["train/failed_episodes"] for line in trained.lines("train/success")] == [0.0] * STEPS
+
+
+def test_every_act_of_the_agent_was_one_request(trained: Finished, outside: Outside) -> None:
+    training = STEPS * BATCH * SESSIONS
+    validations = 2 * 2 * HELD_OUT  # greedily and sampled, before and after
+    assert (outside.answered, outside.refused) == (training + validations, 0)
+
+
+def test_the_other_agents_policy_has_learnt(trained: Finished) -> None:
+    policies = trained.summary["policies"]
+    assert policies["asker"]["weight_change"] > 1e-4
+    saved = trained.folder / trained.summary["checkpoint"] / "policies"
+    assert [path.name for path in saved.iterdir()] == ["asker"]
+
+
+def test_turns_of_both_are_rows_and_every_one_is_there_once(trained: Finished) -> None:
+    steps = _stored_rows(trained.folder)
+    assert len(steps) == STEPS
+    for rows in steps:
+        keys = {(row["uid"], row["session"], row["index"]) for row in rows}
+        assert len(keys) == len(rows) == BATCH * SESSIONS * 2
+        assert sum(row["policy"] == "holder" for row in rows) == BATCH * SESSIONS
+
+
+def test_lengths_are_what_the_server_counted(trained: Finished) -> None:
+    files = sorted((trained.folder / "journals").iterdir())
+    for line, rows, file in zip(trained.lines("train/success"), _stored_rows(trained.folder), files, strict=True):
+        lengths = [row["length"] for row in rows if row["agent"] == "holder"]
+        assert all(length > 0 for length in lengths)
+        assert line["agent/holder/response_length"] == pytest.approx(sum(lengths) / len(lengths))
+        records = [record for each in file.read_text().splitlines()[1:] for record in _acts(each)]
+        counted = [record["action"]["tokens"] for record in records if record["agent"] == "holder"]
+        assert sorted(counted) == sorted(lengths)
+        assert line["train/tokens"] == sum(row["length"] for row in rows)
+        assert "agent/holder/reward" in line
+        assert not any(name.startswith("policy/holder/") for name in line)
+
+
+def test_nothing_of_the_run_is_left_running(trained: Finished, outside: Outside) -> None:
+    assert trained.left == []
+    with urllib.request.urlopen(f"{outside.url}/models", timeout=5) as said:  # the server is not ours to end
+        assert said.status == 200
+
+
+def test_a_server_that_is_not_there_ends_the_run_at_its_start(tmp_path: Path) -> None:
+    done = train(
+        tmp_path / "alone",
+        "marl.policies.holder.tiny=null",
+        "marl.policies.holder.endpoint={url: 'http://127.0.0.1:9/v1', model: holder}",
+    )
+    assert done.code == 2, done.output
+    assert "policy 'holder' at http://127.0.0.1:9/v1: it cannot be reached" in done.output

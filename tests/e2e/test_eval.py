@@ -1,0 +1,95 @@
+"""`marl-verl eval` on the real stack: the numbers of a run's own validations come back, and exchanges cost success."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import LIMIT, Finished, left_behind, left_running
+
+pytestmark = pytest.mark.e2e
+
+
+def _eval(folder: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "marl_verl.cli.main", "eval", str(folder), "--json", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)  # nothing else is on standard output
+    return document
+
+
+def _validation(run: Finished, step: int) -> dict[str, Any]:
+    (line,) = (line for line in run.lines("validation/success") if line["step"] == step)
+    return line
+
+
+def _episodes(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def _said(episode: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Who saw and said what; the weights' version is not the same, since these servers are never synced."""
+    acts = episode["journal"]["records"]
+    return [(act["agent"], act["observation"], act["action"]["text"], act["action"]["stop_reason"]) for act in acts]
+
+
+def test_an_evaluation_has_the_numbers_of_the_validation_at_its_step(inventory: Finished) -> None:
+    """Same weights and seeds: through the checkpoint's folders here, by the weight sync there."""
+    before = left_behind()
+    found, then = _eval(inventory.folder, "--step", "20", "--sessions", "1"), _validation(inventory, 20)
+    assert found["success"] == then["validation/success"]
+    assert found["avg@1"] == found["pass@1"] == then["validation/success_sampled"]
+    assert (found["eval_tasks"], found["step"], found["failed"]) == (300, 20, 0)
+    for name, agent in found["agents"].items():
+        assert (agent["policy"], agent["weights"], agent["turns"]) == (name, "step 20", 1.0)
+        assert agent["rewards"]["team"] == pytest.approx(then[f"validation/agent/{name}/team"])
+        assert 1 <= agent["response_length"] <= 8
+    assert found["success_interval"][0] < found["success"] <= found["success_interval"][1]
+    # what the team said is the same, too
+    stored = _episodes(inventory.folder / "evaluations" / "step_20.jsonl")
+    own = _episodes(inventory.folder / "episodes" / "step_00020.jsonl")
+    assert [episode["id"] for episode in stored] == [episode["id"] for episode in own]
+    assert [_said(episode) for episode in stored] == [_said(episode) for episode in own]
+    assert left_running() == []
+    assert left_behind() == before
+
+
+def test_step_0_is_the_team_before_training(inventory: Finished) -> None:
+    found = _eval(inventory.folder, "--step", "0", "--greedy-only")
+    assert found["success"] == _validation(inventory, 0)["validation/success"]
+    assert {agent["weights"] for agent in found["agents"].values()} == {"before training"}
+    assert "pass@1" not in found
+
+
+def test_an_untrained_asker_loses_what_was_learnt(inventory: Finished) -> None:
+    trained = _validation(inventory, 40)["validation/success"]
+    arguments = ("--untrained", "asker", "--tasks", "100", "--sessions", "4")
+    found = _eval(inventory.folder, *arguments)
+    assert found["success_interval"][1] < trained - 0.1
+    assert {name: agent["weights"] for name, agent in found["agents"].items()} == {
+        "holder": "step 40",
+        "asker": "before training",
+    }
+    assert found["avg@4"] == pytest.approx(found["pass@1"])
+    assert found["pass@1"] < found["pass@4"]
+    for name in ("avg@4", "pass@1", "pass@4"):
+        low, high = found[f"{name}_interval"]
+        assert low < found[name] < high
+    again = _eval(inventory.folder, *arguments)
+    assert {**again, "seconds": 0} == {**found, "seconds": 0}  # sampled sessions have seeds
+
+
+def test_exchanged_policies_do_not_know_each_others_work(inventory: Finished) -> None:
+    found = _eval(inventory.folder, "--swap", "asker=holder", "--tasks", "100", "--greedy-only")
+    assert found["success_interval"][1] < _validation(inventory, 40)["validation/success"] - 0.1
+    assert {name: agent["policy"] for name, agent in found["agents"].items()} == {"holder": "asker", "asker": "holder"}
+    stored = inventory.folder / "evaluations" / "step_40_swap-asker-holder.jsonl"
+    replay = [sys.executable, "-m", "marl_verl.cli.main", "replay", str(stored), "--episode", "g40t00000_0", "--json"]
+    done = subprocess.run(replay, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["replay"]["score"] == _episodes(stored)[0]["score"]

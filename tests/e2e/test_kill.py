@@ -1,0 +1,104 @@
+"""kill -9 of any process of a run, at any moment: a clear message, nothing left, and a continuation as if nothing was.
+
+A chain is one run that is killed four times and continued each time: once in each phase of a step, each time another
+victim. The first one runs always; all four (MARL_VERL_ALL_KILLS=1, half an hour) meet each victim in each phase.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import killer
+from tests.e2e.conftest import INVENTORY, ROOT, Finished, left_behind, left_running, resume, train
+
+pytestmark = pytest.mark.e2e
+
+VICTIMS = ("training worker of policy 'holder'", "rollout worker", "vLLM server of policy 'asker'", killer.DRIVER)
+PHASES = {"updating": 2, "sampling": 3, "syncing weights": 4, "writing a checkpoint": 5}
+"""Phase -> the step in which somebody is killed in it; the held-out tasks are played after steps 2, 4 and 6."""
+
+CHAINS = range(len(VICTIMS) if os.environ.get("MARL_VERL_ALL_KILLS") else 1)
+SETTINGS = (
+    *("trainer.total_training_steps=6", "trainer.save_freq=1", "trainer.test_freq=2", "marl.checkpoint.keep=2"),
+    *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
+    *("marl.task.test_size=20", "marl.run.seed=3"),
+)
+
+
+def _stored(run: Finished) -> dict[str, Any]:
+    """All that a run has learnt and told, without times and memory readings."""
+    skipped = ("seconds", "perf/", "mfu")
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    curve = [{key: line[key] for key in line if not any(word in key for word in skipped)} for line in lines]
+    files = sorted(path for place in ("journals", "episodes") for path in (run.folder / place).iterdir())
+    return {
+        "metrics": curve,
+        "files": {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files},
+        "checkpoints": sorted(path.name for path in (run.folder / "checkpoints").iterdir()),
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A run that nobody disturbs."""
+    done = train(tmp_path_factory.mktemp("whole") / "run", *SETTINGS)
+    assert done.code == 0, done.output
+    return _stored(done)
+
+
+def _check_end(done: Finished, victim: str, phase: str, before: set[str]) -> None:
+    """One sentence says who died, when, and what to do; nothing is left."""
+    when = f"while {phase} in step {PHASES[phase]}"
+    why = f"the {victim} died {when} (killed, or out of memory: see train.log)"
+    if victim == killer.DRIVER:
+        why = f"the trainer was killed (signal 9: perhaps out of memory) {when}"
+    told = [line for line in done.output.splitlines() if line.startswith("marl-verl:")]
+    assert told, done.output
+    assert told[0].startswith(f"marl-verl: {why}: continue with: marl-verl train --resume {done.folder}")
+    assert done.code == 1
+    assert left_running() == []
+    assert left_behind() - before == set()
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happened(
+    chain: int, whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = killer.write_site(tmp_path / "site")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
+    folder, before = tmp_path / "runs" / "killed", left_behind()
+    for number, phase in enumerate(PHASES):
+        victim = VICTIMS[(number + chain) % len(VICTIMS)]
+        monkeypatch.setenv(killer.VARIABLE, f"{victim}|{phase}|{PHASES[phase]}")
+        _check_end(resume(folder) if folder.exists() else train(folder, *SETTINGS), victim, phase, before)
+    monkeypatch.delenv(killer.VARIABLE)
+    done = resume(folder)
+    assert done.code == 0, done.output
+    stored = _stored(done)
+    for what, value in whole.items():
+        assert stored[what] == value, what
+
+
+def test_a_killed_command_line_takes_its_run_with_it(tmp_path: Path) -> None:
+    before = left_behind()
+    command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(INVENTORY), f"marl.run.dir={tmp_path}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "first validation" in line:
+            break
+    assert len(left_running()) > 5
+    process.kill()
+    process.wait()
+    begun = time.monotonic()
+    while left_running() or left_behind() - before:
+        assert time.monotonic() - begun < 60, (left_running(), left_behind() - before)
+        time.sleep(0.2)

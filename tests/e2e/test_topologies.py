@@ -1,0 +1,241 @@
+"""Every kind of policy in one team: shared by two agents, LoRA, another family with another tokenizer, frozen; two of
+them colocated. Updates reach the policy that they are for and no other; rows and tokens are those that were sampled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import LIMIT, ROOT
+from tests.e2e.five import AGENTS, acts
+
+pytestmark = pytest.mark.e2e
+
+RECIPE = """
+defaults: [marl_trainer, _self_]
+marl:
+  run: {journal_tokens: true}
+  task: {name: two-digits, train_size: 50, test_size: 5}
+  workflow: {name: chain}
+  algorithm: {name: grpo}
+  agents:
+    left: {policy: full}
+    right: {policy: full}
+    tuned: {policy: lora}
+    foreign: {policy: other}
+    judge: {policy: still}
+  policies:
+    full: {tiny: {steps: 40}}
+    lora:
+      pool: both
+      tiny: {steps: 60}
+      model: {lora_rank: 4, lora_alpha: 8}
+      actor: {ppo_mini_batch_size: 4, use_kl_loss: true, kl_loss_coef: 0.01}
+    other:
+      pool: both
+      loss: gspo
+      tiny: {family: llama, steps: 60}
+      rollout: {temperature: 1.2, prompt_length: 64, max_model_len: 80}     # the same text, more tokens
+      actor: {ppo_mini_batch_size: 2, optim: {lr: 2.0e-3}}
+    still: {frozen: true, tiny: {steps: 60, seed: 7}}
+  pools: {both: {gpus: 1}}
+  sampler: {sessions: 3}
+data: {train_batch_size: 8, max_prompt_length: 24, max_response_length: 8}
+actor_rollout_ref:
+  actor: {ppo_mini_batch_size: 8, optim: {lr: 1.0e-2}}     # one update shows
+  rollout: {max_model_len: 40}
+trainer: {total_training_steps: 4, test_freq: 4, save_freq: -1, val_before_train: false}
+"""
+TASKS, SESSIONS, STEPS = 8, 3, (1, 2, 3, 4)
+POLICY = {"left": "full", "right": "full", "tuned": "lora", "foreign": "other", "judge": "still"}
+TRAINED = ("full", "lora", "other")
+
+
+class Seen:
+    """What the process has noted, and the run's journals: what rollout workers say that they have sampled.
+
+    Attributes:
+        turns: step -> row key -> (turn, its action).
+        tasks: step -> the digits of every episode.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        noted = json.loads((folder / "seen.json").read_text())
+        self.stages: dict[str, Any] = noted["stages"]
+        self.plain: dict[str, list[float]] = noted["plain"]
+        self.models: dict[str, str] = noted["models"]
+        self.lessons: list[dict[str, Any]] = noted["lessons"]
+        self.slots: float = noted["slots"]
+        self.turns: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {}
+        self.tasks: dict[int, list[list[str]]] = {}
+        for step in STEPS:
+            lines = (folder / "journals" / f"step_{step:05d}.jsonl").read_text().splitlines()
+            episodes = [json.loads(line) for line in lines[1:]]
+            self.tasks[step] = [episode["task"]["data"]["digits"] for episode in episodes]
+            self.turns[step] = dict(turn for episode in episodes for turn in keyed(episode))
+
+    def learnt(self, step: int, policy: str) -> list[dict[str, Any]]:
+        """The rows that a policy's training workers were given in a step, without padding."""
+        return [row for row in self.lessons if (row["step"], row["policy"]) == (step, policy) and not row["padding"]]
+
+
+def keyed(episode: dict[str, Any]) -> list[tuple[str, tuple[dict[str, Any], dict[str, Any]]]]:
+    """(row key, (turn, action)) of an episode's turns."""
+    records = {(each["agent"], each["slot"]): each["action"] for each in episode["journal"]["records"]}
+    return [
+        (f"{episode['uid']}_{turn['session']}_{turn['index']}", (turn, records[turn["agent"], turn["slot"]]))
+        for turn in episode["turns"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    site = tmp_path_factory.mktemp("site")
+    info = site / "five-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: five\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[marl_verl]\nfive = tests.e2e.five\n")
+    (site / "five.yaml").write_text(RECIPE)
+    path = os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))
+    folder = tmp_path_factory.mktemp("runs") / "five"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)],
+        cwd=folder.parent,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    log = folder / "train.log"
+    tail = log.read_text(errors="replace")[-3000:] if done.returncode and log.is_file() else ""
+    assert done.returncode == 0, done.stdout + tail
+    return Seen(folder)
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two answers of a server come from the same weights."""
+    return one["tokens"] == other["tokens"] and one["log_probs"] == pytest.approx(other["log_probs"], abs=1e-5)
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> set[tuple[str, str]]:
+    """(policy, side) of all that is not as it was; a training worker's side is "base" or "adapter"."""
+    sides = {(name, "server") for name in after if not same(before[name]["server"], after[name]["server"])}
+    for name, now in after.items():
+        then = before[name].get("trainer", {})
+        sides |= {(name, part) for part, weights in now.get("trainer", {}).items() if then[part] != weights}
+    return sides
+
+
+def test_every_server_begins_with_the_model_of_its_policy(seen: Seen) -> None:
+    for name, log_probs in seen.plain.items():
+        assert seen.stages["start"][name]["server"]["log_probs"] == pytest.approx(log_probs, abs=1e-4), name
+
+
+@pytest.mark.parametrize("policy", TRAINED)
+def test_an_update_changes_one_policy_in_the_trainer_and_its_sync_that_one_on_its_server(
+    seen: Seen, policy: str
+) -> None:
+    stages = list(seen.stages)
+    place = stages.index(f"{policy} updated")
+    before, updated, synced = (seen.stages[name] for name in stages[place - 1 : place + 2])
+    assert changed(before, updated) == {(policy, "adapter" if policy == "lora" else "base")}
+    assert changed(updated, synced) == {(policy, "server")}
+
+
+def test_lora_trains_the_adapter_and_never_its_base(seen: Seen) -> None:
+    parts = [stage["lora"]["trainer"] for stage in seen.stages.values()]
+    assert len({part["base"] for part in parts}) == 1
+    assert len({part["adapter"] for part in parts}) == 3  # at the start, after step 1, at the end
+    assert all(set(stage["full"]["trainer"]) == {"base"} for stage in seen.stages.values())
+
+
+def test_a_frozen_policy_has_no_training_worker_and_never_changes(seen: Seen) -> None:
+    for stage in seen.stages.values():
+        assert set(stage["still"]) == {"server"}
+        assert stage["still"]["server"]["log_probs"] == pytest.approx(seen.plain["still"], abs=1e-4)
+    assert changed(seen.stages["start"], seen.stages["end"]) == {
+        *((name, "server") for name in TRAINED),
+        *(("full", "base"), ("lora", "adapter"), ("other", "base")),
+    }
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_rows_reach_the_policy_that_produced_them_each_once(seen: Seen, step: int) -> None:
+    turns = seen.turns[step]
+    wanted = sum((acts(digits) for digits in seen.tasks[step]), Counter())
+    assert len(seen.tasks[step]) == TASKS * SESSIONS
+    assert Counter(turn["agent"] for turn, _ in turns.values()) == wanted
+    for agent, policy in POLICY.items():
+        assert {turn["policy"] for turn, _ in turns.values() if turn["agent"] == agent} == {policy}
+    for policy in TRAINED:
+        sampled = Counter(key for key, (turn, _) in turns.items() if turn["policy"] == policy)
+        assert Counter(row["key"] for row in seen.learnt(step, policy)) == sampled
+    assert {row["policy"] for row in seen.lessons if row["step"] == step} == set(TRAINED)
+
+
+def test_the_policies_batches_are_of_different_sizes_and_filled_up_with_rows_that_teach_nothing(seen: Seen) -> None:
+    sizes = {policy: [len(seen.learnt(step, policy)) for step in STEPS] for policy in TRAINED}
+    assert len(set(map(tuple, sizes.values()))) == 3
+    padding = [row for row in seen.lessons if row["padding"]]
+    assert {row["policy"] for row in padding} == {"lora", "other"}
+    assert not any(any(row["response_mask"]) for row in padding)
+
+
+@pytest.mark.parametrize("policy", TRAINED)
+def test_what_is_learnt_from_are_the_tokens_that_were_sampled(seen: Seen, policy: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(seen.models[policy])
+    otherwise = 0
+    for step in STEPS:
+        for row in seen.learnt(step, policy):
+            _, action = seen.turns[step][row["key"]]
+            assert row["input_ids"] == action["prompt_ids"] + action["response_ids"]
+            assert row["rollout_log_probs"] == pytest.approx(action["log_probs"], abs=1e-6)
+            # the trainer's weights give these tokens the probabilities that the server sampled them with
+            assert row["old_log_probs"] == pytest.approx(action["log_probs"], abs=1e-4)
+            encoded = tokenizer.encode(action["text"], add_special_tokens=False)
+            ended = [*encoded, tokenizer.eos_token_id]
+            otherwise += action["response_ids"] not in (encoded, ended)
+    assert otherwise  # else nobody could tell whether a text was encoded anew on the way
+
+
+def test_one_text_is_other_tokens_for_each_family(seen: Seen) -> None:
+    first, judged = (
+        {turn["session"]: action for turn, action in turns if turn["agent"] == agent}
+        for agent in ("foreign", "judge")
+        for turns in [[each for key, each in seen.turns[1].items() if key.startswith("s1t00000_")]]
+    )
+    for session, action in first.items():
+        assert len(action["prompt_ids"]) > len(judged[session]["prompt_ids"])
+
+
+def test_two_policies_were_on_one_slot(seen: Seen) -> None:
+    assert seen.slots == len(POLICY) - 2  # four policies, two of them on the pool "both"
+
+
+def test_every_policy_learnt_by_its_own_settings(seen: Seen) -> None:
+    import yaml
+
+    policies = yaml.safe_load((seen.folder / "config.yaml").read_text())["policies"]
+    actors = {name: policies[name]["actor_rollout_ref"]["actor"] for name in TRAINED}
+    assert [actors[name]["policy_loss"]["loss_mode"] for name in TRAINED] == ["vanilla", "vanilla", "gspo"]
+    lines = [json.loads(line) for line in (seen.folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "train/success" in line]
+    assert [line["step"] for line in steps] == list(STEPS[1:])
+    for line in steps:
+        assert {f"agent/{agent}/reward" for agent in AGENTS} <= set(line)
+        assert [name for name in TRAINED if f"policy/{name}/kl_loss" in line] == ["lora"]
+        assert [line[f"policy/{name}/lr"] for name in TRAINED] == pytest.approx([1e-2, 1e-2, 2e-3])
+        assert not any(name.startswith("policy/still/") for name in line)

@@ -1,0 +1,717 @@
+"""The asynchronous schedule against scripted policies and rollout workers; gates; and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transfer_queue import KVBatchMeta
+
+from marl_verl.config.schedule import check_schedule, settings_of
+from marl_verl.errors import MarlError
+from marl_verl.parts import algorithm_named, algorithm_of
+from marl_verl.rollout.gate import Gate
+from marl_verl.team import read_team
+from marl_verl.trainer import asynchronous
+from marl_verl.trainer.asynchronous import Asynchronous, advantages
+from marl_verl.trainer.dispatch import spread
+from marl_verl.trainer.learner import in_thread
+
+ROOT = Path(__file__).parents[1]
+SESSIONS, PATIENCE = 2, 30.0
+
+
+class Servers:
+    """What runtimes and rollout workers meet at: versions, open gates, and who is asking."""
+
+    def __init__(self, policies: Sequence[str]) -> None:
+        self.version = dict.fromkeys(policies, 0)
+        self.closed: set[str] = set()
+        self.lock = threading.Lock()
+
+
+class Runtime:
+    """A scripted policy. `during` is called in the middle of each update, with its number."""
+
+    def __init__(self, name: str, servers: Servers, room: bool = False) -> None:
+        self.name, self.servers = name, servers
+        self.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"free_cache_engine": room}}})
+        self.updates: list[tuple[list[str], list[int], int]] = []  # (keys, staleness, optimiser updates)
+        self.during: Callable[[int], None] = lambda number: None
+        self.log: list[str] = []
+
+    def rest(self) -> None:
+        self.log.append(f"rest {'closed' if self.name in self.servers.closed else 'open'}")
+
+    def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
+        self.log.append(f"update {'closed' if self.name in self.servers.closed else 'open'}")
+        self.during(len(self.updates))
+        ages = [self.servers.version[self.name] - tag["min_global_steps"] for tag in batch.tags]
+        self.updates.append((list(batch.keys), ages, updates))
+        padded = KVBatchMeta(
+            partition_id="train", keys=[*batch.keys, f"pad-{self.name}-{len(self.updates)}"], tags=[*batch.tags, {}]
+        )
+        return padded, {"pg_loss": float(len(self.updates))}
+
+    def ready(self, version: int) -> None:
+        self.log.append(f"ready {'closed' if self.name in self.servers.closed else 'open'}")
+        self.servers.version[self.name] = version
+
+
+class Workers:
+    """Scripted rollout workers: a task takes `seconds(index)`, and its rows have the versions of its beginning."""
+
+    def __init__(self, servers: Servers, policies: Sequence[str]) -> None:
+        self.servers, self.policies = servers, policies
+        self.seconds: Callable[[int], float] = lambda index: 0.002
+        self.out: list[str] = []
+        self.most = 0
+        self.sampled: list[str] = []
+        self._done: list[Any] = []
+        self._future: Future[Any] = Future()
+        self._lock = threading.Lock()
+        self.broken: Exception | None = None
+
+    def dispatch(self, tasks: Sequence[Any], step: int) -> None:
+        for task in tasks:
+            with self._lock:
+                self.out.append(task["uid"])
+                self.most = max(self.most, len(self.out))
+            threading.Thread(target=self._play, args=(task, dict(self.servers.version)), daemon=True).start()
+
+    def _play(self, task: Any, versions: dict[str, int]) -> None:
+        time.sleep(self.seconds(task["index"]))
+        keys, tags = [], []
+        for session in range(SESSIONS):
+            for index, policy in enumerate(self.policies):
+                keys.append(f"{task['uid']}_{session}_{index}")
+                tags.append(tag(task["uid"], session, index, policy, versions.get(policy, 0)))
+        with self._lock:
+            self.out.remove(task["uid"])
+            self.sampled += keys
+            self._done.append(done(task["uid"], keys, tags))
+            if not self._future.done():
+                self._future.set_result(None)
+
+    def waiting(self) -> list[Future[Any]]:
+        with self._lock:
+            if self._future.done() and not self._done and self.broken is None:
+                self._future = Future()
+            return [self._future]
+
+    def finished(self) -> list[Any]:
+        if self.broken is not None:
+            raise self.broken
+        with self._lock:
+            found, self._done = self._done, []
+            return found
+
+    def close_gate(self, policy: str) -> None:
+        assert policy not in self.servers.closed
+        self.servers.closed.add(policy)
+
+    def open_gate(self, policy: str) -> None:
+        self.servers.closed.remove(policy)
+
+
+def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[str, Any]:
+    """As `rows.row_tag` makes them."""
+    identity = {"uid": uid, "session": session, "index": index, "turn": 0, "agent": policy, "policy": policy}
+    place = {"slot": "0", "node": None, "parent": None, "obs": "o", "invalid": False, "length": 2}
+    return {
+        **identity,
+        **place,
+        "rewards": {"team": float(session)},
+        "min_global_steps": version,
+        "max_global_steps": version,
+        "response_len": 2,
+        "seq_len": 4,
+    }
+
+
+def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
+    told = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
+    return SimpleNamespace(report=SimpleNamespace(**told, extra_tokens={}, lines=[]), keys=keys, tags=tags)
+
+
+class Trainer:
+    """As much of `TeamTrainer` as a schedule uses."""
+
+    def __init__(self, learning: Sequence[str] = ("a", "b"), frozen: Sequence[str] = (), tasks: int = 4, **own: Any):
+        section = {"mode": "async", "fill": 4, "batch": 2, "ahead": 1, "max_staleness": 3, **own}
+        self.config = OmegaConf.create({"marl": {"schedule": section}, "data": {"train_batch_size": tasks}})
+        self.algorithm = algorithm_named("at-grpo-sessions", {}, "options")
+        self.servers = Servers(learning)
+        self.runtimes = [Runtime(name, self.servers) for name in learning]
+        self.agent_loop_manager = Workers(self.servers, [*learning, *frozen])
+        self.global_steps, self.total_training_steps = 1, 100
+        self.reports: list[Any] = []
+        self.advantages: dict[str, float] = {}
+        self.stored: list[int] = []
+        self.position, self.tasks = 0, tasks
+
+    def trained(self) -> list[Runtime]:
+        return self.runtimes
+
+    def _fetch_one_gen_batch(self) -> dict[str, list[Any]]:
+        indices = list(range(self.position, self.position + self.tasks))
+        self.position += self.tasks
+        return {"uid": ["?"] * self.tasks, "index": indices, "keep": [True] * self.tasks}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        yield
+
+    def take_reports(self, reports: list[Any]) -> None:
+        self.reports = reports
+        for report in reports:
+            if report.error:
+                raise MarlError(report.error)
+
+    def write_advantages(self, batch: KVBatchMeta, advantage: Any) -> None:
+        self.advantages.update(zip(batch.keys, map(float, advantage), strict=True))
+
+    def store_rows(self, table: Any, result: Any) -> None:
+        self.stored.append(len(table))
+
+
+def steps(trainer: Trainer, schedule: Asynchronous, count: int) -> tuple[list[dict[str, float]], list[str]]:
+    """(metrics of each step, keys that left TransferQueue)."""
+    lines, cleared = [], []
+    for _ in range(count):
+        metrics: dict[str, float] = {}
+        batch = within(PATIENCE, lambda metrics=metrics: schedule.step(metrics, {}))  # type: ignore[misc]
+        assert len(batch.keys) == len(batch.tags)
+        cleared += batch.keys
+        lines.append(metrics)
+        trainer.global_steps += 1
+    return lines, cleared
+
+
+def within(seconds: float, call: Callable[[], Any]) -> Any:
+    """The result of a call that must not hang."""
+    return in_thread("test", call).result(timeout=seconds)
+
+
+def until(call: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    limit = time.monotonic() + PATIENCE
+    while not call():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------
+
+
+def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
+    trainer = Trainer()
+    trainer.agent_loop_manager.seconds = lambda index: 0.001 * (index % 7)
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    lines, cleared = steps(trainer, schedule, 12)
+    schedule.settle()
+    for runtime, name in zip(trainer.runtimes, "ab", strict=True):
+        learner = schedule.learners[name]
+        learnt = [key for keys, _, _ in runtime.updates for key in keys]
+        waiting = [row.key for row in learner.buffer.rows]
+        assert max(Counter([*learnt, *waiting]).values()) == 1
+        taken_in = [key for key in trainer.advantages if key.endswith("_0" if name == "a" else "_1")]
+        dropped = sum(line[f"policy/{name}/stale_dropped"] for line in lines) + learner.dropped
+        assert len(learnt) + len(waiting) + dropped == len(taken_in) == 12 * 4 * SESSIONS
+        assert all(len(keys) == 2 * updates for keys, _, updates in runtime.updates)
+        assert all(0 <= age <= 3 for _, ages, _ in runtime.updates for age in ages)
+        assert learner.version == len(runtime.updates) == trainer.servers.version[name]
+        told = sum(line[f"policy/{name}/trained_rows"] for line in lines) + sum(
+            len(each.staleness) for each in learner.learnt
+        )
+        assert told == len(learnt)
+        # what has left TransferQueue is what was learnt from, with its padding, and nothing that waits
+        assert not set(waiting) & set(cleared)
+    assert max(Counter(cleared).values()) == 1
+    assert trainer.agent_loop_manager.most <= 8  # (1 + ahead) batches
+    assert trainer.stored == [4 * SESSIONS * 2] * 12
+
+
+def test_the_fast_policy_learns_on_while_the_slow_one_updates() -> None:
+    trainer = Trainer()
+    fast, slow = trainer.runtimes
+    enough, begun = threading.Event(), threading.Event()
+
+    def wait_for_the_fast(number: int) -> None:
+        begun.set()
+        assert enough.wait(PATIENCE)
+
+    def count(number: int) -> None:
+        if begun.wait(PATIENCE) and number >= 3:
+            enough.set()
+
+    slow.during, fast.during = wait_for_the_fast, count
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    within(PATIENCE, lambda: [steps(trainer, schedule, 1) for _ in range(6)])
+    schedule.settle()
+    assert len(fast.updates) >= 4
+    first = slow.updates[0]
+    assert len(first[0]) >= 4
+    # what came meanwhile is learnt from in one go
+    assert len(slow.updates) < len(fast.updates)
+    assert len(slow.updates[1][0]) > len(first[0])
+
+
+def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
+    trainer = Trainer()
+    release = threading.Event()
+    trainer.runtimes[1].during = lambda number: release.wait(PATIENCE)
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    running = in_thread("steps", lambda: steps(trainer, schedule, 20))
+    slow = schedule.learners["b"].buffer
+    until(lambda: slow.tasks >= 8 and not trainer.agent_loop_manager.out)
+    time.sleep(0.3)  # time for everything, if nothing held it
+    assert not running.done()
+    assert slow.tasks <= 16  # from (1 + ahead) batches on nothing new is begun; what is under way comes yet
+    assert len(trainer.agent_loop_manager.sampled) < 20 * 4 * SESSIONS * 2
+    release.set()
+    lines, _ = running.result(timeout=PATIENCE)
+    assert len(lines) == 20
+
+
+def test_a_buffer_may_be_larger_than_what_is_under_way() -> None:
+    trainer = Trainer(learning=["a"], fill=64, batch=64)
+    lines, _ = steps(trainer, Asynchronous(trainer), 12)  # type: ignore[arg-type]
+    assert sum(line["train/trained_rows"] for line in lines) == 64
+
+
+def test_metrics_tell_of_each_policy_and_of_all() -> None:
+    trainer = Trainer()
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    lines, _ = steps(trainer, schedule, 8)
+    for line in lines:
+        for count in ("updates", "trained_rows", "stale_dropped", "buffer_rows"):
+            assert line[f"train/{count}"] == line[f"policy/a/{count}"] + line[f"policy/b/{count}"]
+        for name in "ab":
+            assert ("policy/a/staleness_mean" in line) == (line["policy/a/updates"] > 0)
+            assert line.get(f"policy/{name}/staleness_mean", 0) <= line.get(f"policy/{name}/staleness_max", 0) <= 3
+        assert {"train/success", "agent/a/reward", "train/in_flight"} <= set(line)
+    versions = [line["policy/a/version"] for line in lines]
+    assert versions == sorted(versions)
+    assert versions[-1] > 2
+    assert any(line.get("policy/a/pg_loss", 0) > 1 for line in lines)
+    assert sum(line["policy/a/updates"] for line in lines) == versions[-1]
+
+
+def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> None:
+    trainer = Trainer(learning=["a"], ahead=2)
+    release = threading.Event()
+    workers = trainer.agent_loop_manager
+    workers.seconds = lambda index: float(not release.wait(PATIENCE)) if index == 0 else 0.001
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    (runtime,) = trainer.runtimes
+    running = in_thread("steps", lambda: steps(trainer, schedule, 20))
+    until(lambda: schedule.learners["a"].buffer.tasks >= 12)
+    assert len(runtime.updates) == 3  # max_staleness: a fourth would make the rows of task 0 four updates old
+    assert not running.done()
+    release.set()
+    lines, _ = running.result(timeout=PATIENCE)
+    within(PATIENCE, schedule.settle)
+    learnt = [key for keys, _, _ in runtime.updates for key in keys]
+    assert {"s1t00000_0_0", "s1t00000_1_0"} <= set(learnt)
+    assert sum(line["train/stale_dropped"] for line in lines) == 0
+    assert len(runtime.updates) > 3
+
+
+def test_a_row_beyond_the_bound_is_dropped_and_counted() -> None:
+    trainer = Trainer(learning=["a"])
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    learner = schedule.learners["a"]
+    learner.version = trainer.servers.version["a"] = 9
+    old = [asynchronous.Waiting(f"old_{i}_0", tag("old", i, 0, "a", 5), 5) for i in range(3)]
+    learner.buffer.add(old)
+    (line, *_), cleared = steps(trainer, schedule, 2)
+    assert line["policy/a/stale_dropped"] == line["train/stale_dropped"] == 3
+    assert {row.key for row in old} <= set(cleared)
+    assert not {row.key for row in old} & {key for keys, _, _ in trainer.runtimes[0].updates for key in keys}
+
+
+def test_rows_of_policies_that_do_not_learn_are_compared_and_let_go() -> None:
+    trainer = Trainer(learning=["a"], frozen=["judge"])
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    (line,), cleared = steps(trainer, schedule, 1)
+    assert len([key for key in cleared if key.endswith("_1")]) == 4 * SESSIONS
+    assert "agent/judge/reward" in line
+    assert not any(name.startswith("policy/judge") for name in line)
+    assert schedule.version("judge") == 0
+
+
+def test_the_last_step_waits_for_what_is_being_learnt() -> None:
+    trainer = Trainer(learning=["a"])
+    trainer.total_training_steps = 2
+    trainer.runtimes[0].during = lambda number: time.sleep(0.1)
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    lines, cleared = steps(trainer, schedule, 2)
+    assert schedule.learners["a"].future is None
+    learnt = [key for keys, _, _ in trainer.runtimes[0].updates for key in keys]
+    assert sum(line["policy/a/trained_rows"] for line in lines) == len(learnt) > 0
+    assert set(learnt) <= set(cleared)
+
+
+# -- gates -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("room", "expected"), [(False, ["update open"]), (True, ["rest closed", "update closed"])])
+def test_nobody_asks_a_policy_while_its_weights_change(room: bool, expected: list[str]) -> None:
+    trainer = Trainer(learning=["a"])
+    trainer.runtimes = [Runtime("a", trainer.servers, room)]
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    steps(trainer, schedule, 3)
+    within(PATIENCE, schedule.settle)
+    log = trainer.runtimes[0].log
+    assert log == [*expected, "ready closed"] * len(trainer.runtimes[0].updates)
+    assert log
+    assert not trainer.servers.closed
+
+
+def test_a_gate_waits_for_requests_under_way_and_holds_new_ones() -> None:
+    async def play() -> list[str]:
+        gate, seen, finish = Gate(), [], asyncio.Event()
+
+        async def request(name: str) -> None:
+            async with gate.request():
+                seen.append(f"{name} begins")
+                await finish.wait()
+                seen.append(f"{name} ends")
+
+        first = asyncio.create_task(request("first"))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(gate.close())
+        await asyncio.sleep(0)
+        second = asyncio.create_task(request("second"))
+        await asyncio.sleep(0.01)
+        assert seen == ["first begins"]
+        assert not closing.done()
+        finish.set()
+        await closing
+        await first
+        seen.append("weights change")
+        await asyncio.sleep(0.01)
+        gate.open()
+        await second
+        return seen
+
+    assert asyncio.run(play()) == ["first begins", "first ends", "weights change", "second begins", "second ends"]
+
+
+def test_a_request_that_fails_or_is_cancelled_does_not_keep_a_gate_from_closing() -> None:
+    async def play() -> None:
+        gate = Gate()
+
+        async def request(seconds: float) -> None:
+            async with gate.request():
+                await asyncio.sleep(seconds)
+                raise ValueError("no answer")
+
+        failing, hanging = asyncio.create_task(request(0)), asyncio.create_task(request(60))
+        await asyncio.sleep(0.01)
+        hanging.cancel()
+        await asyncio.wait_for(gate.close(), PATIENCE)
+        held = asyncio.create_task(request(0))  # cancelled while it is held
+        await asyncio.sleep(0)
+        held.cancel()
+        await asyncio.gather(failing, hanging, held, return_exceptions=True)
+        gate.open()
+        await asyncio.wait_for(gate.close(), PATIENCE)
+
+    asyncio.run(play())
+
+
+def test_a_gate_that_closes_again_at_once_holds_those_that_it_was_about_to_let_in() -> None:
+    async def play() -> list[str]:
+        gate, seen = Gate(), []
+
+        async def request() -> None:
+            async with gate.request():
+                seen.append("in")
+
+        await gate.close()
+        held = asyncio.create_task(request())
+        await asyncio.sleep(0)
+        gate.open()
+        await gate.close()
+        await asyncio.sleep(0.01)
+        seen.append("closed")
+        gate.open()
+        await held
+        return seen
+
+    assert asyncio.run(play()) == ["closed", "in"]
+
+
+def test_tasks_go_to_the_worker_that_has_the_fewest() -> None:
+    assert spread(5, [0, 3, 1]) == {0: [0, 1, 3], 2: [2, 4]}
+    assert spread(0, [0]) == {}
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_in_an_update_stops_the_step_at_once() -> None:
+    trainer = Trainer(tasks=6)
+    workers = trainer.agent_loop_manager
+    workers.seconds = lambda index: 0.001 if index < 3 else 3600  # the step would never end
+
+    def fail(number: int) -> None:
+        time.sleep(0.2)  # the step waits for tasks by then
+        raise RuntimeError("out of memory")
+
+    trainer.runtimes[1].during = fail
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        within(PATIENCE, lambda: schedule.step({}, {}))
+
+
+def test_settling_raises_an_error_at_once_though_another_policy_is_busy() -> None:
+    trainer = Trainer()
+    busy, release = threading.Event(), threading.Event()
+
+    def wait(number: int) -> None:
+        busy.set()
+        release.wait(PATIENCE)
+
+    def fail(number: int) -> None:
+        assert busy.wait(PATIENCE)
+        time.sleep(0.05)  # in `settle` by then
+        raise RuntimeError("a socket is gone")
+
+    trainer.runtimes[0].during, trainer.runtimes[1].during = wait, fail
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match="a socket is gone"):
+        within(PATIENCE, lambda: (schedule.step({}, {}), schedule.settle()))
+    assert time.monotonic() - begun < PATIENCE / 2
+    release.set()
+
+
+def test_an_error_of_a_rollout_worker_or_a_sampler_stops_the_step() -> None:
+    trainer = Trainer()
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    trainer.agent_loop_manager.broken = RuntimeError("worker died")
+    trainer.agent_loop_manager._future.set_result(None)
+    with pytest.raises(RuntimeError, match="worker died"):
+        within(PATIENCE, lambda: schedule.step({}, {}))
+    trainer = Trainer()
+    workers = trainer.agent_loop_manager
+    workers.seconds = lambda index: 3600.0
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule._dispatch.fill(workers, {"a": 0, "b": 0})
+    workers._done.append(done("s1t00000", [], [], "sampling failed"))
+    workers._future.set_result(None)
+    with pytest.raises(MarlError, match="sampling failed"):
+        within(PATIENCE, lambda: schedule.step({}, {}))
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """As much of TransferQueue as a state needs."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, torch.Tensor]] = {}
+        self.tags: dict[str, dict] = {}
+
+    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str]) -> dict[str, torch.Tensor]:
+        assert partition_id == "train"
+        return {
+            name: torch.nested.as_nested_tensor([self.rows[key][name] for key in keys], layout=torch.jagged)
+            for name in select_fields
+        }
+
+    def kv_batch_put(self, keys: list[str], partition_id: str, fields: Any, tags: list[dict]) -> None:
+        assert partition_id == "train"
+        for i, key in enumerate(keys):
+            self.rows[key] = {name: fields[name][i] for name in fields.keys()}  # noqa: SIM118
+            self.tags[key] = tags[i]
+
+
+def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_stopped_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    queue = Queue()
+    monkeypatch.setattr(asynchronous, "tq", queue)
+    trainer = Trainer(fill=5, batch=3)
+    trainer.agent_loop_manager.seconds = lambda index: 0.001 * (index % 5)
+    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    steps(trainer, schedule, 5)
+    schedule.settle()
+    waiting = {name: learner.buffer.rows for name, learner in schedule.learners.items()}
+    assert any(waiting.values())
+    for number, key in enumerate(trainer.advantages):
+        queue.rows[key] = {name: torch.full((1 + number % 3,), float(number)) for name in asynchronous.KEPT_FIELDS}
+    torch.save(schedule.state(), tmp_path / "schedule.pt")
+    dealt_with = set(trainer.advantages)
+    learnt = {key for runtime in trainer.runtimes for keys, _, _ in runtime.updates for key in keys}
+
+    before, queue.rows = queue.rows, {}
+    again = Trainer(fill=5, batch=3)
+    again.position = trainer.position
+    resumed = Asynchronous(again)  # type: ignore[arg-type]
+    resumed.restore(torch.load(tmp_path / "schedule.pt", weights_only=False))
+    for name, learner in resumed.learners.items():
+        assert learner.buffer.rows == waiting[name]
+        assert learner.version == schedule.version(name) == resumed.version(name) > 0
+        again.servers.version[name] = learner.version
+        for row in waiting[name]:
+            assert queue.tags[row.key] == row.tag
+            for field, values in before[row.key].items():
+                assert torch.equal(queue.rows[row.key][field], values)
+    steps(again, resumed, 6)
+    within(PATIENCE, resumed.settle)
+    more = set(again.advantages)
+    assert not more & dealt_with
+    tasks = sorted({key.split("_")[0] for key in more | dealt_with})
+    assert len(tasks) == (5 + 6) * 4
+    # in the order of the data but for what overtook: at most those under way are missing
+    names = [f"s{batch}t{position:05d}" for batch in range(1, 14) for position in range(4)]
+    assert len(set(names[: len(tasks)]) - set(tasks)) <= 8
+    learnt_later = {key for runtime in again.runtimes for keys, _, _ in runtime.updates for key in keys}
+    assert not learnt_later & learnt
+    assert {row.key for rows in waiting.values() for row in rows} <= learnt_later
+
+
+def test_a_run_that_was_synchronous_so_far_begins_with_empty_buffers() -> None:
+    schedule = Asynchronous(Trainer())  # type: ignore[arg-type]
+    schedule.restore(None)
+    assert schedule.version("a") == len(schedule.learners["a"].buffer) == 0
+
+
+# -- advantages of single tasks ----------------------------------------------------------------------------------
+
+
+def test_a_task_without_a_component_that_the_mix_names_has_its_advantages_all_the_same() -> None:
+    both, alone = (
+        {"rewards": "weights", "weights": weights} for weights in ({"team": 1.0, "role": 2.0}, {"team": 1.0})
+    )
+    algorithm, plain = (algorithm_named("at-grpo-sessions", options, "options") for options in (both, alone))
+    tags = [tag("s1t00000", session, 0, "a", 0) for session in range(4)]
+    assert list(advantages(algorithm, tags)) == list(advantages(plain, tags))
+    assert list(advantages(plain, tags)) != [0.0] * 4
+    judged = [{**each, "rewards": {"team": 0.0, "role": float(i % 2)}} for i, each in enumerate(tags)]
+    assert list(advantages(algorithm, judged)) != list(advantages(plain, judged))
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+AGENTS = {"holder": {"policy": "one"}, "asker": {"policy": "two"}}
+
+
+def checked(
+    algorithm: str = "at-grpo-sessions",
+    options: dict[str, Any] | None = None,
+    one: dict[str, Any] | None = None,
+    correction: dict[str, Any] | None = None,
+    gpus: int = 1,
+    scope: str | None = None,
+    **schedule: Any,
+) -> None:
+    """`check_schedule` on a small config, whose policies correct with token weights unless said otherwise."""
+    own = {
+        "actor_rollout_ref": {"actor": {"strategy": "fsdp2", "ulysses_sequence_parallel_size": 1}},
+        "algorithm": {"rollout_correction": {"rollout_is": "token", "bypass_mode": False, **(correction or {})}},
+        "trainer": {"n_gpus_per_node": gpus, "nnodes": 1},
+    }
+    marl = {
+        "agents": AGENTS,
+        "policies": {"one": one or {}, "two": {}},
+        "task": {"name": "inventory"},
+        "workflow": {"name": "inventory"},
+        "algorithm": {"name": algorithm, "options": options or {}},
+        "sampler": {"options": {}},
+        "schedule": {"mode": "async", **schedule},
+        "critic": {"scope": scope},
+    }
+    team = read_team(marl)
+    check_schedule(OmegaConf.create({"marl": marl, "policies": {"one": own, "two": own}}), team, algorithm_of(team))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"mode": "asnyc"}, "did you mean 'async'"),
+        ({"fill": 0}, "'fill' must be 1 or more, got 0"),
+        ({"max_staleness": 0}, "'max_staleness' must be 1 or more, got 0"),
+        ({"ahead": -1}, "'ahead' must be 0 or more"),
+        ({"fill": 4, "batch": 8}, "fill=4 rows, an update takes batch=8"),
+        ({"batch": 2.5}, "'marl.schedule.batch' must be a whole number"),
+        ({"stale": 1}, "unknown key 'marl.schedule.stale'"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(MarlError, match=said):
+        settings_of(OmegaConf.create({"marl": {"schedule": values}}))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"correction": {"rollout_is": None}}, "use marl.policies.one.loss=ppo-clip-tis"),
+        ({"correction": {"rollout_is": None}, "one": {"loss": "gspo"}}, "use marl.policies.one.loss=gspo-tis"),
+        ({"one": {"loss": "reinforce"}}, "loss 'reinforce' of policy 'one' holds for rows that the current weights"),
+        ({"gpus": 3}, "'marl.schedule.batch' is 8, which does not divide among the 3 ranks of policy 'one'"),
+        ({"scope": "team"}, "does not train a critic"),
+        ({"algorithm": "mappo"}, "does not train a critic, and algorithm 'mappo' has one"),
+        ({"options": {"group": []}}, "compares rows of different tasks"),
+        ({"options": {"scale_group": ["agent"]}}, "compares rows of different tasks"),
+        ({"options": {"singleton": "batch"}}, "compares rows of different tasks"),
+        ({"algorithm": "reinforce++"}, "compares rows of different tasks"),
+    ],
+)
+def test_what_does_not_go_with_learning_from_older_rows_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(MarlError, match=said) as error:
+        checked(**given)
+    assert "\n" not in str(error.value)
+
+
+def test_policies_that_take_turns_on_a_pool_are_refused() -> None:
+    marl: dict[str, Any] = {"agents": AGENTS, "policies": {"one": {"pool": "p"}, "two": {"pool": "p"}}}
+    team = read_team({**marl, **{part: {"name": "inventory"} for part in ("task", "workflow", "algorithm")}})
+    config = OmegaConf.create({"marl": {"schedule": {"mode": "async"}, "critic": {"scope": None}}, "policies": {}})
+    with pytest.raises(MarlError, match="policies 'one' and 'two' share pool 'p'"):
+        check_schedule(config, team, algorithm_named("at-grpo-sessions", {}, ""))
+
+
+@pytest.mark.parametrize("name", ["at-grpo", "at-grpo-sessions", "grpo", "dr-mas", "mars2", "mars2-plus"])
+def test_algorithms_that_compare_within_a_task_are_taken(name: str) -> None:
+    checked(algorithm=name)
+
+
+def test_the_ratio_against_the_sampled_probabilities_is_a_correction_too() -> None:
+    checked(correction={"rollout_is": None, "bypass_mode": True})
+
+
+def test_with_sync_nothing_is_asked_of_loss_or_algorithm() -> None:
+    checked(algorithm="magrpo", correction={"rollout_is": None}, gpus=3, mode="sync")
+
+
+@pytest.mark.slow
+def test_what_the_page_shows_fits_the_quickstart_and_without_the_correction_it_is_refused(tmp_path: Path) -> None:
+    from marl_verl.cli.prepare import plan_run
+
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8"), re.DOTALL)
+    recipe = OmegaConf.load(ROOT / "recipes" / "quickstart" / "inventory.yaml")
+    OmegaConf.save(OmegaConf.merge(recipe, OmegaConf.create(shown)), tmp_path / "shown.yaml")
+    small = ["marl.task.train_size=40", "marl.task.test_size=5"]
+    plan = plan_run(tmp_path / "shown.yaml", small)
+    assert settings_of(plan.config).mode == "async"
+    plan_run(tmp_path / "shown.yaml", [*small, "marl.policies.asker.loss=gspo-tis"])
+    with pytest.raises(MarlError, match=r"loss 'gspo' of policy 'asker' .* use marl.policies.asker.loss=gspo-tis"):
+        plan_run(tmp_path / "shown.yaml", [*small, "marl.policies.asker.loss=gspo"])

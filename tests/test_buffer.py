@@ -1,0 +1,146 @@
+"""Buffers and tasks under way: no row and no task is lost or used twice, in whatever order things happen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marl_verl.trainer.buffer import Buffer, Waiting
+from marl_verl.trainer.dispatch import Dispatch
+
+sizes = st.integers(1, 6).flatmap(lambda batch: st.tuples(st.integers(batch, 3 * batch), st.just(batch)))
+moves = st.lists(st.one_of(st.lists(st.integers(0, 5), max_size=9), st.just("take")), max_size=30)
+
+
+def row(name: int, version: int) -> Waiting:
+    return Waiting(f"s1t{name:05d}_0_0", {"policy": "p"}, version)
+
+
+@given(sizes, st.integers(1, 4), st.integers(0, 6), moves)
+def test_every_row_is_given_once_dropped_once_or_still_there(
+    size: tuple[int, int], max_staleness: int, version: int, given_moves: list[Any]
+) -> None:
+    fill, batch = size
+    buffer = Buffer(fill, batch, max_staleness)
+    put: list[str] = []
+    gone: list[str] = []
+    for move in given_moves:
+        if move == "take":
+            before = buffer.rows
+            taken = buffer.take(version)
+            gone += [each.key for each in (*taken.rows, *taken.dropped)]
+            assert all(version - each.version <= max_staleness for each in taken.rows)
+            assert all(version - each.version > max_staleness for each in taken.dropped)
+            fresh = len(before) - len(taken.dropped)
+            assert len(taken.rows) == (fresh // batch * batch if fresh >= fill else 0)
+            assert [*taken.dropped, *taken.rows, *buffer.rows] == before  # oldest first, the rest as it was
+            version += bool(taken.rows)
+        else:
+            new = [row(len(put) + i, max(0, version - behind)) for i, behind in enumerate(move)]
+            buffer.add(new)
+            put += [each.key for each in new]
+        ages = [each.version for each in buffer.rows]
+        assert ages == sorted(ages)
+        assert buffer.full == (len(buffer) >= fill)
+    assert Counter(put) == Counter([*gone, *(each.key for each in buffer.rows)])
+
+
+@given(st.lists(st.integers(0, 3), max_size=20))
+def test_rows_put_back_after_a_continuation_stand_as_before(versions: list[int]) -> None:
+    buffer, again = Buffer(8, 4, 2), Buffer(8, 4, 2)
+    buffer.add(row(i, version) for i, version in enumerate(versions))
+    again.add(buffer.rows)
+    assert again.rows == buffer.rows
+    assert again.take(3) == buffer.take(3)
+
+
+def test_a_full_buffer_gives_whole_batches_and_keeps_the_newest() -> None:
+    buffer = Buffer(fill=16, batch=8, max_staleness=4)
+    buffer.add(row(i, 0) for i in range(15))
+    assert not buffer.full
+    assert not buffer.take(0).rows
+    buffer.add(row(i, 1) for i in range(15, 21))
+    taken = buffer.take(1)
+    assert [each.key for each in taken.rows] == [row(i, 0).key for i in range(16)]
+    assert [each.version for each in buffer.rows] == [1] * 5
+    buffer.add([Waiting("s1t00016_1_0", {}, 1)])
+    assert (len(buffer), buffer.tasks) == (6, 5)
+
+
+def test_a_row_of_older_weights_that_comes_late_is_taken_first() -> None:
+    buffer = Buffer(fill=2, batch=1, max_staleness=4)
+    buffer.add([row(0, 3), row(1, 3), row(2, 1)])
+    assert [each.key for each in buffer.take(3).rows] == [row(i, 0).key for i in (2, 0, 1)]
+
+
+def test_the_same_row_twice_is_refused() -> None:
+    buffer = Buffer(2, 1, 1)
+    buffer.add([row(0, 0)])
+    with pytest.raises(ValueError, match="s1t00000_0_0"):
+        buffer.add([row(0, 0)])
+
+
+class Workers:
+    """Remembers what it was given, by batch of the data."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[int, str, Any]] = []
+
+    def dispatch(self, tasks: Sequence[Any], step: int) -> None:
+        self.given += [(step, task["uid"], task["index"]) for task in tasks]
+
+
+class Data:
+    """Batches of four tasks, numbered without end; a position that can be kept."""
+
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+
+    def fetch(self) -> list[dict[str, Any]]:
+        first = 4 * self.position
+        self.position += 1
+        return [{"uid": "verl's", "keep": True, "index": index} for index in range(first, first + 4)]
+
+
+@given(st.integers(1, 9), st.lists(st.one_of(st.integers(0, 8), st.just("stop")), max_size=25))
+def test_every_task_is_dealt_with_once_however_often_the_run_is_continued(limit: int, given_moves: list[Any]) -> None:
+    data, workers = Data(), Workers()
+    dispatch = Dispatch(data.fetch, limit)
+    under_way: list[tuple[int, str, Any]] = []
+    finished: list[tuple[int, str, Any]] = []
+    for move in given_moves:
+        dispatch.fill(workers, {"p": 0})
+        under_way, workers.given = under_way + workers.given, []
+        assert len(dispatch) == len(under_way) == limit
+        if move == "stop":  # what was under way is lost, and handed out again
+            state, data = dispatch.state(), Data(data.position)
+            dispatch, under_way = Dispatch(data.fetch, limit), []
+            dispatch.restore(state)
+        else:
+            task = under_way.pop(move % len(under_way))
+            dispatch.done(task[1])
+            finished.append(task)
+    dispatch.fill(workers, {"p": 0})
+    everything = finished + under_way + workers.given
+    assert sorted(index for _, _, index in everything) == list(range(len(everything)))
+    assert len({uid for _, uid, _ in everything}) == len(everything)
+    # its seeds and its name depend on its place in the data alone
+    assert all((step, uid) == (index // 4 + 1, f"s{index // 4 + 1}t{index % 4:05d}") for step, uid, index in everything)
+
+
+def test_the_oldest_version_is_that_of_the_longest_task_under_way() -> None:
+    dispatch, workers = Dispatch(Data().fetch, 2), Workers()
+    assert dispatch.oldest("p") is None
+    dispatch.fill(workers, {"p": 3, "q": 0})
+    dispatch.done("s1t00000")
+    dispatch.fill(workers, {"p": 5, "q": 1})
+    assert (dispatch.oldest("p"), dispatch.oldest("q")) == (3, 0)
+    dispatch.done("s1t00001")
+    assert (dispatch.oldest("p"), dispatch.oldest("q")) == (5, 1)
+    with pytest.raises(KeyError):
+        dispatch.done("s1t00001")

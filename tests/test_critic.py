@@ -1,0 +1,328 @@
+"""Critics: which ones a run has, what the team's sees, and whose rows go to which."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.critic import check_critic, tiny_critic
+from marl_verl.config.resolve import resolve
+from marl_verl.episode import Workflow
+from marl_verl.errors import MarlError
+from marl_verl.parts import algorithm_of
+from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
+from marl_verl.rollout.rows import turn_rows
+from marl_verl.sampling import Independent
+from marl_verl.tasks.base import Task
+from marl_verl.team import read_team
+from marl_verl.testing import ScriptedPolicy
+from marl_verl.testing.scripted import ScriptedRollouts
+from tests.verl_actor import Store
+
+# What the team's critic sees
+
+
+class Talk(Workflow):
+    """One alone, then both at once, then one alone with what it has seen so far."""
+
+    async def run(self, task: Any, team: Any) -> str:
+        first = await team["b"].act("one")
+        both = await team.act({"a": "two " + first.text, "b": "three"})
+        seen = [{"role": "user", "content": "four"}, {"role": "assistant", "content": both["a"].text}]
+        last = await team["a"].act(seen)
+        return str(last.text)
+
+
+def episodes() -> Any:
+    rollouts = ScriptedRollouts(Talk(), Task("q0", "prompt", {}), ScriptedPolicy({"a": "x", "b": "y"}), sessions=2)
+    return asyncio.run(Independent().sample(rollouts))
+
+
+def test_a_joint_observation_is_everybodys_latest() -> None:
+    episode = episodes().episodes[0]
+    assert joint_observations(episode, ["c", "a", "b"]) == [
+        "c: nothing yet\na: nothing yet\nb: one\nnow: b",
+        "c: nothing yet\na: two y\nb: three\nnow: a",  # at once: a's is there for b, and b's for a
+        "c: nothing yet\na: two y\nb: three\nnow: b",
+        "c: nothing yet\na: user: four\nassistant: x\nb: three\nnow: a",
+    ]
+
+
+class Letters:
+    """An encoder whose tokens are characters."""
+
+    agents, limit = ("a", "b"), 40
+    encode = JointEncoder.encode
+
+    def _encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+
+def test_rows_that_somebody_learns_from_get_it_and_long_ones_are_cut_on_the_left() -> None:
+    sample = episodes()
+    rows = turn_rows(sample.turns, 1, ["a"])
+    add_joint_observations(rows, sample.episodes, Letters())  # type: ignore[arg-type]
+    assert len(rows) == 8
+    told = [None if row.fields is None else bytes(row.fields["critic_ids"].tolist()).decode() for row in rows]
+    long = "a: user: four\nassistant: x\nb: three\nnow: a"
+    assert told == [None, "a: two y\nb: three\nnow: a", None, long[-40:]] * 2
+    assert [row.tag.get("critic_cut") for row in rows] == [None, False, None, True] * 2
+
+
+# Which critics a run has
+
+RECIPE = """
+defaults: [marl_trainer, _self_]
+data: {train_batch_size: 8, max_prompt_length: 48}
+marl:
+  task: {name: inventory}
+  workflow: {name: inventory}
+  algorithm: {name: ippo}
+  agents: {holder: {policy: one}, asker: {policy: two}}
+  policies: {one: {model: {path: /models/one}, actor: {optim: {lr: 0.5}}}, two: {model: {path: /models/two}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
+    recipe = tmp_path_factory.mktemp("critic-config") / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    return compose(recipe, [], hardware="cpu")
+
+
+def resolved(composed: DictConfig, *overrides: str) -> Any:
+    config = with_overrides(composed, overrides)
+    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
+    return resolve(config, read_team(marl))
+
+
+def scope(composed: DictConfig, *overrides: str) -> str | None:
+    config = with_overrides(composed, overrides)
+    team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
+    return check_critic(config, team, algorithm_of(team))
+
+
+def refused(composed: DictConfig, *overrides: str) -> str:
+    with pytest.raises(MarlError) as error:
+        scope(composed, *overrides)
+    return str(error.value)
+
+
+@pytest.mark.slow
+def test_ippo_has_a_critic_for_each_policy_that_learns(composed: DictConfig) -> None:
+    critics = resolved(composed).critics
+    assert {name: (each.policy, each.scope) for name, each in critics.items()} == {
+        "one": ("one", "policy"),
+        "two": ("two", "policy"),
+    }
+    assert critics.one.critic.model.path == "/models/one"
+    assert critics.two.critic.model.path == "/models/two"
+    assert list(resolved(composed, "marl.policies.one.frozen=true").critics) == ["two"]
+
+
+@pytest.mark.slow
+def test_mappo_has_one_on_the_first_policy_that_learns(composed: DictConfig) -> None:
+    critics = resolved(composed, "marl.algorithm.name=mappo").critics
+    assert list(critics) == ["team"]
+    assert (critics.team.policy, critics.team.scope, critics.team.max_prompt_length) == ("one", "team", 96)
+    other = resolved(
+        composed, "marl.algorithm.name=mappo", "marl.policies.one.frozen=true", "marl.critic.max_prompt_length=7"
+    ).critics
+    assert (other.team.policy, other.team.max_prompt_length) == ("two", 7)
+    assert other.team.critic.model.path == "/models/two"
+
+
+@pytest.mark.slow
+def test_without_the_wish_there_is_none(composed: DictConfig) -> None:
+    assert scope(composed, "marl.algorithm.name=grpo") is None
+    assert scope(composed, "marl.algorithm.name=grpo", "marl.algorithm.options.returns=gae") == "policy"
+    assert scope(composed, "marl.critic.scope=team", "marl.algorithm.options.critic=team") == "team"
+    assert "algorithm 'grpo' uses no critic" in refused(
+        composed, "marl.algorithm.name=grpo", "marl.critic.optim={lr: 1e-3}"
+    )
+
+
+@pytest.mark.slow
+def test_a_critic_runs_as_its_policy_does(composed: DictConfig) -> None:
+    config = resolved(
+        composed,
+        "marl.policies.one.actor.fsdp_config.param_offload=true",
+        "marl.policies.one.model.lora_rank=8",
+        "marl.policies.one.actor.ppo_mini_batch_size=4",
+        "marl.critic.optim.lr=0.25",
+        "marl.critic.model.enable_gradient_checkpointing=true",
+        "marl.critic.ppo_epochs=3",
+    )
+    one, two = config.critics.one.critic, config.critics.two.critic
+    assert (one.strategy, one.fsdp.mixed_precision.param_dtype, one.fsdp.use_torch_compile) == ("fsdp2", "fp32", False)
+    assert (one.fsdp.param_offload, two.fsdp.param_offload) == (True, False)
+    assert one.model.override_config == {"attn_implementation": "sdpa"}
+    assert (one.model.use_remove_padding, one.model.lora_rank) == (False, 0)
+    assert (one.ppo_mini_batch_size, two.ppo_mini_batch_size) == (4, 256)
+    assert one.ppo_max_token_len_per_gpu == 65536
+    # what marl.critic says is for every critic, and never the policy's learning rate
+    for critic in (one, two):
+        assert (critic.optim.lr, critic.ppo_epochs, critic.model.enable_gradient_checkpointing) == (0.25, 3, True)
+        assert critic.loss_agg_mode == "token-mean"
+        assert critic.optim.total_training_steps == config.trainer.total_training_steps
+
+
+@pytest.mark.slow
+def test_a_model_of_its_own_has_its_own_tokenizer(composed: DictConfig, tmp_path: Path) -> None:
+    critic = resolved(
+        composed, "marl.policies.one.model.tokenizer_path=/words", f"marl.critic.model.path={tmp_path}"
+    ).critics.one.critic
+    assert (critic.model.path, critic.model.tokenizer_path) == (str(tmp_path), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "marl.critic.scope=team",
+            "needs a critic of scope 'policy': leave it out, or set marl.algorithm.options.critic",
+        ),
+        ("marl.critic.scope=tem", "unknown value 'tem' of 'marl.critic.scope': did you mean 'team'?"),
+        ("marl.critic.optim.lrr=1", "unknown key 'marl.critic.optim.lrr': did you mean 'lr'?"),
+        ("marl.critic.optm={lr: 1}", "unknown key 'marl.critic.optm': did you mean 'optim'?"),
+        ("marl.critic.max_prompt_length=0", "'marl.critic.max_prompt_length' must be a whole number, 1 or more, got 0"),
+        ("marl.critic.model.path=/no/such", "model folder of marl.critic: '/no/such'"),
+        ("marl.critic.optim.lr=[1]", "'marl.critic.optim.lr'"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_work_starts(composed: DictConfig, override: str, said: str) -> None:
+    assert said in refused(composed, override)
+
+
+@pytest.mark.slow
+def test_what_the_docs_show_is_a_critic(composed: DictConfig) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```yml\n(.*?)```", text, re.DOTALL)
+    config = with_overrides(composed, [])  # a copy that takes new keys
+    config.merge_with(OmegaConf.create(shown))
+    assert scope(config) == "team"
+
+
+@pytest.mark.slow
+def test_a_tiny_critic(composed: DictConfig) -> None:
+    def made(*overrides: str) -> Any:
+        config = with_overrides(composed, overrides)
+        return tiny_critic(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
+
+    assert made() is None
+    tiny = made("marl.critic.tiny={hidden: 32}", "marl.run.seed=7")
+    assert (tiny.task, tiny.agents, tiny.hidden, tiny.seed) == ("inventory", ["holder", "asker"], 32, 7)
+    with pytest.raises(MarlError, match=r"two models, marl.critic.tiny and marl.critic.model.path"):
+        made("marl.critic.tiny={}", "marl.critic.model.path=/some")
+    with pytest.raises(MarlError, match=r"unknown key 'marl.critic.tiny.hiden': did you mean 'hidden'"):
+        made("marl.critic.tiny={hiden: 32}")
+
+
+# All critics of a run: whose rows go where
+
+
+class Told:
+    """In place of a `CriticRuntime`: expects a tenth of the sum of what it sees, and notes what it learns from."""
+
+    def __init__(self, name: str, scope: str) -> None:
+        self.name = self.policy = name
+        self.scope = scope
+        self.learnt: Any = None
+
+    def values(self, observations: Sequence[tuple[int, ...]]) -> Any:
+        return np.array([sum(ids) / 10 for ids in observations])
+
+    def update(self, observations: Any, targets: Any, values: Any) -> dict[str, float]:
+        self.learnt = list(observations), targets.tolist(), values.tolist()
+        return {"vf_loss": 1.0}
+
+
+def batch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Rows of two policies that learn and a frozen one, the last of padding."""
+    from transfer_queue import KVBatchMeta
+
+    from marl_verl.trainer import critic
+
+    store = Store()
+    policies = ["two", "frozen", "one", "two", "one"]
+    keys = [f"u_0_{index}" for index in range(5)]
+    for index, key in enumerate(keys):
+        if policies[index] != "frozen":
+            store.rows[key] = {"prompts": torch.tensor([index, 1]), "critic_ids": torch.tensor([index, 1, 1])}
+    monkeypatch.setattr(critic, "tq", store)
+    tags = [{"policy": name, "critic_cut": index == 2} for index, name in enumerate(policies)]
+    tags[4]["is_padding"] = True
+    return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+
+
+def critics_of(*told: Told) -> Any:
+    from marl_verl.trainer.critic import Critics
+
+    config = OmegaConf.create({"data": {"train_batch_size": 1}})
+    team = read_team(
+        {
+            "agents": {"a": {"policy": "one"}, "b": {"policy": "two"}, "c": {"policy": "frozen"}},
+            "policies": {"one": {}, "two": {}, "frozen": {"frozen": True}},
+            **{part: {"name": "any"} for part in ("task", "workflow", "algorithm")},
+        }
+    )
+    critics = Critics(config, team, {})
+    critics._runtimes = {each.name: each for each in told}  # type: ignore[misc]
+    return critics
+
+
+@pytest.mark.slow
+def test_each_critic_sees_and_learns_from_its_policys_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = Told("one", "policy"), Told("two", "policy")
+    critics, rows = critics_of(one, two), batch(monkeypatch)
+    assert critics.values(rows) == [0.1, None, 0.3, 0.4, None]
+    assert critics.update(rows, np.array([10.0, 11.0, 12.0, 13.0, 14.0])) == {
+        "critic/one/vf_loss": 1.0,
+        "critic/two/vf_loss": 1.0,
+    }
+    assert one.learnt == ([(2, 1)], [12.0], [0.3])
+    assert two.learnt == ([(0, 1), (3, 1)], [10.0, 13.0], [0.1, 0.4])
+    assert critics._known == {}
+
+
+@pytest.mark.slow
+def test_the_teams_critic_learns_from_all_that_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Told("team", "team")
+    critics, rows = critics_of(team), batch(monkeypatch)
+    assert critics.values(rows) == [0.2, None, 0.4, 0.5, None]
+    metrics = critics.update(rows, np.arange(5.0))
+    assert metrics == {"critic/team/vf_loss": 1.0, "critic/team/cut": pytest.approx(1 / 3)}
+    assert team.learnt[1] == [0.0, 2.0, 3.0]
+
+
+@pytest.mark.slow
+def test_no_critics_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    critics = critics_of()
+    assert critics.values(batch(monkeypatch)) is None
+    assert critics.update(batch(monkeypatch), np.zeros(5)) == {}
+    assert (critics.names, critics.items(), critics.guests("one")) == ([], [], [])
+
+
+@pytest.mark.slow
+def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: DictConfig, tmp_path: Path) -> None:
+    from marl_verl.models.tokenizer import make_tokenizer
+    from marl_verl.trainer.critic import Critics
+
+    make_tokenizer(["some", "words"]).save_pretrained(tmp_path / "policy")
+    make_tokenizer(["other", "words"]).save_pretrained(tmp_path / "critic")
+    paths = [f"marl.policies.{name}.model.path={tmp_path / 'policy'}" for name in ("one", "two")]
+    config = with_overrides(composed, [*paths, f"marl.critic.model.path={tmp_path / 'critic'}"])
+    team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
+    places: Any = {"one": None, "two": None}
+    with pytest.raises(MarlError, match=r"critic of policy 'one' reads the policy's tokens, and '.*' has other"):
+        Critics(resolve(config, team), team, places)

@@ -1,0 +1,198 @@
+"""A critic at work, with verl's real worker in this process: what a value is of, and what an update does to weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.resolve import resolve
+from marl_verl.team import read_team
+from tests.verl_actor import cpu_verl, make_model
+
+pytestmark = pytest.mark.slow
+
+RECIPE = """
+defaults: [marl_trainer, _self_]
+data: {train_batch_size: 8}
+marl:
+  task: {name: inventory}
+  workflow: {name: inventory}
+  algorithm: {name: ippo}
+  agents: {holder: {policy: one}, asker: {policy: one}}
+  policies: {one: {}}
+"""
+SETTINGS = (
+    # SGD with learning rate 1: a step is the gradient
+    "marl.critic.optim={optimizer: SGD, lr: 1.0, weight_decay: 0.0, clip_grad: 1e9}",
+    "marl.critic.ppo_max_token_len_per_gpu=12",  # several micro-batches an update
+)
+OBSERVATIONS = [(3, 9), (4, 11, 22, 5), (8, 8, 21), (26, 10), (4, 11, 22, 5)]
+TARGETS = np.array([1.0, 0.0, 0.5, -1.0, 2.0])
+
+
+class Later:
+    """What Ray gives: an answer to ask for."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def get(self) -> Any:
+        return self._answer
+
+
+class Worker:
+    """One real worker in place of the group; `ranks` that it says to be."""
+
+    def __init__(self, worker: Any, ranks: int) -> None:
+        self._worker, self._dispatch_info = worker, {"train": list(range(ranks))}
+        self.rows: list[int] = []
+
+    def infer_batch(self, data: Any) -> Later:
+        self.rows.append(len(data))
+        return Later(self._worker.infer_batch(data))
+
+    def train_mini_batch(self, data: Any) -> Later:
+        self.rows.append(len(data))
+        return Later(self._worker.train_mini_batch(data))
+
+
+class Critic:
+    """A `CriticRuntime` with a real worker, whose head is not 0."""
+
+    def __init__(self, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> None:
+        from marl_verl.trainer.critic import CriticRuntime
+        from marl_verl.trainer.critic_worker import CriticWorker
+        from marl_verl.trainer.placement import Pool
+        from marl_verl.trainer.pools import Place
+
+        config = with_overrides(composed, [f"marl.policies.one.model.path={model}", *SETTINGS, *overrides])
+        config = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
+        place = Place(Pool("one", 1, 1, ("one",), shared=False), serial=False)
+        self.runtime = CriticRuntime("one", config.critics.one, place, batch_size=int(config.data.train_batch_size))
+        worker = CriticWorker(self.runtime.worker().kwargs["config"])
+        worker.reset()
+        worker.set_loss_fn(self.runtime._loss)
+        self.runtime.workers = self.group = Worker(worker, ranks)
+        self.module = worker.engine.module
+        self.start = self.head().clone()
+        with torch.no_grad():
+            head = self.module.score.weight
+            head.copy_(
+                torch.distributed.tensor.distribute_tensor(torch.linspace(-1, 1, head.numel())[None], head.device_mesh)
+            )
+
+    def head(self) -> torch.Tensor:
+        return self.module.score.weight.full_tensor().detach()
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: weight.full_tensor().detach().clone() for name, weight in self.module.named_parameters()}
+
+    def plain(self) -> Any:
+        """The model in plain transformers and float64, with the weights of now."""
+        from transformers import AutoModelForTokenClassification
+
+        model = AutoModelForTokenClassification.from_config(self.module.config)
+        model.load_state_dict(self.weights())
+        return model.double()
+
+
+def expected(model: Any, observations: Sequence[tuple[int, ...]]) -> torch.Tensor:
+    """V of each observation, one at a time and nothing behind it."""
+    return torch.stack([model(torch.tensor([ids])).logits[0, -1, 0] for ids in observations])
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
+    recipe = tmp_path_factory.mktemp("critic-config") / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    return compose(recipe, [], hardware="cpu")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    pytest.importorskip("verl")
+    with cpu_verl():
+        folder = tmp_path_factory.mktemp("critic") / "model"
+        make_model(folder)
+        yield folder
+
+
+def test_a_value_is_of_the_whole_observation_and_of_nothing_behind_it(composed: DictConfig, model: Path) -> None:
+    critic = Critic(composed, model, ranks=3)
+    values = critic.runtime.values(OBSERVATIONS)
+    np.testing.assert_allclose(values, expected(critic.plain(), OBSERVATIONS).detach(), atol=1e-5)
+    assert len(set(values.round(4))) == 4
+    assert critic.group.rows == [6]  # four different ones, and two to fill three ranks
+
+
+def test_a_new_head_expects_nothing(composed: DictConfig, model: Path) -> None:
+    assert not Critic(composed, model).start.any()
+
+
+@pytest.mark.parametrize(("clip", "mode"), [(0.1, "token-mean"), (100.0, "seq-mean-token-sum")])
+def test_an_update_is_the_gradient_of_the_clipped_value_loss(
+    composed: DictConfig, model: Path, clip: float, mode: str
+) -> None:
+    """L = mean over rows of 1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2), padding not counted."""
+    settings = f"marl.critic.cliprange_value={clip}", f"marl.critic.loss_agg_mode={mode}"
+    critic = Critic(composed, model, *settings, ranks=3)  # six rows: one is padding
+    before, plain = critic.weights(), critic.plain()
+    now = expected(plain, OBSERVATIONS)
+    old = now.detach() + torch.tensor([0.0, 0.5, -0.5, 0.05, -2.0])
+    targets = torch.tensor(TARGETS)
+    clipped = torch.clamp(now, old - clip, old + clip)
+    loss = torch.maximum((now - targets) ** 2, (clipped - targets) ** 2).mean() / 2
+    loss.backward()
+    metrics = critic.runtime.update(OBSERVATIONS, TARGETS, old.numpy())
+    after = critic.weights()
+    assert critic.group.rows == [6]
+    for name, weight in plain.named_parameters():
+        np.testing.assert_allclose(before[name] - after[name], weight.grad, atol=1e-4, rtol=1e-4, err_msg=name)
+    assert metrics["vf_loss"] == pytest.approx(float(loss), rel=1e-4)
+    assert metrics["target"] == pytest.approx(0.5)
+    error = TARGETS - old.numpy()
+    assert metrics["explained_variance"] == pytest.approx(1 - error.var() / TARGETS.var(), rel=1e-5)
+
+
+def test_updates_a_batch_and_epochs(composed: DictConfig, model: Path) -> None:
+    """Eight tasks in mini-batches of four are two updates, each of rows from the whole batch; twice over."""
+    critic = Critic(composed, model, "marl.critic.ppo_mini_batch_size=4", "marl.critic.ppo_epochs=2")
+    seen: list[tuple[list[int], float]] = []
+    engine = critic.group._worker.engine
+    step = engine.train_batch
+
+    def train_batch(data: Any, loss_function: Any) -> Any:
+        seen.append(([len(prompt) for prompt in data["prompts"].unbind()], data["global_batch_size"]))
+        return step(data, loss_function)
+
+    engine.train_batch = train_batch
+    critic.runtime.update(OBSERVATIONS, TARGETS, np.zeros(5))
+    # three rows each, one of them padding, which a mean over rows does not count
+    assert seen == [([2, 3, 4], 2.5), ([4, 2, 4], 2.5)] * 2
+
+
+def test_it_learns(composed: DictConfig, model: Path) -> None:
+    settings = ("optim.optimizer=AdamW", "optim.lr=0.05", "ppo_max_token_len_per_gpu=999", "ppo_epochs=4")
+    critic = Critic(composed, model, *(f"marl.critic.{setting}" for setting in settings))
+    losses = []
+    for _ in range(12):
+        values = critic.runtime.values(OBSERVATIONS)
+        metrics = critic.runtime.update(OBSERVATIONS, TARGETS, values)
+        losses.append(metrics["vf_loss"])
+    assert losses[-1] < 0.5 * losses[0]
+    same = [1, 4]  # equal observations, unlike outcomes: their mean
+    values = critic.runtime.values(OBSERVATIONS)
+    assert values[same] == pytest.approx(TARGETS[same].mean(), abs=0.3)
+    assert metrics["explained_variance"] > 0.5
+
+
+def test_equal_targets_have_no_explained_variance(composed: DictConfig, model: Path) -> None:
+    critic = Critic(composed, model)
+    assert "explained_variance" not in critic.runtime.update(OBSERVATIONS, np.ones(5), np.zeros(5))

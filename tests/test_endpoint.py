@@ -1,0 +1,385 @@
+"""A policy outside the run: what a real server is sent, what its answers become, and how its failures are told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from marl_verl.episode import Action, Journal, Limits, Run, Workflow
+from marl_verl.errors import MarlError
+from marl_verl.journals.write import episode_data
+from marl_verl.rollout.asking import ObservationTooLong, request_seed
+from marl_verl.rollout.endpoint import EndpointClient, check_endpoint, reach
+from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
+from marl_verl.sampling import Independent, Sample
+from marl_verl.sampling.rollouts import Scene
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.team import Agent, Endpoint, Sampling
+from tests.chat_server import ChatServer, Reply, models, refused, said, serving
+
+TASK = Task("t", "2 + 2", {})
+DEFAULTS = {"temperature": 0.75, "top_p": 0.5, "top_k": -1}
+SAMPLING = {**DEFAULTS, "max_tokens": None, "seed": 7}
+ASKED = [{"role": "user", "content": "2 + 2"}]
+
+
+@contextmanager
+def server(*replies: Reply, every: Reply | None = None, names: tuple[str, ...] = ("m",)) -> Iterator[ChatServer]:
+    """A server that gives these replies one after another, and then `every`."""
+    left = list(replies)
+
+    def answer(request: dict[str, Any]) -> Reply:
+        return left.pop(0) if left else every or said("4")
+
+    with serving(answer, models(*names)) as running:
+        yield running
+
+
+def client(url: str, retries: int = 2, key_variable: str | None = None, **options: Any) -> EndpointClient:
+    endpoint = Endpoint(url, "m", key_variable)
+    return EndpointClient("judge", endpoint, DEFAULTS, max_tokens=16, retries=retries, **options)
+
+
+def answer(url: str, sampling: dict[str, Any] | None = None, **options: Any) -> Action:
+    """What a client makes of the server's answer to one request."""
+
+    async def ask() -> Action:
+        asking = client(url, **options)
+        try:
+            return await asking.answer(ASKED, {**SAMPLING, **(sampling or {})}, "u-0")
+        finally:
+            await asking._client.close()  # its connections belong to this loop
+
+    return asyncio.run(ask())
+
+
+class Twice(Workflow):
+    """The agent answers the task, and then itself."""
+
+    async def run(self, task: Task, team: Any) -> str:
+        first = await team["judge"].act(task.prompt)
+        return (await team["judge"].act(first.text or "nothing")).text
+
+
+class Always(TaskSet):
+    def score(self, task: Task, answer: Any) -> float:
+        return 1.0
+
+
+def sample(
+    url: str,
+    agent: Agent | None = None,
+    held_out: dict[str, Any] | None = None,
+    limits: Limits | None = None,
+    sessions: int = 1,
+) -> Sample:
+    """Episodes of an agent whose policy is the endpoint."""
+
+    async def play() -> Sample:
+        asking = client(url)
+        scene = Scene(Twice(), Always(), {"judge": agent or Agent("judge", "outside")}, limits=limits or Limits())
+        parts = TeamParts(scene, {"outside": asking}, seed=5)
+        try:
+            return await Independent().sample(TaskRollouts(parts, TASK, "u", 3, sessions, held_out))
+        finally:
+            await asking._client.close()
+
+    return asyncio.run(play())
+
+
+# What is sent
+
+
+def test_a_request_has_the_conversation_the_sampling_and_a_seed() -> None:
+    agent = Agent("judge", "outside", instructions="You judge.", sampling=Sampling(temperature=0.25, max_tokens=8))
+    with server() as running:
+        sample(running.url, agent)
+        first, second = running.asked
+    system = {"role": "system", "content": "You judge."}
+    assert first == {
+        "model": "m",
+        "messages": [system, {"role": "user", "content": "2 + 2"}],
+        "temperature": 0.25,
+        "top_p": 0.5,
+        "max_tokens": 8,
+        "seed": request_seed(5, 3, "t", 0, "judge", "0", 0),
+    }
+    assert second["messages"] == [system, {"role": "user", "content": "4"}]
+    assert second["seed"] == request_seed(5, 3, "t", 0, "judge", "1", 0)
+
+
+def test_the_longest_answer_is_that_of_the_run() -> None:
+    with server() as running:
+        answer(running.url)
+        answer(running.url, {"max_tokens": 99})
+        assert [request["max_tokens"] for request in running.asked] == [16, 16]
+
+
+@pytest.mark.parametrize(("top_k", "sent"), [(-1, None), (0, None), (5, 5)])
+def test_top_k_is_sent_where_it_is_set(top_k: int, sent: int | None) -> None:
+    with server() as running:
+        answer(running.url, {"top_k": top_k})
+        assert running.asked[0].get("top_k") == sent
+
+
+def test_a_greedy_validation_is_greedy_there_too() -> None:
+    greedy = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+    with server() as running:
+        sample(running.url, Agent("judge", "outside", sampling=Sampling(temperature=0.9)), held_out=greedy)
+        assert [(request["temperature"], request["top_p"]) for request in running.asked] == [(0.0, 1.0)] * 2
+        assert set(running.asked[0]) == {"model", "messages", "temperature", "top_p", "max_tokens", "seed"}
+
+
+def test_the_key_is_that_of_its_variable_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "not-this-one")
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+    with server() as running:
+        answer(running.url, key_variable="JUDGE_KEY")
+        answer(running.url)
+        keys = [headers["authorization"] for headers in running.headers]
+    assert keys == ["Bearer secret", "Bearer none"]
+
+
+# What comes back
+
+
+def test_an_action_has_text_and_length_and_no_token() -> None:
+    with server(said(" 4\n", tokens=11, reason="length")) as running:
+        action = answer(running.url)
+    assert (action.text, action.stop_reason, action.tokens, action.length) == (" 4\n", "length", 11, 11)
+    assert (action.prompt_ids, action.response_ids, action.log_probs, action.version) == ([], [], [], None)
+    assert action.seconds > 0
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_an_empty_text_is_an_answer(text: str | None) -> None:
+    with server(said(text, tokens=0)) as running:
+        action = answer(running.url)
+    assert (action.text, action.length) == ("", 0)
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"completion_tokens": "many"}, {"completion_tokens": None}])
+def test_a_server_that_does_not_count_gives_no_length(usage: Any) -> None:
+    reply = said("4", tokens=None)
+    reply.body["usage"] = usage
+    with server(reply) as running:
+        action = answer(running.url)
+    assert (action.text, action.tokens, action.length) == ("4", None, 0)
+
+
+def test_its_tokens_are_told_where_those_of_others_are() -> None:
+    with server(said("a", tokens=5), said("b", tokens=6)) as running:
+        (episode,) = sample(running.url).episodes
+    assert [turn.action.length for turn in episode.turns] == [5, 6]
+    again = Journal.from_json(episode.journal.to_json())
+    assert [record.action.length for record in again.acts()] == [5, 6]
+    assert again == episode.journal
+    assert [turn["length"] for turn in episode_data(episode, tokens=False)["turns"]] == [5, 6]
+    # also in a file without token ids
+    small = episode.journal.to_data(without=("seconds", "prompt_ids", "response_ids", "log_probs"))
+    assert [record.action.length for record in Journal.from_data(small).acts()] == [5, 6]
+
+
+def test_its_tokens_count_in_an_episodes_budget() -> None:
+    with server(every=said("4", tokens=5)) as running:
+        found = sample(running.url, limits=Limits(tokens=6))
+        assert not found.failures
+        (failure,) = sample(running.url, limits=Limits(tokens=5)).failures
+    assert failure.reason == "token-budget"
+
+    async def again() -> int:
+        async with Run(Twice(), TASK, ["judge"], found.episodes[0].journal) as run:
+            assert await run.next() is None
+            return run.tokens
+
+    assert asyncio.run(again()) == 10  # recorded ones as well
+
+
+# What can go wrong with a request
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again(status: int) -> None:
+    with server(refused(status, "busy"), refused(status, "busy"), said("late")) as running:
+        assert answer(running.url).text == "late"
+        assert len(running.asked) == 3
+        assert running.asked[0] == running.asked[2]
+
+
+CONTEXT = "This model's maximum context length is 64 tokens. However, your prompt contains 90 input tokens."
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (refused(429, "too many requests"), "it answers with HTTP 429: too many requests"),
+        (refused(500, "out of\nmemory"), "it answers with HTTP 500: out of memory"),
+        (Reply("<html>bad gateway</html>", 502), "it answers with HTTP 502: <html>bad gateway</html>"),
+        (refused(401, "wrong key"), "it refuses a request without a key with HTTP 401: wrong key"),
+        (refused(404, "The model `m` does not exist."), "HTTP 404: The model `m` does not exist."),
+        (refused(400, "seed must be positive"), "it answers with HTTP 400: seed must be positive"),
+        (Reply("<html>hello</html>"), "no chat completion .does its url end in /v1"),
+        (Reply({"detail": "hello"}), "no chat completion .does its url end in /v1"),
+        (Reply({"choices": []}), "no chat completion"),
+        (Reply({"choices": ["4"]}), "no chat completion"),
+        (Reply({"choices": 4}), "no chat completion"),
+        (Reply('{"choices": [{"mess'), "its answer cannot be read"),
+        (refused(400, CONTEXT), "the observation does not fit: This model's maximum context length"),
+    ],
+)
+def test_what_a_server_refuses_is_told_with_policy_and_address(reply: Reply, told: str) -> None:
+    with server(every=reply) as running, pytest.raises(MarlError, match=told) as error:
+        answer(running.url, retries=1)
+    assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "too_long"),
+    [
+        (refused(400, CONTEXT, 400), True),
+        (refused(400, "too many tokens", "context_length_exceeded"), True),
+        (refused(400, "the request exceeds the available context size, try increasing it"), True),
+        (refused(413, "prompt is larger than the context window"), True),
+        (refused(400, "length of stop must be below 4"), False),
+        (refused(500, CONTEXT), False),
+    ],
+)
+def test_an_observation_that_does_not_fit_has_a_class_of_its_own(reply: Reply, too_long: bool) -> None:
+    with server(every=reply) as running, pytest.raises(MarlError) as error:
+        answer(running.url, retries=0)
+    assert isinstance(error.value, ObservationTooLong) == too_long
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with pytest.raises(MarlError, match=r"policy 'judge' at http://127.0.0.1:[0-9]+/v1: it cannot be reached") as error:
+        answer(f"http://127.0.0.1:{_free_port()}/v1", retries=0)
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_that_never_answers_is_told() -> None:
+    with (
+        server(every=Reply({}, seconds=0.5)) as running,
+        pytest.raises(MarlError, match=r"policy 'judge' at .*: no answer in time"),
+    ):
+        answer(running.url, retries=0, request_seconds=0.05)
+
+
+def test_a_key_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+    with server(every=refused(403, "no access")) as running, pytest.raises(MarlError) as error:
+        answer(running.url, key_variable="JUDGE_KEY")
+    assert "it refuses the key in JUDGE_KEY with HTTP 403: no access" in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_an_attempt_that_it_fails_takes_no_other_down() -> None:
+    def choose(request: dict[str, Any]) -> Reply:
+        # the second act of the attempt that was told to
+        if request["messages"][-1]["content"] == "fail":
+            return refused(400, CONTEXT)
+        return said("fail" if request["seed"] == request_seed(5, 3, "t", 1, "judge", "0", 0) else "4")
+
+    with serving(choose, models("m")) as running:
+        found = sample(running.url, sessions=3)
+    assert [episode.session for episode in found.episodes] == [0, 2]
+    (failure,) = found.failures
+    assert (failure.session, failure.reason) == (1, "policy-error")
+    assert "act judge:1: policy 'judge' at http://127.0.0.1:" in failure.detail
+    assert "does not fit" in failure.detail
+
+
+def test_the_limit_of_an_act_holds_for_all_tries() -> None:
+    slow = Reply(refused(503, "busy").body, 503, {"retry-after": "1"})
+    with server(every=slow) as running:
+        (failure,) = sample(running.url, limits=Limits(act_seconds=0.2)).failures
+    assert (failure.reason, len(running.asked)) == ("timeout", 1)
+    assert "no action within 0.2 s (marl.rollout.act_seconds)" in failure.detail
+
+
+# Before a run starts
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "told"),
+    [
+        (Endpoint("localhost:8000/v1", "m"), "'marl.policies.judge.endpoint.url' must be a http address such as"),
+        (
+            Endpoint("ftp://host/v1", "m"),
+            "must be a http address such as http://localhost:8000/v1, got 'ftp://host/v1'",
+        ),
+        (Endpoint("http:///v1", "m"), "must be a http address"),
+        (Endpoint("", "m"), "must be a http address"),
+        (Endpoint("http://host:port/v1", "m"), "'marl.policies.judge.endpoint.url' is no address"),
+        (
+            Endpoint("http://host/v1/chat/completions/", "m"),
+            "must be the server's base, 'http://host/v1', got 'http://host/v1/chat/completions/'",
+        ),
+        (Endpoint("http://host/v1", " "), "'marl.policies.judge.endpoint.model' is empty"),
+        (Endpoint("http://host/v1", "m", "NO_SUCH_KEY"), "environment variable NO_SUCH_KEY, which is not set"),
+        (Endpoint("http://host/v1", "m", "EMPTY_KEY"), "environment variable EMPTY_KEY, which is not set"),
+    ],
+)
+def test_a_wrong_endpoint_is_told_before_it_is_asked(
+    endpoint: Endpoint, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMPTY_KEY", "")
+    with pytest.raises(MarlError, match=told):
+        check_endpoint("judge", endpoint)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host/v1", "https://host:8000/v1/", "http://[::1]:80", "http://u@host/openai/v1"]
+)
+def test_a_right_endpoint_is_taken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+    check_endpoint("judge", Endpoint(url, "org/model", "JUDGE_KEY"))
+
+
+def test_an_endpoint_is_reached_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+    with server(names=("other", "m")) as running:
+        reach("judge", Endpoint(running.url, "m", "JUDGE_KEY"))
+        reach("judge", Endpoint(running.url + "/", "m"))
+        assert [headers["authorization"] for headers in running.headers] == ["Bearer secret", "Bearer none"]
+        assert running.asked == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (models("n", "qwen-small"), "it has no model 'qwen-smal': did you mean 'qwen-small'"),
+        (models(), "it has no model 'qwen-smal': there are none"),
+        (models(*(f"{n:02}" for n in range(30))), "it has 30, such as 00, 01, 02, 03, 04, 05, 06, 07, 08, 09$"),
+        (refused(401, "wrong key"), "it refuses a request without a key with HTTP 401: wrong key"),
+        (refused(403, "not for you"), "HTTP 403: not for you"),
+        (refused(404, "nothing here"), r"no list of models at its /models \(does its url end in /v1\?\)"),
+        (Reply("<html>hello</html>"), "its answer cannot be read: JSONDecodeError"),
+        (Reply({"data": ["m"]}), "is no list of models"),
+        (Reply({"status": "ok"}), "is no list of models"),
+        (Reply([]), "is no list of models"),
+        (Reply("{"), "its answer cannot be read"),
+        (refused(500, "starting"), "it answers with HTTP 500: starting"),
+    ],
+)
+def test_what_an_endpoint_lacks_is_told_at_the_start(reply: Reply, told: str) -> None:
+    with serving(lambda request: said("4"), reply) as running:
+        with pytest.raises(MarlError, match=told) as error:
+            reach("judge", Endpoint(running.url, "qwen-smal"))
+        assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
+
+
+def test_an_endpoint_that_is_not_there_is_told_at_the_start() -> None:
+    with pytest.raises(MarlError, match=r"policy 'judge' at http://127.0.0.1:[0-9]+/v1: it cannot be reached"):
+        reach("judge", Endpoint(f"http://127.0.0.1:{_free_port()}/v1", "m"))
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,361 @@
+"""`marl-verl eval` on the command line: every mistake is one sentence, and what a run keeps of an evaluation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.cli import checks, prepare
+from marl_verl.cli import eval as command
+from marl_verl.cli.eval_text import EvaluationDisplay
+from marl_verl.cli.main import main
+from marl_verl.cli.progress import Display
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.evaluation import lengths
+from marl_verl.evaluation.request import RESULT, Request
+from marl_verl.trainer.checkpoint_files import manifest
+
+pytestmark = pytest.mark.slow  # whole configs are composed and resolved
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
+SMALL = ["marl.task.train_size=40", "marl.task.test_size=6", "marl.run.seed=5"]
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def composed() -> DictConfig:
+    return compose(RECIPE, SMALL, hardware="cpu")
+
+
+class _Played:
+    """Stands in for the process that plays: writes what it would, and remembers what it was given."""
+
+    seen: dict[str, Any]
+    code = 0
+    failing = False
+
+    def __init__(self, folder: Path, policies: list[str], debug: bool, module: str) -> None:
+        self.folder = folder
+        self.log = folder / "train.log"
+        _Played.seen = {"policies": policies, "module": module}
+
+    def run(self, display: Display, begun: float) -> int:
+        request = Request.read(self.folder)
+        config: Any = OmegaConf.load(self.folder / "config.yaml")
+        _Played.seen |= {"request": request, "config": config, "folder": self.folder}
+        self.log.write_text("log\n")
+        (self.folder / "episodes").mkdir()
+        (self.folder / "episodes" / f"step_{request.step:05d}.jsonl").write_text("{}\n")
+        if self.code:
+            return self.code
+        display.event({"event": "phase", "name": "starting policies"})
+        display.event({"event": "playing", "sampled": False, "done": 0, "tasks": 6})
+        display.event({"event": "playing", "sampled": False, "done": 6, "tasks": 6})
+        agent = {"rewards": {"team": 0.5}, "response_length": 4.0, "invalid": 0.25, "cut_off": None, "turns": 1.0}
+        result = {
+            "step": request.step,
+            "eval_tasks": 6,
+            "success": 0.5,
+            "success_interval": [0.2, 0.8],
+            "sessions": request.sessions,
+            "avg@8": 0.25,
+            "avg@8_interval": [0.125, 0.375],
+            "agents": {
+                name: {"policy": part.source, "weights": part.describe(request.step), **agent, "tokens": 9}
+                for name, part in request.parts.items()
+            },
+            "attempts": 54,
+            "failed": 2,
+            "failed_reasons": {"timeout": 2},
+            "tokens": 1234,
+        }
+        (self.folder / RESULT).write_text(json.dumps(result))
+        return 0
+
+
+@pytest.fixture(scope="module")
+def made(composed: DictConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory as `train` makes it, with checkpoints at steps 20 and 40, and the models it began with."""
+    place = tmp_path_factory.mktemp("made")
+    models = {name: _model(place / "cache" / name) for name in ("holder", "asker")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(checks, "has_accelerator", lambda: False)
+        patch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
+        patch.setattr(prepare, "ensure_all", lambda specs, progress: [models[spec.agents[0]] for spec in specs])
+        folder = prepare.make_run_directory(prepare.plan_run(RECIPE, []), Display())
+    for step in (20, 40):
+        for name in models:
+            _model(place / folder / "checkpoints" / f"step_{step}" / "policies" / name / "huggingface")
+        saved = place / folder / "checkpoints" / f"step_{step}"
+        (saved / "team.json").write_text(
+            json.dumps({"step": step, "identity": {}, "plugins": {}, "files": manifest(saved)})
+        )
+    return place
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the run, seen from the folder that it was made in, and a process that does not really play."""
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checks, "has_accelerator", lambda: False)
+    monkeypatch.setattr(command, "TrainerProcess", _Played)
+    monkeypatch.setattr(_Played, "code", 0)
+    return Path("runs") / "inventory-1"
+
+
+def _model(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_text("")
+    return folder
+
+
+@pytest.fixture
+def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
+    """An evaluation that must be refused before anything is started or written; returns what it said."""
+    capsys.readouterr()
+
+    def no_process(*_: object, **__: object) -> None:
+        pytest.fail("a process was started: this command had to be refused")
+
+    monkeypatch.setattr(command, "TrainerProcess", no_process)
+
+    def refuse(*arguments: str) -> str:
+        before = sorted(run.rglob("*"))
+        assert main(["eval", *arguments]) == 2
+        told = capsys.readouterr()
+        assert told.err.startswith("marl-verl: ")
+        assert told.err.count("\n") == 1
+        assert told.out == ""
+        assert sorted(run.rglob("*")) == before
+        return told.err
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--step 30", "no complete checkpoint of step 30: it has steps 20, 40 (nearest: 20), and --step 0 is"),
+        ("--step -1", "no complete checkpoint of step -1"),
+        ("--tasks 7", "--tasks must be between 1 and 6, the number of held-out tasks, got 7"),
+        ("--tasks 0", "--tasks must be between 1 and 6"),
+        ("--tasks few", "invalid int value: 'few'"),
+        ("--sessions 0", "--sessions must be a whole number, 1 or more, got 0"),
+        ("--sessions 4 --k 1,8", "pass@8 needs at least 8 sessions a task, there are 4: give --sessions"),
+        ("--k 16", "pass@16 needs at least 16 sessions a task, there are 8"),
+        ("--k 1,x", "--k must be whole numbers, 1 or more, e.g. --k 1,4,8, got 'x'"),
+        ("--k 0", "--k must be whole numbers, 1 or more, e.g. --k 1,4,8, got '0'"),
+        ("--greedy-only --k 1", "--k is of the sampled pass, and --greedy-only leaves that out"),
+        ("--greedy-only --sessions 4", "--sessions is of the sampled pass"),
+        ("--seed -1", "'marl.run.seed' must be a whole number, 0 or more, got -1"),
+        ("--swap asker", "--swap 'asker' must name two agents"),
+        ("--swap asker=holdr", "--swap names the unknown agent 'holdr': did you mean 'holder'?"),
+        ("--untrained askr", "--untrained names the unknown agent 'askr': did you mean 'asker'?"),
+        ("--untrained asker --step 0", "--untrained asker changes nothing: at --step 0"),
+        ("--untraind asker", "unknown option '--untraind': did you mean '--untrained'?"),
+        ("--output .", "--output '.' is a folder: name a file"),
+        ("--output nowhere/x.json", "--output 'nowhere/x.json' cannot be written to"),
+        ("marl.run.seed=3", "'marl.run.seed=3' cannot be set for an evaluation: give --seed"),
+        ("trainer.total_training_steps=3", "does not change how a team plays"),
+        ("marl.task.options.lenght=3", "unknown key 'marl.task.options.lenght': did you mean 'length'?"),
+        ("marl.workflow.name=inventary", "unknown workflow 'inventary': did you mean 'inventory'?"),
+        ("marl.workflow.name=split-plan-path", "before any act: KeyError"),
+        ("marl.agents.askr.instructions=x", "unknown key 'marl.agents.askr.instructions': did you mean 'asker'?"),
+        ("marl.agents.asker.reward=valid-anser", "unknown reward 'valid-anser': did you mean 'valid-answer'?"),
+        ("marl.agents.asker.sampling.max_tokens=9", "must be between 1 and data.max_response_length=8, got 9"),
+        ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be between 0 and 1"),
+        ("actor_rollout_ref.rollout.temprature=1", "did you mean 'actor_rollout_ref.rollout.temperature'?"),
+        ("actor_rollout_ref.rollout.n=2", "must stay 1, it is 2"),
+        ("marl.policies.asker.pool=both", "policy 'asker' is on the pool 'both', and marl.pools has none"),
+        ("marl.task.test_file=no.jsonl", "no task file 'no.jsonl'"),
+        ("data", "'data' is not of the form key=value"),
+    ],
+)
+def test_a_mistaken_evaluation(refused: Refused, run: Path, arguments: str, said: str) -> None:
+    assert said in refused(str(run), *arguments.split())
+
+
+def test_a_run_that_is_not_there(refused: Refused, run: Path) -> None:
+    assert "which run? e.g. marl-verl eval runs/NAME" in refused()
+    assert f"no run in 'runs/inventry-1': did you mean '{run}'?" in refused("runs/inventry-1")
+
+
+def test_agents_that_share_a_policy_exchange_nothing(refused: Refused, run: Path) -> None:
+    composed = OmegaConf.load(run / prepare.COMPOSED)
+    composed.marl.agents.asker.policy = "holder"
+    del composed.marl.policies.asker
+    OmegaConf.save(composed, run / prepare.COMPOSED)
+    told = refused(str(run), "--swap", "asker=holder")
+    assert "changes nothing: agents 'asker' and 'holder' share policy 'holder'" in told
+
+
+def test_weights_that_are_gone(refused: Refused, run: Path, tmp_path: Path) -> None:
+    saved = run / "checkpoints" / "step_40" / "policies" / "asker" / "huggingface"
+    (saved / "model.safetensors").unlink()
+    told = refused(str(run))
+    assert "step_40' is damaged: 'policies/asker/huggingface/model.safetensors' is missing" in told
+    assert "choose another one with --step" in told
+    config = OmegaConf.load(run / "config.yaml")
+    config.policies.holder.actor_rollout_ref.model.path = str(tmp_path / "gone")
+    OmegaConf.save(config, run / "config.yaml")
+    assert "no model of policy 'holder' before training: '" in refused(str(run), "--step", "0")
+
+
+def test_a_run_without_a_checkpoint_has_step_0(refused: Refused, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (20, 40):
+        (run / "checkpoints" / f"step_{step}" / "team.json").unlink()
+    assert "has no complete checkpoint: --step 0 evaluates the team before training" in refused(str(run))
+    monkeypatch.setattr(command, "TrainerProcess", _Played)
+    assert main(["eval", str(run), "--step", "0"]) == 0
+
+
+def test_tasks_that_were_trained_on(refused: Refused, run: Path) -> None:
+    trained = run / "data" / "train.jsonl"
+    assert "40 of the tasks were trained on, e.g. " in refused(str(run), f"marl.task.test_file={trained}")
+
+
+def test_observations_that_another_tokenizer_makes_too_long(
+    refused: Refused, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def lengths_of(observations: Any, words: str, trusted: bool, template: Any) -> list[int]:
+        seen.append((observations, Path(words).parent.name))
+        return [40, 51, 60]
+
+    monkeypatch.setattr(lengths, "_lengths", lengths_of)
+    header = {"schema": 1, "kind": "episodes", "marl_verl": "0", "step": 40, "split": "test", "seed": 0}
+    part = {"name": "inventory", "options": {}, "distribution": "d", "version": "1"}
+    agents = {name: {"policy": name, "reward": None, "instructions": ""} for name in ("holder", "asker")}
+    header |= {"task": part, "workflow": part, "agents": agents, "algorithm": {"name": "x"}, "sampler": {"name": "y"}}
+    act = {"effect": "act", "agent": "asker", "slot": "0", "turn": 0, "index": 0, "joint": None}
+    act |= {"observation": [{"role": "user", "content": "index 2"}], "action": {"text": "4"}}
+    episode = {"id": "g40t0_0", "uid": "g40t0", "session": 0, "answer": "4", "success": True, "score": 1.0}
+    episode |= {"finished": True, "turns": [], "others": [], "task": {"id": "t", "prompt": "p", "data": {}}}
+    episode |= {"journal": {"schema": 1, "seed": 0, "records": [act]}}
+    (run / "episodes").mkdir()
+    (run / "episodes" / "step_00040.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, episode)))
+    said = refused(str(run), "--swap", "asker=holder", "data.max_prompt_length=50")
+    assert f"2 of 3 observations of agent 'asker' in '{run}/episodes/step_00040.jsonl' are longer than" in said
+    assert "data.max_prompt_length=50 with the tokenizer of policy 'holder', the longest has 60 tokens" in said
+    # nothing that the holder saw is stored
+    assert seen == [([({"role": "user", "content": "index 2"},)], "holder")]
+    monkeypatch.setattr(command, "TrainerProcess", _Played)
+    assert main(["eval", str(run), "--untrained", "asker"]) == 0  # its tokenizer is the one of training
+    assert len(seen) == 1
+
+
+# what comes of one
+
+
+def test_the_newest_checkpoint_is_played_with_every_policy_frozen(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(run), "--tasks", "4", "--untrained", "asker"]) == 0
+    seen = _Played.seen
+    config, request = seen["config"], seen["request"]
+    assert seen["module"] == "marl_verl.trainer.evaluate"
+    assert (request.step, request.sessions, request.ks, request.seed) == (40, 8, (1, 4, 8), 5)
+    assert seen["policies"] == list(config.policies) == ["holder", "asker-untrained"]
+    paths = [config.policies[name].actor_rollout_ref.model.path for name in seen["policies"]]
+    assert paths[0] == str((run / "checkpoints/step_40/policies/holder/huggingface").resolve())
+    assert paths[1].endswith("cache/asker")
+    assert all(policy.frozen for policy in config.marl.policies.values())
+    assert (config.marl.validation.sessions, config.data.val_batch_size) == (8, 4)
+    assert config.data.val_files == config.data.train_files == str(seen["folder"].resolve() / "data" / "test.jsonl")
+    told = capsys.readouterr().out
+    assert "agent   asker acts with policy asker, before training" in told
+    assert "6 of 6 tasks played greedily" in told
+    assert "50.0%" in told
+    assert "20.0% to 80.0%" in told
+    assert "2 of 54 attempts failed (2 timeout), 1,234 tokens" in told
+
+
+def test_an_adapter_is_merged_before_it_is_served(run: Path) -> None:
+    saved = run / "checkpoints" / "step_40"
+    policy = saved / "policies" / "asker"
+    (policy / "lora_train_meta.json").write_text(json.dumps({"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM"}))
+    assert main(["eval", str(run)]) == 0
+    config, request, folder = (_Played.seen[key] for key in ("config", "request", "folder"))
+    assert list(request.exports) == ["asker"]
+    assert (request.exports["asker"].folder, request.exports["asker"].lora["r"]) == (policy, 4)
+    served = config.policies.asker.actor_rollout_ref.model
+    assert (served.path, served.lora_rank) == (str(folder / "models" / "asker"), 0)
+    assert not folder.exists()
+    (policy / "lora_train_meta.json").unlink()
+    (policy / "huggingface" / "model.safetensors").unlink()  # a run that saves shards only
+    team = json.loads((saved / "team.json").read_text())
+    (saved / "team.json").write_text(json.dumps({**team, "files": manifest(saved)}))
+    assert main(["eval", str(run)]) == 0
+    assert _Played.seen["request"].exports["asker"].lora is None
+
+
+def test_the_tasks_are_the_first_of_the_run(run: Path) -> None:
+    tasks: list[str] = []
+    play = _Played.run
+
+    def noted(self: _Played, display: Display, begun: float) -> int:
+        tasks.extend((self.folder / "data" / "test.jsonl").read_text().splitlines())
+        return play(self, display, begun)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Played, "run", noted)
+        assert main(["eval", str(run), "--tasks", "4"]) == 0
+    assert tasks == (run / "data" / "test.jsonl").read_text().splitlines()[:4]
+
+
+def test_json_is_one_object_and_progress_is_elsewhere(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    output = Path("out.json")
+    arguments = ["--json", "--output", str(output), "--swap", "asker=holder", "--step", "20", "--seed", "9"]
+    assert main(["eval", str(run), *arguments]) == 0
+    told = capsys.readouterr()
+    document = json.loads(told.out)
+    assert "6 of 6 tasks played greedily" in told.err
+    assert (document["success"], document["eval_tasks"], set(document["agents"])) == (0.5, 6, {"holder", "asker"})
+    assert (document["step"], document["swap"], document["untrained"]) == (20, [["asker", "holder"]], [])
+    assert document["agents"]["asker"]["policy"] == "holder"
+    assert document["seconds"] > 0
+    assert document["settings"]["seed"] == 9
+    assert _Played.seen["config"].marl.run.seed == 9
+    assert json.loads(output.read_text()) == document
+    kept = run / "evaluations"
+    names = ["step_20_swap-asker-holder.json", "step_20_swap-asker-holder.jsonl", "step_20_swap-asker-holder.log"]
+    assert sorted(path.name for path in kept.iterdir()) == names
+    assert json.loads((kept / names[0]).read_text()) == document
+
+
+def test_the_same_evaluation_replaces_itself_and_another_does_not(run: Path) -> None:
+    for arguments in ([], ["--greedy-only"], [], ["--greedy-only"]):
+        assert main(["eval", str(run), *arguments]) == 0
+    names = sorted(path.name for path in (run / "evaluations").glob("*.json"))
+    assert names == ["step_40.json", "step_40_2.json"]
+    assert _Played.seen["request"].sessions == 0
+
+
+def test_of_one_that_failed_the_log_and_the_episodes_stay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Played, "code", 2)
+    assert main(["eval", str(run)]) == 2
+    assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["step_40.jsonl", "step_40.log"]
+
+
+def test_progress_tells_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    clock = iter([100.0, 130.0, 131.0, 150.0])
+    monkeypatch.setattr("marl_verl.cli.eval_text.time.monotonic", lambda: next(clock))
+    display = EvaluationDisplay()
+    for done in (0, 120, 130, 300):
+        display.event({"event": "playing", "sampled": True, "done": done, "tasks": 300})
+    assert capsys.readouterr().out.splitlines() == [
+        "0 of 300 tasks sampled",
+        "120 of 300 tasks sampled, 0:45 left",
+        "300 of 300 tasks sampled",
+    ]

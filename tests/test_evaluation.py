@@ -1,0 +1,462 @@
+"""pass@k, intervals, counts of agents, and who acts with which weights."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import types
+from collections.abc import Iterator
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from marl_verl.errors import MarlError
+from marl_verl.evaluation import statistics
+from marl_verl.evaluation.cast import Part, acting, cast, parse_swap
+from marl_verl.evaluation.config import check_overrides, evaluation_config
+from marl_verl.evaluation.request import Request
+from marl_verl.evaluation.statistics import interval, pass_at_k, sampled_scores
+from marl_verl.evaluation.tally import Tally
+from marl_verl.journals.write import as_line, failure_data
+from marl_verl.sampling import Failure
+from marl_verl.team import Team, read_team
+from marl_verl.trainer import evaluate
+from marl_verl.trainer.export import Source
+from marl_verl.trainer.report import wilson
+
+
+@st.composite
+def _drawn(draw: st.DrawFn) -> tuple[int, int, int]:
+    sessions = draw(st.integers(1, 9))
+    return sessions, draw(st.integers(0, sessions)), draw(st.integers(1, sessions))
+
+
+@given(_drawn())
+def test_pass_at_k_is_the_share_of_all_draws_with_a_solved_session(drawn: tuple[int, int, int]) -> None:
+    sessions, solved, k = drawn
+    outcomes = [True] * solved + [False] * (sessions - solved)
+    draws = [any(chosen) for chosen in itertools.combinations(outcomes, k)]
+    assert pass_at_k(sessions, solved, k) == pytest.approx(np.mean(draws), abs=1e-12)
+
+
+@pytest.mark.parametrize(("sessions", "solved", "k"), [(10_000, 1, 100), (100_000, 3, 10), (5_000, 2_500, 20)])
+def test_pass_at_k_of_many_sessions(sessions: int, solved: int, k: int) -> None:
+    exact = 1 - comb(sessions - solved, k) / comb(sessions, k)  # whole numbers in Python have no end
+    assert pass_at_k(sessions, solved, k) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize(("sessions", "solved", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
+def test_pass_at_k_out_of_range(sessions: int, solved: int, k: int) -> None:
+    with pytest.raises(ValueError, match="pass@k needs"):
+        pass_at_k(sessions, solved, k)
+
+
+def test_pass_at_k_is_unbiased() -> None:
+    """Over many tasks with p = 0.3 the estimate is 1 - (1 - p)^k on average; with c/n for p it would be too low."""
+    solved = np.random.default_rng(0).binomial(6, 0.3, size=20_000)
+    estimate = np.mean([pass_at_k(6, int(count), 4) for count in solved])
+    plugged_in = np.mean(1 - (1 - solved / 6) ** 4)
+    assert estimate == pytest.approx(1 - 0.7**4, abs=0.006)
+    assert plugged_in < 1 - 0.7**4 - 0.02
+
+
+def test_an_interval_is_the_bootstrap_of_the_mean_over_tasks() -> None:
+    values = [0.0] * 20 + [0.25] * 15 + [1.0] * 25
+    rng = np.random.default_rng(3)
+    means = [rng.choice(values, size=len(values)).mean() for _ in range(4_000)]  # drawn task by task
+    assert interval(values, seed=0) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.01)
+
+
+def test_an_interval_covers_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "RESAMPLES", 1_000)
+    rng = np.random.default_rng(1)
+    truth, covered, trials = 0.6, 0, 300
+    for trial in range(trials):
+        solvable = rng.beta(1.2, 0.8, size=80)  # tasks differ in how hard they are, on average 0.6
+        low, high = interval((rng.binomial(8, solvable) / 8).tolist(), seed=trial)
+        covered += low <= truth <= high
+    assert 0.91 <= covered / trials <= 0.985
+
+
+def test_an_interval_is_the_same_for_the_same_seed() -> None:
+    values = list(np.random.default_rng(5).integers(0, 9, size=50) / 8)
+    assert interval(values, seed=4) == interval(list(reversed(values)), seed=4)
+    assert interval(values, seed=4) != interval(values, seed=5)
+
+
+def test_an_interval_of_equal_tasks_is_not_a_point() -> None:
+    assert interval([1.0] * 30, seed=0) == wilson(30, 30)
+    assert interval([0.5] * 30, seed=0) == wilson(15, 30)
+    assert interval([0.0], seed=0) == wilson(0, 1)
+
+
+def test_sampled_scores() -> None:
+    scores: dict[str, Any] = sampled_scores([4, 0, 2], sessions=4, ks=(1, 2, 4), seed=0)
+    assert list(scores) == [
+        name for key in ("avg@4", "pass@1", "pass@2", "pass@4") for name in (key, f"{key}_interval")
+    ]
+    assert scores["avg@4"] == pytest.approx(scores["pass@1"]) == pytest.approx(0.5)
+    assert scores["pass@2"] == pytest.approx((1 + 0 + (1 - 1 / 6)) / 3)
+    assert scores["pass@4"] == pytest.approx(2 / 3)
+    for name in ("avg@4", "pass@2", "pass@4"):
+        low, high = scores[f"{name}_interval"]
+        assert 0 <= low < scores[name] < high <= 1
+
+
+# counts
+
+
+def _episode(*turns: tuple[str, int, str | None, str, dict[str, float]]) -> str:
+    """A stored episode of (agent, length, invalid, stop reason, rewards)."""
+    slots: dict[str, int] = {}
+    records: list[dict[str, Any]] = [{"effect": "call", "function": "m:f", "arguments": [], "value": 1}]
+    made = []
+    for agent, length, invalid, stop, rewards in turns:
+        slot = str(slots.setdefault(agent, 0))
+        slots[agent] += 1
+        records.append({"effect": "act", "agent": agent, "slot": slot, "action": {"stop_reason": stop}})
+        turn = {"agent": agent, "called": None, "slot": slot, "length": length, "invalid": invalid, "rewards": rewards}
+        made.append(turn)
+    return json.dumps({"turns": made, "journal": {"records": records}})
+
+
+def test_what_each_agent_did_is_counted() -> None:
+    tally = Tally(["a", "b", "silent"])
+    tally.add(
+        [
+            _episode(
+                ("a", 4, None, "stop", {"team": 1.0, "role": 1.0}),
+                ("b", 8, "no digit", "length", {"team": 1.0}),
+                ("a", 6, None, "length", {"team": 1.0, "role": 0.0}),
+            ),
+            _episode(("a", 2, None, "stop", {"team": 0.0, "role": 0.0})),
+            json.dumps({"failure": "timeout", "detail": "", "uid": "g1t0", "session": 0, "task": "t"}),
+        ]
+    )
+    assert tally.episodes == 2
+    assert tally.failures == {"timeout": 1}
+    assert tally.tokens == 20
+    # rewards: mean over an episode's turns, then over episodes, as a validation has them
+    assert tally.metrics("a") == {
+        "rewards": {"role": 0.25, "team": 0.5},
+        "response_length": 4.0,
+        "invalid": 0.0,
+        "cut_off": pytest.approx(1 / 3),
+        "turns": 1.5,
+        "tokens": 12,
+    }
+    assert tally.metrics("b")["rewards"] == {"team": 1.0}
+    assert (tally.metrics("b")["invalid"], tally.metrics("b")["turns"]) == (1.0, 0.5)
+    assert tally.metrics("silent") == {
+        "rewards": {},
+        "response_length": None,
+        "invalid": None,
+        "cut_off": None,
+        "turns": 0.0,
+        "tokens": 0,
+    }
+
+
+# what is played
+
+
+class _Trainer:
+    """As much of a team trainer as an evaluation asks for; three tasks, of which the second fails in part."""
+
+    def __init__(self) -> None:
+        self.team = types.SimpleNamespace(agents={"a": None})
+        rollout, validation = {"keep_episodes": 1}, {"sessions": 2}
+        self.config: Any = OmegaConf.create({"marl": {"rollout": rollout, "validation": validation}})
+        self.val_dataset = [0, 1, 2]
+        self.stored: list[str] = []
+        self.checked = 0
+        self.run_dir = types.SimpleNamespace(episodes=lambda step, lines: self.stored.extend(lines))
+        self.asked: list[dict[str, Any]] = []
+
+    def journal_header(self, split: str) -> str:
+        return f"header {split}"
+
+    def _check_failures(self, reports: list[Any]) -> None:
+        self.checked = len(reports)
+
+    def play(self, trainer: Any, sampled: bool, keep: int, at_once: int) -> Iterator[list[Any]]:
+        self.asked.append({"sampled": sampled, "keep": keep, "at_once": at_once})
+        reports = []
+        for task in range(3):
+            failed = [Failure(1, "timeout", "too slow")] if task == 1 else []
+            good = [task < 2] + [task == 0] * (sampled and not failed)
+            episode = _episode(("a", 3, None, "stop", {"team": float(good[0])}))
+            failures = [as_line(failure_data(failure, f"u{task}", "t")) for failure in failed]
+            lines = [episode] * len(good) + failures
+            attempts = len(good) + len(failed)
+            report = {"uid": f"u{task}", "task": "t", "successes": good, "failures": failed, "lines": lines}
+            reports.append(types.SimpleNamespace(**report, attempts=attempts))
+        yield reports[:2]
+        yield reports[2:]
+
+
+def test_an_evaluation_plays_greedily_then_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, told = _Trainer(), []
+    monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
+    monkeypatch.setattr(evaluate, "emit", lambda event, **values: told.append(values))
+    request = Request(step=4, sessions=2, ks=(1, 2), seed=0, parts={"a": Part("p", "trained", "p")})
+    result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
+    assert [asked["sampled"] for asked in trainer.asked] == [False, True]
+    assert [asked["at_once"] for asked in trainer.asked] == [256, 128]
+    assert (result["success"], result["eval_tasks"]) == (2 / 3, 3)
+    assert result["avg@2"] == pytest.approx((1 + 1 / 2 + 0) / 3)  # the failed session is one of the two
+    assert result["pass@2"] == pytest.approx(2 / 3)
+    assert (result["attempts"], result["failed"], result["failed_reasons"]) == (4 + 6, 2, {"timeout": 2})
+    assert trainer.checked == 6
+    assert result["agents"]["a"]["weights"] == "step 4"
+    assert (result["agents"]["a"]["tokens"], result["agents"]["a"]["sampled"]["tokens"]) == (9, 15)
+    assert result["tokens"] == 24
+    # the first task's greedy episode, and every failure
+    assert [line.partition(":")[0] for line in trainer.stored] == [
+        "header test",
+        '{"turns"',
+        '{"failure"',
+        '{"failure"',
+    ]
+    assert [(each["sampled"], each["done"]) for each in told] == [
+        (sampled, done) for sampled in (False, True) for done in (0, 2, 3)
+    ]
+
+
+def test_a_greedy_evaluation_samples_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = _Trainer()
+    monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
+    request = Request(step=4, sessions=0, ks=(), seed=0, parts={"a": Part("p", "trained", "p")})
+    result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
+    assert len(trainer.asked) == 1
+    assert not [name for name in result if name.startswith(("avg@", "pass@"))]
+    assert "sampled" not in result["agents"]["a"]
+
+
+def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:
+    source = Source("p", 4, tmp_path / "policies" / "p", {"path": "/m", "lora_rank": 8})
+    parts = {"a": Part("p", "trained", "p"), "b": Part("p", "untrained", "p-untrained")}
+    request = Request(4, 8, (1, 8), 3, parts, {"p": source})
+    request.write(tmp_path)
+    assert Request.read(tmp_path) == request
+
+
+# who acts with which weights
+
+MARL: dict[str, Any] = {
+    "agents": {
+        "solver": {"policy": "big", "instructions": "Solve."},
+        "checker": {"policy": "big"},
+        "verifier": {"policy": "small"},
+        "judge": {"policy": "fixed"},
+        "critic": {"policy": "far"},
+    },
+    "policies": {
+        "big": {"model": {"path": "/models/big", "lora_rank": 8, "lora_alpha": 16}, "pool": "shared", "loss": "gspo"},
+        "small": {"tiny": {"steps": 10}, "rollout": {"temperature": 0.5}},
+        "fixed": {"frozen": True, "model": {"path": "/models/fixed"}},
+        "far": {"endpoint": {"url": "http://localhost:1/v1", "model": "m"}},
+    },
+    "pools": {"shared": {"gpus": 2}},
+    "task": {"name": "t"},
+    "workflow": {"name": "w"},
+    "algorithm": {"name": "a"},
+    "validation": {"sampler": "best-of", "sessions": 4, "options": {"x": 1}},
+    "schedule": {"mode": "async"},
+    "run": {"seed": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def team() -> Team:
+    return read_team(MARL)
+
+
+def test_every_agent_acts_as_trained(team: Team) -> None:
+    assert cast(team, step=40) == {
+        "solver": Part("big", "trained", "big"),
+        "checker": Part("big", "trained", "big"),
+        "verifier": Part("small", "trained", "small"),
+        "judge": Part("fixed", "frozen", "fixed"),
+        "critic": Part("far", "outside", "far"),
+    }
+    weights = {name: part.describe(40) for name, part in cast(team, step=40).items()}
+    assert weights["solver"] == "step 40"
+    assert (weights["judge"], weights["critic"]) == ("frozen", "outside")
+
+
+def test_step_0_is_the_team_before_training(team: Team) -> None:
+    parts = cast(team, step=0)
+    assert parts["solver"] == Part("big", "untrained", "big")
+    assert parts["judge"] == Part("fixed", "frozen", "fixed")
+    assert parts["solver"].describe(0) == "before training"
+
+
+def test_two_agents_exchange_policies(team: Team) -> None:
+    parts = cast(team, 40, [("solver", "verifier")])
+    assert {name: part.policy for name, part in parts.items()} == {
+        "solver": "small",
+        "checker": "big",
+        "verifier": "big",
+        "judge": "fixed",
+        "critic": "far",
+    }
+    assert cast(team, 40, [("verifier", "solver")]) == parts
+    two = cast(team, 40, [("solver", "verifier"), ("checker", "judge")])
+    assert [two[name].policy for name in ("solver", "checker", "verifier", "judge")] == ["small", "fixed", "big", "big"]
+
+
+def test_one_agent_of_a_shared_policy_is_put_back(team: Team) -> None:
+    parts = cast(team, 40, untrained=["checker"])
+    assert parts["checker"] == Part("big", "untrained", "big-untrained")
+    assert parts["solver"] == Part("big", "trained", "big")
+    assert list(acting(parts)) == ["big", "big-untrained", "small", "fixed", "far"]
+
+
+def test_an_exchange_comes_before_the_untrained(team: Team) -> None:
+    parts = cast(team, 40, [("solver", "verifier")], untrained=["solver"])
+    assert parts["solver"] == Part("small", "untrained", "small-untrained")
+    assert "small" not in acting(parts)
+
+
+def test_the_name_of_an_untrained_policy_is_free() -> None:
+    agents = {"a": {"policy": "p"}, "b": {"policy": "p-untrained"}}
+    marl = {**MARL, "agents": agents, "policies": {"p": {}, "p-untrained": {}}}
+    assert cast(read_team(marl), 1, untrained=["a"])["a"].policy == "p-untrained-1"
+
+
+@pytest.mark.parametrize(
+    ("swaps", "untrained", "said"),
+    [
+        ([("solvr", "verifier")], [], "--swap names the unknown agent 'solvr': did you mean 'solver'?"),
+        ([("solver", "nobody")], [], "--swap names the unknown agent 'nobody': valid: checker, critic, judge"),
+        (
+            [("solver", "checker")],
+            [],
+            "--swap solver=checker changes nothing: agents 'solver' and 'checker' share policy 'big'",
+        ),
+        ([("solver", "solver")], [], "agent 'solver' is on both sides"),
+        ([("solver", "verifier"), ("judge", "solver")], [], "agent 'solver' is in two swaps"),
+        ([], ["verifer"], "--untrained names the unknown agent 'verifer': did you mean 'verifier'?"),
+        ([], ["judge"], "--untrained judge changes nothing: its policy 'fixed' was never trained"),
+        ([], ["critic"], "its policy 'far' was never trained"),
+        ([("solver", "judge")], ["solver"], "--untrained solver changes nothing: its policy 'fixed' was never trained"),
+    ],
+)
+def test_a_cast_that_is_refused(team: Team, swaps: list[tuple[str, str]], untrained: list[str], said: str) -> None:
+    with pytest.raises(MarlError) as error:
+        cast(team, 40, swaps, untrained)
+    assert said in str(error.value)
+
+
+def test_nothing_is_untrained_twice(team: Team) -> None:
+    with pytest.raises(MarlError, match="at --step 0 no policy is trained yet"):
+        cast(team, 0, untrained=["solver"])
+
+
+@pytest.mark.parametrize("given", ["solver", "solver=", "=verifier", ""])
+def test_a_swap_names_two_agents(given: str) -> None:
+    with pytest.raises(MarlError, match="must name two agents, e\\.g\\. --swap solver=verifier"):
+        parse_swap(given)
+    assert parse_swap("a=b") == ("a", "b")
+
+
+# the config that comes of it
+
+
+def _config() -> Any:
+    return OmegaConf.create({"marl": MARL, "data": {}, "trainer": {"resume_mode": "auto"}})
+
+
+def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: Team) -> None:
+    parts = cast(team, 40, untrained=["verifier"])
+    given = _config()
+    config = evaluation_config(
+        given, parts, {"big": "/ckpt/big", "small-untrained": "/tiny", "fixed": "/models/fixed"}, sessions=8, seed=None
+    )
+    marl: Any = OmegaConf.to_container(config.marl)
+    evaluated = read_team(marl, allow_frozen=True)
+    assert list(evaluated.policies) == ["big", "small-untrained", "fixed", "far"]
+    assert all(policy.frozen for policy in evaluated.policies.values())
+    paths = {name: policy.override.get("model", {}).get("path") for name, policy in evaluated.policies.items()}
+    assert paths == {"big": "/ckpt/big", "small-untrained": "/tiny", "fixed": "/models/fixed", "far": None}
+    big, small = evaluated.policies["big"], evaluated.policies["small-untrained"]
+    assert (big.lora_rank, big.pool, big.loss) == (0, "shared", None)
+    assert (small.tiny, small.override["rollout"]) == (None, {"temperature": 0.5})
+    assert evaluated.policies["far"].endpoint == read_team(MARL).policies["far"].endpoint
+    assert evaluated.agents["verifier"].policy == "small-untrained"
+    assert evaluated.agents["solver"].instructions == "Solve."
+    # a sampled session is one of several alike, whatever the run's own validation does
+    assert marl["validation"] == {"sampler": "independent", "sessions": 8, "options": {}}
+    assert (marl["schedule"]["mode"], config.trainer.resume_mode, marl["run"]["seed"]) == ("sync", "disable", 0)
+    assert given == _config()  # the run's own is left alone
+
+
+def test_a_pool_that_nobody_is_left_on_is_left_out(team: Team) -> None:
+    small = {"agents": {"a": {"policy": "big"}, "b": {"policy": "small"}}}
+    marl = {**MARL, **small, "policies": {"big": MARL["policies"]["big"], "small": {}}}
+    config: Any = OmegaConf.create({"marl": marl, "data": {}, "trainer": {}})
+    one = {"a": Part("small", "trained", "small"), "b": Part("small", "trained", "small")}
+    assert evaluation_config(config, one, {"small": "/s"}, 1, seed=7).marl.pools == {}
+    assert evaluation_config(config, one, {"small": "/s"}, 1, seed=7).marl.run.seed == 7
+    back = cast(read_team(marl), 4, untrained=["a"])
+    both = evaluation_config(config, back, {"big-untrained": "/b", "small": "/s"}, 1, None)
+    assert list(both.marl.pools) == ["shared"]  # the model from before training has the place of the trained one
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "marl.task.test_size=10",
+        "marl.task.options.length=5",
+        "marl.workflow.options.rounds=3",
+        "marl.rollout.max_failed_share=1",
+        "marl.agents.solver.sampling.top_p=0.9",
+        "marl.agents.solver.instructions=Think",
+        "marl.policies.big.rollout.temperature=0.5",
+        "marl.policies.big.pool=null",
+        "actor_rollout_ref.rollout.temperature=0.5",
+        "+actor_rollout_ref.rollout.engine_kwargs.vllm.x=1",
+        "data.max_prompt_length=96",
+        "trainer.n_gpus_per_node=2",
+        "ray_kwargs.ray_init.num_cpus=8",
+    ],
+)
+def test_how_a_team_plays_can_be_set(override: str) -> None:
+    check_overrides([override])
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("marl.run.seed=3", "give --seed"),
+        ("marl.validation.sessions=3", "--sessions says how many"),
+        ("marl.agents.solver.policy=small", "give --swap a=b"),
+        ("marl.policies.big.model.path=/x", "the weights are those of --step and --untrained"),
+        ("marl.policies.big.frozen=true", "the weights are those of --step"),
+        ("actor_rollout_ref.actor.optim.lr=1", "does not change how a team plays"),
+        ("trainer.total_training_steps=1", "does not change how a team plays"),
+        ("marl.sampler.sessions=3", "does not change how a team plays"),
+        ("marl.task", "is not of the form"),
+    ],
+)
+def test_what_is_of_training_is_refused(override: str, said: str) -> None:
+    with pytest.raises(MarlError) as error:
+        check_overrides([override])
+    assert said in str(error.value)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=40))
+def test_an_interval_holds_its_mean(solved: list[int]) -> None:
+    values = [count / 8 for count in solved]
+    low, high = interval(values, seed=0)
+    assert 0 <= low <= np.mean(values) + 1e-9
+    assert np.mean(values) - 1e-9 <= high <= 1

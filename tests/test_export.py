@@ -1,0 +1,327 @@
+"""Exports of policies that verl has saved: its own worker, FSDP2 on gloo, one rank, in this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from marl_verl.cli.main import main
+from marl_verl.errors import MarlError
+from marl_verl.trainer import checkpoint_files as files
+
+RECIPE = """
+defaults: [marl_trainer, _self_]
+marl:
+  task: {name: inventory}
+  workflow: {name: inventory}
+  agents:
+    {a: {policy: whole}, b: {policy: adapter}, c: {policy: still}, d: {policy: out}, e: {policy: shards}}
+  policies:
+    whole: {}
+    shards: {actor: {checkpoint: {save_contents: [model, optimizer, extra]}}}
+    adapter: {model: {lora_rank: 4, lora_alpha: 8}}
+    still: {frozen: true}
+    out: {endpoint: {url: "http://there:1/v1", model: big}}
+"""
+
+TOKENS = [[3, 9, 4, 12, 7, 5, 11, 6]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a policy that trained all of its weights and one with an adapter, both moved, at steps 4 and 8."""
+    import torch
+
+    from marl_verl.config.compose import compose, with_overrides
+    from marl_verl.config.resolve import resolve
+    from marl_verl.team import read_team
+    from tests.verl_actor import cpu_verl, make_model
+
+    root = tmp_path_factory.mktemp("runs")
+    make_model(root / "model")
+    recipe = root / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    overrides = [
+        f"marl.policies.{name}.model.path={root / 'model'}" for name in ("whole", "shards", "adapter", "still")
+    ]
+    config = with_overrides(compose(recipe, [], hardware="cpu"), overrides)
+    team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
+    resolved = resolve(config, team)
+    folder = root / "mine-1"
+    folder.mkdir()
+    OmegaConf.save(resolved, folder / "config.yaml")
+    with cpu_verl():
+        from verl.workers.engine_workers import ActorRolloutRefWorker
+
+        for name in ("whole", "shards", "adapter"):
+            worker: Any = ActorRolloutRefWorker(config=resolved.policies[name].actor_rollout_ref, role="actor")
+            worker.init_model()
+            for step in (4, 8):
+                random = torch.Generator().manual_seed(step)
+                for parameter in worker.actor.engine.module.parameters():
+                    if parameter.requires_grad:
+                        part = parameter.detach().to_local()
+                        part.add_(0.05 * torch.randn(part.shape, generator=random))
+                saved = folder / "checkpoints" / f"step_{step}" / "policies" / name
+                worker.save_checkpoint(str(saved), None, step, None)
+            (root / f"{name}.json").write_text(json.dumps(_log_probs_of_verl(worker)))
+            worker.load_checkpoint(str(folder / "checkpoints" / "step_4" / "policies" / name), None, False)
+            (root / f"{name}-loaded.json").write_text(json.dumps(_log_probs_of_verl(worker)))
+    for saved in (folder / "checkpoints").iterdir():
+        team_file = {"step": files.step_of(saved), "identity": {}, "plugins": {}, "files": files.manifest(saved)}
+        (saved / "team.json").write_text(json.dumps(team_file))
+    return folder
+
+
+def _log_probs_of_verl(worker: Any) -> list[float]:
+    """What the module of training gives for TOKENS, at the step that was saved last."""
+    import torch
+
+    module = worker.actor.engine.module
+    module.eval()
+    with torch.no_grad():
+        logits = module(input_ids=torch.tensor(TOKENS)).logits
+    return _chosen(logits)
+
+
+def _chosen(logits: Any) -> list[float]:
+    import torch
+
+    found = torch.log_softmax(logits[0, :-1].float(), dim=-1)
+    return [float(found[place, token]) for place, token in enumerate(TOKENS[0][1:])]
+
+
+def _log_probs(folder: Path) -> list[float]:
+    """What plain transformers gives."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.no_grad():
+        return _chosen(AutoModelForCausalLM.from_pretrained(folder)(input_ids=torch.tensor(TOKENS)).logits)
+
+
+def _export(run: Path, policy: str, output: Path, *arguments: str) -> int:
+    return main(["export", str(run), "--policy", policy, "--output", str(output), *arguments])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "more", "kind"),
+    [("whole", [], "model"), ("shards", [], "model"), ("adapter", [], "adapter"), ("adapter", ["--merge"], "merged")],
+)
+def test_it_gives_the_log_probs_of_training(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, more: list[str], kind: str
+) -> None:
+    from transformers import AutoTokenizer
+
+    assert _export(run, policy, tmp_path / "new" / "out", "--json", *more) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["policy"], told["step"], told["kind"], told["dtype"]) == (policy, 8, kind, "float32")
+    folder = tmp_path / "new" / "out"
+    expected = json.loads((run.parent / f"{policy}.json").read_text())
+    assert _log_probs(folder) == pytest.approx(expected, abs=1e-5)
+    before = _log_probs(run.parent / "model")
+    assert max(abs(one - other) for one, other in zip(before, expected, strict=True)) > 0.01
+    assert AutoTokenizer.from_pretrained(folder).chat_template
+    assert told["size"] == sum(path.stat().st_size for path in folder.iterdir())
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"out"}
+    if kind == "adapter":
+        assert told["base"] == str(run.parent / "model")
+    else:
+        config = json.loads((folder / "config.json").read_text())
+        assert config["dtype"] == "float32"
+        assert config["architectures"] == ["Qwen3ForCausalLM"]
+        assert "attn_implementation" not in config
+        assert (folder / "generation_config.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_adapter_is_in_peft_s_format(run: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    assert _export(run, "adapter", tmp_path / "out") == 0
+    settings = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert (settings["r"], settings["lora_alpha"], settings["task_type"]) == (4, 8, "CAUSAL_LM")
+    assert settings["base_model_name_or_path"] == str(run.parent / "model")
+    linear = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    assert sorted(settings["target_modules"]) == linear
+    with safe_open(tmp_path / "out" / "adapter_model.safetensors", framework="pt") as file:
+        names = list(file.keys())
+    assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in names
+    assert len(names) == 2 * 2 * len(linear)  # A and B, in two layers
+    assert not (tmp_path / "out" / "config.json").exists()
+    PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(run.parent / "model"), tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["whole", "shards", "adapter"])
+def test_an_older_step_is_what_a_run_continues_with(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str
+) -> None:
+    (tmp_path / "out").mkdir()  # an empty one is taken
+    assert _export(run, policy, tmp_path / "out", "--step", "4") == 0
+    assert f"policy {policy} of step 4 as a" in capsys.readouterr().out
+    loaded, newest = (json.loads((run.parent / f"{name}.json").read_text()) for name in (f"{policy}-loaded", policy))
+    assert _log_probs(tmp_path / "out") == pytest.approx(loaded, abs=1e-5)
+    assert loaded != pytest.approx(newest, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["whole", "shards"])
+def test_how_far_all_weights_came(run: Path, policy: str) -> None:
+    from marl_verl.trainer.weights import Tensors, assembled, policy_change
+
+    saved = run / "checkpoints" / "step_8" / "policies" / policy
+    parameters, change = policy_change(str(run.parent / "model"), saved)
+    base, trained = Tensors(run.parent / "model"), assembled(saved)
+    size = sum(float(base[name].double().pow(2).sum()) for name in base)
+    moved = sum(float((trained[name].double() - base[name].double()).pow(2).sum()) for name in base)
+    assert parameters == sum(base[name].numel() for name in base)
+    assert change == pytest.approx((moved / size) ** 0.5)
+    assert change > 0.01
+
+
+@pytest.mark.slow
+def test_how_far_an_adapter_takes_its_model(run: Path, tmp_path: Path) -> None:
+    """||s B A|| / ||W||: what merging it changes."""
+    from marl_verl.trainer.weights import policy_change, weight_change
+
+    assert _export(run, "adapter", tmp_path / "merged", "--merge") == 0
+    saved = run / "checkpoints" / "step_8" / "policies" / "adapter"
+    parameters, change = policy_change(str(run.parent / "model"), saved)
+    whole, expected = weight_change(run.parent / "model", tmp_path / "merged")
+    assert change == pytest.approx(expected, rel=1e-4)
+    assert change is not None
+    assert change > 1e-3
+    assert parameters > whole
+    assert policy_change(str(run.parent / "model"), None) == (whole, None)
+    assert policy_change("no/such-model", saved) == (0, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int) -> None:
+    import torch
+    import torch.distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from marl_verl.trainer.weights import assembled
+
+    world, outer = 2 * replicas, [Replicate()] * (replicas - 1)
+    whole = {"uneven": torch.arange(15.0).view(3, 5), "columns": torch.arange(8.0).view(2, 4), "same": torch.ones(3)}
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    names = ("fsdp",) if replicas == 1 else ("ddp", "fsdp")
+    mesh = init_device_mesh("cpu", (2,) if replicas == 1 else (2, 2), mesh_dim_names=names)
+
+    def shard(name: str, dim: int, rank: int) -> Any:
+        tensor = whole[name]
+        part = tensor.chunk(2, dim)[rank % 2].clone()
+        places = [*outer, Shard(dim)]
+        return DTensor.from_local(part, mesh, places, run_check=False, shape=tensor.shape, stride=tensor.stride())
+
+    for rank in range(world):
+        state = {"uneven": shard("uneven", 0, rank), "columns": shard("columns", 1, rank), "same": whole["same"]}
+        torch.save(state, tmp_path / f"model_world_size_{world}_rank_{rank}.pt")
+    torch.distributed.destroy_process_group()
+    (tmp_path / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world}))
+    found = assembled(tmp_path)
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {n: t.tolist() for n, t in whole.items()}
+    (tmp_path / f"model_world_size_{world}_rank_1.pt").unlink()
+    with pytest.raises(MarlError, match=r"rank_1\.pt' is missing: the ranks of a run on several nodes must save to a"):
+        assembled(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--policy", "whle"], "has no policy 'whle': did you mean 'whole'?"),
+        (["--policy", "still"], "policy 'still' is frozen and was not trained: its model is '"),
+        (["--policy", "out"], "policy 'out' is an endpoint: its model 'big' is outside, at http://there:1/v1"),
+        ([], "which policy? run '"),
+        (["--policy", "whole", "--step", "6"], "of step 6: it has 4, 8, the nearest is 4"),
+        (["--policy", "whole", "--step", "99"], "of step 99: it has 4, 8, the nearest is 8"),
+        (["--policy", "whole", "--merge"], "policy 'whole' has no adapter to merge"),
+    ],
+)
+def test_what_cannot_be_exported(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["export", str(run), "--output", str(tmp_path / "out"), *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_an_output_that_is_taken(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert _export(run, "whole", tmp_path) == 2
+    assert "exists and is not empty" in capsys.readouterr().err
+    assert _export(run, "whole", tmp_path / "file") == 2
+    assert "is a file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_run_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "inventory-1").mkdir()
+    (tmp_path / "inventory-1" / "config.yaml").write_text("marl: {}")
+    assert _export(tmp_path / "inventry-1", "whole", tmp_path / "out") == 2
+    assert f"did you mean '{tmp_path / 'inventory-1'}'?" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def copied(run: Path, tmp_path: Path) -> Path:
+    """The run, to be harmed."""
+    return Path(shutil.copytree(run, tmp_path / "harmed"))
+
+
+@pytest.mark.slow
+def test_a_run_without_checkpoints(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copied / "checkpoints")
+    assert _export(copied, "whole", tmp_path / "out") == 2
+    assert "has no complete checkpoint to export from" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    harmed = copied / "checkpoints" / "step_8" / "policies"
+    (harmed / "adapter" / "model_world_size_1_rank_0.pt").write_bytes(b"short")
+    assert _export(copied, "adapter", tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert "'policies/adapter/model_world_size_1_rank_0.pt' has 5 bytes" in said
+    assert "intact are the ones of step 4: choose with --step" in said
+    assert _export(copied, "whole", tmp_path / "out") == 0  # another policy's files are what they were
+
+
+@pytest.mark.slow
+def test_an_adapter_whose_base_is_gone(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config: Any = OmegaConf.load(copied / "config.yaml")
+    config.policies.adapter.actor_rollout_ref.model.path = "/gone/model"
+    OmegaConf.save(config, copied / "config.yaml")
+    assert _export(copied, "adapter", tmp_path / "out", "--merge") == 2
+    assert "is an adapter of '/gone/model', which is not on this machine" in capsys.readouterr().err
+    assert _export(copied, "adapter", tmp_path / "out") == 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_nothing(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Any, target: Any) -> None:
+        Path(target).write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    assert _export(run, "whole", tmp_path / "out") == 2
+    assert f"no space left while writing '{tmp_path / 'out'}': nothing was written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,201 @@
+"""Generalised advantage estimation: against a plain loop, its two ends, who follows whom, and its derivation."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_verl.advantage import Advantage, RowTable
+from marl_verl.advantage.estimator import Rows as Kind
+from marl_verl.advantage.gae import GAE
+from marl_verl.algorithms.magrpo import JointAdvantage
+from marl_verl.errors import MarlError
+from marl_verl.explain import Explanation, derive, step_document
+from tests.batches import FIT, Rows, algorithm, find, row
+
+UNIT = st.floats(0, 1)
+
+
+def turn(session: int, index: int, agent: str, reward: float, value: float | None, **more: Any) -> dict[str, Any]:
+    return {**row("q", session, index, 0, agent, team=reward), "value": value, **more}
+
+
+def gae(rows: Rows, gamma: float = 1.0, lam: float = 0.95) -> np.ndarray:
+    table = RowTable.from_rows(rows)
+    reward = np.array([sum(each["rewards"].values()) for each in rows])
+    return GAE(gamma=gamma, lam=lam).compute(table, reward)
+
+
+def looped(rows: Rows, gamma: float, lam: float) -> list[float]:
+    """The textbook: backwards over each agent's turns in each session."""
+    found = {}
+    turns: dict[Any, list[int]] = {}
+    for i in sorted(range(len(rows)), key=lambda i: rows[i]["index"]):
+        turns.setdefault((rows[i]["uid"], rows[i]["session"], rows[i]["agent"]), []).append(i)
+    for own in turns.values():
+        advantage, following = 0.0, 0.0
+        for i in reversed(own):
+            delta = sum(rows[i]["rewards"].values()) + gamma * following - rows[i]["value"]
+            advantage = delta + gamma * lam * advantage
+            following = rows[i]["value"]
+            found[i] = advantage
+    return [found[i] for i in range(len(rows))]
+
+
+@given(data=st.data(), gamma=UNIT, lam=UNIT)
+@settings(deadline=None, max_examples=50)
+def test_it_is_the_loop_over_an_agents_turns(data: st.DataObject, gamma: float, lam: float) -> None:
+    rows = data.draw(FIT["ippo"]())
+    rows = [rows[i] for i in data.draw(st.permutations(range(len(rows))))]
+    np.testing.assert_allclose(gae(rows, gamma, lam), looped(rows, gamma, lam), rtol=1e-12, atol=1e-12)
+
+
+@given(rows=FIT["ippo"](), gamma=UNIT)
+@settings(deadline=None, max_examples=20)
+def test_its_two_ends(rows: Rows, gamma: float) -> None:
+    """lam = 1: the discounted return minus the value. lam = 0: the TD error."""
+    table = RowTable.from_rows(rows)
+    reward = np.array([sum(each["rewards"].values()) for each in rows])
+    back = find("returns", "discounted")(gamma=gamma).compute(table, reward)
+    np.testing.assert_allclose(gae(rows, gamma, 1.0), back - table.values, rtol=1e-12, atol=1e-12)
+    stages = dict(GAE(gamma=gamma, lam=0.0).stages(table, reward))
+    np.testing.assert_array_equal(stages["returns: gae"], stages["TD error"])
+
+
+def test_by_hand() -> None:
+    rows = [turn(0, 0, "a", 1.0, 0.5), turn(0, 1, "b", 9.0, 7.0), turn(0, 2, "a", 2.0, 3.0)]
+    # a: delta_1 = 2 - 3 = -1, delta_0 = 1 + 0.5 * 3 - 0.5 = 2; A_0 = 2 + 0.5 * 0.5 * -1. b is alone: 9 - 7
+    assert gae(rows, gamma=0.5, lam=0.5).tolist() == [1.75, 2.0, -1.0]
+
+
+def test_agents_sessions_and_tasks_do_not_mix() -> None:
+    rows = [turn(0, 0, "a", 1.0, 0.0), turn(0, 1, "b", 2.0, 0.0), turn(1, 0, "a", 4.0, 0.0)]
+    rows.append({**turn(0, 2, "a", 8.0, 0.0), "uid": "other"})
+    assert gae(rows).tolist() == [1.0, 2.0, 4.0, 8.0]
+
+
+def test_the_critic_learns_the_return() -> None:
+    """With lam = 1 the targets are the discounted returns, whatever the critic said; they are those of the rows."""
+    rows = [turn(0, i, "a", reward, value) for i, (reward, value) in enumerate([(0.0, 3.0), (0.0, -1.0), (1.0, 5.0)])]
+    result = algorithm("ippo", gamma=0.5, lam=1.0).compute(RowTable.from_rows([*rows[::-1], *padding(rows)]))
+    assert result.target is not None
+    assert result.target.tolist() == [1.0, 0.5, 0.25, 0.0]
+    assert algorithm("grpo").compute(RowTable.from_rows(rows)).target is None
+
+
+def padding(rows: Rows) -> Rows:
+    return [{**rows[0], "padding": True, "value": None}]
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=20)
+def test_targets_do_not_depend_on_how_advantages_are_scaled(data: st.DataObject) -> None:
+    rows = data.draw(FIT["ippo"]())
+    table = RowTable.from_rows([rows[i] for i in data.draw(st.permutations(range(len(rows))))])
+    result = algorithm("ippo", norm_by_std=False, baseline="none").compute(table)
+    scaled = algorithm("ippo", overlong={"L": 8, "C": 4}).compute(table)
+    assert result.target is not None
+    assert scaled.target is not None
+    np.testing.assert_allclose(result.target, result.advantage + table.values, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(scaled.target, result.target)
+
+
+def test_a_perfect_critic_leaves_nothing_to_learn() -> None:
+    index = count()
+    rows = [turn(session, next(index), "a", float(session), float(session)) for session in range(4)]
+    assert algorithm("ippo").compute(RowTable.from_rows(rows)).advantage.tolist() == [0.0] * 4
+
+
+def test_each_agent_is_scaled_by_itself() -> None:
+    rows = [turn(i, 0, "a", float(i), 0.0) for i in range(4)] + [turn(i, 1, "b", 100.0 * i, 0.0) for i in range(4)]
+    advantage = algorithm("mappo", eps=0.0).compute(RowTable.from_rows(rows)).advantage
+    np.testing.assert_allclose(advantage[:4], advantage[4:], rtol=1e-12)
+    assert np.std(advantage[:4], ddof=1) == pytest.approx(1.0)
+
+
+def test_a_frozen_agent_needs_no_value() -> None:
+    rows = [turn(0, 0, "a", 1.0, 0.25), turn(0, 1, "frozen", 9.0, None), turn(1, 0, "a", 0.0, 0.25)]
+    result = algorithm("ippo", norm_by_std=False, baseline="none").compute(RowTable.from_rows(rows))
+    assert result.advantage.tolist() == [0.75, 0.0, -0.25]
+    assert result.target is not None
+    assert result.target.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_values_that_are_missing_are_told() -> None:
+    with pytest.raises(MarlError, match=r"no row has a 'value': returns 'gae' need those of a critic \(marl.critic\)"):
+        gae([turn(0, 0, "a", 1.0, None)])
+    with pytest.raises(MarlError, match="row 'q_1_0' lacks 'value', which other rows of agent 'a' have"):
+        gae([turn(0, 0, "a", 1.0, 0.5), turn(1, 0, "a", 1.0, None)])
+
+
+@pytest.mark.parametrize("value", ["high", True, float("nan"), float("inf")])
+def test_a_value_is_a_finite_number(value: object) -> None:
+    with pytest.raises(MarlError, match="row 1: 'value' must be a finite number"):
+        RowTable.from_rows([turn(0, 0, "a", 1.0, 0.5), {**turn(1, 0, "a", 1.0, 0.5), "value": value}])
+
+
+@pytest.mark.parametrize(("options", "said"), [({"lam": 1.5}, "'lam'"), ({"gamma": -1.0}, "'gamma'")])
+def test_options_out_of_range(options: dict[str, float], said: str) -> None:
+    with pytest.raises(MarlError, match=f"{said} must be between 0 and 1"):
+        algorithm("ippo", **options)
+
+
+def test_which_critic_an_algorithm_wants() -> None:
+    assert algorithm("ippo").advantage.wants_critic() == "policy"
+    assert algorithm("mappo").advantage.wants_critic() == "team"
+    assert algorithm("ippo", critic="team").advantage == algorithm("mappo").advantage
+    assert algorithm("grpo").advantage.wants_critic() is None
+    assert algorithm("grpo", returns="gae").advantage.wants_critic() == "policy"
+    assert algorithm("ippo", returns="discounted").advantage.wants_critic() is None
+    with pytest.raises(MarlError, match="must be one of 'policy', 'team'"):
+        algorithm("ippo", critic="all")
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    advantage = algorithm("ippo").advantage
+    assert advantage.misfit(Kind()) is None
+    assert "returns 'gae' adds up the turns of a session, and a tree has siblings" in str(
+        advantage.misfit(Kind(tree=True))
+    )
+    joint = JointAdvantage(returns=GAE())
+    assert "returns 'gae' need a critic, and advantage 'joint' trains none" in str(joint.misfit(Kind()))
+    assert Advantage(returns=GAE()).outcome == "each agent's last turn"
+
+
+@given(rows=FIT["mappo"]())
+@settings(deadline=None, max_examples=20)
+def test_a_stored_step_gives_the_same_advantages_again(rows: Rows) -> None:
+    """Through JSON, with values, to the bit."""
+    method, table = algorithm("mappo", gamma=0.9), RowTable.from_rows(rows)
+    result = method.compute(table)
+    document = json.loads(json.dumps(step_document("mappo", method, table, result, step=3)))
+    again = derive(document)
+    assert isinstance(again, Explanation)
+    assert [record["advantage"] for record in again.records()] == document["advantage"] == result.advantage.tolist()
+    np.testing.assert_array_equal(again.table.values, table.values)
+
+
+def test_the_derivation_shows_value_error_and_target() -> None:
+    rows = [turn(0, 0, "a", 1.0, 0.5), turn(0, 1, "a", 2.0, 3.0)]
+    record = derive({"algorithm": "ippo", "options": {"lam": 0.0}, "rows": rows}).records()[0]
+    assert record["transforms"] == [
+        {"name": "component: team", "value": 1.0},
+        {"name": "mix: weights", "value": 1.0},
+        {"name": "value", "value": 0.5},
+        {"name": "TD error", "value": 3.5},
+        {"name": "value target", "value": 4.0},
+        {"name": "returns: gae", "value": 3.5},
+    ]
+    assert record["group"] == {"agent": "a"}
+
+
+def test_rows_without_a_value_are_stored_without_one() -> None:
+    table = RowTable.from_rows([turn(0, 0, "a", 1.0, None), turn(0, 1, "b", 1.0, 2)])
+    assert ["value" in each for each in table.to_rows()] == [False, True]
+    np.testing.assert_array_equal(RowTable.from_rows(table.to_rows()).values, table.values)

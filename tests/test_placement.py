@@ -1,0 +1,191 @@
+"""Which policies go where, and the arithmetic when they do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.errors import MarlError
+from marl_verl.platforms.active import HARDWARE_VARIABLE
+from marl_verl.team import Team, read_team
+from marl_verl.trainer.placement import Pool, check_placement, check_room, pools_of
+
+ROLLOUT = {
+    "tensor_model_parallel_size": 1,
+    "data_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "gpu_memory_utilization": 0.5,
+    "free_cache_engine": True,
+    "enable_sleep_mode": True,
+}
+
+
+def case(policies: dict[str, Any], pools: dict[str, Any] | None = None, **trainer: int) -> tuple[DictConfig, Team]:
+    marl = {
+        "agents": {f"agent-{name}": {"policy": name} for name in policies},
+        "policies": policies,
+        "pools": pools or {},
+        "task": {"name": "t"},
+        "workflow": {"name": "w"},
+        "algorithm": {"name": "a"},
+    }
+    config = {
+        "marl": marl,
+        "trainer": {"n_gpus_per_node": 1, "nnodes": 1, **trainer},
+        "actor_rollout_ref": {"rollout": ROLLOUT},
+        "ray_kwargs": {"ray_init": {"num_cpus": 4}},
+    }
+    return OmegaConf.create(config), read_team(marl)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with two of them."""
+    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+
+
+def test_a_policy_has_a_pool_of_its_own_or_the_one_it_names() -> None:
+    config, team = case(
+        {"a": {"pool": "big"}, "b": {}, "c": {"pool": "big"}, "d": {"endpoint": {"url": "http://x/v1", "model": "m"}}},
+        {"big": {"gpus": 4, "nodes": 2}},
+        n_gpus_per_node=2,
+    )
+    assert pools_of(config, team) == [Pool("big", 4, 2, ("a", "c"), True), Pool("b", 2, 1, ("b",), False)]
+    assert [pool.size for pool in pools_of(config, team)] == [8, 2]
+
+
+def test_a_pool_may_have_the_name_of_a_policy_that_is_elsewhere() -> None:
+    config, team = case({"a": {"pool": "b"}, "b": {}}, {"b": {"gpus": 3}})
+    assert pools_of(config, team) == [Pool("b", 3, 1, ("a",), True), Pool("b", 1, 1, ("b",), False)]
+
+
+@pytest.mark.parametrize(
+    ("policies", "pools", "said"),
+    [
+        ({"a": {"pool": "bgi"}}, {"big": {}}, "policy 'a' is on the unknown pool 'bgi': did you mean 'big'?"),
+        ({"a": {"pool": "big"}}, {}, "policy 'a' is on the pool 'big', and marl.pools has none: add marl.pools.big="),
+        ({"a": {}}, {"big": {}}, "pool 'big' of marl.pools is used by no policy"),
+        ({"a": {"pool": "big"}}, {"big": {"gpu": 1}}, "unknown key 'marl.pools.big.gpu': did you mean 'gpus'?"),
+        (
+            {"a": {"pool": "big"}},
+            {"big": {"gpus": 0}},
+            "'marl.pools.big.gpus' must be a whole number, 1 or more, got 0",
+        ),
+        ({"a": {"pool": "big"}}, {"big": {"nodes": "two"}}, "'marl.pools.big.nodes' must be a whole number"),
+        ({"a": {"pool": "big"}}, {"big": 2}, "'marl.pools.big' must be a mapping such as {gpus: 1, nodes: 1}, got 2"),
+        (
+            {"a": {}, "d": {"endpoint": {"url": "http://x/v1", "model": "m"}, "pool": "big"}},
+            {"big": {}},
+            "policy 'd' is an endpoint outside: it cannot be on pool 'big'",
+        ),
+    ],
+)
+def test_a_bad_pool_is_told(policies: dict[str, Any], pools: dict[str, Any], said: str) -> None:
+    config, team = case(policies, pools)
+    with pytest.raises(MarlError) as error:
+        pools_of(config, team)
+    assert said in str(error.value)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_more_policies_than_gpus_with_the_sum() -> None:
+    config, team = case({"a": {}, "b": {}, "c": {"pool": "wide"}}, {"wide": {"gpus": 2}})
+    with pytest.raises(MarlError) as error:
+        check_placement(config, team)
+    said = str(error.value)
+    assert "the policies need 1 (a) + 1 (b) + 2 (c) = 4 GPUs, this machine has 2: " in said
+    assert "colocate policies (marl.pools)" in said
+    check_placement(*case({"a": {}, "b": {}}))
+
+
+@pytest.mark.usefixtures("gpus")
+def test_servers_on_one_pool_share_its_memory() -> None:
+    pools = {"both": {"gpus": 1}}
+    fits = {"a": {"pool": "both"}, "b": {"pool": "both", "rollout": {"gpu_memory_utilization": 0.4}}}
+    check_placement(*case(fits, pools))
+    for rollout, said in (
+        (
+            {"gpu_memory_utilization": 0.6},
+            "the servers on pool 'both' would take 0.5 (a) + 0.6 (b) = 1.10 of each GPU's memory",
+        ),
+        (
+            {"gpu_memory_utilization": 0.1, "free_cache_engine": False},
+            "policy 'b' shares pool 'both', where servers must",
+        ),
+    ):
+        with pytest.raises(MarlError) as error:
+            check_placement(*case({"a": {"pool": "both"}, "b": {"pool": "both", "rollout": rollout}}, pools))
+        assert said in str(error.value)
+
+
+def test_a_server_must_fit_its_pool() -> None:
+    for wide, gpus, nodes, said in (
+        (3, 4, 1, "policy 'a' has 4 GPUs on 1 nodes = 4, and a server of it needs tensor_model_parallel_size=3 x"),
+        (6, 4, 3, "needs tensor_model_parallel_size=6 x data_parallel_size=1 x pipeline_model_parallel_size=1 = 6"),
+    ):
+        with pytest.raises(MarlError) as error:
+            check_placement(
+                *case(
+                    {"a": {"pool": "p", "rollout": {"tensor_model_parallel_size": wide}}},
+                    {"p": {"gpus": gpus, "nodes": nodes}},
+                )
+            )
+        assert said in str(error.value)
+
+
+def test_slots_on_a_cpu_are_as_many_as_are_needed_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HARDWARE_VARIABLE, "cpu")
+    config, team = case({name: {} for name in "abcdefgh"})
+    check_placement(config, team)
+    config.ray_kwargs.ray_init.num_gpus = 3
+    with pytest.raises(MarlError, match=r"= 8 GPUs, ray_kwargs.ray_init.num_gpus allows 3"):
+        check_placement(config, team)
+
+
+def test_several_nodes_need_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HARDWARE_VARIABLE, "cpu")
+    config, team = case({"a": {}}, nnodes=2)
+    with pytest.raises(MarlError, match=r"the policies need 1 x 2 nodes \(a\) = 2 GPUs, one machine has 1"):
+        check_placement(config, team)
+    config.ray_kwargs.ray_init.address = "auto"  # asked when it is there
+    check_placement(config, team)
+
+
+def test_the_nodes_of_a_pool_are_different_machines() -> None:
+    two = Pool("a", 2, 2, ("a",), False)
+    check_room([two], [2, 2], "Ray has")
+    check_room([two, Pool("b", 1, 1, ("b",), False)], [2, 3], "Ray has")
+    for nodes, there in (([1, 3], "1 + 3"), ([4], "4")):
+        with pytest.raises(MarlError) as error:
+            check_room([two], nodes, "Ray has")
+        said = f"for pool 'a' 1 of 2 machines have 2 free ones (Ray has {there})"
+        assert said in str(error.value)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.lists(st.integers(0, 8), min_size=1, max_size=3))
+def test_what_is_let_through_fits(sizes: list[int], nodes: list[int]) -> None:
+    """Against trying every way of putting pools of one node on machines."""
+    pools = [Pool(f"p{i}", size, 1, (f"p{i}",), False) for i, size in enumerate(sizes)]
+    try:
+        check_room(pools, nodes, "Ray has")
+        fits = True
+    except MarlError:
+        fits = False
+    if fits:
+        assert _packs(sizes, nodes)
+    elif sum(sizes) > sum(nodes):
+        assert not _packs(sizes, nodes)
+
+
+def _packs(sizes: list[int], nodes: list[int]) -> bool:
+    if not sizes:
+        return True
+    first, *rest = sizes
+    return any(
+        left >= first and _packs(rest, [*nodes[:i], left - first, *nodes[i + 1 :]]) for i, left in enumerate(nodes)
+    )

@@ -1,0 +1,131 @@
+"""Turns as rows: tensors for those that a policy learns from, a tag for every one, and how they reach TransferQueue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+
+from marl_verl.advantage import RowTable
+from marl_verl.episode import Action, Turn
+from marl_verl.rollout.rows import Row, identity, row_fields, row_tag, turn_rows
+from tests.batches import algorithm
+
+
+def turn(session: int, index: int, policy: str, action: Action, team: float = 0.0) -> Turn:
+    made = Turn("u", session, index, f"{policy}-agent", policy, "0", 0, None, None, (), action)
+    made.rewards["team"] = team
+    return made
+
+
+def sampled(*ids: int) -> Action:
+    return Action("said", [7, 8, 9], list(ids), [-0.5] * len(ids), version=4)
+
+
+OUTSIDE = Action("said", tokens=11)
+
+
+def episodes() -> list[Turn]:
+    """Two sessions of a policy that learns, a frozen one and one outside, in key order."""
+    return [
+        turn(session, index, policy, action, team=float(session))
+        for session in range(2)
+        for index, (policy, action) in enumerate(
+            [("learner", sampled(1, 2)), ("frozen", sampled(3, 4, 5)), ("outside", OUTSIDE)]
+        )
+    ]
+
+
+def test_only_who_learns_has_tensors() -> None:
+    rows = turn_rows(episodes(), step=5, learning={"learner"})
+    assert [row.key for row in rows] == [f"u_{session}_{index}" for session in range(2) for index in range(3)]
+    assert [row.fields is not None for row in rows] == [True, False, False] * 2
+    first = rows[0].fields
+    assert first is not None
+    assert first["input_ids"].tolist() == [7, 8, 9, 1, 2]
+    assert first["responses"].tolist() == [1, 2]
+    assert first["rollout_log_probs"].tolist() == [-0.5, -0.5]
+    assert first["response_mask"].dtype == torch.int64
+
+
+def test_every_row_says_who_acted_and_how_long_it_was() -> None:
+    tags = [row.tag for row in turn_rows(episodes(), step=5, learning={"learner"})][:3]
+    assert [tag["policy"] for tag in tags] == ["learner", "frozen", "outside"]
+    assert [tag["length"] for tag in tags] == [tag["response_len"] for tag in tags] == [2, 3, 11]
+    assert [tag["prompt_len"] for tag in tags] == [3, 3, 0]
+    assert [tag["seq_len"] for tag in tags] == [5, 6, 11]
+    # of the policy's weights; a server outside tells of none, and counts as the newest
+    assert [tag["max_global_steps"] for tag in tags] == [4, 4, 4]
+
+
+def test_a_row_that_nobody_learns_from_counts_in_groups_all_the_same() -> None:
+    rows = turn_rows(episodes(), step=5, learning={"learner"})
+    table = RowTable.from_rows([identity(row.tag) for row in rows])
+    # (1 - 1/2) / std of six rows; of the learner's own two it would be 0.707
+    assert algorithm("grpo").compute(table).advantage.tolist() == pytest.approx([-0.913] * 3 + [0.913] * 3, abs=1e-3)
+
+
+# What reaches TransferQueue
+
+
+class Store:
+    """The calls that `collect` makes."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    async def async_kv_batch_put(self, **call: Any) -> None:
+        self.calls.append(call)
+
+
+def collected(monkeypatch: pytest.MonkeyPatch, rows: dict[str, list[Row]], uids: list[str]) -> list[dict[str, Any]]:
+    """What `collect` puts for tasks with these rows; a task without an entry is one of a validation."""
+    from marl_verl.rollout import worker
+
+    store = Store()
+    monkeypatch.setattr(worker, "tq", store)
+    made = object.__new__(worker._TeamRolloutWorker)
+
+    async def go() -> None:
+        made._rows, made._reports = rows, {}
+        for uid in uids:
+            made._report(uid).set_result(worker.Report(uid, uid))
+        assert [report.uid for report in await made.collect(uids)] == uids
+        assert (made._rows, made._reports) == ({}, {})
+
+    asyncio.run(go())
+    return store.calls
+
+
+@pytest.mark.slow
+def test_every_row_is_put_once_and_before_its_task_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = turn_rows(episodes(), step=5, learning={"learner"})
+    whole, tags = collected(monkeypatch, {"u": rows, "w": []}, ["u", "w"])
+    assert whole["keys"] == ["u_0_0", "u_1_0"]
+    assert [ids.tolist() for ids in whole["fields"]["input_ids"].unbind()] == [[7, 8, 9, 1, 2]] * 2
+    assert tags["keys"] == ["u_0_1", "u_0_2", "u_1_1", "u_1_2", "u", "w"]
+    assert "fields" not in tags
+    by_key = dict(zip(whole["keys"] + tags["keys"], whole["tags"] + tags["tags"], strict=True))
+    assert by_key["u"] == by_key["w"] == {"status": "finished"}
+    assert {row.key: row.tag for row in rows} == {key: tag for key, tag in by_key.items() if "_" in key}
+
+
+@pytest.mark.slow
+def test_a_batch_without_a_row_that_is_learnt_from_is_finished_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = turn_rows(episodes(), step=5, learning=set())
+    (tags,) = collected(monkeypatch, {"u": rows}, ["u"])
+    assert tags["keys"] == [*(row.key for row in rows), "u"]
+
+
+@pytest.mark.slow
+def test_a_validation_puts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert collected(monkeypatch, {}, ["g0t00000"]) == []
+
+
+def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
+    fields = row_fields(turn(0, 0, "learner", sampled(1, 2)))
+    assert fields["prompts"].tolist() + fields["responses"].tolist() == fields["input_ids"].tolist()
+    assert fields["position_ids"].tolist() == [0, 1, 2, 3, 4]
+    assert row_tag(turn(0, 0, "learner", sampled(1, 2)), step=5)["seq_len"] == len(fields["input_ids"])
