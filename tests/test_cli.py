@@ -221,6 +221,15 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
     assert list(Path().iterdir()) == []
 
 
+def test_a_dry_run_tells_of_critics_and_of_a_run_in_its_own_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(RECIPE), "--dry-run", "marl.algorithm.name=mappo", "marl.critic.optim.lr=1e-3"]) == 0
+    told = capsys.readouterr().out
+    assert "critic  team: sees the joint observation; from the model of policy holder, lr 0.001, in the" in told
+    own_time = ["marl.schedule.mode=async", "marl.algorithm.options.loss=ppo-clip-tis"]
+    assert main(["train", str(RECIPE), "--dry-run", *own_time]) == 0
+    assert "; async: each policy learns from 16 rows on, 8 an update" in capsys.readouterr().out
+
+
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = [str(RECIPE), "marl.run.seed=-1", "--dry-run"]
     for arguments in (["--debug", "train", *wrong], ["train", *wrong, "--debug"]):

@@ -32,6 +32,8 @@ def describe(plan: Plan) -> str:
         lines.append(f"  agent   {agent.name} acts with policy {agent.policy}{reward}")
     for name in team.policies:
         lines.append(f"  policy  {name}: {_model(plan, name)}; {_trained(plan, name)}")
+    for name, critic in plan.resolved.critics.items():
+        lines.append(f"  critic  {name}: {_critic(plan, critic)}")
     for pool in pools_of(config, team):
         lines.append(f"  place   {_place(pool)}")
     algorithm = algorithm_of(team)
@@ -101,6 +103,14 @@ def _trained(plan: Plan, name: str) -> str:
     updates = max(1, int(plan.config.data.train_batch_size) // int(actor.ppo_mini_batch_size)) * int(actor.ppo_epochs)
     kl = f", KL {actor.kl_loss_coef:g} to the start" if actor.use_kl_loss else ""
     return f"{what}, {loss}, lr {actor.optim.lr:g}, {updates} update{'s' if updates > 1 else ''} a batch{kl}"
+
+
+def _critic(plan: Plan, critic: DictConfig) -> str:
+    sees = "what the agent saw" if critic.scope == "policy" else "the joint observation"
+    model = OmegaConf.select(plan.config, "marl.critic.model.path") or f"the model of policy {critic.policy}"
+    if plan.tiny_critic is not None:
+        model = f"a tiny {plan.tiny_critic.family} model"
+    return f"sees {sees}; from {model}, lr {critic.critic.optim.lr:g}, in the processes of policy {critic.policy}"
 
 
 def _folder(plan: Plan, name: str) -> Path:

@@ -118,6 +118,7 @@ def check_advantage(sampler: Sampler, algorithm: Algorithm, team: Team) -> None:
             "invalid": index == 0,
             "length": 1,
             "obs": agent.name,
+            **({"value": 0.0} if algorithm.advantage.wants_critic() else {}),
         }
         for attempt in range(2)
         for index, agent in enumerate(team.agents.values())
