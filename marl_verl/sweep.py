@@ -65,7 +65,7 @@ class Belongings:
         machine: where process ids mean what they say here.
         command: the command line, or whoever started the trainer.
         trainer: leads the session that the run's processes belong to.
-        semaphores: files of named semaphores that were there before.
+        before: `_loose` ones that were there before.
         shared_memory: files of shared memory that the run's processes hold or held.
     """
 
@@ -74,14 +74,14 @@ class Belongings:
     machine: str
     command: Process
     trainer: Process | None = None
-    semaphores: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
     shared_memory: list[str] = field(default_factory=list)
 
     @classmethod
     def begin(cls, run: str) -> Belongings:
         """Make the scratch folder of a run that this process starts."""
         scratch = tempfile.mkdtemp(prefix=PREFIX)  # short, because sockets stand below it
-        found = cls(run, scratch, _machine(), Process.of(os.getpid()), semaphores=sorted(map(str, _semaphores())))
+        found = cls(run, scratch, _machine(), Process.of(os.getpid()), before=sorted(map(str, _loose())))
         found.write()
         return found
 
@@ -150,8 +150,7 @@ class Belongings:
                     if end != "wait":
                         getattr(process, end)()
             psutil.wait_procs(list(left), timeout=3)
-        before = {Path(name) for name in self.semaphores}
-        loose = _semaphores() - before - _held(psutil.process_iter())
+        loose = _loose() - {Path(name) for name in self.before} - _held(psutil.process_iter())
         for path in {Path(name) for name in self.shared_memory} | held | loose | _sockets(self.run):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -182,9 +181,12 @@ def _machine() -> str:
         return f"{platform.node()} {psutil.boot_time():.0f}"
 
 
-def _semaphores() -> set[Path]:
-    """Python's named semaphores on this machine (Linux; elsewhere none)."""
-    return set(Path(SHARED).glob("sem.mp-*"))
+def _loose() -> set[Path]:
+    """Shared memory on this machine that is of no use any more when nobody holds it (Linux; elsewhere none).
+
+    Of Python's named semaphores and verl's buffers for weights the maker holds its own until it removes it.
+    """
+    return {path for kind in ("sem.mp-*", "verl_weights_*") for path in Path(SHARED).glob(kind)}
 
 
 def _held(processes: Iterable[psutil.Process]) -> set[Path]:

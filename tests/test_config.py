@@ -63,7 +63,8 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
     again = with_overrides(config, ["actor_rollout_ref.actor.optim.lr=1e-2", "marl.policies.two.actor.grad_clip=0.5"])
     whole = resolve(again, read_team(OmegaConf.to_container(again.marl)))  # type: ignore[arg-type]
     assert whole.policies.one.actor_rollout_ref.actor.optim.lr == 1e-4
-    assert (whole.policies.two.actor_rollout_ref.actor.optim.lr, whole.policies.two.actor_rollout_ref.actor.grad_clip) == (1e-3, 0.5)
+    other = whole.policies.two.actor_rollout_ref.actor
+    assert (other.optim.lr, other.grad_clip) == (1e-3, 0.5)
     assert config.actor_rollout_ref.actor.optim.lr == 1e-6  # a copy was changed
     for line, said in (
         ("trainer.total_steps=3", "unknown key 'trainer.total_steps': did you mean"),

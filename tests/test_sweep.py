@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
@@ -230,16 +231,27 @@ def test_shared_memory_that_a_process_holds_goes_with_it(temporary: Path) -> Non
     assert not path.exists()
 
 
-def test_semaphores_that_nobody_holds_any_more_go_and_others_stay(temporary: Path) -> None:
-    made = {name: Path("/dev/shm") / f"sem.mp-{name}{os.getpid()}" for name in ("before", "after")}
+@pytest.mark.parametrize("kind", ["sem.mp-", "verl_weights_"])
+def test_what_nobody_holds_any_more_goes_and_what_was_there_before_stays(temporary: Path, kind: str) -> None:
+    """As when whoever made it, and Python's tracker for it, were killed together."""
+    made = {name: Path("/dev/shm") / f"{kind}{name}{os.getpid()}" for name in ("before", "after")}
     made["before"].touch()
     begun = Belongings.begin("mine")
     made["after"].touch()
-    held = multiprocessing.get_context("spawn").Semaphore()
     begun.sweep()
     assert [made["before"].exists(), made["after"].exists()] == [True, False]
-    assert Path("/dev/shm", f"sem.{held._semlock.name.removeprefix('/')}").exists()
     made["before"].unlink()
+
+
+def test_what_another_process_holds_stays(temporary: Path) -> None:
+    begun = Belongings.begin("mine")
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    memory = shared_memory.SharedMemory(name=f"verl_weights_{os.getpid()}", create=True, size=64)
+    begun.sweep()
+    held = [f"sem.{semaphore._semlock.name.removeprefix('/')}", memory.name]  # type: ignore[attr-defined]
+    assert [Path("/dev/shm", name).exists() for name in held] == [True, True]
+    memory.close()
+    memory.unlink()
 
 
 def test_weight_sync_sockets_of_the_run_go_and_those_of_others_stay(

@@ -4,12 +4,13 @@
     a task is finished: its rows get their advantage and go to the buffers of their policies     trainer/buffer.py
     a buffer is full:   its policy learns and syncs in a thread of its own                       trainer/learner.py
 
-No new task is begun while a full buffer has rows of as many tasks as may be under way: a policy that learns more slowly
-than is sampled holds sampling back, and never more rows wait for it. A step of the run is `train_batch_size` finished
-tasks. Rows are older than the weights that learn from them by a
-bounded number of updates, for which the loss corrects (`config/schedule.py`). Source: MARS2's asynchronous training
-(arXiv 2602.07848, authors' code), which throws a buffer's remainder away and neither bounds nor reports staleness.
-Which update sees which row depends on time, so that no run is repeatable to the digit.
+No new task is begun while a full buffer has rows of as many tasks as may be under way: a policy that learns too slowly
+holds sampling back, and the rows that wait for it are bounded. A step of the run is `train_batch_size` finished tasks.
+
+Rows are older than the weights that learn from them by a bounded number of updates, for which the loss corrects
+(`config/schedule.py`). Which update sees which row depends on time, so that no run is repeatable to the digit.
+Source: MARS2's asynchronous training (arXiv 2602.07848, authors' code), which throws a buffer's remainder away and
+neither bounds nor reports staleness.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class Asynchronous:
                     while self._arrived and len(done) < self._size:
                         done.append(self._arrived.popleft())
                         self._take_in(done[-1])
+                        self._learn()  # many may have arrived at once: a buffer need not wait for the last of them
             trainer.take_reports([each.report for each in done])
-            self._learn()
             if trainer.global_steps >= trainer.total_training_steps:
                 self.settle()  # what is learnt in the last step belongs to its metrics and its weights
         rows = sorted(zip(_all(done, "keys"), _all(done, "tags"), strict=True), key=lambda row: _order(row[0]))
