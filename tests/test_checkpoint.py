@@ -94,7 +94,7 @@ def _config(change: Callable[[Any], None] | None = None) -> Any:
             "algorithm": {"name": "grpo", "options": {}},
             "sampler": {"sessions": 4, "options": {}},
             "validation": {"sampler": "independent", "sessions": 1},
-            "schedule": {"mode": "sync"},
+            "schedule": {"mode": "sync", "fill": 16},
             "rollout": {"episode_tokens": None, "act_seconds": 300},
             "run": {"seed": 3, "name": "x", "keep_rows": 1},
         },
@@ -521,6 +521,7 @@ def test_what_may_change() -> None:
         marl["run"] |= {"name": "y", "keep_rows": 0, "dir": "z"}
         marl["task"] |= {"test_size": 5}
         marl["checkpoint"] = {"keep": 9}
+        marl["schedule"]["fill"] = 32
 
     assert identity.changes(identity.identity(_config()), identity.identity(_config(change))) == []
 
@@ -546,6 +547,7 @@ ARR = "policies.two.actor_rollout_ref"
     ("path", "value", "said"),
     [
         ("marl.run.seed", 4, ["marl.run.seed (3 -> 4)"]),
+        ("marl.schedule.mode", "async", ['marl.schedule.mode ("sync" -> "async")']),
         ("marl.agents.asker.reward", "mine", ['marl.agents.asker.reward (null -> "mine")']),
         (
             "marl.agents",

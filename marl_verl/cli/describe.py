@@ -100,9 +100,16 @@ def _trained(plan: Plan, name: str) -> str:
             learnt = adapter_parameters(found, int(model.lora_rank), targets)
             what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters learn beside {size} frozen ones"
     loss, _ = loss_of(plan.team, name)
-    updates = max(1, int(plan.config.data.train_batch_size) // int(actor.ppo_mini_batch_size)) * int(actor.ppo_epochs)
     kl = f", KL {actor.kl_loss_coef:g} to the start" if actor.use_kl_loss else ""
-    return f"{what}, {loss}, lr {actor.optim.lr:g}, {updates} update{'s' if updates > 1 else ''} a batch{kl}"
+    return f"{what}, {loss}, lr {actor.optim.lr:g}{_updates(plan, actor)}{kl}"
+
+
+def _updates(plan: Plan, actor: DictConfig) -> str:
+    """How many a batch, where the schedule has batches."""
+    if plan.config.marl.schedule.mode != "sync":
+        return ""
+    count = max(1, int(plan.config.data.train_batch_size) // int(actor.ppo_mini_batch_size)) * int(actor.ppo_epochs)
+    return f", {count} update{'s' if count > 1 else ''} a batch"
 
 
 def _critic(plan: Plan, critic: DictConfig) -> str:

@@ -31,7 +31,7 @@ ELSEWHERE = ("run", "agents", "policies", "pools", "algorithm")
 
 MAY_CHANGE = re.compile(
     r"checkpoint\..*|validation\..*|task\.test_(size|file)|critic\.(.*\.)?optim\.(lr.*|min_lr.*|total_training_steps)"
-    r"|rollout\.(?!episode_tokens$).*"
+    r"|rollout\.(?!episode_tokens$).*|schedule\.(fill|batch|ahead|max_staleness)"
 )
 """Keys of `marl` that a continuation may change. Of `rollout` those are limits of time and what is kept."""
 
