@@ -547,7 +547,6 @@ ARR = "policies.two.actor_rollout_ref"
     ("path", "value", "said"),
     [
         ("marl.run.seed", 4, ["marl.run.seed (3 -> 4)"]),
-        ("marl.schedule.mode", "async", ['marl.schedule.mode ("sync" -> "async")']),
         ("marl.agents.asker.reward", "mine", ['marl.agents.asker.reward (null -> "mine")']),
         (
             "marl.agents",
