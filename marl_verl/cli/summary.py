@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from marl_verl.cli.progress import Display
+from marl_verl.team import read_team
 
 
 def show(folder: Path, display: Display) -> None:
@@ -60,13 +61,21 @@ def _next_commands(folder: Path) -> list[str]:
     config = OmegaConf.load(folder / "config.yaml")
     more = int(config.trainer.total_training_steps) * 2
     recipe = config.marl.run.get("recipe") or "RECIPE"
-    policy = next(iter(config.marl.policies))
     command = "marl-verl" if shutil.which("marl-verl") else os.path.relpath(Path(sys.executable).parent / "marl-verl")
-    return [
+    team = read_team(OmegaConf.to_container(config.marl), allow_frozen=True)  # type: ignore[arg-type]
+    learning = [name for name, policy in team.policies.items() if policy.trained]
+    learner = next(agent.name for agent in team.agents.values() if agent.policy in learning)
+    commands = [
         f"{command} replay --run {folder}    # what the team said, and what it earned",
+        f"{command} eval {folder} --untrained {learner}    # the team without what {learner} has learnt",
         f"{command} train --resume {folder} trainer.total_training_steps={more}    # train on",
-        f"{command} train {recipe} marl.policies.{policy}.frozen=true    # can the others learn alone?",
     ]
+    freezable = [name for name in learning if not team.policies[name].lora_rank and not team.policies[name].loss]
+    if freezable and len(learning) > 1:
+        commands.append(
+            f"{command} train {recipe} marl.policies.{freezable[0]}.frozen=true    # can the others learn alone?"
+        )
+    return commands
 
 
 def draw_curve(folder: Path) -> Path:
