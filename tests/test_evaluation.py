@@ -183,7 +183,7 @@ class _Trainer:
     def journal_header(self, split: str) -> str:
         return f"header {split}"
 
-    def _check_failures(self, reports: list[Any]) -> None:
+    def check_failures(self, reports: list[Any]) -> None:
         self.checked = len(reports)
 
     def play(self, trainer: Any, sampled: bool, keep: int, at_once: int) -> Iterator[list[Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from marl_verl.evaluation.request import REQUEST
 from marl_verl.trainer import watch as module
 from marl_verl.trainer.watch import Phases, Watch, go_on, is_well, queue_actors, sentence
 
@@ -229,3 +230,5 @@ def test_a_run_with_a_checkpoint_can_be_continued(tmp_path: Path) -> None:
     assert go_on(tmp_path) == "no checkpoint was saved yet, start it anew"
     (tmp_path / "checkpoints" / "step_4" / "team.json").write_text("{}")
     assert go_on(tmp_path) == f"continue with: marl-verl train --resume {tmp_path}"
+    (tmp_path / REQUEST).write_text("{}")
+    assert go_on(tmp_path) == "run the evaluation again"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from marl_verl.cli.eval_plan import Plan
-from marl_verl.cli.progress import QUIET_SECONDS, Display, _duration
+from marl_verl.cli.progress import QUIET_SECONDS, Display, duration
 
 SHARES = {"invalid": "invalid", "cut_off": "cut off"}
 
@@ -41,7 +41,7 @@ class EvaluationDisplay(Display):
         if done == 0:
             self._begun = now
         how = "sampled" if event["sampled"] else "played greedily"
-        left = f", {_duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
+        left = f", {duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
         if self.console.is_terminal or done == tasks or now - self._said >= QUIET_SECONDS:
             self.note(f"{done} of {tasks} tasks {how}{left}")
             self._said = now

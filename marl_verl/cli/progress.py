@@ -87,7 +87,7 @@ class Display:
         failed = f"  {values['train/failed_episodes']:.0f} episodes failed" if values["train/failed_episodes"] else ""
         line = (
             f"step {step}/{steps}  team success {values['train/success']:.1%}  reward: {rewards}{failed}  "
-            f"{seconds:.1f} s/step  {_duration(seconds * (steps - step))} left"
+            f"{seconds:.1f} s/step  {duration(seconds * (steps - step))} left"
         )
         now = time.monotonic()
         if self.console.is_terminal:
@@ -97,6 +97,6 @@ class Display:
             self._shown = now
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}"

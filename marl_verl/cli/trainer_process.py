@@ -137,9 +137,7 @@ class TrainerProcess:
         if self.code == 0:
             return 0
         if self.code == 130:
-            saved = list((self.folder / "checkpoints").glob("step_*"))
-            told = f"; continue with: marl-verl train --resume {self.folder}" if saved else " before a checkpoint"
-            display.print(f"interrupted{told}")
+            display.print(f"interrupted: {go_on(self.folder)}")
             return 130
         error = self.error or {"message": self._unexplained(), "expected": False}
         if self.debug:

@@ -55,7 +55,7 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
         sampled.play()
     trainer.run_dir.episodes(request.step, [trainer.journal_header("test"), *greedy.lines, *sampled.lines])
     reports = greedy.reports + sampled.reports
-    trainer._check_failures(reports)
+    trainer.check_failures(reports)
     failures = greedy.tally.failures + sampled.tally.failures
     return {
         "step": request.step,

@@ -173,7 +173,7 @@ class TeamTrainer(PPOTrainer):
         lines = [line for report in reports for line in report.lines]
         if lines:  # before a run stops for its failures: they are among them
             self.run_dir.journals(self.global_steps, [self.journal_header("train"), *lines])
-        self._check_failures(reports)
+        self.check_failures(reports)
 
     def _keeps(self, position: int) -> bool:
         """Whether a task's episodes are stored in journals/."""
@@ -245,7 +245,7 @@ class TeamTrainer(PPOTrainer):
         values["update_seconds"] = time.monotonic() - begun
         return part, values
 
-    def _check_failures(self, reports: list[Report]) -> None:
+    def check_failures(self, reports: list[Report]) -> None:
         """Stop when too many episodes failed, or the sampler itself did."""
         for report in reports:
             if report.error:

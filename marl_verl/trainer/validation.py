@@ -58,7 +58,7 @@ def validate(trainer: TeamTrainer) -> Validation:
     lines = [line for report in greedy + sampled for line in report.lines]
     if lines:
         trainer.run_dir.episodes(trainer.global_steps, [trainer.journal_header("test"), *lines])
-    trainer._check_failures(greedy + sampled)
+    trainer.check_failures(greedy + sampled)
     return Validation(
         step=trainer.global_steps,
         greedy=[_success(report) for report in greedy],

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from marl_verl.evaluation.request import REQUEST
 from marl_verl.trainer.checkpoint_files import complete
 from marl_verl.trainer.run_dir import emit
 
@@ -162,7 +163,9 @@ def queue_actors() -> dict[str, Any]:
 
 
 def go_on(folder: Path) -> str:
-    """What to do about a run that did not come to its end."""
+    """What to do about a run, or an evaluation, that did not come to its end."""
+    if (folder / REQUEST).is_file():
+        return "run the evaluation again"
     if complete(folder / "checkpoints"):
         return f"continue with: marl-verl train --resume {folder}"
     return "no checkpoint was saved yet, start it anew"
