@@ -76,6 +76,12 @@ def _trainer(run: Path, step: int = 0, content: str = "", keep: int = 2) -> Any:
     )
 
 
+def _checkpoint(trainer: Any) -> None:
+    """As a step of the trainer does: the name comes when the step's metrics are stored."""
+    checkpoint.write(trainer)
+    checkpoint.commit(trainer)
+
+
 def _config(change: Callable[[Any], None] | None = None) -> Any:
     model = {"path": "models/a", "lora_rank": 0, "lora_alpha": 16, "target_modules": "all-linear"}
     actor = {"clip_ratio": 0.2, "optim": {"optimizer": "AdamW", "lr": 1e-3}, "ppo_mini_batch_size": 8}
@@ -108,7 +114,7 @@ def _config(change: Callable[[Any], None] | None = None) -> Any:
 
 
 def _save(run: Path, step: int, content: str = "", keep: int = 2) -> Path:
-    checkpoint.save(_trainer(run, step, content, keep))
+    _checkpoint(_trainer(run, step, content, keep))
     return run / "checkpoints" / f"step_{step}"
 
 
@@ -235,7 +241,7 @@ def _small(*arguments: Any) -> Any:
 
 
 def _save_small(run: Path, step: int) -> None:
-    checkpoint.save(_small(run, step, "old"))
+    _checkpoint(_small(run, step, "old"))
 
 
 def _first(run: Path) -> None:
@@ -292,7 +298,7 @@ def test_a_kill_at_any_step_leaves_the_last_one(
         trainer = _small(run, 4, "new", keep)
         try:
             with watch.killing_after(moments):
-                checkpoint.save(trainer)
+                _checkpoint(trainer)
             done = True
         except Killed:
             moments += 1
@@ -306,7 +312,7 @@ def test_a_kill_at_any_step_leaves_the_last_one(
             assert {policy.content for policy in later.trained()} <= {f"old {step}", f"new {step}"}
             assert later.train_dataloader.now == {"at": step}
         # and the run that goes on has a clean folder
-        checkpoint.save(_small(run, 4, "newer", keep))
+        _checkpoint(_small(run, 4, "newer", keep))
         names = os.listdir(run / "checkpoints")
         assert "step_4" in names
         assert len(names) <= keep
@@ -326,14 +332,14 @@ def test_too_little_space_is_told_before_anything_is_written(tmp_path: Path, mon
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size - 2048))
     before = sorted(os.listdir(tmp_path / "checkpoints"))
     with pytest.raises(MarlError) as error:
-        checkpoint.save(_trainer(tmp_path, 4))
+        _checkpoint(_trainer(tmp_path, 4))
     said = str(error.value)
     assert "not enough space to save step 4" in said
     assert "as much as checkpoint 'step_3' has" in said
     assert "the last complete checkpoint is step 3; free 2.0 KiB and continue with marl-verl train --resume" in said
     assert sorted(os.listdir(tmp_path / "checkpoints")) == before
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size + (1 << 21)))
-    checkpoint.save(_trainer(tmp_path, 4))
+    _checkpoint(_trainer(tmp_path, 4))
 
 
 @pytest.mark.slow
@@ -348,9 +354,9 @@ def test_the_first_one_is_measured_by_the_models(tmp_path: Path, monkeypatch: py
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=(4 << 20) - 1))
     with pytest.raises(MarlError, match=r"it takes 4\.0 MiB \(4 times the 1\.0 MiB of the models on disk.*no complete"):
-        checkpoint.save(trainer)
+        _checkpoint(trainer)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4 << 20))
-    checkpoint.save(trainer)
+    _checkpoint(trainer)
 
 
 def _disk_full() -> OSError:
@@ -394,7 +400,7 @@ def test_a_disk_that_fills_up(
     monkeypatch.setattr(Saved, "save", save)
     last = "the last complete checkpoint is step 3" if had else "there is no complete checkpoint"
     with pytest.raises(MarlError, match=f"no space left while saving step 4 in .*: {last}; free space"):
-        checkpoint.save(_trainer(tmp_path, 4))
+        _checkpoint(_trainer(tmp_path, 4))
     assert os.listdir(tmp_path / "checkpoints") == (["step_3"] if had else [])
 
 
@@ -405,7 +411,7 @@ def test_another_error_is_not_taken_for_a_full_disk(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Saved, "save", save)
     with pytest.raises(PermissionError):
-        checkpoint.save(_trainer(tmp_path, 4))
+        _checkpoint(_trainer(tmp_path, 4))
 
 
 @pytest.fixture
@@ -431,7 +437,7 @@ def test_a_disk_that_is_really_full(small_disk: Path, monkeypatch: pytest.Monkey
     _save(small_disk, 3)
     monkeypatch.setattr(Saved, "save", save)
     with pytest.raises(MarlError, match=r"no space left while saving step 4 .*the last complete checkpoint is step 3"):
-        checkpoint.save(_trainer(small_disk, 4))
+        _checkpoint(_trainer(small_disk, 4))
     assert os.listdir(small_disk / "checkpoints") == ["step_3"]
 
 
@@ -506,6 +512,19 @@ def test_the_same_run_continues() -> None:
 
     saved = json.loads(json.dumps(identity.identity(_config())))
     assert identity.changes(saved, identity.identity(_config(shuffled))) == []
+
+
+def test_a_checkpoint_counts_when_the_metrics_of_its_step_are_stored(tmp_path: Path) -> None:
+    """Else a run killed in between would go on after a step whose metrics nobody has."""
+    _checkpoint(_trainer(tmp_path, 2))
+    trainer = _trainer(tmp_path, 4)
+    checkpoint.write(trainer)
+    root = trainer.run_dir.checkpoints
+    assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [2]
+    checkpoint.commit(trainer)
+    assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [2, 4]
+    checkpoint.commit(_trainer(tmp_path, 5))  # a step without one
+    assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [2, 4]
 
 
 def test_what_may_change() -> None:

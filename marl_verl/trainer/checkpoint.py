@@ -30,14 +30,14 @@ from marl_verl.trainer.identity import check_same, identity, used_plugins
 if TYPE_CHECKING:
     from marl_verl.trainer.team_trainer import TeamTrainer
 
-__all__ = ["TEAM_FILE", "complete", "describe", "load", "newest", "read", "save", "step_of"]
+__all__ = ["TEAM_FILE", "commit", "complete", "describe", "load", "newest", "read", "step_of", "write"]
 
 FIRST = 4
 """A first checkpoint against the model on disk: weights, two moments of Adam, and the weights for others to load."""
 
 
-def save(trainer: TeamTrainer) -> None:
-    """Write to a folder beside its final name and rename it when all of it is on the disk; then remove old ones.
+def write(trainer: TeamTrainer) -> None:
+    """Write to a folder beside its final name, and have all of it on the disk. `commit` gives it the name.
 
     A kill at any moment leaves the last complete checkpoint: the names in `checkpoint_files` say how.
 
@@ -51,7 +51,7 @@ def save(trainer: TeamTrainer) -> None:
     writing = root / f"{files.WRITING}step_{step}"
     try:
         _write(trainer, writing)
-        files.commit(writing, root / f"step_{step}")
+        files.flush(writing)
     except Exception as error:
         if not files.is_full(error, root):
             raise
@@ -59,6 +59,19 @@ def save(trainer: TeamTrainer) -> None:
         raise MarlError(
             f"no space left while saving step {step} in '{root}': {_last(root)}; free space{_go_on(trainer, root)}"
         ) from error
+
+
+def commit(trainer: TeamTrainer) -> None:
+    """Give what `write` has written in this step its name, and remove old checkpoints.
+
+    Called when the metrics and the validation of the step are stored: a run that is killed before that takes the step
+    again, and loses none of them.
+    """
+    root, name = trainer.run_dir.checkpoints, f"step_{trainer.global_steps}"
+    writing = root / f"{files.WRITING}{name}"
+    if not writing.is_dir():
+        return  # no checkpoint in this step
+    files.commit(writing, root / name)
     for old in complete(root)[: -int(trainer.config.marl.checkpoint.keep)]:
         files.discard(old)
 

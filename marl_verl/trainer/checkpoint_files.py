@@ -147,8 +147,7 @@ def is_intact(folder: Path) -> bool:
 
 
 def commit(writing: Path, final: Path) -> None:
-    """Flush a written folder to the disk and give it its final name; one that has the name already is replaced."""
-    _flush(writing)
+    """Give a written and flushed folder its final name; one that has the name already is replaced."""
     replaced = final.with_name(REPLACED + final.name)
     if final.exists():
         os.replace(final, replaced)
@@ -181,7 +180,7 @@ def tidy(root: Path) -> None:
             shutil.rmtree(path)
 
 
-def _flush(folder: Path) -> None:
+def flush(folder: Path) -> None:
     """Have everything below a folder on the disk, also what other processes wrote."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:

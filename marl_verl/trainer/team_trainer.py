@@ -286,11 +286,12 @@ class TeamTrainer(PPOTrainer):
         self.run_dir.metrics(global_steps, values)
         emit("step", step=global_steps, steps=self.total_training_steps, metrics=values)
         self.known.hook.marl_step_finished(step=global_steps, metrics=values)
+        checkpoint.commit(self)
 
     def _save_checkpoint(self) -> None:
         self.schedule.settle()
         with self.phase("writing a checkpoint"):
-            checkpoint.save(self)
+            checkpoint.write(self)
 
     def _load_checkpoint(self) -> None:
         self.global_steps = checkpoint.load(self)
