@@ -15,7 +15,6 @@ import platform
 import shutil
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from marl_verl.platforms.active import RUN_VARIABLE
-from marl_verl.rollout.servers import RANKS_A_RUN, RUNS
+from marl_verl.rollout.servers import RANKS_A_RUN, first_rank_of
 
 SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"
 """The scratch folder, in the environment of every process of a run."""
@@ -205,10 +204,10 @@ def _held(processes: Iterable[psutil.Process]) -> set[Path]:
 
 def _sockets(run: str) -> set[Path]:
     """The run's weight-sync sockets: their replica ranks are in its range (`rollout/servers.py`)."""
-    number, found = zlib.crc32(run.encode()) % RUNS, set()
+    first, found = first_rank_of(run), set()
     for path in Path("/tmp").glob(SOCKETS):
         rank = path.name.partition("-replica-")[2].partition("-rank-")[0]
-        if rank.isdigit() and int(rank) // RANKS_A_RUN == number:
+        if rank.isdigit() and 0 <= int(rank) - first < RANKS_A_RUN:
             found.add(path)
     return found
 

@@ -30,8 +30,12 @@ def first_replica_rank(name: str) -> int:
     and so would two runs on one machine: every Ray session counts jobs from 1.
     """
     names = [rollout_name(policy) for policy in json.loads(os.environ[POLICIES_VARIABLE])]
-    run = zlib.crc32(os.environ.get(RUN_VARIABLE, "").encode()) % RUNS
-    return run * RANKS_A_RUN + names.index(name) * RANKS_A_POLICY
+    return first_rank_of(os.environ.get(RUN_VARIABLE, "")) + names.index(name) * RANKS_A_POLICY
+
+
+def first_rank_of(run: str) -> int:
+    """Where the range of replica ranks of a run begins; it has `RANKS_A_RUN`."""
+    return zlib.crc32(run.encode()) % RUNS * RANKS_A_RUN
 
 
 def register_policy_servers() -> None:

@@ -82,7 +82,10 @@ class Servers:
     def actors(self) -> dict[str, Any]:
         """The server actors, by what they are."""
         handles = [handle for replica in self.servers.get_replicas() for handle in replica.servers]
-        return {f"{nth('vLLM server', i, handles)} of policy '{self.name}'": each for i, each in enumerate(handles)}
+        found = {f"{nth('vLLM server', i, handles)} of policy '{self.name}'": each for i, each in enumerate(handles)}
+        if self.servers.global_load_balancer is not None:  # of several servers
+            found[f"load balancer of policy '{self.name}'"] = self.servers.global_load_balancer
+        return found
 
     def _manage(self, workers: Any) -> None:
         rank = first_replica_rank(self._arr.rollout.name)
