@@ -104,7 +104,8 @@ class PolicyClient:
         ids = self._encode(tuple((message["role"], message["content"]) for message in messages))
         if len(ids) > self.prompt_length:
             raise ObservationTooLong(
-                f"observation of {len(ids)} tokens is longer than data.max_prompt_length={self.prompt_length}"
+                f"observation of {len(ids)} tokens is longer than policy '{self.name}' takes, {self.prompt_length} "
+                f"(data.max_prompt_length, or its own: marl.policies.{self.name}.rollout.prompt_length)"
             )
         return list(ids)
 

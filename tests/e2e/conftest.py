@@ -88,6 +88,35 @@ def left_behind() -> set[str]:
     return temporary | {path.name for path in Path("/dev/shm").iterdir()}
 
 
+TREE = ("marl.algorithm.name=at-grpo", "marl.sampler.sessions=4")  # what is sampled depends on scores
+SIX_STEPS = (
+    *("trainer.total_training_steps=6", "trainer.save_freq=1", "trainer.test_freq=2", "marl.checkpoint.keep=2"),
+    *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
+    *("marl.task.test_size=20", "marl.run.seed=3", *TREE),
+)
+
+
+def told(run: Finished) -> dict[str, Any]:
+    """All that a run has learnt and told, without times and memory readings."""
+    skipped = ("seconds", "perf/", "mfu")
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    curve = [{key: line[key] for key in line if not any(word in key for word in skipped)} for line in lines]
+    files = sorted(path for place in ("journals", "episodes") for path in (run.folder / place).iterdir())
+    return {
+        "metrics": curve,
+        "files": {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files},
+        "checkpoints": sorted(path.name for path in (run.folder / "checkpoints").iterdir()),
+    }
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A run of `SIX_STEPS` that nobody disturbs."""
+    done = train(tmp_path_factory.mktemp("whole") / "run", *SIX_STEPS)
+    assert done.code == 0, done.output
+    return told(done)
+
+
 @pytest.fixture(scope="session")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two agents, two policies, 40 steps of the inventory task."""

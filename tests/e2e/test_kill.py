@@ -6,7 +6,6 @@ victim. The first one runs always; all four (MARL_VERL_ALL_KILLS=1, half an hour
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import killer
-from tests.e2e.conftest import INVENTORY, ROOT, Finished, left_behind, left_running, resume, train
+from tests.e2e.conftest import INVENTORY, ROOT, SIX_STEPS, Finished, left_behind, left_running, resume, told, train
 
 pytestmark = pytest.mark.e2e
 
@@ -26,32 +25,6 @@ PHASES = {"updating": 2, "sampling": 3, "syncing weights": 4, "writing a checkpo
 """Phase -> the step in which somebody is killed in it; the held-out tasks are played after steps 2, 4 and 6."""
 
 CHAINS = range(len(VICTIMS) if os.environ.get("MARL_VERL_ALL_KILLS") else 1)
-SETTINGS = (
-    *("trainer.total_training_steps=6", "trainer.save_freq=1", "trainer.test_freq=2", "marl.checkpoint.keep=2"),
-    *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
-    *("marl.task.test_size=20", "marl.run.seed=3"),
-)
-
-
-def _stored(run: Finished) -> dict[str, Any]:
-    """All that a run has learnt and told, without times and memory readings."""
-    skipped = ("seconds", "perf/", "mfu")
-    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    curve = [{key: line[key] for key in line if not any(word in key for word in skipped)} for line in lines]
-    files = sorted(path for place in ("journals", "episodes") for path in (run.folder / place).iterdir())
-    return {
-        "metrics": curve,
-        "files": {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files},
-        "checkpoints": sorted(path.name for path in (run.folder / "checkpoints").iterdir()),
-    }
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A run that nobody disturbs."""
-    done = train(tmp_path_factory.mktemp("whole") / "run", *SETTINGS)
-    assert done.code == 0, done.output
-    return _stored(done)
 
 
 def _check_end(done: Finished, victim: str, phase: str, before: set[str]) -> None:
@@ -60,9 +33,9 @@ def _check_end(done: Finished, victim: str, phase: str, before: set[str]) -> Non
     why = f"the {victim} died {when} (killed, or out of memory: see train.log)"
     if victim == killer.DRIVER:
         why = f"the trainer was killed (signal 9: perhaps out of memory) {when}"
-    told = [line for line in done.output.splitlines() if line.startswith("marl-verl:")]
-    assert told, done.output
-    assert told[0].startswith(f"marl-verl: {why}: continue with: marl-verl train --resume {done.folder}")
+    said = [line for line in done.output.splitlines() if line.startswith("marl-verl:")]
+    assert said, done.output
+    assert said[0].startswith(f"marl-verl: {why}: continue with: marl-verl train --resume {done.folder}")
     assert done.code == 1
     assert left_running() == []
     assert left_behind() - before == set()
@@ -78,11 +51,11 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     for number, phase in enumerate(PHASES):
         victim = VICTIMS[(number + chain) % len(VICTIMS)]
         monkeypatch.setenv(killer.VARIABLE, f"{victim}|{phase}|{PHASES[phase]}")
-        _check_end(resume(folder) if folder.exists() else train(folder, *SETTINGS), victim, phase, before)
+        _check_end(resume(folder) if folder.exists() else train(folder, *SIX_STEPS), victim, phase, before)
     monkeypatch.delenv(killer.VARIABLE)
     done = resume(folder)
     assert done.code == 0, done.output
-    stored = _stored(done)
+    stored = told(done)
     for what, value in whole.items():
         assert stored[what] == value, what
 
