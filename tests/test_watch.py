@@ -122,6 +122,22 @@ def test_what_fails_because_an_actor_died_is_told_by_that(
     assert "the rollout worker 0 died" in told[0]["message"]
 
 
+def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
+    ray: Any, make: Any, told: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor, pid = make()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        ray.get(actor.pid.remote())
+    left, really = iter([True] * 20), module._answer  # of a second or two, in which it counts as well
+    monkeypatch.setattr(module, "_answer", lambda question: next(left, None) or really(question))
+    monkeypatch.setattr(Watch, "_look", lambda self: None)
+    ends = Ends()
+    with pytest.raises(ray.exceptions.RayActorError), _watch(ends, tmp_path, rollout_worker_0=actor)():
+        ray.get(actor.pid.remote())
+    assert "the rollout worker 0 died" in told[0]["message"]
+
+
 def test_an_error_of_its_own_stays_what_it_is(make: Any, told: list[dict[str, Any]], tmp_path: Path) -> None:
     idle, busy = make()[0], make()[0]
     waiting = busy.work.remote(30)

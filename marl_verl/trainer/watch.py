@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ from marl_verl.trainer.run_dir import emit
 
 PERIOD = 1.0
 """Seconds between two looks."""
+
+PATIENCE = 15.0
+"""Seconds in which to find the death behind an error that Ray raised."""
 
 
 class Phases:
@@ -82,8 +86,8 @@ class Watch:
         self._thread.start()
         try:
             yield
-        except Exception:
-            died = self.died(timeout=PERIOD)
+        except Exception as error:
+            died = self._look_again(error)
             if died is not None:
                 traceback.print_exc()
                 self._finish(died)
@@ -103,6 +107,15 @@ class Watch:
         if dead is None:
             return None
         return f"the {dead} died {self._told()} (killed, or out of memory: see train.log): {go_on(self._folder)}"
+
+    def _look_again(self, error: Exception) -> str | None:
+        """Whether a death is behind an error. For a moment Ray calls a dead actor unavailable: that is asked again."""
+        from ray.exceptions import RayError
+
+        until = time.monotonic() + (PATIENCE if isinstance(error, RayError) else PERIOD)
+        while (died := self.died(timeout=PERIOD)) is None and time.monotonic() < until:
+            time.sleep(PERIOD / 10)
+        return died
 
     def _dead(self, timeout: float) -> str | None:
         import ray
