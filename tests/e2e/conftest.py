@@ -16,6 +16,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+LONG = bool(os.environ.get("MARL_VERL_LONG"))
+"""Run also what takes another half an hour and repeats, in another place, what the rest has shown."""
+long = pytest.mark.skipif(not LONG, reason="takes minutes more: set MARL_VERL_LONG=1")
 LIMIT = 900  # seconds; a run that hangs fails the test instead of the machine
 
 

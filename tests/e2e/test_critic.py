@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.e2e.conftest import Finished, resume, train
+from tests.e2e.conftest import Finished, long, resume, train
 from tests.e2e.test_losses import explained
 
 pytestmark = pytest.mark.e2e
@@ -162,6 +162,7 @@ def test_mappo_values_the_turn_and_tells_what_it_could_not_read(mappo: Finished)
     assert 0.0 < min(cut) <= max(cut) < 1.0  # the asker comes second: there is more to read
 
 
+@long
 def test_a_continued_run_has_the_same_critics(
     ippo: Finished, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """kill -9 of any process of a run, at any moment: a clear message, nothing left, and a continuation as if nothing was.
 
 A chain is one run that is killed four times and continued each time: once in each phase of a step, each time another
-victim. The first one runs always; all four (MARL_VERL_ALL_KILLS=1, half an hour) meet each victim in each phase.
+victim. The first one runs always; all four (MARL_VERL_LONG=1, half an hour) meet each victim in each phase.
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from typing import Any
 import pytest
 
 from tests.e2e import killer
-from tests.e2e.conftest import INVENTORY, ROOT, SIX_STEPS, Finished, left_behind, left_running, resume, told, train
+from tests.e2e.conftest import (
+    INVENTORY,
+    LONG,
+    ROOT,
+    SIX_STEPS,
+    Finished,
+    left_behind,
+    left_running,
+    resume,
+    told,
+    train,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +35,7 @@ VICTIMS = ("training worker of policy 'holder'", "rollout worker", "vLLM server 
 PHASES = {"updating": 2, "sampling": 3, "syncing weights": 4, "writing a checkpoint": 5}
 """Phase -> the step in which somebody is killed in it; the held-out tasks are played after steps 2, 4 and 6."""
 
-CHAINS = range(len(VICTIMS) if os.environ.get("MARL_VERL_ALL_KILLS") else 1)
+CHAINS = range(len(VICTIMS) if LONG else 1)
 
 
 def _check_end(done: Finished, victim: str, phase: str, before: set[str]) -> None:
