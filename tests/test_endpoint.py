@@ -295,11 +295,11 @@ def test_an_attempt_that_it_fails_takes_no_other_down() -> None:
 
 
 def test_the_limit_of_an_act_holds_for_all_tries() -> None:
-    slow = Reply(refused(503, "busy").body, 503, {"retry-after": "1"})
+    slow = Reply(refused(503, "busy").body, 503, {"retry-after": "8"})
     with server(every=slow) as running:
-        (failure,) = sample(running.url, limits=Limits(act_seconds=0.2)).failures
+        (failure,) = sample(running.url, limits=Limits(act_seconds=1.5)).failures
     assert (failure.reason, len(running.asked)) == ("timeout", 1)
-    assert "no action within 0.2 s (marl.rollout.act_seconds)" in failure.detail
+    assert "no action within 1.5 s (marl.rollout.act_seconds)" in failure.detail
 
 
 # Before a run starts

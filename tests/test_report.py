@@ -67,7 +67,9 @@ def run(tmp_path: Path) -> Path:
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "config.yaml").write_text(
-        "trainer: {total_training_steps: 2}\nmarl: {run: {recipe: my/recipe.yaml}, policies: {scout: {}, mover: {}}}\n"
+        "trainer: {total_training_steps: 2}\nmarl:\n  run: {recipe: my/recipe.yaml}\n"
+        "  policies: {scout: {}, mover: {}}\n  agents: {scout: {policy: scout}, mover: {policy: mover}}\n"
+        "  task: {name: t}\n  workflow: {name: w}\n  algorithm: {name: a}\n"
     )
     told = {
         "steps": 2,
@@ -109,3 +111,4 @@ def test_the_end_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "policy mover: 87,104 parameters, frozen" in said
     assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in said
     assert "marl-verl train my/recipe.yaml marl.policies.scout.frozen=true" in said
+    assert f"marl-verl eval {run} --untrained scout" in said
