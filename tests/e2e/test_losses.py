@@ -43,7 +43,7 @@ def test_every_policy_learned_with_weights_applied(mars2_plus: Finished) -> None
 def test_the_config_of_every_policy_has_the_loss(mars2_plus: Finished) -> None:
     config = yaml.safe_load((mars2_plus.folder / "config.yaml").read_text())
     for policy in config["policies"].values():
-        assert policy["actor"]["policy_loss"]["loss_mode"] == "gspo"
+        assert policy["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"] == "gspo"
     assert config["algorithm"]["rollout_correction"]["rollout_is"] == "token"
 
 
