@@ -194,10 +194,6 @@ class Asynchronous:
         write_tensors([state["tensors"][row.key] for row in rows], [row.key for row in rows], [row.tag for row in rows])
         self._dispatch.restore(state["tasks"])
 
-    def close(self) -> None:
-        """Nothing to wait for: threads of updates are daemons, which end with the process."""
-        return None
-
 
 def advantages(algorithm: Algorithm, tags: Sequence[dict[str, Any]]) -> FloatArray:
     """[n] advantages of one task's rows, from their tags.

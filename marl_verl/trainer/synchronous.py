@@ -40,10 +40,6 @@ class Schedule(Protocol):
         """Go on from what `state` gave."""
         ...
 
-    def close(self) -> None:
-        """The run is over, or has failed."""
-        ...
-
 
 class Synchronous:
     """Every row is used in the step that sampled it, by the weights that sampled it."""
@@ -86,9 +82,6 @@ class Synchronous:
         return None
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        return None
-
-    def close(self) -> None:
         return None
 
 
