@@ -12,7 +12,7 @@ help:  ## this list
 install: $(STAMP)  ## .venv with everything in it; nothing to do the second time
 
 # A Python is tried, not only looked up: version managers put commands on the path that fail when they are run.
-$(STAMP): pyproject.toml scripts/install.py
+$(STAMP): pyproject.toml scripts/install.py $(wildcard plugins/*/pyproject.toml)
 	@for python in python3.12 python3.11 python3 python; do \
 	  if $$python -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' \
 	      >/dev/null 2>&1; then exec $$python scripts/install.py; fi; \

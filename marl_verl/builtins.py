@@ -25,9 +25,6 @@ def marl_register_rewards(register: Register) -> None:
 @hookimpl
 def marl_register_samplers(register: Register) -> None:
     register("independent", "marl_verl.sampling.independent:Independent")
-    register("joint-tree", "marl_verl.sampling.joint_tree:JointTree")
-    register("greedy-tree", "marl_verl.sampling.greedy_tree:GreedyTree")
-    register("tree-search", "marl_verl.sampling.tree_search:TreeSearch")
     register("best-of", "marl_verl.sampling.best_of:BestOf")
 
 
@@ -37,16 +34,11 @@ def marl_register_credits(register: Register) -> None:
     register("difference", "marl_verl.credit:DifferenceRewards")
     register("c3", "marl_verl.credit:C3")
     register("step-groups", "marl_verl.credit:StepGroups")
-    register("counterfactual", "marl_verl.credit.counterfactual:Counterfactual")
-    register("shapley", "marl_verl.credit.sampled_shapley:SampledShapley")
 
 
 @hookimpl
 def marl_register_mixes(register: Register) -> None:
     register("weights", "marl_verl.advantage.mix:Mix")
-    register("alpha", "marl_verl.algorithms.at_grpo:AlphaMix")
-    register("penalty", "marl_verl.algorithms.dr_mas:PenaltyMix")
-    register("sharp", "marl_verl.algorithms.sharp:SharpMix")
 
 
 @hookimpl
@@ -57,7 +49,6 @@ def marl_register_returns(register: Register) -> None:
     register("tree_mean", "marl_verl.advantage.returns:TreeMean")
     register("potential-based", "marl_verl.advantage.returns:PotentialBased")
     register("gae", "marl_verl.advantage.gae:GAE")
-    register("shaped", "marl_verl.algorithms.mars2:Shaped")
 
 
 @hookimpl
@@ -87,7 +78,6 @@ def marl_register_scales(register: Register) -> None:
 @hookimpl
 def marl_register_advantages(register: Register) -> None:
     register("advantage", "marl_verl.advantage:Advantage")
-    register("joint", "marl_verl.algorithms.magrpo:JointAdvantage")
     register("group-in-group", "marl_verl.algorithms.gigpo:GroupInGroup")
 
 
@@ -105,14 +95,6 @@ def marl_register_algorithms(register: Register) -> None:
     register("grpo", "marl_verl.algorithms.grpo:GRPO")
     register("grpo-trajectory-mean", "marl_verl.algorithms.grpo:GRPO_TRAJECTORY_MEAN")
     register("reinforce++", "marl_verl.algorithms.reinforce_pp:REINFORCE_PP")
-    register("magrpo", "marl_verl.algorithms.magrpo:MAGRPO")
-    register("magrpo-sessions", "marl_verl.algorithms.magrpo:MAGRPO_SESSIONS")
-    register("at-grpo", "marl_verl.algorithms.at_grpo:AT_GRPO")
-    register("at-grpo-sessions", "marl_verl.algorithms.at_grpo:AT_GRPO_SESSIONS")
-    register("dr-mas", "marl_verl.algorithms.dr_mas:DR_MAS")
-    register("mars2", "marl_verl.algorithms.mars2:MARS2")
-    register("mars2-plus", "marl_verl.algorithms.mars2:MARS2_PLUS")
-    register("sharp", "marl_verl.algorithms.sharp:SHARP")
     register("gigpo", "marl_verl.algorithms.gigpo:GIGPO")
     register("ippo", "marl_verl.algorithms.ppo:IPPO")
     register("mappo", "marl_verl.algorithms.ppo:MAPPO")

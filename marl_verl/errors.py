@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+__all__ = ["MarlError", "missing", "nearest", "told", "unknown"]
+
 
 class MarlError(Exception):
     """A mistake in config, data, plugin or model. The command line prints it and exits with 2."""

@@ -1,4 +1,4 @@
-"""The hooks a plugin can implement: thirteen to register parts by name, two to watch a run.
+"""The hooks a plugin can implement: fourteen to register parts by name, two to watch a run.
 
 A plugin is a module, a class (instantiated without arguments) or an instance whose functions carry `@hookimpl`. A
 distribution offers it under the entry-point group `marl_verl`::
@@ -41,6 +41,7 @@ KINDS: Mapping[str, str] = {
     "scales": "scale",
     "advantages": "advantage",
     "losses": "loss",
+    "metrics": "metric",
     "algorithms": "algorithm",
 }
 
@@ -344,6 +345,32 @@ def marl_register_losses(register: Register) -> None:
             # REINFORCE, the sum over all tokens of a batch: good for one optimiser update
             register("reinforce-sum", Loss(
                 actor={"policy_loss": {"loss_mode": "gpg"}, "loss_agg_mode": "token-sum"}, one_update=True))
+    """
+
+
+@hookspec
+def marl_register_metrics(register: Register) -> None:
+    """Register metrics: frozen dataclasses on `Metric`, of a step's rows or of what was sampled for one task.
+
+    A run computes those that its algorithm names, or `marl.algorithm.options.metrics`.
+
+    Example::
+
+        from dataclasses import dataclass
+
+        from marl_verl.advantage import Metric
+        from marl_verl.hookspecs import hookimpl
+
+        @dataclass(frozen=True)
+        class Opinions(Metric):
+            '''How many different answers the team had to a task.'''
+
+            def of_sample(self, sample):
+                return {"team/opinions": float(len({str(episode.answer) for episode in sample.episodes}))}
+
+        @hookimpl
+        def marl_register_metrics(register):
+            register("opinions", Opinions())
     """
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_verl import plugins
-from marl_verl.advantage.algorithm import Algorithm
+from marl_verl.advantage import Algorithm, Metric
 from marl_verl.errors import MarlError
 from marl_verl.team import Team
 
@@ -36,4 +36,23 @@ def algorithm_of(team: Team) -> Algorithm:
     """
     algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
     plugins.load().get("losses", algorithm.loss)
+    metrics_of(algorithm)
     return algorithm
+
+
+def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
+    """The metrics that an algorithm names.
+
+    Raises:
+        MarlError: an unknown metric (nearest offered), or something else than a `Metric` registered under the name.
+    """
+    known = plugins.load()
+    found = []
+    for name in algorithm.metrics:
+        target = known.get("metrics", name)
+        metric = target() if isinstance(target, type) else target
+        if not isinstance(metric, Metric):
+            source = known.entry("metrics", name).source
+            raise MarlError(f"metric '{name}' of {source} must be a Metric, it is {target!r:.80}")
+        found.append(metric)
+    return tuple(found)

@@ -196,6 +196,7 @@ def install_packages(gpu: bool) -> None:
     pip_config = run(PYTHON, "-m", "pip", "config", "list").stdout
     uv, env = get_uv(), uv_settings(pip_config, os.environ)
     wanted = ["-e", ".[vllm,test]"] if gpu else ["-e", ".[cpu,test]", TORCH]
+    wanted += [word for project in sorted(ROOT.glob("plugins/*/pyproject.toml")) for word in ("-e", project.parent)]
     by_uv: list[str | Path] = [UV, "pip", "install", "--python", PYTHON]
     if not gpu:
         if not cpu_torch_is_near(uv, env):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_at_grpo.algorithm import AT_GRPO, AlphaMix
 
 from marl_verl import plugins
 from marl_verl.advantage import Advantage, Algorithm, Mix, RowTable, agent_statistics
-from marl_verl.algorithms.at_grpo import AT_GRPO, AlphaMix
 from marl_verl.algorithms.grpo import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.errors import MarlError
 from tests.batches import row

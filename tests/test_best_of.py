@@ -18,7 +18,7 @@ from marl_verl.tasks.inventory import Inventory
 from marl_verl.tasks.split_plan_path import SplitPlanPath
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
 from marl_verl.testing.sampler import check_sampler
-from tests.workflows import TASK, Hashed, Programmed, cancelled_cleanly, own_words, talkers, workflows
+from marl_verl.testing.workflows import TASK, Hashed, Programmed, cancelled_cleanly, own_words, talkers, workflows
 
 QUESTION = Task("t1", "question")
 

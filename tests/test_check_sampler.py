@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_at_grpo.greedy_tree import GreedyTree
+from marl_verl_magrpo.joint_tree import JointTree
+from marl_verl_mars2.tree_search import TreeSearch
 
 from marl_verl.episode import Act, Action, Run, Workflow
 from marl_verl.sampling import Independent, Rollouts, Sample, Sampler, ask, attempt, drive
 from marl_verl.sampling.best_of import BestOf
-from marl_verl.sampling.greedy_tree import GreedyTree
-from marl_verl.sampling.joint_tree import JointTree
-from marl_verl.sampling.tree_search import TreeSearch
 from marl_verl.tasks.base import Task
 from marl_verl.testing import check_sampler
-from tests.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows
+from marl_verl.testing.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows
 
 ROLES = {"solver": own_words}
 STEPS = Programmed((Solo("solver"), Mark("propose"), Solo("critic"), Mark("propose"), Solo("solver")))

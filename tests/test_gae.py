@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_magrpo.algorithm import JointAdvantage
 
 from marl_verl.advantage import Advantage, RowTable
 from marl_verl.advantage.estimator import Rows as Kind
 from marl_verl.advantage.gae import GAE
-from marl_verl.algorithms.magrpo import JointAdvantage
 from marl_verl.errors import MarlError
 from marl_verl.explain import Explanation, derive, step_document
 from tests.batches import FIT, Rows, algorithm, find, row

@@ -16,7 +16,7 @@ from marl_verl.options import build
 from marl_verl.sampling import Independent, Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
-from tests.workflows import cancelled_cleanly
+from marl_verl.testing.workflows import cancelled_cleanly
 
 TASK = Task("t1", "question")
 POLICY = ScriptedPolicy({"solver": ["draft", "better"], "judge": lambda act: f"seen {act.observation[0]['content']}"})

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from marl_verl_at_grpo.greedy_tree import GreedyTree
+from marl_verl_sharp.counterfactual import Counterfactual
 
 from marl_verl.advantage.mix import Mix
 from marl_verl.credit import ReplayCredit
-from marl_verl.credit.counterfactual import Counterfactual
 from marl_verl.episode import Action, Episode, Journal, Limits, LiveTeam, ReplayMismatch, Run, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Independent, Rollouts, Sample, Sampler, ask, attempt, drive
-from marl_verl.sampling.greedy_tree import GreedyTree
 from marl_verl.sampling.rollouts import SceneRollouts
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_credit, check_sampler, check_workflow
-from tests.workflows import TASK, Hashed, Programmed, Solo, own_words, talkers
+from marl_verl.testing.workflows import TASK, Hashed, Programmed, Solo, own_words, talkers
 
 TWO = talkers(0, ("solver", "verifier"))
 

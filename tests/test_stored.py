@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_sharp.counterfactual import Counterfactual
 
 from marl_verl import plugins
 from marl_verl.cli import checks
 from marl_verl.config.compose import compose
-from marl_verl.credit.counterfactual import Counterfactual
 from marl_verl.episode import Act, Action, Episode, Journal, LiveTeam, Turn, Workflow, replay
 from marl_verl.errors import MarlError
 from marl_verl.journals import EpisodeFile, header, rerun, sample_lines

@@ -13,6 +13,7 @@
     estimator.py   `Advantage`: all of these as one composition
     result.py      `Advantages`: what comes out, with everything that explains it
     algorithm.py   `Algorithm`: five names, its options, and `compute`
+    metric.py      `Metric`: a number of a method's own
     statistics.py  per agent: rewards, shares of zero-variance groups and groups of one, ...
 
 NumPy only, float64; no torch, ray or verl import. The methods themselves are in `marl_verl.algorithms`, table credits
@@ -20,28 +21,76 @@ in `marl_verl.credit`.
 """
 
 from marl_verl.advantage.algorithm import Algorithm
-from marl_verl.advantage.baselines import Baseline
-from marl_verl.advantage.estimator import Advantage, Estimator
-from marl_verl.advantage.mix import Mix, RewardMix
-from marl_verl.advantage.normalise import Scale
+from marl_verl.advantage.baselines import Baseline, LeaveOneOut, Max, Mean, NoBaseline
+from marl_verl.advantage.estimator import Advantage, Estimator, GroupEstimator, Rows
+from marl_verl.advantage.gae import GAE
+from marl_verl.advantage.groups import (
+    AGENT,
+    BATCH,
+    OBSERVATION,
+    SIBLINGS,
+    TASK,
+    TURN,
+    check_columns,
+    combine,
+    dense,
+    group_ids,
+    sample_ids,
+)
+from marl_verl.advantage.metric import Metric
+from marl_verl.advantage.mix import Mix, RewardMix, total, weighted
+from marl_verl.advantage.normalise import Population, Scale, Unbiased, group_mean
+from marl_verl.advantage.overlong import Overlong
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.result import Advantages
-from marl_verl.advantage.returns import Returns
-from marl_verl.advantage.rows import RowTable
+from marl_verl.advantage.returns import Discounted, Immediate, PathSum, PotentialBased, Returns, TreeMean
+from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 from marl_verl.advantage.statistics import AgentStatistics, agent_statistics
 
 __all__ = [
+    "AGENT",
     "Advantage",
     "Advantages",
     "AgentStatistics",
     "Algorithm",
+    "BATCH",
     "Baseline",
+    "Discounted",
     "Estimator",
+    "FloatArray",
+    "GAE",
+    "GroupEstimator",
+    "Immediate",
+    "IntArray",
+    "LeaveOneOut",
+    "Max",
+    "Mean",
+    "Metric",
     "Mix",
+    "NoBaseline",
+    "OBSERVATION",
+    "Overlong",
     "Part",
+    "PathSum",
+    "Population",
+    "PotentialBased",
     "Returns",
     "RewardMix",
     "RowTable",
+    "Rows",
+    "SIBLINGS",
     "Scale",
+    "TASK",
+    "TURN",
+    "TreeMean",
+    "Unbiased",
     "agent_statistics",
+    "check_columns",
+    "combine",
+    "dense",
+    "group_ids",
+    "group_mean",
+    "sample_ids",
+    "total",
+    "weighted",
 ]

@@ -37,6 +37,7 @@ class Algorithm:
             components as they are.
         advantage: reward -> advantage.
         loss: registered loss.
+        metrics: registered metrics that a run reports besides those of every run.
     """
 
     sampler: str
@@ -44,13 +45,14 @@ class Algorithm:
     credit: Credit | str
     advantage: Estimator
     loss: str
+    metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.credit == "none":
             object.__setattr__(self, "credit", NoCredit())
         if not isinstance(self.credit, Credit):
             raise MarlError(f"'credit' must be a Credit or \"none\", got {self.credit!r:.80}")
-        seen = dict.fromkeys((*NAMES, *PARTS), "the algorithm")
+        seen = dict.fromkeys((*NAMES, *PARTS, "metrics"), "the algorithm")
         for part in PARTS:
             for name in self._flat(part):
                 if name in seen:
@@ -65,7 +67,7 @@ class Algorithm:
             found[name] = value if isinstance(value, str) else name_of(value)
             if name in PARTS:
                 found |= self._flat(name)
-        return found
+        return {**found, "metrics": list(self.metrics)}
 
     def describe(self) -> str:
         """Every option in one line for the log, group columns first: "group (uid, turn, agent), sampler ..."."""
@@ -96,6 +98,9 @@ class Algorithm:
                 check_type(given[name], str, f"{where}.{name}")
         for name in NAMES:
             new[name] = given.get(name, getattr(self, name))
+        if "metrics" in given:
+            check_type(given["metrics"], list | tuple, f"{where}.metrics")
+            new["metrics"] = tuple(given["metrics"])
         for name in PARTS:
             new[name] = _chosen(getattr(self, name), given, name, find, where)
         algorithm = dataclasses.replace(self, **new)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from marl_verl.advantage.groups import combine
-from marl_verl.advantage.normalise import group_mean
 from marl_verl.advantage.result import Advantages
-from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
+from marl_verl.advantage.rows import IntArray, RowTable
 
 CREDITS = ("credit", "mc")
 """Signed credit components, whose share above, at and below zero is counted."""
@@ -29,8 +28,6 @@ class AgentStatistics:
         advantage_mean, advantage_std: mean and population std of the advantages.
         response_length: mean tokens of a response.
         invalid: share of actions that the workflow could not use.
-        amplification: by how much one mean and std for all agents would scale the second moment of this agent's
-            gradient, see `amplification`; None where no task has any spread.
         useful, idle, harmful: share of rows whose credit is above, at and below zero; None without such a component.
     """
 
@@ -44,7 +41,6 @@ class AgentStatistics:
     advantage_std: float
     response_length: float
     invalid: float
-    amplification: float | None
     useful: float | None
     idle: float | None
     harmful: float | None
@@ -63,7 +59,6 @@ class AgentStatistics:
             "advantage_std": self.advantage_std,
             "response_length": self.response_length,
             "invalid": self.invalid,
-            "amplification": self.amplification,
             **shares,
         }
         return {name: float(value) for name, value in values.items() if value is not None}
@@ -82,7 +77,6 @@ def agent_statistics(table: RowTable, result: Advantages) -> dict[str, AgentStat
     first_of_sample = np.unique(result.sample[rows], return_index=True)[1]
     samples = np.bincount(group[first_of_sample], minlength=len(low))
     single, flat = samples == 1, (samples > 1) & (low == high)
-    factors = amplification(result.reward[rows], table.uid.codes[rows], agent)
 
     # One entry per (agent, group) that occurs.
     first_of_pair = np.unique(combine([agent, group], len(rows)), return_index=True)[1]
@@ -102,35 +96,11 @@ def agent_statistics(table: RowTable, result: Advantages) -> dict[str, AgentStat
             advantage_std=float(result.advantage[mine].std()),
             response_length=float(table.length[mine].mean()),
             invalid=float(table.invalid[mine].mean()),
-            amplification=factors.get(int(code)),
             useful=useful,
             idle=idle,
             harmful=harmful,
         )
     return statistics
-
-
-def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, float]:
-    """Agent -> mean over tasks of (std_k^2 + (mean_k - mean)^2) / std^2 = E_k[(r - mean)^2] / std^2.
-
-    mean and std (population) are those of all rows of a task, mean_k and std_k those of agent k's. It is the factor by
-    which a mean and std for all agents scale the second moment of agent k's gradient; the agents of a task have 1 on
-    average, weighted by their rows. Tasks without spread are left out. Source: Dr. MAS, arXiv 2602.08847.
-
-    Args:
-        reward: [n] rewards.
-        task, agent: [n] ids.
-    """
-    task = combine([task], len(reward))
-    squared = (reward - group_mean(reward, task)[task]) ** 2
-    variance = np.bincount(task, weights=squared) / np.bincount(task)
-    pairs = combine([agent, task], len(reward))
-    _, first = np.unique(pairs, return_index=True)
-    of_pair = np.bincount(pairs, weights=squared) / np.bincount(pairs)
-    spread = variance[task[first]]
-    kept = spread > 0
-    ratio, owner = of_pair[kept] / spread[kept], agent[first][kept]
-    return {int(code): float(ratio[owner == code].mean()) for code in np.unique(owner)}
 
 
 def _components(table: RowTable, rows: IntArray) -> dict[str, float]:

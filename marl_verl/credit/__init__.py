@@ -7,12 +7,9 @@ none.py              nobody's share is singled out
 difference.py        G(z) - G(z with this turn's default action)
 c3.py                a subtree against its siblings' subtrees
 step_groups.py       a step against other steps from the same observation (GiGPO)
-masking.py           an episode again, with what some agents did replaced by a placeholder
-counterfactual.py    the episode against the same with one agent, or one act, masked (SHARP)
-sampled_shapley.py   the Shapley value of an episode's agents, by masking coalitions
 shapley.py           the Shapley value of a game, and leave-one-out
 
-Those that mask agents are imported from their own files: they bring the engine along.
+Credits that mask agents come with the plugin `marl-verl-sharp`.
 """
 
 import marl_verl.advantage  # noqa: F401  (first: its `Algorithm` needs `Credit`, which needs its `Part`)
@@ -21,7 +18,7 @@ from marl_verl.credit.c3 import C3
 from marl_verl.credit.difference import DifferenceRewards
 from marl_verl.credit.none import NoCredit
 from marl_verl.credit.replay import ReplayCredit
-from marl_verl.credit.shapley import leave_one_out, shapley
+from marl_verl.credit.shapley import MOST_PLAYERS, coalitions, leave_one_out, shapley
 from marl_verl.credit.step_groups import StepGroups
 from marl_verl.credit.table import TableCredit
 
@@ -29,10 +26,12 @@ __all__ = [
     "C3",
     "Credit",
     "DifferenceRewards",
+    "MOST_PLAYERS",
     "NoCredit",
     "ReplayCredit",
     "StepGroups",
     "TableCredit",
+    "coalitions",
     "leave_one_out",
     "shapley",
 ]

@@ -4,6 +4,7 @@ from marl_verl.episode.calls import perform
 from marl_verl.episode.engine import Run, replay
 from marl_verl.episode.journal import ActRecord, CallRecord, Journal, JournalError
 from marl_verl.episode.limits import Limits, Reason
+from marl_verl.episode.row import JOIN
 from marl_verl.episode.turn import Act, Action, Episode, Message, Observation, Turn
 from marl_verl.episode.workflow import (
     LiveTeam,
@@ -22,6 +23,7 @@ __all__ = [
     "Action",
     "CallRecord",
     "Episode",
+    "JOIN",
     "Journal",
     "JournalError",
     "Limits",

@@ -18,13 +18,14 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from marl_verl import plugins
+from marl_verl.advantage import Metric
 from marl_verl.credit.base import Credit
 from marl_verl.credit.replay import ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
 from marl_verl.errors import MarlError
 from marl_verl.journals import sample_lines
 from marl_verl.options import build
-from marl_verl.parts import algorithm_of
+from marl_verl.parts import algorithm_of, metrics_of
 from marl_verl.rollout.asking import Client
 from marl_verl.rollout.client import PolicyClient
 from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations
@@ -51,6 +52,7 @@ class Report:
         attempts: what `failures` are a share of.
         extra_tokens: what for -> tokens sampled that are no row.
         lines: its episodes and failures as lines of JSON, where they are to be stored.
+        metrics: numbers of the algorithm's own metrics.
         error: the sampler itself failed.
     """
 
@@ -62,6 +64,7 @@ class Report:
     rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # an episode: agent -> component -> mean
     failures: list[Failure] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
 
 
@@ -80,6 +83,7 @@ class Ways:
 
     training: Sampler
     credit: Credit
+    metrics: tuple[Metric, ...]
     held_out: Sampler
     greedy: Sampler = field(default_factory=Independent)
 
@@ -92,6 +96,7 @@ def load_ways(marl: dict[str, Any], team: Team) -> Ways:
     return Ways(
         training=build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options"),
         credit=algorithm.credit,
+        metrics=metrics_of(algorithm),
         held_out=build(known.get("samplers", validation["sampler"]), validation["options"], "marl.validation.options"),
     )
 
@@ -250,6 +255,8 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         stored = sample if prompt["keep"] else Sample(failures=sample.failures)
         report.lines = sample_lines(stored, uid, task.id, tokens=bool(marl.run.journal_tokens))
         if not validate:
+            for metric in self.ways.metrics:
+                report.metrics.update(metric.of_sample(sample))
             self._rows[uid] = turn_rows(sample.turns, step, self.learning)
             if self.joint is not None:
                 add_joint_observations(self._rows[uid], sample.episodes, self.joint)

@@ -3,27 +3,30 @@
 from marl_verl.sampling.attempt import Failed, ask, attempt, scored, together
 from marl_verl.sampling.base import Candidate, Failure, Reason, Rollouts, Sample, Sampler, drive
 from marl_verl.sampling.best_of import BestOf
-from marl_verl.sampling.greedy_tree import GreedyTree
 from marl_verl.sampling.independent import Independent
-from marl_verl.sampling.joint_tree import JointTree
-from marl_verl.sampling.tree_search import TreeSearch
+from marl_verl.sampling.node import SESSION, State, Unfinished, check_restarted, grow, leaf_episode, play_on, root
 
 __all__ = [
     "BestOf",
     "Candidate",
     "Failed",
     "Failure",
-    "GreedyTree",
     "Independent",
-    "JointTree",
     "Reason",
     "Rollouts",
+    "SESSION",
     "Sample",
     "Sampler",
-    "TreeSearch",
+    "State",
+    "Unfinished",
     "ask",
     "attempt",
+    "check_restarted",
     "drive",
+    "grow",
+    "leaf_episode",
+    "play_on",
+    "root",
     "scored",
     "together",
 ]

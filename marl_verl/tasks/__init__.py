@@ -1,0 +1,5 @@
+"""Tasks: what a task set is, how files of tasks are read, and the two sets that come with the package."""
+
+from marl_verl.tasks.base import Split, Task, TaskSet
+
+__all__ = ["Split", "Task", "TaskSet"]

@@ -28,6 +28,7 @@ from marl_verl.advantage.mix import Mix
 from marl_verl.advantage.rows import FloatArray
 from marl_verl.config.schedule import settings_of
 from marl_verl.credit.replay import ReplayCredit
+from marl_verl.parts import metrics_of
 from marl_verl.rollout.rows import UPDATE_FIELDS, identity
 from marl_verl.trainer import metrics as team_metrics
 from marl_verl.trainer.buffer import Buffer, Waiting
@@ -90,7 +91,8 @@ class Asynchronous:
         table = RowTable.from_rows([identity(tag) for _, tag in rows])
         result = trainer.algorithm.compute(table)  # as each task by itself had it: `check_schedule`
         trainer.store_rows(table, result)
-        metrics.update(team_metrics.team_metrics(trainer.algorithm.credited(table), result, trainer.reports))
+        credited = trainer.algorithm.credited(table)
+        metrics.update(team_metrics.team_metrics(credited, result, trainer.reports, metrics_of(trainer.algorithm)))
         metrics.update(self._metrics())
         # the tasks themselves are in TransferQueue too
         return self._clear([each.report.uid for each in done])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, RowTable, agent_statistics
+from marl_verl.advantage import Advantages, Metric, RowTable, agent_statistics
 
 if TYPE_CHECKING:
     from marl_verl.rollout.worker import Report
@@ -28,8 +28,14 @@ class Stopwatch:
         self.times[name] = self.times.get(name, 0.0) + time.monotonic() - begun
 
 
-def team_metrics(table: RowTable, result: Advantages, reports: list[Report]) -> dict[str, float]:
-    """Team success of the sampled episodes, failures, and each agent's rewards, advantages, lengths and groups."""
+def team_metrics(
+    table: RowTable, result: Advantages, reports: list[Report], metrics: Sequence[Metric] = ()
+) -> dict[str, float]:
+    """Team success of the sampled episodes, failures, and each agent's rewards, advantages, lengths and groups.
+
+    Args:
+        metrics: the algorithm's own, of the rows; what those of the samples say is in the reports.
+    """
     successes = [success for report in reports for success in report.successes]
     failures = [failure for report in reports for failure in report.failures]
     values: dict[str, float] = {
@@ -47,4 +53,8 @@ def team_metrics(table: RowTable, result: Advantages, reports: list[Report]) -> 
         values[f"train/failed/{reason}"] = float(sum(failure.reason == reason for failure in failures))
     for agent, statistics in agent_statistics(table, result).items():
         values.update({f"agent/{agent}/{name}": value for name, value in statistics.metrics().items()})
+    for name in sorted({name for report in reports for name in report.metrics}):
+        values[name] = float(np.mean([report.metrics[name] for report in reports if name in report.metrics]))
+    for metric in metrics:
+        values.update({name: float(value) for name, value in metric.of_rows(table, result).items()})
     return values

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from transfer_queue import KVBatchMeta
 
+from marl_verl.parts import metrics_of
 from marl_verl.trainer import metrics as team_metrics
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Synchronous:
             learning = threads.submit(trainer.update_critics, batch, result)
             updated = trainer.update(batch)
             metrics.update(learning.result())
-        metrics.update(team_metrics.team_metrics(trainer.algorithm.credited(table), result, trainer.reports))
+        credited = trainer.algorithm.credited(table)
+        metrics.update(team_metrics.team_metrics(credited, result, trainer.reports, metrics_of(trainer.algorithm)))
         for name, (part, values) in updated.items():
             metrics.update({f"policy/{name}/{key}": value for key, value in values.items()})
             batch = with_padding(batch, part)

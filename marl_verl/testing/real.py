@@ -1,0 +1,121 @@
+"""The real stack in a test: a recipe trained as a user would, by the command line, and what it left.
+
+    def test_it_trains(tmp_path: Path) -> None:
+        run = train(RECIPE, tmp_path / "run", "trainer.total_training_steps=2")
+        assert run.code == 0, run.output
+        assert run.lines("train/success")[-1]["policy/solver/grad_norm"] > 0
+
+A start of Ray and vLLM takes about a minute: share one run among the tests that look at it (a fixture with
+scope="module").
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Finished", "command", "explain", "resume", "rows", "train"]
+
+LIMIT = 900.0
+"""Seconds after which a run that hangs fails the test."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run of `marl-verl train` that has ended.
+
+    Attributes:
+        folder: the run directory.
+        code: exit code.
+        output: what it printed, and where it failed the end of its log.
+        left: what it left behind outside its folder, where somebody has looked.
+    """
+
+    folder: Path
+    code: int
+    output: str
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """summary.json."""
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+        return found
+
+    def lines(self, needed: str) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl that have a metric."""
+        text = (self.folder / "metrics.jsonl").read_text(encoding="utf-8")
+        return [line for line in map(json.loads, text.splitlines()) if needed in line]
+
+
+def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:
+    """Run `marl-verl train RECIPE overrides...` with its run directory at `folder`.
+
+    Args:
+        variables: environment variables besides those of the test.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than `LIMIT`.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}")
+    return _run(("train", str(recipe), *overrides, *place), folder, variables)
+
+
+def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:
+    """Run `marl-verl train --resume FOLDER overrides...`."""
+    return _run(("train", "--resume", str(folder), *overrides), folder, variables)
+
+
+def explain(folder: Path, step: int) -> list[dict[str, Any]]:
+    """What `marl-verl explain --run FOLDER --step STEP --json` says: a record for each row."""
+    found: list[dict[str, Any]] = json.loads(command("explain", "--run", str(folder), "--step", str(step), "--json"))
+    return found
+
+
+def rows(folder: Path, step: int) -> list[dict[str, Any]]:
+    """The rows that a step stored, as they went into its advantages."""
+    stored = gzip.decompress((folder / "rows" / f"step_{step:05d}.json.gz").read_bytes())
+    found: list[dict[str, Any]] = json.loads(stored)["rows"]
+    return found
+
+
+def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
+    """What `marl-verl arguments...` prints. AssertionError if it fails, or says something on standard error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "marl_verl.cli.main", *arguments],
+        env={**os.environ, **(variables or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    if done.returncode or done.stderr:
+        said = f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        raise AssertionError(f"marl-verl {' '.join(arguments)}: {said}")
+    return done.stdout
+
+
+def _run(arguments: tuple[str, ...], folder: Path, variables: Mapping[str, str] | None) -> Finished:
+    done = subprocess.run(
+        [sys.executable, "-m", "marl_verl.cli.main", *arguments],
+        cwd=folder.parent,
+        env={**os.environ, **(variables or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    log = folder / "train.log"
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if done.returncode and log.is_file() else ""
+    return Finished(folder, done.returncode, f"{done.stdout}\n{tail}")

@@ -1,0 +1,21 @@
+"""What this distribution registers. Everything is lazy: listing plugins imports none of it."""
+
+from __future__ import annotations
+
+from marl_verl.hookspecs import Register, hookimpl
+
+
+@hookimpl
+def marl_register_samplers(register: Register) -> None:
+    register("greedy-tree", "marl_verl_at_grpo.greedy_tree:GreedyTree")
+
+
+@hookimpl
+def marl_register_mixes(register: Register) -> None:
+    register("alpha", "marl_verl_at_grpo.algorithm:AlphaMix")
+
+
+@hookimpl
+def marl_register_algorithms(register: Register) -> None:
+    register("at-grpo", "marl_verl_at_grpo.algorithm:AT_GRPO")
+    register("at-grpo-sessions", "marl_verl_at_grpo.algorithm:AT_GRPO_SESSIONS")

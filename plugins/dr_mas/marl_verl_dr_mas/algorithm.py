@@ -1,0 +1,46 @@
+"""Dr. MAS: every agent is normalised by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marl_verl.advantage import AGENT, Advantage, Algorithm, FloatArray, RewardMix, RowTable, total
+from marl_verl.errors import MarlError
+
+
+@dataclass(frozen=True)
+class PenaltyMix(RewardMix):
+    """s = sum of the components - c * [action invalid]. Source: Dr. MAS, arXiv 2602.08847.
+
+    Attributes:
+        penalty: c; the paper's settings are 0.1 for mathematics and 0.01 for search.
+    """
+
+    name: ClassVar[str] = "penalty"
+    penalty: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.penalty < 0:
+            raise MarlError(f"'penalty' must be >= 0, got {self.penalty}")
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n]. MarlError as in `total`."""
+        return total(table) - self.penalty * table.invalid
+
+
+DR_MAS = Algorithm(
+    sampler="independent",
+    rewards=PenaltyMix(penalty=0.1),
+    credit="none",
+    advantage=Advantage(sample="row", group=AGENT, singleton="raw"),
+    loss="ppo-clip",
+    metrics=("amplification",),
+)
+"""A = (s - mean_k) / (std_k + 1e-6), mean and std over all rows of agent k in the task.
+
+Compared: everything that the same agent did in the task, at any turn. With one mean and std for all agents, the second
+moment of agent k's gradient is scaled by (std_k^2 + (mean_k - mean)^2) / std^2, which grows as agents specialise
+(metric `amplification`); so it is 1. Source: Dr. MAS, arXiv 2602.08847; every call of an agent is one sample, as in the
+authors' code.
+"""

@@ -1,0 +1,120 @@
+"""MAGRPO: agents that act at once, one joint reward, returns over turns."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from marl_verl.advantage import (
+    SIBLINGS,
+    TURN,
+    Advantages,
+    Algorithm,
+    Baseline,
+    FloatArray,
+    GroupEstimator,
+    LeaveOneOut,
+    Max,
+    Mean,
+    Mix,
+    NoBaseline,
+    PathSum,
+    Population,
+    Returns,
+    Rows,
+    RowTable,
+    Scale,
+    TreeMean,
+    check_columns,
+    group_ids,
+    group_mean,
+)
+from marl_verl.errors import MarlError
+
+BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Max(), "rloo": LeaveOneOut()}
+
+
+@dataclass(frozen=True)
+class JointAdvantage(GroupEstimator):
+    """A = R - b over the siblings of one (node, agent); with `normalize`, A' = (A - mean A) / max(std A, min_std).
+
+    Source: MAGRPO, arXiv 2508.04652, and the authors' code. The paper's form is mode "mean" without `normalize`. With
+    it the four modes become the same numbers: b is one number for the group, or moves with R itself.
+
+    Attributes:
+        returns: "path_sum" (no branching) or "tree_mean" (joint tree).
+        joint_mode: what the rows of a tree are: "aligned", one for each agent at a joint node; or "cross", one for each
+            completion, with the sum of its joint actions' rewards and their nodes joined by "+".
+        group: columns of the group: ("uid", "turn", "agent"), or ("uid", "parent", "agent") for a tree.
+        mode: b: "mean" mean R; "raw" 0; "max" max R; "rloo" mean of the others' R.
+        normalize: whiten the group's advantages.
+        std: std of A; min_std: the least that A is divided by.
+    """
+
+    name: ClassVar[str] = "joint"
+    returns: Returns = PathSum()
+    joint_mode: Literal["aligned", "cross"] = "aligned"
+    group: tuple[str, ...] = TURN
+    mode: Literal["mean", "raw", "max", "rloo"] = "mean"
+    normalize: bool = False
+    std: Scale = Population()
+    min_std: float = 1e-6
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "group", check_columns("group", self.group))
+        if not 0 < self.min_std < np.inf:
+            raise MarlError(f"'min_std' must be above 0, got {self.min_std}")
+
+    def misfit(self, rows: Rows) -> str | None:
+        if rows.crossed and self.joint_mode != "cross":
+            return "its rows are at several nodes: set joint_mode to 'cross'"
+        return super().misfit(dataclasses.replace(rows, crossed=False))
+
+    def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
+        """See `Estimator.compute`. MarlError for crossed rows where the mode is "aligned"."""
+        if self.joint_mode == "aligned" and table.tree.crossed:
+            row = int(np.argmax(np.bincount(table.tree.row) > 1))
+            raise MarlError(f"node '{table.node.value(row)}' is of a crossed row: set joint_mode to 'cross'")
+        ret = self.returns.compute(table, reward)
+        group = group_ids(table, self.group)
+        baseline = BASELINES[self.mode].compute(ret, group)
+        scale = np.ones(len(table))
+        if self.normalize:
+            centred = ret - baseline
+            baseline = baseline + group_mean(centred, group)[group]
+            scale = np.maximum(self.std.compute(centred, group), self.min_std)[group]
+        return Advantages.of(
+            ret=ret,
+            reward=reward,
+            baseline=baseline,
+            scale=scale,
+            group=group,
+            sample=np.arange(len(table)),
+            group_by=self.group,
+            stages=[(f"returns: {self.returns.name}", ret)],
+        )
+
+
+MAGRPO = Algorithm(
+    sampler="joint-tree",
+    rewards=Mix(),
+    credit="none",
+    advantage=JointAdvantage(returns=TreeMean(), group=SIBLINGS),
+    loss="reinforce",
+)
+"""A = R - mean_g R, R_j = r_j + gamma * mean over the children's R, g = siblings: rows of one parent and agent.
+
+Compared: what the same agent did in the other joint actions from the same state, by what the team earned from there on.
+No std, no clip: the loss is REINFORCE, summed over a row's tokens, the mean over rows. Source: MAGRPO, arXiv
+2508.04652.
+"""
+
+MAGRPO_SESSIONS = dataclasses.replace(MAGRPO, sampler="independent", advantage=JointAdvantage())
+"""A = R - mean_g R, R_t = sum of the joint rewards from turn t on, g = rows of the same task, turn and agent.
+
+Compared: what the same agent did at the same turn in the other episodes, by what the team earned from there on. MAGRPO
+without branching, the form of the paper's equations. Source: MAGRPO, arXiv 2508.04652.
+"""

@@ -1,0 +1,84 @@
+"""MARS2 and MARS2+: one search tree per task, rewards shaped by parent and siblings, the whole tree as one group."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from marl_verl.advantage import (
+    TASK,
+    Advantage,
+    Algorithm,
+    FloatArray,
+    LeaveOneOut,
+    Mix,
+    Overlong,
+    Returns,
+    RowTable,
+    dense,
+)
+from marl_verl.errors import MarlError
+
+
+@dataclass(frozen=True)
+class Shaped(Returns):
+    """R(v) = r(v) + gamma * (r(v) - b(v)), b(v) = (1 - lam) * r(parent) + lam * mean of r over v's siblings without v.
+
+    Children of the root have b = mean of the siblings; an only child below another node has b = r(parent); an only
+    child of the root has nothing to be compared with and keeps r. Source: MARS2, arXiv 2602.07848. All r are raw: in
+    the released code, which changes rewards in place, a node shaped after its parent sees the parent's shaped reward.
+
+    Attributes:
+        gamma: strength of the shaping. lam: the siblings' share of b.
+        shaping_from: which rewards b is made of.
+    """
+
+    name: ClassVar[str] = "shaped"
+    gamma: float = 0.5
+    lam: float = 0.5
+    shaping_from: Literal["raw"] = "raw"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lam <= 1:
+            raise MarlError(f"'lam' must be between 0 and 1, got {self.lam}")
+        if self.gamma < 0:
+            raise MarlError(f"'gamma' must be >= 0, got {self.gamma}")
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """MarlError as `Tree.of`."""
+        tree = table.tree
+        at_root = tree.parent < 0
+        siblings = dense(np.where(at_root, tree.count + table.uid.codes, tree.parent))  # nodes are numbered over tasks
+        count = np.bincount(siblings)[siblings]
+        others = LeaveOneOut().compute(reward, siblings)
+        parent = tree.node_mean(reward)[tree.parent]
+        mixed = (1 - self.lam) * parent + self.lam * others
+        base = np.where(at_root, others, np.where(count > 1, mixed, parent))
+        base = np.where(at_root & (count == 1), reward, base)
+        return reward + self.gamma * (reward - base)
+
+
+MARS2 = Algorithm(
+    sampler="tree-search",
+    rewards=Mix(),
+    credit="none",
+    advantage=Advantage(returns=Shaped(), group=TASK, eps=1e-9, singleton="zero"),
+    loss="ppo-clip",
+)
+"""A = (R - mean_tree R) / (std_tree R + 1e-9), R shaped by parent and siblings.
+
+Compared: all nodes of a task's tree, of every agent and depth. Each policy learns from its own nodes only. Source:
+MARS2, arXiv 2602.07848.
+"""
+
+MARS2_PLUS = dataclasses.replace(
+    MARS2,
+    advantage=Advantage(returns=Shaped(), overlong=Overlong(L=32768, C=2048), group=TASK, eps=1e-9, singleton="zero"),
+    loss="gspo-tis",
+)
+"""MARS2 with three changes: the overlong penalty after shaping, GSPO's sequence-level ratio, and token-level truncated
+importance sampling min(pi_old / pi_rollout, 2), applied once. Source: MARS2+, arXiv 2602.07848.
+"""

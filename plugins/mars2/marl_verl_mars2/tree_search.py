@@ -1,0 +1,191 @@
+"""Tree search: AB-MCTS over the acts of a workflow, by one or several agents; the search of MARS2.
+
+    repeat `sessions` times:
+        node = root
+        while Thompson sampling at the node says "continue in child c":  node = c        (`bandit`)
+        sample one action for the act that the node's run stands at, by the agent that was drawn: a new node
+        its score updates "generate" at its parent, and child and "continue" on every edge above
+
+A node is one act with its action. It is scored by what the team would answer there (see `Unfinished`), and generating
+at a node restarts the workflow from its journal, so to refine is whatever the workflow does next. Where a run stands at
+several acts at once, the first is generated, and the next one below it. Nodes whose workflow has ended are leaves for
+good; every other node can always be generated at.
+
+The budget is exact: `sessions` attempts at a node. One that fails (no action, a workflow that raises, no score) is a
+`Failure`, and its number is skipped. So that the search does not go on where attempts fail, it counts as the lowest
+score of the tree so far, at most 0; the sources say nothing of it.
+
+Sources: AB-MCTS, arXiv 2503.04412; several agents in one tree, MARTI-MARS2, arXiv 2602.07848 (8 nodes a task in
+training, 60 at inference). Posteriors and strategies, and how they differ from the authors' code: `bandit`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import ClassVar, Literal
+
+from marl_verl.episode import Episode
+from marl_verl.errors import MarlError, nearest
+from marl_verl.sampling import (
+    SESSION,
+    Failed,
+    Failure,
+    Rollouts,
+    Sample,
+    Sampler,
+    State,
+    Unfinished,
+    attempt,
+    grow,
+    leaf_episode,
+    root,
+    scored,
+)
+from marl_verl_mars2.bandit import STRATEGIES, Arms, Strategy
+from marl_verl_mars2.posteriors import Prior
+
+
+@dataclass(eq=False)
+class Node:
+    """A node of the tree.
+
+    Attributes:
+        name: its number in order of creation; None for the root.
+        place: which child of its parent it is.
+        score: what the search goes by.
+    """
+
+    state: State
+    arms: Arms
+    name: str | None = None
+    parent: Node | None = None
+    place: int = 0
+    score: float = 0.0
+    children: list[Node] = field(default_factory=list)
+
+
+class TreeSearch(Sampler):
+    """`sessions` nodes a task, one after the other, each where Thompson sampling puts it.
+
+    Options:
+        strategy: "bandit" (generate with agent a, for each a, or continue, in one draw) or "stack" (first the agent).
+        prior: of every posterior: "normal", or "beta", which clips scores to [0, 1].
+        arms: agents that may take each other's acts: where the workflow calls one of them, any of them may act. Others
+            take their own acts only.
+        unfinished: what a node before the workflow's end is worth.
+        guide: "reward", the mixed reward of the node's turn; every path to a leaf is an episode. "public", for
+            inference: the public score of the node's answer (0 without one). The path to the node where it is highest,
+            the earliest of equals, is the only episode, and the other turns stand beside it.
+    """
+
+    branches: ClassVar[bool] = True
+    strategy: Strategy = "bandit"
+    prior: Prior = "normal"
+    arms: list[str] = field(default_factory=list)
+    unfinished: Unfinished = "proposal"
+    guide: Literal["reward", "public"] = "reward"
+
+    @property
+    def public(self) -> bool:
+        """With guide "public"."""
+        return self.guide == "public"
+
+    def check(self, agents: Sequence[str]) -> None:
+        """MarlError for an arm that is no agent, or is named twice."""
+        for arm in self.arms:
+            if arm not in agents:
+                raise MarlError(f"arms of tree-search: unknown agent '{arm}': {nearest(str(arm), agents)}")
+            if self.arms.count(arm) > 1:
+                raise MarlError(f"arms of tree-search: agent '{arm}' is named twice")
+
+    async def sample(self, rollouts: Rollouts) -> Sample:
+        """The tree of one task. It draws from a generator of its own, seeded by the run's seed, workflow and task."""
+        start = await attempt(rollouts, SESSION, root(rollouts, SESSION))
+        if isinstance(start, Failure):
+            return Sample(failures=[start] * rollouts.sessions)
+        found = Sample()
+        rng = Random(f"tree-search {start.journal.seed} {rollouts.label}")
+        top = Node(start, self._arms(start))
+        nodes: list[Node] = []
+        lowest = 0.0
+        for number in range(rollouts.sessions):
+            place, agent = descend(top, rng)
+            made = await attempt(rollouts, SESSION, self._generate(rollouts, place, agent, number))
+            if isinstance(made, Failure):
+                found.failures.append(made)
+                place.arms.tried(agent, lowest)
+                back_up(place, lowest)
+                continue
+            place.children.append(made)
+            place.arms.made(agent, made.score, open=bool(made.state.acts))
+            back_up(place, made.score)
+            nodes.append(made)
+            lowest = min(lowest, made.score)
+            if made.state.played_on:
+                found.add_tokens("play-on", made.state.played_on)
+        found.episodes = best_path(nodes) if self.public else all_paths(nodes)
+        return found
+
+    async def _generate(self, rollouts: Rollouts, parent: Node, agent: str, number: int) -> Node:
+        """A new child of a node, by an agent; the parent does not have it yet."""
+        name = str(number)
+        act = parent.state.acts[0]
+        unfinished = self.unfinished
+        state = await grow(
+            rollouts,
+            parent.state,
+            act,
+            SESSION,
+            name,
+            index=number,
+            parent=parent.name,
+            unfinished=unfinished,
+            agent=agent,
+        )
+        score = await self._public_score(rollouts, state) if self.public else state.value
+        if not math.isfinite(score):
+            raise Failed("score-error", f"{rollouts.label}, scoring: a node's score must be finite, got {score}")
+        return Node(state, self._arms(state), name, parent, len(parent.children), score)
+
+    async def _public_score(self, rollouts: Rollouts, state: State) -> float:
+        assert state.episode is not None
+        answer = state.episode.answer
+        return 0.0 if answer is None else await scored(rollouts, rollouts.public_score(answer))
+
+    def _arms(self, state: State) -> Arms:
+        """No posteriors but the prior, for whoever may take the state's next act (nobody where there is none)."""
+        called = [act.agent for act in state.acts[:1]]
+        agents = self.arms if called and called[0] in self.arms else called
+        return STRATEGIES[self.strategy](agents, self.prior)
+
+
+def descend(top: Node, rng: Random) -> tuple[Node, str]:
+    """(where the next node is to be made, by whom)."""
+    node = top
+    while isinstance(choice := node.arms.choose(rng), int):
+        node = node.children[choice]
+    return node, choice
+
+
+def back_up(node: Node, score: float) -> None:
+    """Tell every edge above a node of a new score below it."""
+    while node.parent is not None:
+        node.parent.arms.below(node.place, score)
+        node = node.parent
+
+
+def all_paths(nodes: Sequence[Node]) -> list[Episode]:
+    """The episodes of the paths to the leaves, in node order: every node is on one."""
+    return [leaf_episode(node.state) for node in nodes if not node.children]
+
+
+def best_path(nodes: Sequence[Node]) -> list[Episode]:
+    """The episode of the path to the node with the highest score, all other turns beside it; none without a node."""
+    if not nodes:
+        return []
+    best = max(nodes, key=lambda node: node.score)  # the first of equals
+    on_path = {turn.node for turn in best.state.turns}
+    return [leaf_episode(best.state, [node.state.turn for node in nodes if node.name not in on_path])]

@@ -1,0 +1,229 @@
+"""What tree search believes: posteriors against the textbook's formulas, and what one node's bandit does with them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marl_verl_mars2.bandit import STRATEGIES, Arms, Bandit, Stack, Strategy
+from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior, posterior, thompson
+
+DRAWS = 20_000
+STATED = [0.3, 0.9, 0.5, 0.45, 0.7, 0.8]
+BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
+BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])
+
+
+def normal_of(scores: list[float]) -> tuple[float, float, float, float]:
+    """(m, kappa, nu, tau2) after n scores at once: Murphy, Advanced Topics, 3.4.3.3, from NIG(0, 1, 1, 0.1)."""
+    n = len(scores)
+    if n == 0:
+        return 0.0, 1.0, 1.0, 0.1
+    mean = sum(scores) / n
+    scatter = sum((score - mean) ** 2 for score in scores)
+    kappa, nu = 1.0 + n, 1.0 + n
+    return n * mean / kappa, kappa, nu, (0.1 + scatter + n / kappa * mean**2) / nu
+
+
+def beta_of(scores: list[float]) -> tuple[float, float]:
+    """(a, b) after n scores at once, from Beta(0.5, 0.5)."""
+    clipped = [min(1.0, max(0.0, score)) for score in scores]
+    return 0.5 + sum(clipped), 0.5 + len(clipped) - sum(clipped)
+
+
+def assert_saw(found: Posterior, scores: list[float]) -> None:
+    """The posterior is what these scores make of its prior."""
+    if isinstance(found, Normal):
+        assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx(normal_of(scores), rel=1e-9, abs=1e-9)
+    else:
+        assert isinstance(found, Beta)
+        assert (found.a, found.b) == pytest.approx(beta_of(scores), rel=1e-9, abs=1e-9)
+
+
+def seen(prior: Prior, scores: list[float]) -> Posterior:
+    found = posterior(prior)
+    for score in scores:
+        found.observe(score)
+    return found
+
+
+@BOTH_PRIORS
+@given(scores=st.lists(st.floats(-20, 20), max_size=30))
+@settings(max_examples=40, deadline=None)
+def test_score_by_score_comes_to_the_formula_for_all_scores_at_once(prior: Prior, scores: list[float]) -> None:
+    assert_saw(seen(prior, scores), scores)
+
+
+def test_a_worked_example_by_hand() -> None:
+    found = Normal()
+    found.observe(1.0)  # tau2: (1 * 0.1 + 1/2 * 1^2) / 2
+    assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx((0.5, 2, 2, 0.3))
+    found.observe(0.0)  # (2 * 0.3 + 2/3 * 0.25) / 3
+    assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx((1 / 3, 3, 3, 0.6 / 3 + 1 / 18))
+
+
+def test_normal_draws_have_the_moments_and_quantiles_of_the_mean_s_student_t() -> None:
+    m, kappa, nu, tau2 = normal_of(STATED)
+    assert nu == 7
+    rng, found = Random(1), seen("normal", STATED)
+    draws = [found.draw(rng) for _ in range(DRAWS)]
+    # var t(7) = 7/5; of a draw of the next score it would be (kappa + 1) = 8 times as much
+    variance = tau2 / kappa * nu / (nu - 2)
+    assert statistics.mean(draws) == pytest.approx(m, abs=5 * math.sqrt(variance / DRAWS))
+    assert statistics.variance(draws) == pytest.approx(variance, rel=0.1)
+    scale = math.sqrt(tau2 / kappa)
+    for quantile, below in ((-1.895, 0.05), (-0.711, 0.25), (0.0, 0.5), (0.711, 0.75), (1.895, 0.95)):  # of t(7)
+        share = sum(draw < m + scale * quantile for draw in draws) / DRAWS
+        assert share == pytest.approx(below, abs=0.015)
+
+
+def test_before_any_score_a_normal_draw_is_cauchy() -> None:
+    rng, scale = Random(2), math.sqrt(0.1)
+    draws = [posterior("normal").draw(rng) for _ in range(DRAWS)]
+    for quantile, below in ((-1.0, 0.25), (0.0, 0.5), (1.0, 0.75), (6.314, 0.95)):
+        assert sum(draw < scale * quantile for draw in draws) / DRAWS == pytest.approx(below, abs=0.015)
+
+
+def test_beta_draws_have_the_moments_of_the_mean() -> None:
+    a, b = beta_of(STATED)
+    rng, found = Random(3), seen("beta", STATED)
+    draws = [found.draw(rng) for _ in range(DRAWS)]
+    variance = a * b / ((a + b) ** 2 * (a + b + 1))
+    assert statistics.mean(draws) == pytest.approx(a / (a + b), abs=5 * math.sqrt(variance / DRAWS))
+    assert statistics.variance(draws) == pytest.approx(variance, rel=0.1)
+    assert all(0 <= draw <= 1 for draw in draws)
+
+
+def test_beta_clips_scores_outside_its_range() -> None:
+    assert_saw(seen("beta", [-5.0, 7.0, 0.25]), [0.0, 1.0, 0.25])
+
+
+def test_the_rarest_of_draws_is_still_a_number() -> None:
+    class Zeros(Random):
+        def random(self) -> float:
+            return 0.0
+
+    assert math.isfinite(Normal().draw(Zeros()))
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    for prior in ("normal", "beta"):
+        rngs = Random("s"), Random("s")
+        assert [posterior(prior).draw(rngs[0]) for _ in range(9)] == [posterior(prior).draw(rngs[1]) for _ in range(9)]
+
+
+class Fixed:
+    """Always draws the same."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def observe(self, score: float) -> None:
+        raise AssertionError("nothing is to be observed")
+
+    def draw(self, rng: Random) -> float:
+        return self.value
+
+
+def test_thompson_takes_the_highest_draw_and_the_first_of_equals() -> None:
+    rng = Random(0)
+    assert thompson(rng, [("a", Fixed(1)), ("b", Fixed(3)), ("c", Fixed(2))]) == "b"
+    assert thompson(rng, [("a", Fixed(1)), ("b", Fixed(2)), ("c", Fixed(2))]) == "b"
+
+
+@BOTH_PRIORS
+def test_thompson_takes_each_arm_as_often_as_it_is_the_best(prior: Prior) -> None:
+    rng = Random(4)
+    equal = [(arm, seen(prior, STATED)) for arm in "abc"]
+    counts = Counter(thompson(rng, equal) for _ in range(3000))
+    assert all(count == pytest.approx(1000, abs=130) for count in counts.values())
+    better = [("a", seen(prior, [0.1] * 8)), ("b", seen(prior, [0.9] * 8))]
+    assert Counter(thompson(rng, better) for _ in range(1000))["b"] > 950
+
+
+def grown(strategy: Strategy, prior: Prior) -> Arms:
+    """Children 0 (of a, 0.2), 1 (of b, 0.7), 2 (of a, 0.4), and scores below: 0.6 and 0.1 in 0, 0.9 in 1."""
+    arms = STRATEGIES[strategy](["a", "b"], prior)
+    arms.made("a", 0.2, open=True)
+    arms.made("b", 0.7, open=True)
+    arms.below(0, 0.6)
+    arms.made("a", 0.4, open=False)
+    arms.below(1, 0.9)
+    arms.below(0, 0.1)
+    return arms
+
+
+@BOTH_PRIORS
+@BOTH_STRATEGIES
+def test_every_posterior_of_a_node_sees_its_scores_and_no_other(strategy: Strategy, prior: Prior) -> None:
+    arms = grown(strategy, prior)
+    assert_saw(arms.generate["a"], [0.2, 0.4])
+    assert_saw(arms.generate["b"], [0.7])
+    assert_saw(arms.children[0].posterior, [0.2, 0.6, 0.1])
+    assert_saw(arms.children[1].posterior, [0.7, 0.9])
+    assert_saw(arms.children[2].posterior, [0.4])
+    if isinstance(arms, Bandit):
+        assert_saw(arms.go_on, [0.6, 0.9, 0.1])
+    else:
+        assert isinstance(arms, Stack)
+        assert_saw(arms.go_on["a"], [0.6, 0.1])
+        assert_saw(arms.go_on["b"], [0.9])
+        assert_saw(arms.agent["a"], [0.2, 0.6, 0.4, 0.1])
+        assert_saw(arms.agent["b"], [0.7, 0.9])
+
+
+@BOTH_STRATEGIES
+def test_an_attempt_that_failed_is_seen_where_it_was_to_be_generated(strategy: Strategy) -> None:
+    arms = grown(strategy, "normal")
+    arms.tried("b", -1.0)
+    assert_saw(arms.generate["b"], [0.7, -1.0])
+    assert len(arms.children) == 3
+    if isinstance(arms, Stack):
+        assert_saw(arms.agent["b"], [0.7, 0.9, -1.0])
+
+
+@BOTH_PRIORS
+@BOTH_STRATEGIES
+def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: Strategy, prior: Prior) -> None:
+    rng, arms = Random(5), grown(strategy, prior)
+    assert {arms.choose(rng) for _ in range(2000)} == {"a", "b", 0, 1}
+    closed = STRATEGIES[strategy](["a"], prior)
+    closed.made("a", 1.0, open=False)
+    assert {closed.choose(rng) for _ in range(200)} == {"a"}
+
+
+def fix(arms: Arms, generate: dict[str, float], children: list[float], go_on: float | dict[str, float]) -> None:
+    """Make every draw certain."""
+    arms.generate = {agent: Fixed(value) for agent, value in generate.items()}
+    for child, value in zip(arms.children, children, strict=True):
+        child.posterior = Fixed(value)
+    if isinstance(arms, Bandit):
+        assert isinstance(go_on, float)
+        arms.go_on = Fixed(go_on)
+    else:
+        assert isinstance(arms, Stack)
+        assert isinstance(go_on, dict)
+        arms.go_on = {agent: Fixed(value) for agent, value in go_on.items()}
+
+
+def test_bandit_decides_agent_and_depth_in_one_draw_and_then_among_all_children() -> None:
+    rng, arms = Random(0), grown("bandit", "normal")
+    fix(arms, {"a": 0.3, "b": 0.5}, [0.9, 0.1, 5.0], 0.4)
+    assert arms.choose(rng) == "b"
+    fix(arms, {"a": 0.3, "b": 0.5}, [0.1, 0.9, 5.0], 0.6)
+    assert arms.choose(rng) == 1  # the best child, 2, is closed
+
+
+def test_stack_draws_the_agent_first_and_then_within_what_that_agent_made() -> None:
+    rng, arms = Random(0), grown("stack", "normal")
+    assert isinstance(arms, Stack)
+    arms.agent = {"a": Fixed(1.0), "b": Fixed(0.0)}
+    fix(arms, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.2, "b": 9.0})
+    assert arms.choose(rng) == "a"
+    fix(arms, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.4, "b": -9.0})
+    assert arms.choose(rng) == 0  # 1 is b's, 2 is closed

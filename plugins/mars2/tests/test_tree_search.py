@@ -1,0 +1,653 @@
+"""Tree search: an exact budget, posteriors that follow from the tree, a search that goes where scores are, repeats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marl_verl_mars2 import tree_search
+from marl_verl_mars2.bandit import Bandit, Stack, Strategy
+from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior
+from marl_verl_mars2.tree_search import Node, TreeSearch, descend
+
+from marl_verl.episode import Act, Action, Limits, LiveTeam, Run, Workflow, replay
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+from marl_verl.sampling import Candidate, Sample
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing.sampler import check_sampler
+from marl_verl.testing.workflows import (
+    AGENTS,
+    TASK,
+    Hashed,
+    Mark,
+    Programmed,
+    cancelled_cleanly,
+    number,
+    own_words,
+    talkers,
+    workflows,
+)
+
+BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
+BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])
+
+
+def normal_of(scores: list[float]) -> tuple[float, float, float, float]:
+    """(m, kappa, nu, tau2) after n scores at once: Murphy, Advanced Topics, 3.4.3.3, from NIG(0, 1, 1, 0.1)."""
+    n = len(scores)
+    if n == 0:
+        return 0.0, 1.0, 1.0, 0.1
+    mean = sum(scores) / n
+    scatter = sum((score - mean) ** 2 for score in scores)
+    kappa, nu = 1.0 + n, 1.0 + n
+    return n * mean / kappa, kappa, nu, (0.1 + scatter + n / kappa * mean**2) / nu
+
+
+def beta_of(scores: list[float]) -> tuple[float, float]:
+    """(a, b) after n scores at once, from Beta(0.5, 0.5)."""
+    clipped = [min(1.0, max(0.0, score)) for score in scores]
+    return 0.5 + sum(clipped), 0.5 + len(clipped) - sum(clipped)
+
+
+def assert_saw(found: Posterior, scores: list[float]) -> None:
+    """The posterior is what these scores make of its prior."""
+    if isinstance(found, Normal):
+        assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx(normal_of(scores), rel=1e-9, abs=1e-9)
+    else:
+        assert isinstance(found, Beta)
+        assert (found.a, found.b) == pytest.approx(beta_of(scores), rel=1e-9, abs=1e-9)
+
+
+QUESTION = Task("t1", "0")
+
+
+class Refine(Workflow):
+    """One agent writes, and then refines what it sees, up to `rounds` times in all; "end" ends it."""
+
+    rounds: int = 6
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        text = task.prompt
+        for _ in range(self.rounds):
+            text = (await team["a"].act(text)).text
+            if text.startswith("end"):
+                break
+            team.propose(text)
+        return text
+
+
+class Worth(TaskSet):
+    """An answer's first number is its score, its second one its public score."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        return float(answer.split()[-1].split("/")[0])
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        return float(answer.split()[-1].split("/")[1])
+
+
+class Flaky(ScriptedRollouts):
+    """The nodes named in `broken` get no action."""
+
+    broken: Callable[[str], bool] = staticmethod(lambda name: False)
+
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        if self.broken(str(candidate)):
+            raise ConnectionError(f"no server for {candidate}")
+        return await super().act(act, session, candidate, agent)
+
+
+def sample(rollouts: ScriptedRollouts, sampler: TreeSearch | None = None) -> Sample:
+    async def go() -> Sample:
+        found = await (sampler or TreeSearch()).sample(rollouts)
+        assert len(asyncio.all_tasks()) == 1  # nothing is left running
+        return found
+
+    return asyncio.run(go())
+
+
+def refining(replies: dict[str, Any], sessions: int, rounds: int = 6, **options: Any) -> Flaky:
+    return Flaky(Refine(rounds), QUESTION, ScriptedPolicy(replies), sessions, tasks=Worth(), **options)
+
+
+def noise(*parts: Any) -> float:
+    """From 0 to 1."""
+    return number(*parts) % 1000 / 1000
+
+
+def by_node(scores: list[float | str]) -> Callable[[Act, int, Candidate], str]:
+    """What node n says."""
+    return lambda act, session, candidate: str(scores[int(str(candidate))])
+
+
+def watch(patch: pytest.MonkeyPatch) -> list[Node]:
+    """The roots that searches descend from, one entry a step; their nodes are there to look at after a search."""
+    found: list[Node] = []
+
+    def watched(top: Node, rng: Random) -> tuple[Node, str]:
+        found.append(top)
+        return descend(top, rng)
+
+    patch.setattr(tree_search, "descend", watched)
+    return found
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[list[int], str]]) -> list[Node]:
+    """Let a search go where the steps say: down these children, and then generate with this agent."""
+    found: list[Node] = []
+    script = iter(steps)
+
+    def told(top: Node, rng: Random) -> tuple[Node, str]:
+        found.append(top)
+        path, agent = next(script)
+        node = top
+        for child in path:
+            node = node.children[child]
+        return node, agent
+
+    monkeypatch.setattr(tree_search, "descend", told)
+    return found
+
+
+def all_nodes(top: Node) -> Iterator[Node]:
+    """The nodes of a tree without its root."""
+    for child in top.children:
+        yield child
+        yield from all_nodes(child)
+
+
+# where scores go
+
+
+@BOTH_PRIORS
+@BOTH_STRATEGIES
+def test_scores_go_along_the_edges_as_computed_by_hand(
+    monkeypatch: pytest.MonkeyPatch, strategy: Strategy, prior: Prior
+) -> None:
+    # 0 and 1 at the root, 2 below 0, 3 below 2, 4 fails below 2, 5 below 1, 6 at the root
+    steps = [([], "a"), ([], "b"), ([0], "b"), ([0, 0], "a"), ([0, 0], "b"), ([1], "b"), ([], "a")]
+    tops = scripted(monkeypatch, steps)
+    say = by_node([0.5, -0.25, 0.75, 1.0, "none", 0.0, 0.375])
+    rollouts = refining({"a": say, "b": say}, 7)
+    rollouts.broken = lambda name: name == "4"
+    found = sample(rollouts, TreeSearch(strategy=strategy, prior=prior, arms=["a", "b"]))
+    assert [turn.node for turn in found.turns] == ["0", "1", "2", "3", "5", "6"]
+    assert [turn.index for turn in found.turns] == [0, 1, 2, 3, 5, 6]
+    assert [turn.parent for turn in found.turns] == [None, None, "0", "2", "1", None]
+    assert len(found.failures) == 1
+    top = tops[0].arms
+    below0, below2 = tops[0].children[0].arms, tops[0].children[0].children[0].arms
+    below1 = tops[0].children[1].arms
+    missed = -0.25  # what the failure counts: the lowest so far
+    assert_saw(top.generate["a"], [0.5, 0.375])
+    assert_saw(top.generate["b"], [-0.25])
+    assert_saw(top.children[0].posterior, [0.5, 0.75, 1.0, missed])
+    assert_saw(top.children[1].posterior, [-0.25, 0.0])
+    assert_saw(top.children[2].posterior, [0.375])
+    assert_saw(below0.generate["a"], [])
+    assert_saw(below0.generate["b"], [0.75])
+    assert_saw(below0.children[0].posterior, [0.75, 1.0, missed])
+    assert_saw(below2.generate["a"], [1.0])
+    assert_saw(below2.generate["b"], [missed])
+    assert_saw(below2.children[0].posterior, [1.0])
+    assert_saw(below1.generate["b"], [0.0])
+    if isinstance(top, Bandit):
+        assert isinstance(below0, Bandit)
+        assert isinstance(below2, Bandit)
+        assert_saw(top.go_on, [0.75, 1.0, missed, 0.0])
+        assert_saw(below0.go_on, [1.0, missed])
+        assert_saw(below2.go_on, [])
+    else:
+        assert isinstance(top, Stack)
+        assert isinstance(below0, Stack)
+        assert_saw(top.go_on["a"], [0.75, 1.0, missed])
+        assert_saw(top.go_on["b"], [0.0])
+        assert_saw(top.agent["a"], [0.5, 0.75, 1.0, missed, 0.375])
+        assert_saw(top.agent["b"], [-0.25, 0.0])
+        assert_saw(below0.go_on["b"], [1.0, missed])
+        assert_saw(below0.go_on["a"], [])
+        assert_saw(below0.agent["b"], [0.75, 1.0, missed])
+
+
+def scores_below(node: Node) -> list[float]:
+    return [each.score for each in all_nodes(node)]
+
+
+def assert_follows(node: Node) -> None:
+    """The posteriors of a node are what its subtree's scores make of the prior."""
+    by: dict[str, list[Node]] = {agent: [] for agent in node.arms.generate}
+    for child, known in zip(node.children, node.arms.children, strict=True):
+        assert (known.agent, known.open) == (child.state.turn.agent, bool(child.state.acts))
+        assert_saw(known.posterior, [child.score, *scores_below(child)])
+        by[known.agent].append(child)
+    for agent, children in by.items():
+        own, below = [child.score for child in children], [s for child in children for s in scores_below(child)]
+        assert_saw(node.arms.generate[agent], own)
+        if isinstance(node.arms, Stack):
+            assert_saw(node.arms.go_on[agent], below)
+            assert_saw(node.arms.agent[agent], own + below)
+    if isinstance(node.arms, Bandit):
+        assert_saw(node.arms.go_on, [score for child in node.children for score in scores_below(child)])
+
+
+STRATEGY, PRIOR = st.sampled_from(["bandit", "stack"]), st.sampled_from(["normal", "beta"])
+UNFINISHED = st.sampled_from(["proposal", "latest", "play-on", "zero"])
+GUIDES = ["reward", "public"]
+ARMS = st.lists(st.sampled_from(AGENTS), unique=True)
+
+
+@given(workflows(), st.integers(0, 5), STRATEGY, PRIOR, UNFINISHED, ARMS)
+@settings(max_examples=30, deadline=None)
+def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_scores(
+    workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, unfinished: Any, arms: list[str]
+) -> None:
+    rollouts = ScriptedRollouts(
+        workflow, TASK, talkers(seed), 8, tasks=Hashed(), seed=seed, rewards={"solver": own_words}
+    )
+    sampler = TreeSearch(strategy=strategy, prior=prior, unfinished=unfinished, arms=arms)
+    with pytest.MonkeyPatch.context() as patch:
+        tops = watch(patch)
+        found = sample(rollouts, sampler)
+    top = tops[0]
+    nodes = {node.name: node for node in all_nodes(top)}
+    assert [turn.node for turn in found.turns] == [str(number) for number in range(8)]  # the budget, each once
+    assert [turn.index for turn in found.turns] == list(range(8))
+    assert not found.failures
+    for node in (top, *nodes.values()):
+        assert_follows(node)
+        assert node.state.acts or not node.children  # nothing below an end
+    for turn in found.turns:
+        above = top if turn.parent is None else nodes[turn.parent]
+        act = above.state.acts[0]
+        assert turn.parent is None or int(turn.parent) < int(turn.node or "")
+        assert (turn.key, turn.observation) == (act.key, act.observation)
+        assert turn.agent in (arms if act.agent in arms else [act.agent])
+        assert turn.policy == turn.agent
+        assert nodes[turn.node].score == pytest.approx(sum(turn.rewards.values()))
+    leaves = [node for node in sorted(nodes.values(), key=lambda node: int(node.name or "")) if not node.children]
+    assert [episode.turns[-1].node for episode in found.episodes] == [leaf.name for leaf in leaves]
+    for episode, leaf in zip(found.episodes, leaves, strict=True):
+        assert episode.finished is not bool(leaf.state.acts)
+        assert not episode.others
+        assert [turn.parent for turn in episode.turns] == [None, *(turn.node for turn in episode.turns[:-1])]
+    sampled = sum(len(action.response_ids) for action in rollouts.given)
+    rows = sum(len(turn.action.response_ids) for turn in found.turns)
+    assert sampled == rows + found.extra_tokens.get("play-on", 0)
+
+
+@given(workflows(failing=True), st.integers(0, 5), st.integers(1, 12), STRATEGY, st.integers(2, 5))
+@settings(max_examples=30, deadline=None)
+def test_the_budget_is_exact_whatever_fails(
+    workflow: Programmed, seed: int, sessions: int, strategy: Strategy, every: int
+) -> None:
+    rollouts = Flaky(workflow, TASK, talkers(seed), sessions, tasks=Hashed(), seed=seed)
+    rollouts.broken = lambda name: number(seed, name) % every == 0
+    found = sample(rollouts, TreeSearch(strategy=strategy, arms=["solver", "critic"]))
+    assert len(found.turns) + len(found.failures) == sessions == found.attempts
+    names = [turn.node for turn in found.turns]
+    assert len(set(names)) == len(names)
+    assert set(names) <= {str(number) for number in range(sessions)}
+    assert {turn.parent for turn in found.turns} <= {None, *names}  # nothing hangs on a failed node
+    assert {failure.reason for failure in found.failures} <= {"policy-error", "workflow-error"}
+
+
+def latest(before: Run, after: Run) -> Any:
+    """What a state is worth in a workflow that always has a proposal."""
+    return after.proposals[-1]
+
+
+@given(workflows(failing=True), st.integers(0, 5), STRATEGY, PRIOR, UNFINISHED, ARMS, st.sampled_from(GUIDES))
+@settings(max_examples=15, deadline=None)
+def test_it_keeps_what_every_sampler_promises(
+    workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, unfinished: Any, arms: list[str], guide: Any
+) -> None:
+    sampler = TreeSearch(strategy=strategy, prior=prior, unfinished=unfinished, arms=arms, guide=guide)
+    worth = {"zero": lambda before, after: None}.get(unfinished)
+    how: dict[str, Any] = {"tasks": Hashed(), "rewards": {"solver": own_words}, "seed": seed, "worth": worth}
+    check_sampler(sampler, workflow, TASK, talkers(seed), 6, **how, may_fail=True)
+
+
+@given(workflows(), st.integers(0, 5), STRATEGY, ARMS)
+@settings(max_examples=15, deadline=None)
+def test_states_are_scored_by_their_latest_proposal_and_nothing_else_is_asked_for(
+    workflow: Programmed, seed: int, strategy: Strategy, arms: list[str]
+) -> None:
+    sampler = TreeSearch(strategy=strategy, arms=arms, unfinished="latest")
+    proposing = Programmed((Mark("propose"), *workflow.program))
+    check_sampler(sampler, proposing, TASK, talkers(seed), 6, tasks=Hashed(), seed=seed, worth=latest, asked=6)
+
+
+# where the search goes
+
+
+@BOTH_PRIORS
+@BOTH_STRATEGIES
+def test_the_better_of_three_agents_gets_most_of_the_nodes(strategy: Strategy, prior: Prior) -> None:
+    def worth(mean: float) -> Callable[[Act, int, Candidate], str]:
+        return lambda act, session, candidate: str(mean + 0.2 * noise(candidate, act.observation))
+
+    for seed in range(3):
+        rollouts = refining({"a": worth(0.1), "b": worth(0.7), "c": worth(0.1)}, 40, seed=seed)
+        found = sample(rollouts, TreeSearch(strategy=strategy, prior=prior, arms=["a", "b", "c"]))
+        made = Counter(turn.agent for turn in found.turns)
+        assert made["b"] >= 24  # 13 by chance
+
+
+def depths(found: Sample) -> list[int]:
+    depth: dict[str | None, int] = {None: 0}
+    for turn in found.turns:
+        depth[turn.node] = depth[turn.parent] + 1
+    return [depth[turn.node] for turn in found.turns]
+
+
+@BOTH_PRIORS
+@BOTH_STRATEGIES
+def test_it_goes_deep_where_refining_helps_and_wide_where_it_does_not(strategy: Strategy, prior: Prior) -> None:
+    def better(act: Act, session: int, candidate: Candidate) -> str:
+        return str(min(1.0, float(act.observation[0]["content"]) + 0.15))
+
+    def worse(act: Act, session: int, candidate: Candidate) -> str:
+        return str(0.05 * noise(candidate) if act.turn else 0.6 + 0.3 * noise(candidate))
+
+    deep, wide = [], []
+    for seed in range(4):
+        sampler = TreeSearch(strategy=strategy, prior=prior)
+        deep += depths(sample(refining({"a": better}, 40, rounds=12, seed=seed), sampler))
+        wide += depths(sample(refining({"a": worse}, 40, rounds=12, seed=seed), sampler))
+    assert sum(deep) / len(deep) >= 1.9
+    assert max(deep) >= 4
+    assert deep.count(1) <= 60
+    assert wide.count(1) >= 130  # of 160: a new draft is always better
+
+
+def test_where_attempts_fail_the_search_goes_elsewhere() -> None:
+    def say(act: Act, session: int, candidate: Candidate) -> str:
+        if act.turn:
+            raise ConnectionError("the prompt is too long")
+        return "0.9"
+
+    found = sample(refining({"a": say}, 40))
+    assert len(found.turns) + len(found.failures) == 40
+    assert len(found.failures) <= 12
+
+
+# ends
+
+
+def test_workflows_that_end_after_one_act_are_only_ever_sampled_at_the_root() -> None:
+    found = sample(refining({"a": by_node([f"end {n / 8}" for n in range(8)])}, 8))
+    assert [turn.parent for turn in found.turns] == [None] * 8
+    assert [episode.score for episode in found.episodes] == [n / 8 for n in range(8)]
+    assert all(episode.finished for episode in found.episodes)
+
+
+@BOTH_STRATEGIES
+def test_a_finished_node_is_not_continued_even_if_it_is_by_far_the_best(strategy: Strategy) -> None:
+    def say(act: Act, session: int, candidate: Candidate) -> str:
+        return "end 50" if number(candidate) % 2 else "0.1"
+
+    found = sample(refining({"a": say}, 30), TreeSearch(strategy=strategy))
+    ended = {turn.node for turn in found.turns if turn.action.text == "end 50"}
+    assert ended
+    assert {turn.node for turn in found.turns} - ended
+    assert not ended & {turn.parent for turn in found.turns}
+
+
+def test_several_acts_at_once_are_generated_one_below_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Both(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            first = await team.act({"a": "x", "b": "y"})
+            lanes = await asyncio.gather(team["a"].act("l", slot="left"), team["a"].act("r", slot="right"))
+            return " ".join(each.text for each in (*first.values(), *lanes))
+
+    def say(act: Act, session: int, candidate: Candidate) -> str:
+        return f"{act.slot}:{candidate}"
+
+    scripted(monkeypatch, [([], "a"), ([0], "b"), ([0, 0], "a"), ([0, 0], "a"), ([0, 0, 1], "a")])
+    found = sample(ScriptedRollouts(Both(), QUESTION, ScriptedPolicy({"a": say, "b": say}), 5))
+    keys = [("a", "0"), ("b", "0"), ("a", "left"), ("a", "left"), ("a", "right")]
+    assert [turn.key for turn in found.turns] == keys
+    assert [turn.parent for turn in found.turns] == [None, "0", "1", "1", "3"]
+    one, two = found.episodes
+    assert (one.finished, [turn.node for turn in one.turns]) == (False, ["0", "1", "2"])
+    assert (two.finished, two.answer) == (True, "0:0 0:1 left:3 right:4")
+
+
+# agents that take each other's acts
+
+
+def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays() -> None:
+    replies = {agent: by_node([f"{agent}{n} {n / 16}" for n in range(16)]) for agent in ("a", "b")}
+    rollouts = refining(replies, 16, rounds=2)
+    found = sample(rollouts, TreeSearch(arms=["b", "a"]))
+    taken = [turn for turn in found.turns if turn.agent == "b"]
+    assert taken
+    assert len(taken) < 16
+    for turn in found.turns:
+        assert turn.policy == turn.agent
+        assert turn.action.text.startswith(turn.agent)
+        assert turn.called == (None if turn.agent == "a" else "a")
+        assert turn.key == ("a", str(turn.turn))
+    finished = [each for each in found.episodes if each.finished and any(turn.called for turn in each.turns)]
+    assert finished
+    for episode in finished:
+        again = asyncio.run(replay(Refine(2), QUESTION, ("a", "b"), episode.journal))
+        assert again.answer == episode.answer
+        assert again.journal == episode.journal
+
+
+def test_agents_outside_the_arms_take_their_own_acts() -> None:
+    class Checked(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            text = (await team["a"].act(task.prompt)).text
+            return (await team["judge"].act(text)).text
+
+    replies = dict.fromkeys(("a", "b", "judge"), "0.5")
+    found = sample(ScriptedRollouts(Checked(), QUESTION, ScriptedPolicy(replies), 30), TreeSearch(arms=["a", "b"]))
+    by = Counter((turn.key[0], turn.agent) for turn in found.turns)
+    assert set(by) == {("a", "a"), ("a", "b"), ("judge", "judge")}
+
+
+def test_arms_are_checked_against_the_team() -> None:
+    TreeSearch(arms=["solver", "critic"]).check(["solver", "critic", "judge"])
+    with pytest.raises(MarlError, match="unknown agent 'solvr': did you mean 'solver'"):
+        TreeSearch(arms=["critic", "solvr"]).check(["solver", "critic"])
+    with pytest.raises(MarlError, match="'critic' is named twice"):
+        TreeSearch(arms=["critic", "critic"]).check(["solver", "critic"])
+    with pytest.raises(MarlError, match=r"'sampler.strategy' must be one of 'bandit', 'stack', got 'stak'"):
+        build(TreeSearch, {"strategy": "stak"}, "sampler")
+    with pytest.raises(MarlError, match=r"'sampler.arms' must be a list"):
+        build(TreeSearch, {"arms": "solver"}, "sampler")
+
+
+# scores
+
+
+def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    trees = watch(monkeypatch)
+
+    class Silent(Refine):
+        """Proposes nothing."""
+
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            await team["a"].act("1")
+            return (await team["a"].act("2")).text
+
+    def run(workflow: Workflow, unfinished: Any) -> tuple[Sample, list[float]]:
+        trees.clear()
+        say = lambda act, session, candidate: "0.25" if act.turn == 0 else "0.75"  # noqa: E731
+        rollouts = ScriptedRollouts(workflow, QUESTION, ScriptedPolicy({"a": say}), 6, tasks=Worth())
+        found = sample(rollouts, TreeSearch(unfinished=unfinished))
+        return found, sorted({node.score for node in all_nodes(trees[0])})
+
+    found, scores = run(Refine(2), "proposal")
+    assert scores == [0.25, 0.75]
+    assert not found.extra_tokens
+    found, scores = run(Silent(), "proposal")
+    assert scores == [0.75]
+    first = [turn for turn in found.turns if turn.turn == 0]
+    assert found.extra_tokens == {"play-on": 4 * len(first)}  # "0.75", for every node that is no end
+    assert run(Refine(2), "zero")[1] == [0.0, 0.75]
+
+
+@pytest.mark.parametrize("score", ["nan", "inf"])
+def test_a_score_that_is_no_number_is_a_failure(score: str) -> None:
+    found = sample(refining({"a": by_node(["0.5", score, "0.5"])}, 3))
+    assert [turn.node for turn in found.turns] == ["0", "2"]
+    (failure,) = found.failures
+    assert failure.reason == "score-error"
+    assert "workflow 'Refine' on task 't1', scoring" in failure.detail
+
+
+# choosing by public score
+
+
+def test_guided_by_public_score_the_best_path_is_the_only_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    tops = scripted(monkeypatch, [([], "a"), ([0], "a"), ([], "a"), ([1], "a"), ([0], "a")])
+    say = by_node(["1/0.1", "0/0.8", "0.5/0.8", "1/0.2", "1/0.7"])
+    sampler = TreeSearch(guide="public")
+    assert sampler.public
+    found = sample(refining({"a": say}, 5), sampler)
+    (episode,) = found.episodes
+    assert [turn.node for turn in episode.turns] == ["0", "1"]  # 0.8, and made before node 2
+    assert (episode.answer, episode.score, episode.success, episode.finished) == ("0/0.8", 0.0, False, False)
+    assert [turn.node for turn in episode.others] == ["2", "3", "4"]
+    assert len(found.turns) == found.attempts == 5
+    assert_saw(tops[0].arms.generate["a"], [0.1, 0.8])
+    assert_saw(tops[0].arms.children[0].posterior, [0.1, 0.8, 0.7])
+    assert [turn.rewards["team"] for turn in found.turns] == [1.0, 0.0, 0.5, 1.0, 1.0]  # rewards stay the task's
+
+
+def test_guided_by_public_score_an_end_may_be_best_and_no_answer_counts_nothing() -> None:
+    def say(act: Act, session: int, candidate: Candidate) -> str:
+        return "end 1/0.5" if act.turn == 1 else "1/0.9"
+
+    found = sample(refining({"a": say}, 12), TreeSearch(guide="public", unfinished="zero"))
+    (episode,) = found.episodes
+    assert episode.finished
+    assert [turn.turn for turn in episode.turns] == [0, 1]
+
+
+@given(workflows(), st.integers(0, 5), STRATEGY)
+@settings(max_examples=20, deadline=None)
+def test_on_any_workflow_the_public_choice_is_the_best_and_no_turn_gets_lost(
+    workflow: Programmed, seed: int, strategy: Strategy
+) -> None:
+    rollouts = ScriptedRollouts(workflow, TASK, talkers(seed), 8, tasks=Hashed(), seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        tops = watch(patch)
+        found = sample(rollouts, TreeSearch(guide="public", strategy=strategy))
+    public = {node.name: Hashed().public_score(TASK, node.state.episode.answer) for node in all_nodes(tops[0])}  # type: ignore[union-attr]
+    (episode,) = found.episodes
+    best = min(public, key=lambda name: (-public[name], int(name or "")))
+    assert episode.turns[-1].node == best
+    assert sorted(int(turn.node or "") for turn in (*episode.turns, *episode.others)) == list(range(8))
+
+
+# repeating, failing, cancelling
+
+
+def told(found: Sample) -> list[Any]:
+    return [
+        [(turn.node, turn.parent, turn.agent, turn.key, turn.action.text, turn.rewards) for turn in found.turns],
+        [(episode.answer, episode.journal) for episode in found.episodes],
+    ]
+
+
+@given(workflows(failing=True), st.integers(0, 5), STRATEGY, PRIOR)
+@settings(max_examples=15, deadline=None)
+def test_the_same_seed_gives_the_same_tree_whatever_the_delays(
+    workflow: Programmed, seed: int, strategy: Strategy, prior: Prior
+) -> None:
+    def delays(shuffle: int) -> Callable[[Act, int], int]:
+        return lambda act, session: number(shuffle, act.key) % 20 if shuffle else 0
+
+    runs = []
+    for shuffle in range(3):
+        rollouts = ScriptedRollouts(
+            workflow,
+            TASK,
+            talkers(),
+            8,
+            tasks=Hashed(),
+            seed=seed,
+            delay=delays(shuffle),
+        )
+        runs.append(told(sample(rollouts, TreeSearch(strategy=strategy, prior=prior, arms=list(AGENTS)))))
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_other_seeds_and_other_tasks_search_otherwise() -> None:
+    say = dict.fromkeys(("a", "b"), "0.5")
+
+    def shape(seed: int, task: str) -> tuple[Any, ...]:
+        rollouts = ScriptedRollouts(Refine(), Task(task, "0"), ScriptedPolicy(say), 20, tasks=Worth(), seed=seed)
+        return tuple((turn.parent, turn.agent) for turn in sample(rollouts, TreeSearch(arms=["a", "b"])).turns)
+
+    assert len({shape(seed, task) for seed in range(3) for task in ("t1", "t2")}) == 6
+
+
+def test_a_workflow_that_fails_before_any_act_uses_up_the_budget_with_its_reason() -> None:
+    class Broken(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            raise KeyError("gone")
+
+    found = sample(ScriptedRollouts(Broken(), QUESTION, ScriptedPolicy({"a": "x"}), 5))
+    assert not found.episodes
+    assert found.attempts == len(found.failures) == 5
+    assert {failure.reason for failure in found.failures} == {"workflow-error"}
+    assert "workflow 'Broken' on task 't1', before any act: KeyError: 'gone'" in found.failures[0].detail
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_where_every_attempt_fails_there_is_no_episode(guide: Any) -> None:
+    rollouts = refining({"a": "0.5/0.5"}, 4)
+    rollouts.broken = lambda name: True
+    found = sample(rollouts, TreeSearch(guide=guide))
+    assert not found.episodes
+    assert [failure.reason for failure in found.failures] == ["policy-error"] * 4
+    assert "act a:0: ConnectionError: no server for 0" in found.failures[0].detail
+
+
+def test_an_act_that_takes_too_long_fails_alone() -> None:
+    rollouts = refining(
+        {"a": lambda act: f"end {act.turn}" if act.turn else "0.5"},
+        3,
+        delay=lambda act, _: 10**9 if act.turn == 1 else 0,
+        limits=Limits(episode_seconds=0.1),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        scripted(patch, [([], "a"), ([0], "a"), ([], "a")])
+        found = sample(rollouts)
+    assert [turn.node for turn in found.turns] == ["0", "2"]
+    assert [failure.reason for failure in found.failures] == ["timeout"]
+
+
+def test_cancellation_propagates_and_leaves_nothing_running() -> None:
+    async def go() -> None:
+        await cancelled_cleanly(TreeSearch().sample(refining({"a": "0.5"}, 5, delay=lambda act, _: 10**9)))
+
+    asyncio.run(go())
+
+
+def test_nodes_are_made_one_after_the_other() -> None:
+    busy: list[int] = []
+
+    class Watched(ScriptedRollouts):
+        async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+            busy.append(1)
+            assert sum(busy) == 1
+            try:
+                return await super().act(act, session, candidate, agent)
+            finally:
+                busy.append(-1)
+
+    assert len(sample(Watched(Refine(), QUESTION, ScriptedPolicy({"a": "1"}), 9, delay=lambda *_: 3)).turns) == 9

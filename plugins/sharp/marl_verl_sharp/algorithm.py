@@ -1,0 +1,90 @@
+"""SHARP: a planner and its workers, paid by broadcast, marginal credit and tool use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marl_verl.advantage import AGENT, Advantage, Algorithm, FloatArray, RewardMix, RowTable, combine
+from marl_verl.errors import MarlError, unknown
+from marl_verl_sharp.counterfactual import Counterfactual
+
+
+@dataclass(frozen=True)
+class SharpMix(RewardMix):
+    """R = w_broadcast * broadcast + w_marginal * mc + w_tool * tool.
+
+    A worker's mc is its own signed marginal credit, a component of its rows: what the team earned minus what it would
+    have earned with the worker masked. The planner's is lam * mean over the workers in its session of max(mc, 0); a
+    worker that acted several times counts with the mean of its rows. A row without tool calls has tool 0. Where no row
+    has `broadcast`, it is `team`. Source: SHARP, arXiv 2602.08335, second hand: no authors' code was found.
+
+    An mc on the planner's own rows is not looked at. So a planner of another name goes into `credit_without` as well:
+    masking it would cost replays for nothing. A worker in `credit_without` has no mc, and is refused.
+
+    Attributes:
+        w_broadcast, w_marginal, w_tool: weights of the three.
+        planner: the planner's name.
+        lam: the planner's share of its workers' credit.
+    """
+
+    name: ClassVar[str] = "sharp"
+    w_broadcast: float = 0.9
+    w_marginal: float = 0.9
+    w_tool: float = 0.1
+    planner: str = "planner"
+    lam: float = 0.5
+
+    def asks(self) -> tuple[str, ...]:
+        return ("tool",)
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n].
+
+        Raises:
+            MarlError: no agent called as `planner` (nearest offered), a row without broadcast, or a worker's row
+                without mc.
+        """
+        acting = [table.agent.names[code] for code in np.unique(table.agent.codes)]
+        if self.planner not in acting:
+            raise unknown("agent", self.planner, acting)
+        planner = table.agent.codes == table.agent.names.index(self.planner)
+        credit = self.marginal(table, planner)
+        told = table.present.get("broadcast")
+        broadcast = table.component("team" if told is None or not told.any() else "broadcast")
+        tool = table.rewards.get("tool", np.zeros(len(table)))
+        return self.w_broadcast * broadcast + self.w_marginal * credit + self.w_tool * tool
+
+    def marginal(self, table: RowTable, planner: np.ndarray) -> FloatArray:
+        """The marginal credit of each row [n]."""
+        given = table.rewards.get("mc", np.zeros(len(table)))
+        lacking = ~planner & ~table.present.get("mc", np.zeros(len(table), dtype=np.bool_))
+        if lacking.any():
+            row = int(np.argmax(lacking))
+            raise MarlError(f"row '{table.key(row)}' of worker '{table.agent.value(row)}' lacks reward 'mc'")
+        session = combine([table.uid.codes, table.session], len(table))
+        rows = np.flatnonzero(~planner)
+        worker = combine([session[rows], table.agent.codes[rows]], len(rows)) if len(rows) else rows
+        _, first = np.unique(worker, return_index=True)
+        useful = np.maximum(np.bincount(worker, weights=given[rows]) / np.maximum(np.bincount(worker), 1), 0.0)
+        sessions = session[rows[first]]
+        total = np.bincount(sessions, weights=useful, minlength=len(table))
+        workers = np.bincount(sessions, minlength=len(table))
+        mean = total / np.maximum(workers, 1)
+        return np.where(planner, self.lam * mean[session], given)
+
+
+SHARP = Algorithm(
+    sampler="independent",
+    rewards=SharpMix(),
+    credit=Counterfactual(component="mc", without=("planner",)),
+    advantage=Advantage(sample="row", group=AGENT, singleton="zero"),
+    loss="ppo-clip",
+)
+"""A = (R - mean_k) / (std_k + 1e-6), mean and std over the rows of agent k in the sessions of the task.
+
+Compared: the same agent over the sessions of one task, by broadcast reward, marginal credit and tool use. A worker's
+marginal credit comes of replaying the episode without it. Source: SHARP, arXiv 2602.08335.
+"""

@@ -1,0 +1,109 @@
+"""Credit scheme `shapley`: the Shapley value of the game that an episode's agents played, by replays of it.
+
+    v(S)  = score of the episode with every player outside S masked;  v(N) = its own score, at no cost
+    phi_i = mean over orders pi of N of  v(those up to i in pi) - v(those before i in pi)
+
+Up to `exact_up_to` players over all orders, by the 2^n coalitions (`marl_verl.credit.shapley`; Shapley, 1953). Above
+that over `permutations` random ones (Castro, Gomez and Tejada, 2009), with truncation (Ghorbani and Zou, "Data
+Shapley", 2019, algorithm 1): in each of them, once |v(N) - v(those so far)| < `truncation`, who is still to come gets
+0 and is not played. sum_i phi_i = v(N) - v(nobody) either way, but for what truncation leaves: less than `truncation`.
+
+A coalition is played once at most, however many orders pass through it. Masking: `marl_verl_sharp.masking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+from marl_verl.credit import MOST_PLAYERS, coalitions, shapley
+from marl_verl.episode import Episode
+from marl_verl.errors import MarlError
+from marl_verl.sampling import Rollouts
+from marl_verl_sharp.masking import MaskingCredit
+
+Coalition = frozenset[str]
+
+
+@dataclass(frozen=True)
+class SampledShapley(MaskingCredit):
+    """phi_i on every turn of player i. Players are the agents that acted in the episode.
+
+    Attributes:
+        exact_up_to: players up to which the value is exact: 2^n - 1 replays for n of them.
+        permutations: random orders above that: `permutations` * (n - 1) + 1 replays at most.
+        truncation: in units of the score; 0 for none. With it, replays of one order wait for each other.
+    """
+
+    name: ClassVar[str] = "shapley"
+    exact_up_to: int = 6
+    permutations: int = 16
+    truncation: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.exact_up_to <= MOST_PLAYERS:
+            raise MarlError(f"'exact_up_to' must be between 0 and {MOST_PLAYERS}, got {self.exact_up_to}")
+        if self.permutations < 1:
+            raise MarlError(f"'permutations' must be 1 or more, got {self.permutations}")
+        if self.truncation < 0:
+            raise MarlError(f"'truncation' must be 0 or more, got {self.truncation}")
+
+    async def assign(self, rollouts: Rollouts, episode: Episode) -> int:
+        """Returns the tokens sampled in all coalitions. Raises Failed if one of them came to no score."""
+        players = self.acting(rollouts, episode)
+        if not players:
+            return 0
+        game = Game(self, rollouts, episode, players)
+        if len(players) <= self.exact_up_to:
+            await game.play(coalitions(players))
+            shares = shapley(players, game.value)
+        else:
+            shares = await self._sampled(game, Random(repr((episode.journal.seed, episode.task.id, self.name))))
+        for turn in episode.turns:
+            if turn.agent in shares:
+                turn.rewards[self.component] = shares[turn.agent]
+        return game.tokens
+
+    async def _sampled(self, game: Game, random: Random) -> dict[str, float]:
+        """phi from random orders. All of them go one player further at a time: nothing depends on which is faster."""
+        players, whole = game.players, game.value[frozenset(game.players)]
+        orders = [random.sample(players, len(players)) for _ in range(self.permutations)]
+        if self.truncation:
+            await game.play([frozenset()])
+        else:  # every prefix is needed: no reason to wait
+            await game.play(frozenset(order[:size]) for order in orders for size in range(len(players)))
+        reached = [game.value[frozenset()]] * len(orders)
+        gained = dict.fromkeys(players, 0.0)
+        for place in range(len(players)):
+            going = [number for number, value in enumerate(reached) if abs(whole - value) >= self.truncation]
+            joined = {number: frozenset(orders[number][: place + 1]) for number in going}
+            await game.play(joined.values())
+            for number, coalition in joined.items():
+                gained[orders[number][place]] += game.value[coalition] - reached[number]
+                reached[number] = game.value[coalition]
+        return {player: gain / len(orders) for player, gain in gained.items()}
+
+
+class Game:
+    """v of the coalitions of an episode's players, each played when it is first wanted.
+
+    Attributes:
+        value: coalition -> v, of those played so far; that of all players is the episode's score.
+        tokens: sampled for them.
+    """
+
+    def __init__(self, credit: MaskingCredit, rollouts: Rollouts, episode: Episode, players: tuple[str, ...]) -> None:
+        self._credit, self._rollouts, self._episode, self.players = credit, rollouts, episode, players
+        self.value: dict[Coalition, float] = {frozenset(players): episode.score}
+        self.tokens = 0
+
+    async def play(self, wanted: Iterable[Coalition]) -> None:
+        """Fill in `value` for some coalitions, those that it lacks all at once. Raises Failed."""
+        new = [coalition for coalition in dict.fromkeys(wanted) if coalition not in self.value]
+        masks = [frozenset(self.players) - coalition for coalition in new]
+        values, tokens = await self._credit.values(self._rollouts, self._episode, masks)
+        self.value.update(zip(new, values, strict=True))
+        self.tokens += tokens

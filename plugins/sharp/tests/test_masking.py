@@ -1,0 +1,413 @@
+"""Masked runs: who gets the placeholder, who keeps what was said, who is asked again, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Set
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marl_verl_sharp.masking import Masked, Mode, masked_value
+
+from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Limits, LiveTeam, Run, Workflow
+from marl_verl.errors import MarlError
+from marl_verl.sampling import Failed, Independent, together
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, shown
+from marl_verl.testing.workflows import AGENTS, TASK, Hashed, Programmed, Solo, number, talkers, workflows
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+HOLE = "(hole)"
+
+each_mode = pytest.mark.parametrize("mode", MODES)
+
+
+class Watched(ScriptedRollouts):
+    """Keeps the runs that were started, the masked one last."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.runs: list[Run] = []
+
+    def start(self, session: int, journal: Journal | None = None) -> Run:
+        self.runs.append(super().start(session, journal))
+        return self.runs[-1]
+
+
+def episode_of(rollouts: ScriptedRollouts) -> Episode:
+    (episode,) = asyncio.run(Independent().sample(rollouts)).episodes
+    rollouts.asked.clear()
+    rollouts.given.clear()
+    return episode
+
+
+def masked(rollouts: ScriptedRollouts, episode: Episode, who: Set[Any], mode: Mode = "regenerate") -> tuple[float, int]:
+    async def go() -> tuple[float, int]:
+        found = await masked_value(rollouts, episode, frozenset(who), mode, HOLE)
+        assert len(asyncio.all_tasks()) == 1  # nothing is left running
+        return found
+
+    return asyncio.run(go())
+
+
+def asked(rollouts: ScriptedRollouts) -> list[str]:
+    return [f"{act.agent}:{act.slot}" for _, act, _ in rollouts.asked]
+
+
+# Random workflows
+
+
+def hidden(record: ActRecord, who: Masked) -> bool:
+    return record.act.agent in who or record.act.key in who
+
+
+def agents_or_acts(data: st.DataObject, episode: Episode) -> Masked:
+    choices = [*AGENTS, *(turn.key for turn in episode.turns)]
+    return frozenset(data.draw(st.lists(st.sampled_from(choices), max_size=3)))
+
+
+@each_mode
+@given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
+@settings(deadline=None, max_examples=25)
+def test_every_act_of_a_masked_run_is_what_the_mode_says(
+    mode: Mode, workflow: Programmed, seed: int, data: st.DataObject
+) -> None:
+    rollouts = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
+    episode = episode_of(rollouts)
+    before = episode.journal.to_json()
+    who = agents_or_acts(data, episode)
+    score, tokens = masked(rollouts, episode, who, mode)
+    run = rollouts.runs[-1]
+    assert score == Hashed().score(TASK, run.answer)
+    assert tokens == sum(len(action.response_ids) for action in rollouts.given)
+    new = [id(action) for action in rollouts.given]
+    for record in run.journal.acts():
+        old = episode.journal.act(*record.act.key)
+        same = old is not None and old.act.observation == record.act.observation
+        if hidden(record, who):
+            assert record.action == Action(HOLE)
+        elif mode == "regenerate":
+            assert (record.action is old.action) if same and old else (id(record.action) in new)
+        elif mode == "rescore":
+            assert record.action is old.action if old else record.action == Action(HOLE)
+        else:
+            assert id(record.action) in new or (same and old and record.action is old.action)
+    assert set(new) <= {id(record.action) for record in run.journal.acts()}  # no request for nothing
+    assert mode != "rescore" or not new
+    if not any(hidden(record, who) for record in episode.journal.acts()):
+        assert (score, tokens) == (episode.score, 0)
+    assert episode.journal.to_json() == before
+
+
+@given(workflow=workflows(sequential=True), seed=st.integers(0, 99), data=st.data())
+@settings(deadline=None, max_examples=20)
+def test_full_samples_everything_after_the_first_masked_act(
+    workflow: Programmed, seed: int, data: st.DataObject
+) -> None:
+    rollouts = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
+    episode = episode_of(rollouts)
+    who = agents_or_acts(data, episode)
+    first = next((turn.index for turn in episode.turns if turn.agent in who or turn.key in who), len(episode.turns))
+    masked(rollouts, episode, who, "full")
+    records = rollouts.runs[-1].journal.acts()
+    after = [record.act.key for record in records if record.act.index > first and not hidden(record, who)]
+    assert [act.key for _, act, _ in rollouts.asked] == after
+    kept = [record.action for record in records[:first]]
+    assert all(a is turn.action for a, turn in zip(kept, episode.turns[:first], strict=True))
+
+
+@each_mode
+@given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_a_masked_run_can_be_repeated_whatever_arrives_first(
+    mode: Mode, workflow: Programmed, seed: int, data: st.DataObject
+) -> None:
+    rollouts = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
+    episode = episode_of(rollouts)
+    who = agents_or_acts(data, episode)
+    found, journal = masked(rollouts, episode, who, mode), rollouts.runs[-1].journal
+    rollouts.delay = lambda act, session: number(seed, act.key) % 30
+    assert masked(rollouts, episode, who, mode) == found
+    assert rollouts.runs[-1].journal == journal
+
+
+# Joint moves, lanes, calls
+
+
+class Mixed(Workflow):
+    """A plan, a joint move, two lanes of one agent beside a third line, and a report."""
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        plan = await team["planner"].act(task.prompt)
+        moves = await team.act({"left": plan.text, "right": plan.text})
+
+        async def lane(name: str, seen: str) -> str:
+            first = await team["worker"].act(seen, slot=name)
+            return (await team["worker"].act(first.text, slot=name)).text
+
+        lanes = asyncio.gather(lane("a", moves["left"].text), lane("b", moves["right"].text))
+        side = team["left"].act("by the way")
+        done, beside = await asyncio.gather(lanes, side)
+        return (await team["planner"].act(" ".join([*done, beside.text]))).text
+
+
+ECHO = ScriptedPolicy(dict.fromkeys(("planner", "left", "right", "worker"), lambda act: f"<{shown(act)}>"))
+
+
+@pytest.mark.parametrize(
+    ("who", "mode", "wanted"),
+    [
+        # one of a joint move: the other's move, its lane and the line beside them stay
+        ({"right"}, "regenerate", ["worker:b", "worker:b#1", "planner:1"]),
+        # left acts in the joint move and beside the lanes
+        ({"left"}, "regenerate", ["worker:a", "worker:a#1", "planner:1"]),
+        ({("left", "1")}, "regenerate", ["planner:1"]),
+        ({("worker", "a#1")}, "regenerate", ["planner:1"]),
+        ({("worker", "a")}, "regenerate", ["worker:a#1", "planner:1"]),
+        # nothing of a joint move goes on before all have moved
+        ({"right"}, "full", ["worker:a", "worker:b", "left:1", "worker:a#1", "worker:b#1", "planner:1"]),
+        # lanes beside a masked act do not come after it
+        ({("worker", "a")}, "full", ["worker:a#1", "planner:1"]),
+        ({("left", "1"), ("worker", "b")}, "full", ["worker:b#1", "planner:1"]),
+        ({"planner"}, "full", ["left:0", "right:0", "worker:a", "worker:b", "left:1", "worker:a#1", "worker:b#1"]),
+        ({"planner"}, "rescore", []),
+    ],
+)
+def test_who_is_asked_again_in_joint_moves_and_lanes(who: set[Any], mode: Mode, wanted: list[str]) -> None:
+    rollouts = ScriptedRollouts(Mixed(), TASK, ECHO)
+    episode = episode_of(rollouts)
+    _, tokens = masked(rollouts, episode, who, mode)
+    assert sorted(asked(rollouts)) == sorted(wanted)
+    assert (tokens > 0) == bool(wanted)
+
+
+def test_full_keeps_what_does_not_wait_for_the_masked_act_however_deep_it_is() -> None:
+    class Deep(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            async def below(depth: int) -> str:
+                (text,) = await asyncio.gather(below(depth - 1)) if depth else (task.prompt,)
+                return (await team["worker"].act(text, slot="deep")).text
+
+            plan, deep = await asyncio.gather(team["planner"].act(task.prompt), below(3))
+            return (await team["planner"].act(plan.text + deep)).text
+
+    rollouts = ScriptedRollouts(Deep(), TASK, ECHO)
+    episode = episode_of(rollouts)
+    masked(rollouts, episode, {("planner", "0")}, "full")
+    assert asked(rollouts) == ["planner:1"]
+
+
+def test_requests_are_told_apart_from_the_episodes_and_belong_to_its_session() -> None:
+    rollouts = ScriptedRollouts(Mixed(), TASK, ECHO, sessions=3)
+    episode = asyncio.run(Independent().sample(rollouts)).episodes[2]
+    rollouts.asked.clear()
+    masked(rollouts, episode, {"right", ("left", "1")})
+    assert {(session, candidate) for session, _, candidate in rollouts.asked} == {(2, "without left:1, right")}
+
+
+performed: list[str] = []
+
+
+def look_up(text: str) -> str:
+    performed.append(text)
+    return f"all about {text}"
+
+
+class Searching(Workflow):
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        known = await team["worker"].call(look_up, task.prompt)
+        query = await team["worker"].act(known)
+        found = await team.call(look_up, query.text)
+        return (await team["planner"].act(found)).text
+
+
+@pytest.mark.parametrize(("who", "wanted"), [("worker", [HOLE]), ("planner", [])])
+@each_mode
+def test_a_call_is_made_again_only_with_other_arguments(mode: Mode, who: str, wanted: list[str]) -> None:
+    rollouts = ScriptedRollouts(Searching(), TASK, ScriptedPolicy({"worker": "shoes", "planner": "ships"}))
+    episode = episode_of(rollouts)
+    performed.clear()
+    masked(rollouts, episode, {who}, mode)
+    assert performed == wanted
+
+
+def test_a_masked_agent_is_masked_too_where_it_acts_anew() -> None:
+    class UntilGood(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            draft = await team["writer"].act(task.prompt)
+            for _ in range(3):
+                if draft.text == "good":
+                    return draft.text
+                note = await team["critic"].act(draft.text)
+                draft = await team["writer"].act(note.text)
+            return draft.text
+
+    policy = ScriptedPolicy({"writer": "good", "critic": "no"})
+    rollouts = Watched(UntilGood(), TASK, policy)
+    episode = episode_of(rollouts)
+    assert len(episode.turns) == 1
+    _, tokens = masked(rollouts, episode, {"writer"})
+    texts = [(record.act.agent, record.action.text) for record in rollouts.runs[-1].journal.acts()]
+    assert texts == [("writer", HOLE), ("critic", "no")] * 3 + [("writer", HOLE)]
+    assert tokens == 3 * len("no")
+    _, tokens = masked(rollouts, episode, {"writer"}, "rescore")  # the critic said nothing in the episode
+    assert [record.action.text for record in rollouts.runs[-1].journal.acts()] == [HOLE] * 7
+    assert tokens == 0
+
+
+def test_draws_are_those_of_the_episode() -> None:
+    class Drawing(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            await team["planner"].act(task.prompt)
+            return str(team.random.random())
+
+    rollouts = Watched(Drawing(), TASK, ScriptedPolicy({"planner": "go"}), seed=5)
+    episode = episode_of(rollouts)
+    masked(rollouts, episode, {"planner"}, "full")
+    assert rollouts.runs[-1].answer == episode.answer
+
+
+# What goes wrong
+
+
+class Sums(Workflow):
+    """Two numbers, and their sum by somebody who sees both."""
+
+    async def run(self, task: Task, team: LiveTeam) -> int:
+        a, b = await asyncio.gather(team["a"].act("a number"), team["b"].act("a number"))
+        return int((await team["adder"].act(f"{a.text} + {b.text}")).text)
+
+
+def adds(act: Act) -> str:
+    return str(sum(int(word) for word in shown(act).split() if word.isdigit()))
+
+
+class OnlyWhole(TaskSet):
+    def score(self, task: Task, answer: Any) -> float:
+        return {7: 1.0}[answer]
+
+
+class Unplugged(ScriptedRollouts):
+    """In a replay, acts raise `trouble`."""
+
+    trouble: Callable[[], Exception] | None = None
+
+    async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
+        if candidate and self.trouble is not None:
+            raise self.trouble()
+        return await super().act(act, session, candidate, agent)
+
+
+@pytest.mark.parametrize(
+    ("who", "trouble", "reason", "said"),
+    [
+        (
+            {"a"},
+            lambda: ConnectionError("no server"),
+            "policy-error",
+            "replay with a masked: workflow 'Sums' on task 'q1', act adder:0: ConnectionError: no server",
+        ),
+        ({"a", "b"}, lambda: TimeoutError("60 s"), "timeout", "replay with a, b masked: .* TimeoutError: 60 s"),
+        ({("b", "0")}, lambda: MarlError("too long"), "policy-error", "replay with b:0 masked: .* too long"),
+        ({"adder"}, None, "workflow-error", "replay with adder masked: workflow 'Sums' on task 'q1', .*ValueError"),
+        ({"a"}, None, "score-error", "replay with a masked: workflow 'Sums' on task 'q1', scoring: KeyError: 4"),
+    ],
+)
+def test_a_replay_that_fails_says_which_and_why(
+    who: set[Any], trouble: Callable[[], Exception] | None, reason: str, said: str
+) -> None:
+    rollouts = Unplugged(Sums(), TASK, ScriptedPolicy({"a": "3", "b": "4", "adder": adds}), tasks=OnlyWhole())
+    rollouts.trouble = trouble
+    episode = episode_of(rollouts)
+    with pytest.raises(Failed, match=said) as raised:
+        masked(rollouts, episode, who)
+    assert raised.value.reason == reason
+    assert raised.value.__cause__ is not None
+
+
+def test_a_replay_keeps_to_the_limits() -> None:
+    class Forever(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            while (await team["judge"].act(task.prompt)).text != "done":
+                await team["writer"].act(task.prompt)
+            return "done"
+
+    policy = ScriptedPolicy({"writer": "words", "judge": ["more", "done"]})
+    rollouts = ScriptedRollouts(Forever(), TASK, policy, limits=Limits(acts=10))
+    with pytest.raises(Failed, match=r"replay with judge masked: .*more than 10 acts") as raised:
+        masked(rollouts, episode_of(rollouts), {"judge"})
+    assert raised.value.reason == "workflow-error"
+
+
+@pytest.mark.parametrize(("proposes", "worth"), [(False, 0.0), (True, 0.5)])
+def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(proposes: bool, worth: float) -> None:
+    class Forever(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            while (await team["judge"].act(task.prompt)).text != "done":
+                said = await team["writer"].act(task.prompt)
+                if proposes:
+                    team.propose(said.text)
+            return "done"
+
+    class Halves(TaskSet):
+        def score(self, task: Task, answer: Any) -> float:
+            return 1.0 if answer == "done" else 0.5
+
+    policy = ScriptedPolicy({"writer": "words", "judge": ["more", "done"]})
+    rollouts = ScriptedRollouts(Forever(), TASK, policy, tasks=Halves(), limits=Limits(tokens=40))
+    episode = episode_of(rollouts)
+    assert episode.score == 1.0
+    value, tokens = masked(rollouts, episode, {"judge"})
+    assert value == worth
+    assert 0 < tokens <= 40 + len("words")
+
+
+def test_of_several_failures_the_first_in_order_is_told_when_all_have_ended() -> None:
+    ended: list[str] = []
+
+    async def work(name: str, rounds: int, fails: bool) -> str:
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        ended.append(name)
+        if fails:
+            raise Failed("timeout", name)
+        return name
+
+    async def go(*rounds: int) -> None:
+        with pytest.raises(Failed, match="b"):
+            await together([work("a", rounds[0], False), work("b", rounds[1], True), work("c", rounds[2], True)])
+        assert len(asyncio.all_tasks()) == 1
+        assert await together([work("a", 5, False), work("b", 1, False)]) == ["a", "b"]
+        assert await together([]) == []
+
+    for rounds in ((1, 2, 3), (3, 2, 1), (1, 9, 1)):
+        ended.clear()
+        asyncio.run(go(*rounds))
+        assert sorted(ended[:3]) == ["a", "b", "c"]
+
+
+@each_mode
+def test_a_cancelled_replay_leaves_nothing_running(mode: Mode) -> None:
+    rollouts = ScriptedRollouts(Mixed(), TASK, ECHO)
+    episode = episode_of(rollouts)
+    rollouts.delay = lambda act, session: 10**9
+
+    async def go() -> None:
+        work = asyncio.create_task(masked_value(rollouts, episode, frozenset({"left"}), mode, HOLE))
+        for _ in range(40):
+            await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.wait([work])
+        assert work.cancelled() == (mode != "rescore")
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(go())
+
+
+def test_one_agent_alone_can_be_masked() -> None:
+    rollouts = ScriptedRollouts(Programmed((Solo("solver"),)), TASK, talkers(), tasks=Hashed())
+    episode = episode_of(rollouts)
+    score, tokens = masked(rollouts, episode, {"solver"})
+    assert (score, tokens) == (Hashed().score(TASK, f"question\nsolver: {HOLE}"), 0)

@@ -1,0 +1,712 @@
+"""Credit by replay: leave-one-out, Shapley, SHARP with it, and the kit that checks such credits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marl_verl_sharp.algorithm import SHARP
+from marl_verl_sharp.counterfactual import Counterfactual
+from marl_verl_sharp.masking import MaskingCredit, masked_value
+from marl_verl_sharp.sampled_shapley import SampledShapley
+
+from marl_verl.advantage import RowTable
+from marl_verl.credit.replay import ReplayCredit, with_credit
+from marl_verl.credit.shapley import coalitions, shapley
+from marl_verl.episode import Act, Action, Episode, Limits, LiveTeam, Workflow
+from marl_verl.episode.row import row
+from marl_verl.errors import MarlError
+from marl_verl.sampling import Failed, Independent, Rollouts, Sample
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_credit, shown
+from marl_verl.testing import credit as kit
+from marl_verl.testing.workflows import TASK, Hashed, Programmed, talkers, workflows
+from tests.batches import algorithm, find
+
+GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
+Game = Mapping[frozenset[str], float]
+
+
+def sampled(rollouts: ScriptedRollouts) -> Sample:
+    sample = asyncio.run(Independent().sample(rollouts))
+    rollouts.asked.clear()
+    rollouts.given.clear()
+    return sample
+
+
+def credited(credit: ReplayCredit, rollouts: ScriptedRollouts) -> tuple[Episode, int]:
+    """The rollouts' one episode with credit, and the tokens that this took."""
+
+    async def go() -> int:
+        tokens = await credit.assign(rollouts, episode)
+        assert len(asyncio.all_tasks()) == 1  # nothing is left running
+        return tokens
+
+    (episode,) = sampled(rollouts).episodes
+    return episode, asyncio.run(go())
+
+
+def by_agent(episode: Episode, component: str = "credit") -> dict[str, float]:
+    """Agent -> its credit, the same on all its turns."""
+    found: dict[str, set[float]] = {}
+    for turn in episode.turns:
+        if component in turn.rewards:
+            found.setdefault(turn.agent, set()).add(turn.rewards[component])
+    assert all(len(values) == 1 for values in found.values())
+    return {agent: value for agent, (value,) in found.items()}
+
+
+# Counterfactual
+
+
+class Fan(Workflow):
+    """A plan, three workers at once, and a report on what they found."""
+
+    async def run(self, task: Task, team: LiveTeam) -> dict[str, str]:
+        plan = await team["planner"].act(task.prompt)
+        names = ("worker1", "worker2", "worker3")
+        work = await asyncio.gather(*(team[name].act(f"{plan.text}, {name}") for name in names))
+        found = {name: action.text for name, action in zip(names, work, strict=True)}
+        report = await team["planner"].act(f"Found: {json.dumps(found)}")
+        return {**found, "report": report.text}
+
+
+class OnlyTwo(TaskSet):
+    """What worker 2 found is worth 0.75, and 0.25 more where it is in the report."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        return 0.75 * (answer["worker2"] == "gold") + 0.25 * ("gold" in answer["report"])
+
+
+FAN = ScriptedPolicy(
+    {
+        "planner": lambda act: "gold!" if "gold" in shown(act) else "plan",
+        "worker1": "stone",
+        "worker2": "gold",
+        "worker3": "sand",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("mode", "worker2", "planner", "acts"),
+    [
+        # masked worker: the report again. Masked planner: another plan is shown to the workers, who find the same
+        ("regenerate", 1.0, 0.25, ["planner:1"] * 3 + ["worker1:0", "worker2:0", "worker3:0"]),
+        ("rescore", 0.75, 0.25, []),  # the report keeps its text
+        ("full", 1.0, 0.25, ["planner:1"] * 3 + ["worker1:0", "worker2:0", "worker3:0"]),
+    ],
+)
+def test_only_worker_2_matters(mode: Any, worker2: float, planner: float, acts: list[str]) -> None:
+    rollouts = ScriptedRollouts(Fan(), TASK, FAN, tasks=OnlyTwo())
+    episode, tokens = credited(Counterfactual(mode=mode), rollouts)
+    assert episode.score == 1.0
+    assert by_agent(episode) == {"planner": planner, "worker1": 0.0, "worker2": worker2, "worker3": 0.0}
+    assert sorted(f"{act.agent}:{act.slot}" for _, act, _ in rollouts.asked) == acts
+    assert tokens == sum(len(action.response_ids) for action in rollouts.given)
+    assert (tokens > 0) == bool(acts)
+    assert all(turn.rewards["team"] == 1.0 for turn in episode.turns)
+
+
+def test_who_does_harm_has_a_negative_credit() -> None:
+    class Wants(TaskSet):
+        def score(self, task: Task, answer: Any) -> float:
+            return float(answer["worker1"] != "stone")
+
+    episode, _ = credited(Counterfactual(), ScriptedRollouts(Fan(), TASK, FAN, tasks=Wants()))
+    assert by_agent(episode)["worker1"] == -1.0
+
+
+class ThreeRounds(Workflow):
+    """Two agents, three rounds; the planner sees what the worker said last."""
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        said = task.prompt
+        for _ in range(3):
+            plan = await team["planner"].act(said)
+            said = (await team["worker"].act(plan.text)).text
+        return said
+
+
+def test_masking_the_first_of_six_acts_costs_one_new_sample_and_not_six() -> None:
+    policy = ScriptedPolicy({"planner": ["look", "lift", "carry"], "worker": ["seen", "lifted", "carried"]})
+    rollouts = ScriptedRollouts(ThreeRounds(), TASK, policy)
+    (episode,) = sampled(rollouts).episodes
+    _, tokens = asyncio.run(masked_value(rollouts, episode, frozenset({("planner", "0")}), "regenerate", "-"))
+    assert [(act.agent, act.slot) for _, act, _ in rollouts.asked] == [("worker", "0")]  # and says the same again
+    assert tokens == len("seen")
+    rollouts.asked.clear()
+    asyncio.run(Counterfactual(unit="act").assign(rollouts, episode))
+    # each of the six by itself: the next act is shown something else; the last one has none
+    assert sorted((act.agent, act.slot) for _, act, _ in rollouts.asked) == [
+        ("planner", "1"),
+        ("planner", "2"),
+        ("worker", "0"),
+        ("worker", "1"),
+        ("worker", "2"),
+    ]
+
+
+def test_each_act_by_itself() -> None:
+    class Votes(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> list[str]:
+            return [(await team["a"].act(task.prompt)).text, (await team["a"].act(task.prompt)).text]
+
+    class Weighed(TaskSet):
+        def score(self, task: Task, answer: Any) -> float:
+            return 0.25 * (answer[0] == "yes") + 0.5 * (answer[1] == "yes") + 0.125 * (answer == ["yes", "yes"])
+
+    rollouts = ScriptedRollouts(Votes(), TASK, ScriptedPolicy({"a": "yes"}), tasks=Weighed())
+    episode, _ = credited(Counterfactual(unit="act"), rollouts)
+    assert [turn.rewards["credit"] for turn in episode.turns] == [0.375, 0.625]
+    episode, _ = credited(Counterfactual(unit="agent"), rollouts)
+    assert [turn.rewards["credit"] for turn in episode.turns] == [0.875, 0.875]
+
+
+@given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
+@settings(deadline=None, max_examples=25)
+def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, seed: int, data: st.DataObject) -> None:
+    mode: Any = data.draw(st.sampled_from(["regenerate", "rescore", "full"]))
+    unit: Any = data.draw(st.sampled_from(["agent", "act"]))
+    credit = Counterfactual(component="mc", mode=mode, unit=unit, without=("critic",))
+    rollouts = ScriptedRollouts(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
+    episode, tokens = credited(credit, rollouts)
+    assert tokens == sum(len(action.response_ids) for action in rollouts.given)
+    assert {candidate for _, _, candidate in rollouts.asked} <= {
+        f"without {who}" for turn in episode.turns for who in (turn.agent, ":".join(turn.key))
+    }
+    for turn in episode.turns:
+        if turn.agent == "critic":
+            assert "mc" not in turn.rewards
+            continue
+        who = frozenset({turn.agent if credit.unit == "agent" else turn.key})
+        value, _ = asyncio.run(masked_value(rollouts, episode, who, credit.mode, credit.placeholder))
+        assert turn.rewards["mc"] == episode.score - value
+
+
+# Shapley
+
+
+class Speak(Workflow):
+    """Everybody speaks at once; the answer is who said something."""
+
+    async def run(self, task: Task, team: LiveTeam) -> list[str]:
+        said = await team.act(dict.fromkeys(team.agents, task.prompt))
+        return [agent for agent in team.agents if said[agent].text == "here"]
+
+
+class Played(TaskSet):
+    """Scores an answer as a game values the coalition of who spoke; keeps the coalitions that it was asked for."""
+
+    def __init__(self, value: Callable[[frozenset[str]], float]) -> None:
+        self.value, self.asked = value, []  # type: ignore[var-annotated]
+
+    def score(self, task: Task, answer: Any) -> float:
+        self.asked.append(frozenset(answer))
+        return self.value(frozenset(answer))
+
+
+def play(
+    players: list[str], value: Callable[[frozenset[str]], float], credit: MaskingCredit | None = None, seed: int = 0
+) -> tuple[dict[str, float], list[frozenset[str]]]:
+    """(the credit of each player, coalitions that were replayed for it)."""
+    tasks = Played(value)
+    policy = ScriptedPolicy(dict.fromkeys(players, "here"))
+    episode, _ = credited(credit or SampledShapley(), ScriptedRollouts(Speak(), TASK, policy, tasks=tasks, seed=seed))
+    return by_agent(episode), tasks.asked[1:]  # the first is the episode itself
+
+
+@st.composite
+def games(draw: st.DrawFn, least: int = 1, most: int = 4) -> tuple[list[str], Game]:
+    players = [f"p{i}" for i in range(draw(st.integers(least, most)))]
+    return players, {c: float(draw(st.integers(-10, 10))) for c in coalitions(players)}
+
+
+def test_golden_games() -> None:
+    case = json.loads((GOLDEN / "shapley_small.json").read_text())
+    for game, wanted, alone in zip(case["rows"], case["expected"], case["expected_leave_one_out"], strict=True):
+        value = {frozenset(name.split(",")) - {""}: v for name, v in game["values"].items()}
+        shares, replayed = play(game["players"], value.__getitem__)
+        assert shares == pytest.approx(wanted, rel=case["rtol"])
+        assert len(replayed) == 2 ** len(game["players"]) - 1  # the episode is the full coalition
+        assert play(game["players"], value.__getitem__, Counterfactual())[0] == pytest.approx(alone, rel=case["rtol"])
+
+
+@given(games())
+@settings(deadline=None, max_examples=20)
+def test_exact_shapley_is_the_mean_over_all_orders(game: tuple[list[str], Game]) -> None:
+    players, value = game
+    shares, _ = play(players, value.__getitem__)
+    for player in players:
+        gains = [value[before | {player}] - value[before] for before in _before(player, players)]
+        assert shares[player] == pytest.approx(sum(gains) / math.factorial(len(players)), abs=1e-9)
+
+
+def _before(player: str, players: list[str]) -> list[frozenset[str]]:
+    return [frozenset(order[: order.index(player)]) for order in permutations(players)]
+
+
+@given(games(most=5), st.integers(1, 9), st.integers(0, 9))
+@settings(deadline=None, max_examples=20)
+def test_sampled_shapley_shares_all_that_is_earned_and_plays_no_coalition_twice(
+    game: tuple[list[str], Game], orders: int, seed: int
+) -> None:
+    players, value = game
+    shares, replayed = play(players, value.__getitem__, SampledShapley(exact_up_to=0, permutations=orders), seed)
+    assert sum(shares.values()) == pytest.approx(value[frozenset(players)] - value[frozenset()], abs=1e-9)
+    assert len(set(replayed)) == len(replayed) <= orders * (len(players) - 1) + 1
+    assert frozenset(players) not in replayed
+    assert play(players, value.__getitem__, SampledShapley(exact_up_to=0, permutations=orders), seed)[0] == shares
+
+
+def test_one_order_suffices_where_everybody_adds_the_same_to_any_coalition() -> None:
+    worth = {f"p{i}": 2.0**i for i in range(8)}
+    shares, replayed = play([*worth], lambda c: sum(worth[p] for p in c), SampledShapley(permutations=1))
+    assert shares == worth
+    assert len(replayed) == 8
+
+
+def test_sampled_shapley_converges() -> None:
+    players = [f"p{i}" for i in range(5)]
+    value = {
+        c: float(len(c) ** 2 + 7 * ("p0" in c and "p1" in c) - 5 * ("p2" in c and len(c) == 2))
+        for c in coalitions(players)
+    }
+    exact = shapley(players, value)
+
+    def error(orders: int) -> float:
+        errors = []
+        for seed in range(4):
+            found, _ = play(players, value.__getitem__, SampledShapley(exact_up_to=4, permutations=orders), seed)
+            errors.append(math.sqrt(sum((found[p] - exact[p]) ** 2 for p in players) / len(players)))
+        return sum(errors) / len(errors)
+
+    few, many = error(10), error(640)
+    assert many < 0.3
+    assert many < few / 4  # by the square root of 64, were it exact
+
+
+def test_orders_come_from_the_seed() -> None:
+    def first_wins(coalition: frozenset[str]) -> float:
+        return float(len(coalition) > 0)
+
+    one = SampledShapley(exact_up_to=0, permutations=1)
+    winners = [
+        max(shares, key=shares.__getitem__)
+        for shares, _ in (play(["a", "b", "c"], first_wins, one, s) for s in range(9))
+    ]
+    assert set(winners) == {"a", "b", "c"}
+
+
+def test_truncation_saves_coalitions() -> None:
+    players = [f"p{i}" for i in range(8)]
+
+    def saturated(coalition: frozenset[str]) -> float:
+        return min(len(coalition), 3) / 3
+
+    whole, all_of_them = play(players, saturated, SampledShapley(permutations=5))
+    shares, replayed = play(players, saturated, SampledShapley(permutations=5, truncation=0.1))
+    assert shares == pytest.approx(whole)  # nothing was left to gain
+    assert max(map(len, replayed)) == 3
+    assert max(map(len, all_of_them)) == 7
+    assert len(replayed) < len(all_of_them)
+    # a tolerance above what is left: whoever comes last gets nothing, and up to that much is nobody's
+    shares, replayed = play(players, saturated, SampledShapley(permutations=5, truncation=0.5))
+    assert max(map(len, replayed)) == 2
+    assert sum(shares.values()) == pytest.approx(2 / 3)
+    # already nobody reaches what all do
+    shares, replayed = play(players, lambda c: 1.0, SampledShapley(permutations=5, truncation=0.1))
+    assert (set(shares.values()), replayed) == ({0.0}, [frozenset()])
+
+
+def test_players_are_those_who_acted_and_are_not_left_out() -> None:
+    class TwoSpeak(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> list[str]:
+            return [name for name in ("a", "b") if (await team[name].act(task.prompt)).text == "here"]
+
+    tasks = Played(lambda coalition: float(len(coalition)))
+    policy = ScriptedPolicy(dict.fromkeys(("a", "b", "c"), "here"))
+    for credit, wanted, replays in (
+        (SampledShapley(), {"a": 1.0, "b": 1.0}, 3),
+        (SampledShapley(without=("a",)), {"b": 1.0}, 1),
+        (SampledShapley(only=("c",)), {}, 0),
+        (Counterfactual(), {"a": 1.0, "b": 1.0}, 2),
+        (Counterfactual(only=("b", "c")), {"b": 1.0}, 1),
+        (Counterfactual(only=("a", "b"), without=("a",)), {"b": 1.0}, 1),
+    ):
+        tasks.asked.clear()
+        episode, _ = credited(credit, ScriptedRollouts(TwoSpeak(), TASK, policy, tasks=tasks))
+        assert by_agent(episode) == wanted
+        assert len(tasks.asked) - 1 == replays
+
+
+def test_all_replays_of_all_episodes_go_at_once() -> None:
+    class Together(ScriptedRollouts):
+        """In a replay nobody gets an action before all replays have asked."""
+
+        expected = 0
+        here = 0
+        all_here: asyncio.Event
+
+        async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
+            if candidate:
+                self.here += 1
+                if self.here == self.expected:
+                    self.all_here.set()
+                await asyncio.wait_for(self.all_here.wait(), 10)
+            return await super().act(act, session, candidate, agent)
+
+    async def go(credit: ReplayCredit, replays: int) -> None:
+        rollouts = Together(Fan(), TASK, FAN, sessions=5, tasks=OnlyTwo())
+        rollouts.expected, rollouts.all_here = 5 * replays, asyncio.Event()
+        sample = await Independent().sample(rollouts)
+        await with_credit(credit, rollouts, sample)
+        assert len(sample.episodes) == 5
+
+    planner = ("planner",)
+    asyncio.run(go(Counterfactual(without=planner), 3))
+    asyncio.run(go(SampledShapley(without=planner), 7))
+    asyncio.run(go(SampledShapley(without=planner, exact_up_to=0, permutations=50), 7))
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Counterfactual(mode="rescor"), "unknown mode 'rescor': did you mean 'rescore'"),  # type: ignore[arg-type]
+        (lambda: Counterfactual(unit="turn"), "unknown unit 'turn': valid: act, agent"),  # type: ignore[arg-type]
+        (
+            lambda: Counterfactual(component="team"),
+            "'component' must be a name of its own, not one of team, role, tool",
+        ),
+        (lambda: Counterfactual(without="boss"), "'without' must be a list of agents, got 'boss'"),  # type: ignore[arg-type]
+        (lambda: SampledShapley(exact_up_to=17), "'exact_up_to' must be between 0 and 16, got 17"),
+        (lambda: SampledShapley(permutations=0), "'permutations' must be 1 or more, got 0"),
+        (lambda: SampledShapley(truncation=-0.1), "'truncation' must be 0 or more, got -0.1"),
+        (
+            lambda: Counterfactual(without=("planer",)).check(["planner", "worker"]),
+            "credit_without: unknown agent 'planer': did you mean 'planner'",
+        ),
+        (lambda: SampledShapley(only=("solver",)).check(["a"]), "credit_only: unknown agent 'solver': valid: a"),
+        (lambda: Counterfactual(only=("a",), without=("a",)).check(["a", "b"]), "has nobody to credit: credit_only="),
+    ],
+)
+def test_options_that_do_not_fit(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(MarlError, match=said):
+        make()
+
+
+def test_they_are_found_by_name_with_flat_options() -> None:
+    assert find("credits", "counterfactual") is Counterfactual
+    assert find("credits", "shapley") is SampledShapley
+    options = {"credit": "shapley", "credit_exact_up_to": 3, "credit_mode": "rescore", "credit_only": ["a"]}
+    credit = algorithm("grpo", **options).credit
+    assert credit == SampledShapley(exact_up_to=3, mode="rescore", only=("a",))
+    assert credit.players(["a", "b"]) == ("a",)
+    assert algorithm("sharp").options()["credit"] == "counterfactual"
+    with pytest.raises(MarlError, match="credit_placeholder' must be text"):
+        algorithm("sharp", credit_placeholder=3)
+
+
+def test_importing_credit_first_works_and_brings_nothing_heavy() -> None:
+    code = (
+        "import sys, marl_verl_sharp.sampled_shapley;"
+        "print([m for m in ('torch', 'ray', 'verl', 'transformers') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.strip() == "[]"
+
+
+# Failures
+
+
+class Flaky(ScriptedRollouts):
+    """In session 1, replays without worker 2 or 3 find no server; 3 fails sooner."""
+
+    async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
+        if session == 1 and candidate in ("without worker2", "without worker3"):
+            for _ in range(5 if candidate == "without worker2" else 0):
+                await asyncio.sleep(0)
+            raise ConnectionError("no server")
+        return await super().act(act, session, candidate, agent)
+
+
+@pytest.mark.parametrize(
+    ("credit", "who"),
+    [(Counterfactual(), "worker2"), (SampledShapley(only=("worker1", "worker2", "worker3")), "worker3")],
+)
+def test_an_episode_that_cannot_be_credited_is_a_failure_and_the_others_go_on(credit: ReplayCredit, who: str) -> None:
+    async def go() -> None:
+        await with_credit(credit, rollouts, sample)
+        assert len(asyncio.all_tasks()) == 1
+
+    rollouts = Flaky(Fan(), TASK, FAN, sessions=3, tasks=OnlyTwo())
+    sample = sampled(rollouts)
+    asyncio.run(go())
+    assert [episode.session for episode in sample.episodes] == [0, 2]
+    assert all(by_agent(episode)["worker1"] == 0.0 for episode in sample.episodes)
+    (failure,) = sample.failures
+    assert (failure.session, failure.reason) == (1, "policy-error")
+    assert failure.detail == (
+        f"replay with {who} masked: workflow 'Fan' on task 'q1', act planner:1: ConnectionError: no server"
+    )
+    assert 'raise ConnectionError("no server")' in failure.trace
+    assert {turn.session for turn in sample.turns} == {0, 2}
+    mine = [action for (session, _, _), action in zip(rollouts.asked, rollouts.given, strict=True) if session != 1]
+    assert sample.extra_tokens == {"credit": sum(len(action.response_ids) for action in mine)}
+
+
+def test_replays_that_take_too_long_are_a_failure() -> None:
+    async def go() -> None:
+        await with_credit(Counterfactual(), rollouts, sample)
+        assert len(asyncio.all_tasks()) == 1
+
+    rollouts = ScriptedRollouts(Fan(), TASK, FAN, sessions=2, tasks=OnlyTwo(), limits=Limits(episode_seconds=0.3))
+    sample = sampled(rollouts)
+    rollouts.delay = lambda act, session: 10**9 * session
+    asyncio.run(go())
+    assert [episode.session for episode in sample.episodes] == [0]
+    assert [(failure.session, failure.reason) for failure in sample.failures] == [(1, "timeout")]
+
+
+# SHARP
+
+
+def fetch(page: str) -> str:
+    if page == "broken":
+        raise LookupError(page)
+    return f"page of {page}"
+
+
+class Research(Workflow):
+    """A planner, two workers with a tool, and the planner's report. The answer is the report."""
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        plan = await team["planner"].act(task.prompt)
+        done = await asyncio.gather(*(self.work(name, plan.text, team) for name in ("searcher", "reader")))
+        return (await team["planner"].act(" ".join(done))).text
+
+    async def work(self, name: str, plan: str, team: LiveTeam) -> str:
+        found = []
+        for page in (await team[name].act(plan)).text.split():
+            if page == "nothing":
+                continue
+            try:
+                found.append(await team[name].call(fetch, page))
+            except LookupError:
+                found.append("error")
+        return (await team[name].act(f"You found {found}")).text
+
+
+class Facts(TaskSet):
+    def score(self, task: Task, answer: Any) -> float:
+        return 0.5 * ("gold" in answer) + 0.5 * ("silver" in answer) - 0.25 * ("lead" in answer)
+
+
+def researchers() -> ScriptedPolicy:
+    pages = {"searcher": ["gold broken", "nothing"], "reader": ["silver lead", "broken"]}
+
+    def works(name: str) -> Callable[[Act, int, Any], str]:
+        return lambda act, session, _: pages[name][session] if act.turn == 0 else shown(act)
+
+    return ScriptedPolicy({"planner": lambda act: shown(act), **{name: works(name) for name in pages}})
+
+
+def test_sharp_from_a_team_that_worked() -> None:
+    assert isinstance(SHARP.credit, Counterfactual)
+    SHARP.credit.check(("planner", "searcher", "reader"))
+    rollouts = ScriptedRollouts(Research(), TASK, researchers(), sessions=2, tasks=Facts(), mix=SHARP.rewards)
+    sample = sampled(rollouts)
+    asyncio.run(with_credit(SHARP.credit, rollouts, sample))
+    one, two = sample.episodes
+    assert (one.score, two.score) == (0.75, 0.0)
+    # without the searcher: silver and lead, 0.25; without the reader: gold, 0.5
+    assert by_agent(one, "mc") == {"searcher": 0.5, "reader": 0.25}
+    assert by_agent(two, "mc") == {"searcher": 0.0, "reader": 0.0}
+    assert by_agent(one, "tool") == {"searcher": 0.5, "reader": 1.0}
+    assert by_agent(two, "tool") == {"reader": 0.0}
+    result = SHARP.compute(RowTable.from_rows([row(turn) for turn in sample.turns]))
+    by_hand = {
+        (0, "planner"): 0.9 * 0.75 + 0.9 * 0.5 * (0.5 + 0.25) / 2,
+        (0, "searcher"): 0.9 * 0.75 + 0.9 * 0.5 + 0.1 * 0.5,
+        (0, "reader"): 0.9 * 0.75 + 0.9 * 0.25 + 0.1 * 1.0,
+        (1, "planner"): 0.0,
+        (1, "searcher"): 0.0,
+        (1, "reader"): 0.0,
+    }
+    rewards = [by_hand[turn.session, turn.agent] for turn in sample.turns]
+    np.testing.assert_allclose(result.reward, rewards)
+    for agent in ("planner", "searcher", "reader"):
+        mine = [i for i, turn in enumerate(sample.turns) if turn.agent == agent]
+        values = np.array([rewards[i] for i in mine])
+        wanted = (values - values.mean()) / (values.std(ddof=1) + 1e-6)
+        np.testing.assert_allclose(result.advantage[mine], wanted)
+
+
+def test_the_planner_of_sharp_needs_no_credit_and_its_workers_do() -> None:
+    credit = algorithm("sharp", planner="boss").credit
+    assert isinstance(credit, Counterfactual)
+    with pytest.raises(MarlError, match="credit_without: unknown agent 'planner': valid: boss, worker"):
+        credit.check(["boss", "worker"])
+    rows: list[dict[str, Any]] = [
+        {
+            "uid": "q",
+            "session": s,
+            "index": i,
+            "turn": 0,
+            "agent": agent,
+            "policy": "p",
+            "length": 1,
+            "rewards": rewards,
+        }
+        for s in range(2)
+        for i, (agent, rewards) in enumerate([("boss", {"team": 1.0}), ("worker", {"team": 1.0, "mc": s - 0.5})])
+    ]
+    sharp = algorithm("sharp", planner="boss", credit_without=["boss"])
+    reward = sharp.compute(RowTable.from_rows(rows)).reward
+    for r in rows:
+        r["rewards"].setdefault("mc", 9.0)  # the planner's own, had it been masked
+    np.testing.assert_array_equal(sharp.compute(RowTable.from_rows(rows)).reward, reward)
+    del rows[1]["rewards"]["mc"]
+    with pytest.raises(MarlError, match="row 'q_0_1' of worker 'worker' lacks reward 'mc'"):
+        sharp.compute(RowTable.from_rows(rows))
+
+
+# The kit
+
+
+SHIPPED = [
+    Counterfactual(),
+    Counterfactual(mode="full", unit="act", only=("planner",)),
+    Counterfactual(mode="rescore"),
+    SampledShapley(component="phi", without=("planner",)),
+    SampledShapley(exact_up_to=0, permutations=3, truncation=0.25),
+]
+
+
+@given(workflow=workflows(), seed=st.integers(0, 99), credit=st.sampled_from(SHIPPED))
+@settings(deadline=None, max_examples=8)
+def test_the_credits_pass_the_check_on_any_workflow(workflow: Programmed, seed: int, credit: ReplayCredit) -> None:
+    episodes = check_credit(credit, workflow, TASK, talkers(seed), Hashed(), seed=seed, orders=2)
+    assert [episode.session for episode in episodes] == [0, 1]
+
+
+@pytest.mark.parametrize("credit", SHIPPED, ids=str)
+def test_the_credits_pass_the_check_on_a_team_of_four(credit: ReplayCredit) -> None:
+    for episode in check_credit(credit, Fan(), TASK, FAN, OnlyTwo()):
+        assert any(credit.component in turn.rewards for turn in episode.turns)
+
+
+def test_the_example_of_the_kit_runs() -> None:
+    assert kit.__doc__
+    scope: dict[str, Any] = {"__name__": __name__}
+    exec(kit.__doc__.partition("\n\n")[2], scope)
+    scope["test_my_credit"]()
+
+
+@dataclass(frozen=True)
+class Broken(Counterfactual):
+    """Breaks one promise."""
+
+    how: str = ""
+
+    def players(self, agents: Any) -> tuple[str, ...]:
+        return tuple(agents[1:]) if self.how == "another player" else super().players(agents)
+
+    async def assign(self, rollouts: Rollouts, episode: Episode) -> int:
+        if self.how == "ignores failures":
+            try:
+                return await super().assign(rollouts, episode)
+            except Failed:
+                pass
+            for turn in episode.turns:
+                turn.rewards["credit"] = 0.0
+            return 0
+        if self.how == "ignores cancellation":
+            try:
+                return await super().assign(rollouts, episode)
+            except asyncio.CancelledError:
+                return 0
+        if self.how == "left behind":
+
+            async def slow() -> None:
+                for _ in range(300):
+                    await asyncio.sleep(0)
+
+            tokens, _ = await asyncio.gather(super().assign(rollouts, episode), slow())
+            return tokens
+        tokens = await super().assign(rollouts, episode)
+        turn = episode.turns[0]
+        if self.how == "tokens":
+            return tokens + 1
+        if self.how == "no number":
+            turn.rewards["credit"] = float("nan")
+        elif self.how == "a turn without":
+            del turn.rewards["credit"]
+        elif self.how == "another reward":
+            turn.rewards["team"] += 1.0
+        elif self.how == "another player":
+            turn.rewards["credit"] = 1.0
+        elif self.how == "action":
+            turn.action.response_ids.append(0)
+        elif self.how == "turn":
+            turn.node = "n"
+        elif self.how == "score":
+            episode.score += 1.0
+        elif self.how == "journal":
+            episode.journal = episode.journal.prefix(1)
+        elif self.how == "arrival":
+            delays = rollouts.delay is not None  # type: ignore[attr-defined]
+            turn.rewards["credit"] += float(delays)
+        elif self.how == "left running":
+            self.__dict__.setdefault("tasks", []).append(asyncio.ensure_future(asyncio.sleep(60)))
+        return tokens
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("tokens", r"reports \d+ tokens, and \d+ were sampled"),
+        ("no number", "turn 0_0 of agent 'planner' has nan, which is no finite number"),
+        ("a turn without", "turn 0_0 of agent 'planner' lacks 'credit'"),
+        ("another player", "turn 0_0 of agent 'planner' has it, and its agent is no player"),
+        ("another reward", "changed rewards of turn 0_0 of agent 'planner'"),
+        ("action", "changed the (episode's journal|action)"),
+        ("turn", "changed turn 0_0"),
+        ("score", "changed the episode's answer or score"),
+        ("journal", "changed the episode's journal"),
+        ("arrival", "with actions arriving in another order"),
+        ("left running", "leaves 1 tasks running when it has returned"),
+        ("left behind", "leaves 1 tasks running when it has raised"),
+        ("ignores failures", "gives credit though the policies that it asks fail"),
+        ("ignores cancellation", "goes on when it is cancelled"),
+    ],
+)
+def test_the_kit_finds_what_is_wrong(how: str, said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_credit(Broken(how=how), Fan(), TASK, FAN, OnlyTwo())
+
+
+def test_the_kit_names_a_workflow_that_fails_and_a_credit_that_does_not_fit() -> None:
+    class Ends(Workflow):
+        async def run(self, task: Task, team: LiveTeam) -> str:
+            raise KeyError("gone")
+
+    with pytest.raises(MarlError, match="there is nothing to credit: workflow 'Ends' on task 'q1', before any act"):
+        check_credit(Counterfactual(), Ends(), TASK, FAN)
+    with pytest.raises(MarlError, match="unknown agent 'boss'"):
+        check_credit(Counterfactual(without=("boss",)), Fan(), TASK, FAN)
