@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pluggy
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import marl_verl
 from marl_verl import builtins, hookspecs
@@ -108,23 +110,53 @@ def discover(only: str | None = None) -> Plugins:
             has no hook or one that does not exist (nearest offered); a name registered twice (both distributions
             named).
     """
+    return _load_all(*_candidates(only))
+
+
+def assemble(plugins: Mapping[str, object], only: str | None = "") -> Plugins:
+    """These plugin objects, by name, without any installation: for tests and notebooks.
+
+    Args:
+        only: the installed ones beside them, as in `discover`; by default the built-in parts alone.
+    """
+    given = [(Source(n, "in-memory", "0", repr(p)), functools.partial(_given, p)) for n, p in plugins.items()]
+    installed, disabled = _candidates(only)
+    return _load_all([*installed, *given], disabled)
+
+
+Candidates = list[tuple[Source, Callable[[], object]]]
+
+
+def _candidates(only: str | None) -> tuple[Candidates, list[Source]]:
+    """(what is to be loaded, the built-in parts first; what MARL_VERL_PLUGINS leaves out)."""
     points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (_dist(point)[0], point.name))
     wanted = _wanted(only, {point.name for point in points})
-    candidates: list[tuple[Source, Callable[[], object]]] = [(_builtin(), lambda: builtins)]
+    candidates: Candidates = [(_builtin(), lambda: builtins)]
     disabled = []
     for point in points:
         source = Source(point.name, *_dist(point), point.value)
         if wanted is None or point.name in wanted:
-            candidates.append((source, point.load))
+            candidates.append((source, functools.partial(_load_point, point, source)))
         else:
             disabled.append(source)
-    return _load_all(candidates, disabled)
+    return candidates, disabled
 
 
-def assemble(plugins: Mapping[str, object]) -> Plugins:
-    """The built-in parts and these plugin objects, by name, without any installation: for tests and notebooks."""
-    given = [(Source(n, "in-memory", "0", repr(p)), functools.partial(_given, p)) for n, p in plugins.items()]
-    return _load_all([(_builtin(), lambda: builtins), *given], ())
+def _load_point(point: importlib.metadata.EntryPoint, source: Source) -> object:
+    """The plugin behind an entry point. MarlError where its distribution is for another version of marl-verl."""
+    for line in (point.dist.requires if point.dist else None) or ():
+        wanted = Requirement(line)
+        if canonicalize_name(wanted.name) == "marl-verl" and not _fits(wanted):
+            raise MarlError(
+                f"{source} is made for marl-verl {wanted.specifier}, and this is {marl_verl.__version__}: install a "
+                f"version of {source.distribution} for it, or leave it out with {VARIABLE}"
+            )
+    return point.load()
+
+
+def _fits(wanted: Requirement) -> bool:
+    applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+    return not applies or wanted.specifier.contains(marl_verl.__version__, prereleases=True)
 
 
 def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
@@ -160,9 +192,10 @@ def _wanted(only: str | None, installed: Iterable[str]) -> set[str] | None:
     return names
 
 
-def _load_all(candidates: Sequence[tuple[Source, Callable[[], object]]], disabled: Sequence[Source]) -> Plugins:
+def _load_all(candidates: Candidates, disabled: Sequence[Source]) -> Plugins:
     manager = _manager()
-    plugins = Plugins(Registry(), manager.hook, disabled=tuple(disabled))
+    left_out = tuple(source.plugin for source in disabled)
+    plugins = Plugins(Registry(left_out), manager.hook, disabled=tuple(disabled))
     for source, fetch in candidates:
         plugin = _import(source, fetch)
         _check_hook_names(plugin, source)
@@ -189,6 +222,8 @@ def _import(source: Source, fetch: Callable[[], object]) -> object:
     try:
         plugin = fetch()
         return plugin() if inspect.isclass(plugin) else plugin
+    except MarlError:
+        raise
     except Exception as error:  # whatever a foreign module raises is told with its name, and kept as the cause
         raise MarlError(f"{source} cannot be loaded from '{source.target}': {cause(error)}") from error
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marl_verl.errors import MarlError, nearest, unknown
+from marl_verl.extras import extra_of
 from marl_verl.hookspecs import KINDS
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -56,6 +57,7 @@ class Entry:
 class Registry:
     """All registered names of a process, by kind."""
 
+    disabled: tuple[str, ...] = ()  # plugins that are installed and were not loaded
     _entries: dict[str, dict[str, Entry]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
     _loaded: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -86,8 +88,17 @@ class Registry:
         return [entry for _, entry in sorted(self._of(kind).items())]
 
     def entry(self, kind: str, name: str) -> Entry:
-        """Who supplies a name, without importing it. MarlError with the nearest name if nobody does."""
+        """Who supplies a name, without importing it.
+
+        MarlError if nobody does: with the command that installs the plugin that would, or with the nearest name.
+        """
         if name not in self._of(kind):
+            if (extra := extra_of(kind, name)) in self.disabled:
+                what = f"{KINDS[kind]} '{name}' is of plugin '{extra}'"
+                raise MarlError(f"{what}, which MARL_VERL_PLUGINS leaves out: add '{extra}' to it, or unset it")
+            if extra is not None:
+                what = f"{KINDS[kind]} '{name}' comes with marl-verl-{extra}"
+                raise MarlError(f"{what}, which is not installed: pip install 'marl-verl[{extra}]'")
             raise unknown(KINDS[kind], name, self._of(kind))
         return self._of(kind)[name]
 

@@ -33,7 +33,7 @@ def returns(name: str, rows: Rows, component: str = "team", **options: Any) -> n
 
 
 def test_every_shipped_algorithm_is_tested_here() -> None:
-    assert plugins.discover("").names("algorithms") == SHIPPED
+    assert plugins.discover().names("algorithms") == SHIPPED
 
 
 # Properties

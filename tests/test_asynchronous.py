@@ -143,7 +143,7 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
     told = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
-    return SimpleNamespace(report=SimpleNamespace(**told, extra_tokens={}, lines=[]), keys=keys, tags=tags)
+    return SimpleNamespace(report=SimpleNamespace(**told, extra_tokens={}, lines=[], metrics={}), keys=keys, tags=tags)
 
 
 class Trainer:

@@ -46,7 +46,7 @@ def test_the_workflow_and_the_task_work_together(shown: types.ModuleType) -> Non
 
 
 def test_the_hooks_register_both(shown: types.ModuleType) -> None:
-    found = plugins.assemble({"my-team": shown})
+    found = plugins.assemble({"my-team": shown}, only=None)
     assert found.get("workflows", "solver-verifier") is shown.SolverVerifier
     assert found.get("tasks", "sums") is shown.Sums
 
@@ -54,7 +54,7 @@ def test_the_hooks_register_both(shown: types.ModuleType) -> None:
 def test_the_recipe_is_right_up_to_its_models(
     shown: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins, "load", lambda: plugins.assemble({"my-team": shown}))
+    monkeypatch.setattr(plugins, "load", lambda: plugins.assemble({"my-team": shown}, only=None))
     recipe = tmp_path / "team.yaml"
     recipe.write_text(blocks("yaml")[0], encoding="utf-8")
     with pytest.raises(MarlError, match="no model folder of policy 'solver'"):

@@ -99,7 +99,7 @@ def parts(**changed: Any) -> Any:
             if found["sums"] is not None:
                 register("sums", found["sums"])
 
-    return plugins.assemble({"mine": Mine()})
+    return plugins.assemble({"mine": Mine()}, only=None)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """What plugin authors test with: teams without models."""
 
+from marl_verl.testing.algorithm import check_algorithm
 from marl_verl.testing.credit import check_credit
 from marl_verl.testing.sampler import check_sampler
 from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, check_workflow, scripted_action, shown
@@ -7,6 +8,7 @@ from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, check_w
 __all__ = [
     "ScriptedPolicy",
     "ScriptedRollouts",
+    "check_algorithm",
     "check_credit",
     "check_sampler",
     "check_workflow",

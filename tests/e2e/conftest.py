@@ -4,72 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from marl_verl.testing import real
+from marl_verl.testing.real import LIMIT, Finished, resume
+
+__all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
 LONG = bool(os.environ.get("MARL_VERL_LONG"))
 """Run also what takes another half an hour and repeats, in another place, what the rest has shown."""
 long = pytest.mark.skipif(not LONG, reason="takes minutes more: set MARL_VERL_LONG=1")
-LIMIT = 900  # seconds; a run that hangs fails the test instead of the machine
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run of `marl-verl train` that has ended."""
-
-    folder: Path
-    code: int
-    output: str
-    left: list[str] = field(default_factory=list)
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        return json.loads((self.folder / "summary.json").read_text())
-
-    def lines(self, needed: str) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl that have a metric."""
-        text = (self.folder / "metrics.jsonl").read_text()
-        return [line for line in map(json.loads, text.splitlines()) if needed in line]
-
-
-def train(folder: Path, *arguments: str, recipe: Path = INVENTORY, **variables: str) -> Finished:
-    """Run `marl-verl train RECIPE arguments...` with its run directory at `folder`."""
-    folder.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *arguments]
-    if "--resume" not in arguments:
-        command += [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"]
-    return _run(command, folder, variables)
-
-
-def resume(folder: Path, *arguments: str) -> Finished:
-    """Run `marl-verl train --resume folder arguments...`."""
-    return _run([sys.executable, "-m", "marl_verl.cli.main", "train", "--resume", str(folder), *arguments], folder, {})
-
-
-def _run(command: list[str], folder: Path, variables: dict[str, str]) -> Finished:
-    done = subprocess.run(
-        command,
-        cwd=folder.parent,
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    log = folder / "train.log"
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if done.returncode and log.is_file() else ""
-    return Finished(folder, done.returncode, f"{done.stdout}\n{tail}")
+def train(folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: str) -> Finished:
+    """Run `marl-verl train RECIPE overrides...` with its run directory at `folder`."""
+    return real.train(recipe, folder, *overrides, variables=variables)
 
 
 def left_running() -> list[str]:

@@ -1,0 +1,117 @@
+"""The five extras: what each brings, what is said where it is missing, and what goes with it when it is taken away."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+import marl_verl
+from marl_verl import plugins
+from marl_verl.cli.main import main
+from marl_verl.errors import MarlError
+from marl_verl.extras import EXTRAS, extra_of
+from marl_verl.hookspecs import KINDS
+from marl_verl.plugins import GROUP, VARIABLE, Plugins
+
+ROOT = Path(__file__).parents[1]
+INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+every = pytest.mark.parametrize("extra", EXTRAS)
+
+
+def names(found: Plugins) -> set[tuple[str, str]]:
+    return {(kind, name) for kind in KINDS for name in found.names(kind)}
+
+
+def brought(extra: str) -> set[tuple[str, str]]:
+    return {(kind, name) for kind, each in EXTRAS[extra].items() for name in each}
+
+
+@every
+def test_the_table_is_what_the_plugin_registers(extra: str) -> None:
+    (record,) = [record for record in plugins.discover(extra).describe() if record["plugin"] == extra]
+    assert record["distribution"] == f"marl-verl-{extra}"
+    assert {(kind, name) for kind, each in record["names"].items() for name in each} == brought(extra)
+
+
+@every
+def test_taking_a_plugin_away_takes_its_names_and_nothing_else(extra: str) -> None:
+    others = ",".join(name for name in EXTRAS if name != extra)
+    assert names(plugins.discover(",".join(EXTRAS))) - names(plugins.discover(others)) == brought(extra)
+
+
+@every
+def test_every_name_stands_for_something(extra: str) -> None:
+    found = plugins.discover(extra)
+    for kind, name in brought(extra):
+        assert found.get(kind, name) is not None
+
+
+@every
+def test_a_name_whose_plugin_is_left_out_says_so(extra: str) -> None:
+    found = plugins.discover("")
+    for kind, name in brought(extra):
+        with pytest.raises(MarlError, match=rf"of plugin '{extra}', which MARL_VERL_PLUGINS leaves out: add '{extra}'"):
+            found.get(kind, name)
+
+
+@every
+def test_a_name_whose_plugin_is_not_installed_says_what_brings_it(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    found = plugins.discover()
+    for kind, name in brought(extra):
+        with pytest.raises(MarlError) as error:
+            found.get(kind, name)
+        expected = f"comes with marl-verl-{extra}, which is not installed: pip install 'marl-verl[{extra}]'"
+        assert str(error.value) == f"{KINDS[kind]} '{name}' {expected}"
+
+
+def test_the_command_line_says_it_with_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = plugins.assemble({}, only="")
+    alone.registry.disabled = ()
+    monkeypatch.setattr(plugins, "load", lambda: alone)
+    assert main(["train", str(INVENTORY), "marl.algorithm.name=sharp", "--dry-run"]) == 2
+    said = "algorithm 'sharp' comes with marl-verl-sharp, which is not installed: pip install 'marl-verl[sharp]'"
+    assert capsys.readouterr().err.strip() == f"marl-verl: {said}"
+
+
+def test_a_name_of_no_extra_has_the_nearest() -> None:
+    assert extra_of("algorithms", "shrap") is None
+    with pytest.raises(MarlError, match="unknown algorithm 'shrap': did you mean 'sharp'"):
+        plugins.discover().get("algorithms", "shrap")
+
+
+@pytest.mark.parametrize("wanted", ["marl-verl>=9", "Marl_Verl<0.1; python_version > '3'"])
+def test_a_plugin_for_another_version_is_refused(wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "later_plugin.py").write_text("raise AssertionError('it was imported')")
+    info = tmp_path / "later-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: later\nVersion: 1.0\nRequires-Dist: {wanted}\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nlater = later_plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(MarlError) as error:
+        plugins.discover()
+    said = str(error.value)
+    assert said.startswith("later 1.0 (plugin 'later') is made for marl-verl ")
+    assert f"and this is {marl_verl.__version__}" in said
+    assert VARIABLE in said
+    assert "later" not in {source.plugin for source in plugins.discover("").loaded}  # left out, it does no harm
+
+
+def test_a_requirement_that_does_not_apply_here_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "now_plugin.py").write_text(
+        "from marl_verl import hookimpl\n@hookimpl\ndef marl_register_rewards(register): register('now', len)\n"
+    )
+    info = tmp_path / "now-1.0.dist-info"
+    info.mkdir()
+    lines = ["marl-verl>=9; extra == 'later'", f"marl-verl=={marl_verl.__version__}", "numpy>=1"]
+    requires = "".join(f"Requires-Dist: {line}\n" for line in lines)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: now\nVersion: 1.0\n{requires}")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nnow = now_plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert plugins.discover().get("rewards", "now") is len

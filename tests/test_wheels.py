@@ -1,0 +1,108 @@
+"""The six distributions as users get them: built wheels, installed by pip into a fresh environment, and taken away.
+
+The heavy packages are not installed twice: the fresh environment sees those of this one, all but marl-verl's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl.extras import EXTRAS
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+OURS = ("marl_verl", "marl-verl", "__editable__", "_marl_verl", "_editable_impl")
+
+
+class Fresh:
+    """A virtual environment with everything that marl-verl needs and nothing of marl-verl."""
+
+    def __init__(self, folder: Path, wheels: Path) -> None:
+        self.folder, self.wheels = folder, wheels
+        run(sys.executable, "-m", "venv", "--without-pip", str(folder / "env"))
+        self.python = folder / "env" / "bin" / "python"
+        others = folder / "others"
+        others.mkdir()
+        for path in Path(sysconfig.get_path("purelib")).iterdir():
+            if not path.name.lower().startswith(OURS) and path.suffix != ".pth":
+                (others / path.name).symlink_to(path)
+        site = run(self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+        (Path(site) / "others.pth").write_text(f"{others}\n")
+
+    def pip(self, *words: str) -> str:
+        return run(sys.executable, "-m", "pip", "--python", str(self.python), *words, cwd=self.folder)
+
+    def install(self, *wanted: str) -> None:
+        """As `pip install` does it, all requirements checked, from our wheels alone."""
+        self.pip("install", "--no-index", "--find-links", str(self.wheels), *wanted)
+
+    def plugins(self) -> dict[str, dict[str, Any]]:
+        told = run(self.python, "-m", "marl_verl.cli.main", "plugins", "--json", cwd=self.folder)
+        return {record["plugin"]: record for record in json.loads(told)}
+
+
+def run(*command: str | Path, cwd: Path | None = None, code: int = 0) -> str:
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MARL_VERL_PLUGINS")}
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + (done.stderr if code else "")
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    projects = [ROOT, *(path.parent for path in sorted(ROOT.glob("plugins/*/pyproject.toml")))]
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder, *projects)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fresh(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Fresh:
+    return Fresh(tmp_path_factory.mktemp("fresh"), wheels)
+
+
+def test_there_is_a_wheel_of_each(wheels: Path) -> None:
+    names = {path.name.split("-")[0] for path in wheels.glob("*.whl")}
+    assert names == {"marl_verl", *(f"marl_verl_{extra.replace('-', '_')}" for extra in EXTRAS)}
+
+
+def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -> None:
+    fresh.install("marl-verl")
+    alone = fresh.plugins()
+    assert list(alone) == ["builtin"]
+    place = run(fresh.python, "-c", "import marl_verl; print(marl_verl.__file__)", cwd=fresh.folder)
+    assert place.startswith(str(fresh.folder))
+
+    recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+    train = [fresh.python, "-m", "marl_verl.cli.main", "train", recipe, "--dry-run"]
+    said = run(*train, "marl.algorithm.name=sharp", cwd=fresh.folder, code=2)
+    assert "pip install 'marl-verl[sharp]'" in said
+    assert len(said.strip().splitlines()) == 1
+    assert "grpo" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder)
+
+    fresh.install("marl-verl[sharp]")
+    assert set(fresh.plugins()) == {"builtin", "sharp"}
+    assert fresh.plugins()["builtin"] == alone["builtin"]
+
+    fresh.install("marl-verl[all]")
+    everything = fresh.plugins()
+    assert set(everything) == {"builtin", *EXTRAS}
+    for extra, kinds in EXTRAS.items():
+        found = {kind: sorted(names) for kind, names in everything[extra]["names"].items()}
+        assert found == {kind: sorted(names) for kind, names in kinds.items()}
+        each = f"for kind, names in {kinds!r}.items():\n    for name in names: plugins.load().get(kind, name)"
+        run(fresh.python, "-c", f"from marl_verl import plugins\n{each}", cwd=fresh.folder)
+
+    fresh.pip("uninstall", "--yes", "marl-verl-sharp")
+    left = fresh.plugins()
+    assert left == {name: record for name, record in everything.items() if name != "sharp"}
