@@ -27,7 +27,7 @@ from marl_verl.advantage import (
 from marl_verl.errors import MarlError
 from marl_verl.testing import algorithm as module
 from marl_verl.testing import check_algorithm
-from tests.batches import FIT, SHIPPED, Rows, algorithm, row
+from tests.batches import FIT, SHIPPED, algorithm, row
 
 # returns that add up what others of the session earned
 ACROSS_GROUPS = ("magrpo", "sharp")

@@ -1,5 +1,6 @@
 """What plugin authors test with: teams without models."""
 
+from marl_verl.episode.row import row
 from marl_verl.testing.algorithm import check_algorithm
 from marl_verl.testing.credit import check_credit
 from marl_verl.testing.sampler import check_sampler
@@ -12,6 +13,7 @@ __all__ = [
     "check_credit",
     "check_sampler",
     "check_workflow",
+    "row",
     "scripted_action",
     "shown",
 ]

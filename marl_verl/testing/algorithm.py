@@ -56,8 +56,9 @@ def check_algorithm(
         a row depends on no row outside its `reach`, neither on its rewards nor on its being there (rows of a tree are
             taken away by whole tasks only)
 
-    Rows for it: several tasks, sessions of uneven length, groups of one and of several, and rewards that differ. Rows of
-    your own workflow: `[row(turn) for turn in sample.turns]` of what `check_sampler` returns (`marl_verl.episode.row`).
+    Rows for it: several tasks, sessions of uneven length, groups of one and of several, rewards that differ. Rows of a
+    workflow of your own: `[row(turn) for turn in sample.turns]`, with the sample that `check_sampler` returns and
+    `marl_verl.testing.row`.
 
     Args:
         algorithm: an estimator is taken with the sum of all reward components.
