@@ -19,3 +19,20 @@ def marl_register_mixes(register: Register) -> None:
 def marl_register_algorithms(register: Register) -> None:
     register("at-grpo", "marl_verl_at_grpo.algorithm:AT_GRPO")
     register("at-grpo-sessions", "marl_verl_at_grpo.algorithm:AT_GRPO_SESSIONS")
+
+
+@hookimpl
+def marl_register_tasks(register: Register) -> None:
+    register("at-plan-path", "marl_verl_at_grpo.plan_path:PlanPath")
+    register("at-plan-path-tiny", "marl_verl_at_grpo.plan_path:TinyPlanPath")
+
+
+@hookimpl
+def marl_register_workflows(register: Register) -> None:
+    register("at-planner-executor", "marl_verl_at_grpo.tiny_workflows:PlannerExecutor")
+    register("at-one-walker", "marl_verl_at_grpo.tiny_workflows:OneWalker")
+
+
+@hookimpl
+def marl_register_rewards(register: Register) -> None:
+    register("at-plan-path", "marl_verl_at_grpo.rewards:at_plan_path")

@@ -1,0 +1,129 @@
+"""A square board with walls: what moves come to on it, and how far the goal is."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from marl_verl import Task
+
+STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+"""Move -> (rows down, columns to the right)."""
+
+WORDS = {"up": "U", "down": "D", "left": "L", "right": "R"}
+_MEANT = {**WORDS, **{move.lower(): move for move in STEPS}}
+_LIST = re.compile(r"\[([^\[\]]*)\]")
+
+
+def moves_in(text: str) -> tuple[str, ...] | None:
+    """The moves that a text asks for: its last list in brackets, `["U", "R"]`, or, without one, all of its words.
+
+    None where there are none, or something else among them. Small letters and whole words (`up`) will do.
+    """
+    listed = _LIST.findall(text)
+    words = re.sub(r"[\s,'\"`]+", " ", listed[-1] if listed else text).split()
+    meant = [_MEANT.get(word.lower()) for word in words]
+    return tuple(move for move in meant if move) if meant and all(meant) else None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What some moves came to.
+
+    Attributes:
+        cell: where they ended.
+        taken: moves that led somewhere.
+        refused: moves off the board or into a wall; one stays where it is, and the next is tried from there.
+        reached: whether the goal was. What comes after it is not played.
+    """
+
+    cell: str
+    taken: int
+    refused: int
+    reached: bool
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board, its cells named by a letter for the row and a number for the column, "a1" at the top left."""
+
+    size: int
+    walls: frozenset[str]
+    start: str
+    goal: str
+
+    @classmethod
+    def of(cls, task: Task) -> Board:
+        """The board of a task."""
+        data = task.data
+        return cls(int(data["size"]), frozenset(data["walls"]), str(data["start"]), str(data["goal"]))
+
+    def beside(self, cell: str, move: str) -> str | None:
+        """The free cell that a move leads to; None at the edge, or before a wall."""
+        found = _beside(self.size)[cell].get(move)
+        return None if found in self.walls else found
+
+    def walk(self, cell: str, moves: Sequence[str]) -> Walk:
+        """Play some moves from a cell."""
+        taken = refused = 0
+        for move in moves:
+            if cell == self.goal:
+                break
+            found = self.beside(cell, move)
+            if found is None:
+                refused += 1
+            else:
+                cell, taken = found, taken + 1
+        return Walk(cell, taken, refused, cell == self.goal)
+
+    def left(self, cell: str) -> int:
+        """Moves of a shortest walk to the goal; the number of cells where there is none."""
+        return _distances(self).get(cell, self.size**2)
+
+    def drawn(self, cell: str) -> str:
+        """The board as text, a line a row: `.` free, `#` wall, `G` goal, `@` the cell."""
+        marks = {self.goal: "G", **dict.fromkeys(self.walls, "#"), cell: "@"}
+        named = cells(self.size)
+        rows = (named[row * self.size : (row + 1) * self.size] for row in range(self.size))
+        return "\n".join("".join(marks.get(each, ".") for each in row) for row in rows)
+
+
+@functools.cache
+def cells(size: int) -> tuple[str, ...]:
+    """The names of all cells, row by row."""
+    return tuple(f"{chr(ord('a') + row)}{column + 1}" for row in range(size) for column in range(size))
+
+
+def place(cell: str) -> tuple[int, int]:
+    """(row, column) of a cell, from 0."""
+    return ord(cell[0]) - ord("a"), int(cell[1:]) - 1
+
+
+@functools.cache
+def _beside(size: int) -> dict[str, dict[str, str]]:
+    named = {place(cell): cell for cell in cells(size)}
+    return {
+        cell: {
+            move: named[row + down, column + right]
+            for move, (down, right) in STEPS.items()
+            if (row + down, column + right) in named
+        }
+        for (row, column), cell in named.items()
+    }
+
+
+@functools.lru_cache(maxsize=8192)
+def _distances(board: Board) -> dict[str, int]:
+    found = {board.goal: 0}
+    queue = deque([board.goal])
+    while queue:
+        cell = queue.popleft()
+        for move in STEPS:
+            near = board.beside(cell, move)
+            if near is not None and near not in found:
+                found[near] = found[cell] + 1
+                queue.append(near)
+    return found

@@ -1,0 +1,216 @@
+"""Plan-Path: reach the goal of a random board with walls. The task sets, for chat models and for tiny ones."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from marl_verl import Task, TaskSet
+from marl_verl.errors import MarlError, unknown
+from marl_verl.tasks import Split
+from marl_verl_at_grpo import log
+from marl_verl_at_grpo.board import STEPS, WORDS, Board, cells, place
+
+HELD_OUT = 10  # one board in ten
+TRIES = 10_000  # random draws before a kind of board is held to be impossible
+PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
+NO_PLAN = "none"
+WORD = {move: word for word, move in WORDS.items()}
+
+
+class PlanPath(TaskSet):
+    """Random boards; an answer is a `log`, and worth 1 where it ends on the goal.
+
+    Options:
+        size: side of the board, in cells (2 to 26).
+        wall_share: chance of a cell to be a wall (0 to below 1).
+        near, far: the least and the most moves of a shortest walk; far 0 sets no bound.
+    """
+
+    size: int = 10
+    wall_share: float = 0.3
+    near: int = 2
+    far: int = 0
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if not 2 <= self.size <= 26:
+            raise MarlError(f"{name}: size must be 2 to 26, got {self.size}")
+        if not 0 <= self.wall_share < 1:
+            raise MarlError(f"{name}: wall_share must be 0 to below 1, got {self.wall_share}")
+        if self.near < 1 or (self.far and self.far < self.near):
+            raise MarlError(f"{name}: near must be 1 or more and at most far, got {self.near} and {self.far}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. A board (walls, start, goal) is in one split only, whatever the seed.
+
+        Raises:
+            MarlError: the split has not that many (small boards).
+        """
+        rng = random.Random(f"{type(self).__name__} {split} {seed}")
+        tasks: dict[str, Task] = {}
+        repeats = 0
+        while len(tasks) < count:
+            task = self._next(rng, split)
+            repeats += task.id in tasks
+            if repeats > TRIES + count:
+                raise MarlError(f"{type(self).__name__}: found only {len(tasks)} of {count} different {split} tasks")
+            tasks[task.id] = task
+        return list(tasks.values())
+
+    def score(self, task: Task, answer: Any) -> float:
+        """1 where the moves reach the goal, else 0. MarlError: the answer is no log."""
+        return float(log.outcome(Board.of(task), log.read(answer)).reached)
+
+    def _fit(self, task: Task) -> bool:
+        """Whether a board is worth playing."""
+        return True
+
+    def _next(self, rng: random.Random, split: Split, easy: bool = False) -> Task:
+        """The next random task of the split; with `easy`, whether it is worth playing or not."""
+        for _ in range(TRIES):
+            task = self._draw(rng, split)
+            if task is not None and (easy or self._fit(task)):
+                return task
+        raise MarlError(f"{type(self).__name__}: no {split} task in {TRIES} random boards of this size, walls and reach")
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        """One random task, or None where the draw is no task of this split."""
+        named = cells(self.size)
+        walls = sorted(cell for cell in named if rng.random() < self.wall_share)
+        free = [cell for cell in named if cell not in walls]
+        if len(free) < 3:
+            return None
+        start, goal, landmark = rng.sample(free, 3)
+        board = Board(self.size, frozenset(walls), start, goal)
+        left = board.left(start)
+        if left == self.size**2 or left < self.near or (self.far and left > self.far):
+            return None
+        shown = f"{self.size} start {start} goal {goal} walls {' '.join(walls)}"
+        held_out = int.from_bytes(hashlib.sha256(shown.encode()).digest()[:8], "big") % HELD_OUT == 0
+        if held_out != (split == "test"):
+            return None
+        data = {"size": self.size, "walls": walls, "start": start, "goal": goal, "landmark": landmark}
+        return Task(id=f"at-plan-path {shown}", prompt=board.drawn(start), data=data)
+
+
+class TinyPlanPath(PlanPath):
+    """Small boards for tiny models, one token a word, with a crowd that shows how to speak.
+
+    Only boards that both agents are needed for: the two of `demonstrations` at their best reach the goal, and do not
+    where either of them is the careless one.
+
+    Options:
+        turns: the most turns that the two need.
+    """
+
+    size: int = 4
+    wall_share: float = 0.25
+    near: int = 3
+    far: int = 5
+    turns: int = 3
+
+    def _fit(self, task: Task) -> bool:
+        if not self._reached(task, True, True):
+            return False
+        return not self._reached(task, True, False) and not self._reached(task, False, True)
+
+    def _reached(self, task: Task, planner: bool, executor: bool) -> bool:
+        """Whether a team reaches the goal whose planner or executor is at its best, or careless."""
+        board, at = Board.of(task), str(task.data["start"])
+        for _ in range(self.turns):
+            plan = bee_line(at, board.goal if planner else str(task.data["landmark"]))
+            at = board.walk(at, around(board, at, plan) if executor else plan).cell
+        return at == board.goal
+
+    def vocabulary(self) -> list[str]:
+        """Every word that an observation or an answer can hold."""
+        return [*cells(self.size), *WORDS, "at", "goal", "landmark", "walls", "plan", NO_PLAN]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of a mixed crowd, on cells of boards that are not held out.
+
+        A share `good` is right: the planner goes straight for the goal (it sees no walls), the executor carries the
+        plan out around the walls, the solo agent walks a shortest walk. Of the others, the careless planner and solo
+        agent go for the landmark, and the careless executor carries the plan out to the letter, into walls.
+        """
+        if agent not in (PLANNER, EXECUTOR, SOLO):
+            raise unknown("agent of at-plan-path-tiny", agent, (PLANNER, EXECUTOR, SOLO))
+        rng = random.Random(f"at-plan-path-tiny demonstrations {agent} {seed}")
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < count:
+            task = self._next(rng, "train", easy=True)
+            board = Board.of(task)
+            at = rng.choice([cell for cell in cells(self.size) if cell not in board.walls and cell != board.goal])
+            right = rng.random() < good
+            straight = bee_line(at, board.goal if right else str(task.data["landmark"]))
+            if agent == PLANNER and straight:
+                pairs.append((planner_sees(task, at), said(straight)))
+            elif agent == EXECUTOR:
+                plan = bee_line(at, rng.choice([cell for cell in cells(self.size) if cell != at]))
+                pairs.append((executor_sees(task, at, plan), said(around(board, at, plan) if right else plan)))
+            elif agent == SOLO and straight:
+                best = around(board, at, straight) if right else straight
+                pairs.append((solo_sees(task, at), said(best)))
+        return pairs
+
+
+def bee_line(at: str, to: str, most: int = 2) -> tuple[str, ...]:
+    """The first moves straight to a cell, walls or not: along both axes in turn, the longer way first."""
+    (row, column), (goal_row, goal_column) = place(at), place(to)
+    down, right = goal_row - row, goal_column - column
+    moves: list[str] = []
+    while (down or right) and len(moves) < most:
+        if abs(down) >= abs(right):
+            moves.append("D" if down > 0 else "U")
+            down -= 1 if down > 0 else -1
+        else:
+            moves.append("R" if right > 0 else "L")
+            right -= 1 if right > 0 else -1
+    return tuple(moves)
+
+
+def around(board: Board, at: str, plan: Sequence[str]) -> tuple[str, ...]:
+    """The moves, at most as many and none of them refused, that end nearest to where a plan would end without walls."""
+    row, column = place(at)
+    aim = (row + sum(STEPS[move][0] for move in plan), column + sum(STEPS[move][1] for move in plan))
+    best: tuple[tuple[int, int], tuple[str, ...]] | None = None
+    for moves in _sequences(len(plan)):
+        walk = board.walk(at, moves)
+        if walk.refused:
+            continue
+        end = place(walk.cell)
+        other = sum(a != b for a, b in itertools.zip_longest(moves, plan))
+        worth = (abs(end[0] - aim[0]) + abs(end[1] - aim[1]), other)
+        if best is None or worth < best[0]:
+            best = (worth, moves)
+    return tuple(plan) if best is None else best[1]
+
+
+@functools.cache
+def _sequences(most: int) -> tuple[tuple[str, ...], ...]:
+    return tuple(moves for length in range(1, most + 1) for moves in itertools.product(STEPS, repeat=length))
+
+
+def said(moves: Sequence[str]) -> str:
+    """Moves in words."""
+    return " ".join(WORD[move] for move in moves)
+
+
+def planner_sees(task: Task, at: str) -> str:
+    """Where the team stands and where it is to go, and a landmark that does not matter; no walls."""
+    return f"at {at} goal {task.data['goal']} landmark {task.data['landmark']}"
+
+
+def executor_sees(task: Task, at: str, plan: Sequence[str] | None) -> str:
+    """Where the team stands, the walls, and the plan; no goal."""
+    return f"at {at} walls {' '.join(task.data['walls'])} plan {said(plan) if plan else NO_PLAN}"
+
+
+def solo_sees(task: Task, at: str) -> str:
+    """All of it."""
+    return f"at {at} goal {task.data['goal']} landmark {task.data['landmark']} walls {' '.join(task.data['walls'])}"
