@@ -1,0 +1,136 @@
+"""`marl-verl new-plugin NAME [--output FOLDER]`: a package for a plugin of one's own, whose tests pass as written.
+
+The package in `marl_verl/scaffold` is copied, with its name and the versions of marl-verl that it is for replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import keyword
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import marl_verl
+from marl_verl import plugins
+from marl_verl.cli.output import show
+from marl_verl.errors import MarlError
+from marl_verl.hookspecs import KINDS
+
+SCAFFOLD = Path(marl_verl.__file__).parent / "scaffold"
+NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"
+"""What the scaffold says where a package has its own."""
+
+HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
+"""Names that would have a meaning where the scaffold stands."""
+
+LONGEST = 32
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Write a package for a plugin: one example of each kind of hook, tests, CI and a recipe."
+    parser.add_argument("name", metavar="NAME", help="of the distribution, such as my-method")
+    parser.add_argument("--output", metavar="FOLDER", type=Path, help="where to write it; default: NAME, here")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the package, whole or not at all. MarlError (exit code 2) for a name or folder that will not do."""
+    name = distribution(options.name)
+    folder = options.output if options.output is not None else Path(name)
+    check_free(name)
+    write(name, folder)
+    place = shlex.quote(str(folder))
+    show(
+        f"wrote {folder}: plugin '{name}', module {module(name)}, a part of every kind in a file of its own\n"
+        "next:\n"
+        f"  cd {place}\n"
+        '  pip install -e ".[test]"                   # marl-verl finds it by its entry point\n'
+        "  python -m pytest                           # passes as it is\n"
+        "  marl-verl train recipes/train.yaml         # two tiny models, on a CPU\n"
+        f"then change {module(name)}/, and take away what you do not need; docs/plugins.md of marl-verl has each hook"
+    )
+    return 0
+
+
+def distribution(given: str) -> str:
+    """The normal form of a distribution's name. MarlError where it, or the module's name made of it, is none."""
+    name = normal(given)
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name):
+        raise MarlError(f"'{given}' is no name of a distribution: letters, digits and - between them, such as {NAME}")
+    if name[0].isdigit() or keyword.iskeyword(module(name)) or module(name) in ("tests", "recipes"):
+        raise MarlError(f"'{given}' cannot be the name of a plugin: its module could not be called '{module(name)}'")
+    if len(name) > LONGEST:
+        raise MarlError(
+            f"'{given}' is longer than {LONGEST} characters, and every name that it registers begins with it"
+        )
+    return name
+
+
+def normal(given: str) -> str:
+    """A distribution's name as it is compared with others: My_Method is my-method."""
+    return re.sub(r"[-_.]+", "-", given).lower()
+
+
+def module(name: str) -> str:
+    """The name of its module: my_method."""
+    return name.replace("-", "_")
+
+
+def check_free(name: str) -> None:
+    """MarlError where something installed has the name: a distribution, a plugin, a module, or a registered part."""
+    for point in importlib.metadata.entry_points(group=plugins.GROUP):
+        owner = point.dist.metadata["Name"] if point.dist is not None else "an unknown distribution"
+        if normal(point.name) == name:
+            raise MarlError(f"there is a plugin '{point.name}' already, of {owner}: choose another name")
+    if name in {normal(found.metadata["Name"] or "") for found in importlib.metadata.distributions()}:
+        raise MarlError(f"a distribution '{name}' is installed already: choose another name")
+    found = importlib.util.find_spec(module(name))
+    if found is not None and found.origin is not None:
+        raise MarlError(f"there is a module '{module(name)}' already, in '{found.origin}': choose another name")
+    known = plugins.load()
+    for kind, what in KINDS.items():
+        for entry in known.entries(kind):
+            if entry.name == name or entry.name.startswith(f"{name}-"):
+                said = f"{what} '{entry.name}' of {entry.source} begins with '{name}'"
+                raise MarlError(f"{said}, as those of the plugin would: choose another name")
+
+
+def write(name: str, folder: Path) -> None:
+    """Make the folder: everything goes into one beside it, which then gets its name."""
+    if os.path.lexists(folder):
+        raise MarlError(f"there is '{folder}' already: take another place with --output, or move it away")
+    if not folder.parent.is_dir():
+        raise MarlError(f"there is no folder '{folder.parent}' to write '{folder.name}' into")
+    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        for path, text in files(name):
+            target = unfinished / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+        unfinished.rename(folder)
+    except OSError as error:
+        raise MarlError(f"'{folder}' cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def files(name: str) -> Iterator[tuple[Path, str]]:
+    """Every file of the package: its place in the folder, and what is in it."""
+    for path in sorted(SCAFFOLD.rglob("*")):
+        parts = path.relative_to(SCAFFOLD).parts
+        if path.is_dir() or any(part.startswith((".", "__pycache__")) for part in parts):
+            continue
+        place = Path(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
+        text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions()}")
+        yield place, text.replace(NAME, name).replace(MODULE, module(name))
+
+
+def versions() -> str:
+    """The versions of marl-verl that a plugin written now is for: this one's minor version, ">=0.1,<0.2"."""
+    major, minor = (int(part) for part in marl_verl.__version__.split(".")[:2])
+    return f">={major}.{minor},<{major}.{minor + 1}"

@@ -1,0 +1,225 @@
+"""`marl-verl new-plugin`: what it writes works as it is, and what it refuses leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+import marl_verl
+from marl_verl import plugins
+from marl_verl.cli import new_plugin
+from marl_verl.cli.main import COMMANDS, main
+from marl_verl.hookspecs import KINDS
+
+ROOT = Path(marl_verl.__file__).parents[1]
+
+
+def installed(folder: Path, site: Path) -> dict[str, str]:
+    """Variables of a process that has the package in `folder` installed: its metadata are written to `site`."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    info = site / f"{project['name'].replace('-', '_')}-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    needs = "".join(f"Requires-Dist: {needed}\n" for needed in project["dependencies"])
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n{needs}")
+    points = project["entry-points"]["marl_verl"]
+    (info / "entry_points.txt").write_text("[marl_verl]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()))
+    path = os.pathsep.join(filter(None, [str(site), str(folder), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def python(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def new(folder: Path, name: str, *more: str) -> int:
+    return main(["new-plugin", name, "--output", str(folder), *more])
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """(a generated package, variables with which it is installed)."""
+    folder = tmp_path_factory.mktemp("new") / "somewhere else"
+    assert new(folder, "Team_play") == 0
+    return folder, installed(folder, tmp_path_factory.mktemp("site"))
+
+
+def test_its_own_tests_pass(package: tuple[Path, dict[str, str]]) -> None:
+    folder, variables = package
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", cwd=folder, env=variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed, 1 deselected", done.stdout)
+    assert passed, done.stdout
+    tests = sum(text.count("\ndef test_") for text in (path.read_text() for path in (folder / "tests").glob("*.py")))
+    assert int(passed[1]) >= tests - 1
+
+
+@pytest.mark.slow
+def test_its_recipe_composes(package: tuple[Path, dict[str, str]]) -> None:
+    folder, variables = package
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow", cwd=folder, env=variables)
+    assert re.search("1 passed", done.stdout), done.stdout + done.stderr
+
+
+def test_there_is_an_example_of_every_hook(package: tuple[Path, dict[str, str]]) -> None:
+    folder, variables = package
+    done = python("-m", "marl_verl.cli.main", "plugins", "--json", cwd=folder, env=variables)
+    assert done.returncode == 0, done.stderr
+    record = next(one for one in json.loads(done.stdout) if one["plugin"] == "team-play")
+    assert record["hooks"] == sorted(plugins.HOOKS)
+    assert set(record["names"]) == set(KINDS)
+    assert all(
+        name == "team-play" or name.startswith("team-play-") for names in record["names"].values() for name in names
+    )
+    targets = {target.split(":")[0].split(".")[1] for names in record["names"].values() for target in names.values()}
+    files = {path.stem for path in (folder / "team_play").glob("*.py")} - {"__init__", "plugin", "watch"}
+    assert targets == files, "every kind has a file of its own, and no file is without use"
+
+
+def test_only_public_names_are_imported(package: tuple[Path, dict[str, str]]) -> None:
+    """A plugin that is to outlive a release does what this one shows."""
+    folder, _ = package
+    found = 0
+    for path in folder.rglob("*.py"):
+        for source, names in re.findall(r"^from (marl_verl[\w.]*) import (.+)$", path.read_text(), re.MULTILINE):
+            public = __import__(source, fromlist=["*"])
+            for name in names.split(", "):
+                found += 1
+                there = getattr(public, "__all__", None)
+                assert name in there if there is not None else hasattr(public, name), f"{path.name}: {source}.{name}"
+            assert source.count(".") <= 1, f"{path.name} imports {source}"
+    assert found > 20
+
+
+def test_the_recipe_names_what_is_registered(package: tuple[Path, dict[str, str]]) -> None:
+    folder, _ = package
+    recipe = yaml.safe_load((folder / "recipes" / "train.yaml").read_text())["marl"]
+    assert recipe["algorithm"]["name"] == "team-play"
+    ci = yaml.safe_load((folder / ".github" / "workflows" / "tests.yml").read_text())
+    assert "python -m pytest" in [step.get("run") for step in ci["jobs"]["tests"]["steps"]]
+    assert ".venv/" in (folder / ".gitignore").read_text()
+    commands = re.findall(r"^marl-verl (\S+)", (folder / "README.md").read_text(), re.MULTILINE)
+    assert commands
+    assert set(commands) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["x", "q" * new_plugin.LONGEST, "a-b.c_d"])
+def test_ruff_is_content_with_any_name(name: str, tmp_path: Path) -> None:
+    assert new(tmp_path / "it", name) == 0
+    for arguments in (["check", "."], ["format", "--check", "."]):
+        done = python("-m", "ruff", *arguments, "--no-cache", cwd=tmp_path / "it")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_of_the_scaffold_is_left(package: tuple[Path, dict[str, str]]) -> None:
+    folder, _ = package
+    for path in [folder, *folder.rglob("*")]:
+        if "__pycache__" not in str(path) and path.is_file():
+            assert not re.search("my.method", path.read_text(), re.IGNORECASE), path
+    assert len([path for path in folder.rglob("*") if path.is_file()]) >= 25
+
+
+def test_it_asks_for_the_versions_that_it_was_written_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(marl_verl, "__version__", "2.11.3")
+    assert new(tmp_path / "it", "my-team") == 0
+    project = tomllib.loads((tmp_path / "it" / "pyproject.toml").read_text())["project"]
+    assert "marl-verl>=2.11,<2.12" in project["dependencies"]
+    assert project["name"] == "my-team"
+
+
+def test_the_default_folder_is_the_name_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-plugin", "My.Team"]) == 0
+    said = capsys.readouterr().out
+    assert "cd my-team" in said
+    assert "pip install -e" in said
+    assert sorted(os.listdir()) == ["my-team"]
+    assert (tmp_path / "my-team" / "my_team" / "plugin.py").is_file()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my method", "'my method' is no name of a distribution"),
+        ("-x-", "is no name of a distribution"),
+        ("x/../y", "is no name of a distribution"),
+        ("", "is no name of a distribution"),
+        ("größe", "is no name of a distribution"),
+        ("x\n", "is no name of a distribution"),
+        ("3d-team", "its module could not be called '3d_team'"),
+        ("class", "its module could not be called 'class'"),
+        ("tests", "its module could not be called 'tests'"),
+        ("x" * 33, "longer than 32 characters"),
+        ("Sharp", "there is a plugin 'sharp' already, of marl-verl-sharp"),
+        ("NumPy", "a distribution 'numpy' is installed already"),
+        ("json", "there is a module 'json' already"),
+        ("grpo", "algorithm 'grpo' of marl-verl .* begins with 'grpo'"),
+    ],
+)
+def test_a_bad_name_is_refused_in_a_sentence(
+    name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new-plugin", f"--output={tmp_path / 'it'}", "--", name]) == 2
+    errors = capsys.readouterr().err
+    assert re.search(said, errors), errors
+    assert errors.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("there", ["folder", "file", "link"])
+def test_what_is_there_already_is_left_alone(there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "it"
+    {"folder": place.mkdir, "file": place.touch, "link": lambda: place.symlink_to("nowhere")}[there]()
+    before = sorted(tmp_path.rglob("*"))
+    assert new(place, "my-team") == 2
+    assert "there is '" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_place_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert new(tmp_path / "no" / "it", "my-team") == 2
+    assert f"there is no folder '{tmp_path / 'no'}' to write 'it' into" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_nothing_half_written_is_left(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = Path.write_text
+    written = []
+
+    def fails(self: Path, *args: str, **how: str) -> int:
+        written.append(self)
+        if len(written) == 7:
+            raise error
+        return write(self, *args, **how)
+
+    monkeypatch.setattr(Path, "write_text", fails)
+    assert new(tmp_path / "it", "my-team") == (2 if isinstance(error, OSError) else 130)
+    assert "No space left on device" in (said := capsys.readouterr().err) or "interrupted" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_needs_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; from marl_verl.cli.main import main; code = main(['new-plugin', 'my-team']);"
+        "print(code, [m for m in ('torch', 'ray', 'verl', 'vllm', 'transformers', 'numpy') if m in sys.modules])"
+    )
+    done = python("-c", code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.stdout.splitlines()[-1] == "0 []", done.stdout + done.stderr
