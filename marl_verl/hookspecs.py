@@ -423,5 +423,5 @@ def marl_step_finished(step: int, metrics: Mapping[str, Any]) -> None:
 
         @hookimpl
         def marl_step_finished(step, metrics):
-            curve.append((step, metrics["team/success"]))
+            curve.append((step, metrics["train/success"]))
     """

@@ -170,7 +170,7 @@ def test_processes_with_other_plugins_are_told(install: Install) -> None:
     theirs = plugins.discover("games").fingerprint()
     plugins.check_same(mine, mine, "rollout worker 0")
     with pytest.raises(
-        MarlError, match=r"rollout worker 3 differ .* missing there: none; only there: games==1\.2:games"
+        MarlError, match=r"of rollout worker 3 are not the driver's: only rollout worker 3 has games==1\.2:games: install"
     ):
         plugins.check_same(mine, theirs, "rollout worker 3")
 
@@ -347,7 +347,7 @@ def test_the_examples_do_what_they_say() -> None:
     watch, steps = run_example("marl_episode_finished"), run_example("marl_step_finished")
     found = plugins.assemble({"w": watch, "s": steps})
     found.hook.marl_episode_finished(episode=types.SimpleNamespace(turns=[1, 2]))
-    found.hook.marl_step_finished(step=7, metrics={"team/success": 0.5})
+    found.hook.marl_step_finished(step=7, metrics={"train/success": 0.5})
     assert (watch.lengths, steps.curve) == ([2], [(7, 0.5)])
 
 
