@@ -10,6 +10,7 @@ import numpy as np
 from marl_verl.advantage import AGENT, Advantage, Algorithm, FloatArray, RewardMix, RowTable, combine
 from marl_verl.errors import MarlError, unknown
 from marl_verl_sharp.counterfactual import Counterfactual
+from marl_verl_sharp.worker_calls import worker_calls
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class SharpMix(RewardMix):
     A worker's mc is its own signed marginal credit, a component of its rows: what the team earned minus what it would
     have earned with the worker masked. The planner's is lam * mean over the workers in its session of max(mc, 0); a
     worker that acted several times counts with the mean of its rows. A row without tool calls has tool 0. Where no row
-    has `broadcast`, it is `team`. Source: SHARP, arXiv 2602.08335, second hand: no authors' code was found.
+    has `broadcast`, it is `team`. With w_marginal 0 no mc is needed: credit "none" then saves the replays. Source:
+    SHARP, arXiv 2602.08335, second hand: no authors' code was found.
 
     An mc on the planner's own rows is not looked at. So a planner of another name goes into `credit_without` as well:
     masking it would cost replays for nothing. A worker in `credit_without` has no mc, and is refused.
@@ -51,7 +53,7 @@ class SharpMix(RewardMix):
         if self.planner not in acting:
             raise unknown("agent", self.planner, acting)
         planner = table.agent.codes == table.agent.names.index(self.planner)
-        credit = self.marginal(table, planner)
+        credit = self.marginal(table, planner) if self.w_marginal else np.zeros(len(table))
         told = table.present.get("broadcast")
         broadcast = table.component("team" if told is None or not told.any() else "broadcast")
         tool = table.rewards.get("tool", np.zeros(len(table)))
@@ -65,14 +67,9 @@ class SharpMix(RewardMix):
             row = int(np.argmax(lacking))
             raise MarlError(f"row '{table.key(row)}' of worker '{table.agent.value(row)}' lacks reward 'mc'")
         session = combine([table.uid.codes, table.session], len(table))
-        rows = np.flatnonzero(~planner)
-        worker = combine([session[rows], table.agent.codes[rows]], len(rows)) if len(rows) else rows
-        _, first = np.unique(worker, return_index=True)
-        useful = np.maximum(np.bincount(worker, weights=given[rows]) / np.maximum(np.bincount(worker), 1), 0.0)
-        sessions = session[rows[first]]
-        total = np.bincount(sessions, weights=useful, minlength=len(table))
-        workers = np.bincount(sessions, minlength=len(table))
-        mean = total / np.maximum(workers, 1)
+        calls, credit = worker_calls(table, np.flatnonzero(~planner))
+        total = np.bincount(session[calls], weights=np.maximum(credit, 0.0), minlength=len(table))
+        mean = total / np.maximum(np.bincount(session[calls], minlength=len(table)), 1)
         return np.where(planner, self.lam * mean[session], given)
 
 
@@ -82,6 +79,7 @@ SHARP = Algorithm(
     credit=Counterfactual(component="mc", without=("planner",)),
     advantage=Advantage(sample="row", group=AGENT, singleton="zero"),
     loss="ppo-clip",
+    metrics=("worker-calls",),
 )
 """A = (R - mean_k) / (std_k + 1e-6), mean and std over the rows of agent k in the sessions of the task.
 

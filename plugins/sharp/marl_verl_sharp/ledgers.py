@@ -1,0 +1,180 @@
+"""Three ledgers: a question that one ledger answers, one has nothing to do with, and one gets wrong.
+
+The planner is asked for the number of an item. It sends one item to three workers, each of whom looks it up in a ledger
+of its own and reports:
+
+    reader   has this year's ledger: the number that is asked for. Without it the team cannot know.
+    idler    has a ledger of letters: what it reports is never needed.
+    gossip   has last year's ledger: another number for every item. Whoever believes it answers wrong.
+
+So one worker can be useful, one is idle, and one does harm for as long as it reports and the planner listens to it. The
+planner sees who reported what, and no ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from marl_verl.errors import MarlError, unknown
+from marl_verl.tasks import Split, Task, TaskSet
+
+PLANNER, READER, IDLER, GOSSIP = "planner", "reader", "idler", "gossip"
+WORKERS = (READER, IDLER, GOSSIP)
+ITEMS = ("red", "blue", "green", "white", "black", "grey")
+DIGITS = tuple("0123456789")
+LETTERS = tuple("abcdefgh")
+NOTHING = "none"  # nothing was asked, found or reported; in a masked run also what a worker says
+EVERYTHING = "all"  # no page of any ledger: who looks it up gets an error
+HELD_OUT = 10  # one question in ten
+
+
+class ThreeLedgers(TaskSet):
+    """Questions on random ledgers.
+
+    Options:
+        items: pages of each ledger (2 to 6).
+    """
+
+    items: int = 6
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.items <= len(ITEMS):
+            raise MarlError(f"three-ledgers: items must be 2 to {len(ITEMS)}, got {self.items}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. A question (item, and this year's ledger) is in one split only, whatever the seed.
+
+        Raises:
+            MarlError: the split has not that many (few items).
+        """
+        rng = random.Random(f"three-ledgers {split} {seed}")
+        tasks: dict[str, Task] = {}
+        misses = 0
+        while len(tasks) < count:
+            task = self._draw(rng, split)
+            if task is None or task.id in tasks:
+                misses += 1
+                if misses > 10_000 + 20 * count:
+                    raise MarlError(f"three-ledgers: found only {len(tasks)} of {count} different {split} tasks")
+                continue
+            tasks[task.id] = task
+        return list(tasks.values())
+
+    def score(self, task: Task, answer: Any) -> float:
+        """Terminal accuracy: 1 when the answer is this year's number of the item, else 0.
+
+        Raises:
+            MarlError: the answer is no text.
+        """
+        return float(_text(answer) == task.data["ledgers"][READER][task.data["item"]])
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        """1 when the answer is a number, right or not, else 0: what shows without the ledgers.
+
+        Raises:
+            MarlError: the answer is no text.
+        """
+        return float(_text(answer) in DIGITS)
+
+    def vocabulary(self) -> list[str]:
+        """Every word that an observation or an answer can hold."""
+        words = ["item", "beside", "asked", "found", NOTHING, EVERYTHING]
+        return [*ITEMS[: self.items], *DIGITS, *LETTERS, PLANNER, *WORKERS, *words]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of a mixed crowd, on training tasks only.
+
+        A share `good` is right: the planner asks for the item and believes the reader, a worker looks up what it is
+        asked for and reports what it finds, but the gossip keeps it to itself. Of the others, the careless planner asks
+        for the item beside it and believes whoever reports a number last, and the careless worker looks up everything
+        and does the opposite with what it finds. Reports may be missing, as they are in masked runs.
+        """
+        if agent not in (PLANNER, *WORKERS):
+            raise unknown("agent of three-ledgers", agent, (PLANNER, *WORKERS))
+        rng = random.Random(f"three-ledgers demonstrations {agent} {seed}")
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < count:
+            task = self._draw(rng, "train")
+            if task is None:
+                continue
+            right, first = rng.random() < good, rng.random() < 0.5
+            if agent == PLANNER:
+                pairs.append(_dispatches(task, right) if first else _answers(task, right, rng))
+            else:
+                pairs.append(_looks(task, agent, right) if first else _reports(task, agent, right, rng))
+        return pairs
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        """One random task, or None where the draw is no task of this split."""
+        items = ITEMS[: self.items]
+        item, beside = rng.sample(items, 2)
+        new = {each: rng.choice(DIGITS) for each in items}
+        old = {each: rng.choice([digit for digit in DIGITS if digit != new[each]]) for each in items}
+        letters = {each: rng.choice(LETTERS) for each in items}
+        question = f"{item} {' '.join(new.values())}"
+        held_out = int.from_bytes(hashlib.sha256(question.encode()).digest()[:8], "big") % HELD_OUT == 0
+        if held_out != (split == "test"):
+            return None
+        ledgers = {READER: new, IDLER: letters, GOSSIP: old}
+        prompt = f"item {item} beside {beside}"
+        pages = " ".join("".join(ledger.values()) for ledger in ledgers.values())
+        return Task(f"three-ledgers {prompt} {pages}", prompt, {"item": item, "beside": beside, "ledgers": ledgers})
+
+
+def _text(answer: Any) -> str:
+    if not isinstance(answer, str):
+        raise MarlError(f"three-ledgers scores a number as text, got {type(answer).__name__}")
+    return answer.strip()
+
+
+def look_up(ledger: Mapping[str, str], words: str) -> str:
+    """The workers' tool: what a ledger has on the page of an item. LookupError if these words are no item of it."""
+    if words not in ledger:
+        raise LookupError(f"no page '{words}'")
+    return ledger[words]
+
+
+def planner_sees(task: Task) -> str:
+    """The planner's first observation: the item that is asked for, and one that is not."""
+    return f"{PLANNER} {task.prompt}"
+
+
+def worker_sees(worker: str, asked: str) -> str:
+    """A worker's first observation: its role, and what the planner asks for."""
+    return f"{worker} asked {asked}"
+
+
+def worker_found(worker: str, found: str) -> str:
+    """A worker's second observation: its role, and what its ledger has."""
+    return f"{worker} found {found}"
+
+
+def reports_seen(task: Task, reports: Mapping[str, str]) -> str:
+    """The planner's second observation: the item again, and what each worker reports."""
+    return f"{PLANNER} item {task.data['item']} " + " ".join(f"{worker} {reports[worker]}" for worker in WORKERS)
+
+
+def _dispatches(task: Task, right: bool) -> tuple[str, str]:
+    return planner_sees(task), task.data["item" if right else "beside"]
+
+
+def _answers(task: Task, right: bool, rng: random.Random) -> tuple[str, str]:
+    reports = {worker: task.data["ledgers"][worker][task.data["item"]] for worker in WORKERS}
+    for worker in WORKERS:
+        if rng.random() < 0.3:
+            reports[worker] = NOTHING
+    last = reports[READER] if reports[GOSSIP] == NOTHING else reports[GOSSIP]
+    return reports_seen(task, reports), reports[READER] if right else last
+
+
+def _looks(task: Task, worker: str, right: bool) -> tuple[str, str]:
+    asked = task.data["item"]
+    return worker_sees(worker, asked), asked if right else EVERYTHING
+
+
+def _reports(task: Task, worker: str, right: bool, rng: random.Random) -> tuple[str, str]:
+    found = NOTHING if rng.random() < 0.2 else task.data["ledgers"][worker][task.data["item"]]
+    return worker_found(worker, found), found if right == (worker != GOSSIP) else NOTHING

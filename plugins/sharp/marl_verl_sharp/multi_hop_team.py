@@ -1,0 +1,129 @@
+"""The team on multi-hop questions: the planner asks sub-questions, workers search and report, the planner answers.
+
+The planner is the agent of that name; everybody else in the team is a worker. Who the planner is and who a worker is,
+each says in its instructions (role prompts); what is shown here is the question, what was found, and the form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from marl_verl import Task, Workflow
+from marl_verl.episode import LiveTeam, Message
+from marl_verl.errors import MarlError, unknown
+from marl_verl_sharp.multi_hop import paragraphs_of
+from marl_verl_sharp.search import Paragraphs
+
+NOTHING = "(no answer)"
+"""The report of a worker that gives none. It is the placeholder of masked workers, too."""
+
+ASK = re.compile(r'<ask to="([^"<>]*)">(.*?)</ask>', re.DOTALL)
+TAGS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("search", "report", "answer")}
+
+
+class PlannerAndSearchers(Workflow):
+    """In each round the planner gives some workers a sub-question each, and reads their reports; or it answers.
+
+    A worker knows its sub-question only. It searches the paragraphs of the question as often as it may, and reports.
+
+    Options:
+        planner: the planner's name.
+        rounds: the most rounds of sub-questions; after the last one the planner has to answer.
+        searches: the most searches of a worker for one sub-question.
+        paragraphs: the most paragraphs that a search gives.
+        alone: the planner searches by itself, `rounds` * `searches` times at most, and no worker acts. The single agent
+            of the paper's comparison.
+    """
+
+    planner: str = "planner"
+    rounds: int = 3
+    searches: int = 3
+    paragraphs: int = 3
+    alone: bool = False
+
+    def __post_init__(self) -> None:
+        for option in ("rounds", "searches", "paragraphs"):
+            if getattr(self, option) < 1:
+                raise MarlError(f"multi-hop-paragraphs: {option} must be 1 or more, got {getattr(self, option)}")
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        """The planner's answer, "" where it gives none."""
+        place = Paragraphs(paragraphs_of(task))
+        if self.planner not in team.agents:
+            raise unknown("agent", self.planner, team.agents)
+        if self.alone:
+            asked = f"Question: {task.prompt}\n\n"
+            return await self._searched(team, self.planner, asked, place, "answer", self.rounds * self.searches) or ""
+        return await self._planned(task, team, place)
+
+    async def _planned(self, task: Task, team: LiveTeam, place: Paragraphs) -> str:
+        workers = [name for name in team.agents if name != self.planner]
+        how = (
+            f'To ask a worker ({", ".join(workers)}): <ask to="{workers[0]}">sub-question</ask>, one for each at most.'
+        )
+        seen: list[Message] = [{"role": "user", "content": f"Question: {task.prompt}\n\n{how}\n{_FORM['answer']}"}]
+        for left in range(self.rounds, -1, -1):
+            action = await team[self.planner].act(seen)
+            answer = _tagged("answer", action.text)
+            if answer is not None:
+                return answer
+            asked = {worker: what.strip() for worker, what in ASK.findall(action.text) if worker in workers}
+            if not asked or not left:
+                team.invalid(action, "neither an answer nor a sub-question" if left else "no answer")
+                return ""
+            reports = await asyncio.gather(
+                *(
+                    self._searched(team, worker, f"{what}\n\n", place, "report", self.searches)
+                    for worker, what in asked.items()
+                )
+            )
+            told = "\n\n".join(
+                f"{worker} reports: {report or NOTHING}" for worker, report in zip(asked, reports, strict=True)
+            )
+            more = f"You may ask {left - 1} more times." if left > 1 else f"You may not ask any more. {_FORM['answer']}"
+            seen = [
+                *seen,
+                {"role": "assistant", "content": action.text},
+                {"role": "user", "content": f"{told}\n\n{more}"},
+            ]
+        raise AssertionError("the last round returns")
+
+    async def _searched(
+        self, team: LiveTeam, agent: str, asked: str, place: Paragraphs, end: str, searches: int
+    ) -> str | None:
+        """An agent's report, or answer, after as many searches as it likes; None where it gives none."""
+        seen: list[Message] = [{"role": "user", "content": f"{asked}{_FORM['search']}\n{_FORM[end]}"}]
+        for left in range(searches, -1, -1):
+            action = await team[agent].act(seen)
+            said = _tagged(end, action.text)
+            if said is not None:
+                return said
+            query = _tagged("search", action.text)
+            if query is None or not left:
+                team.invalid(action, f"no {end}" if query is not None else f"neither a search nor a {end}")
+                return None
+            try:
+                found = "\n\n".join(await team[agent].call(place.search, query, self.paragraphs))
+            except (ValueError, LookupError) as error:
+                found = f"Error: {error}"
+            more = f"Searches left: {left - 1}." if left > 1 else f"No searches left. {_FORM[end]}"
+            seen = [
+                *seen,
+                {"role": "assistant", "content": action.text},
+                {"role": "user", "content": f"{found}\n\n{more}"},
+            ]
+        raise AssertionError("the last turn returns")
+
+
+_FORM = {
+    "search": "To search: <search>a few words</search>",
+    "report": "To report what you found: <report>one or two sentences</report>",
+    "answer": "To answer: <answer>the answer only, as short as it can be</answer>",
+}
+
+
+def _tagged(name: str, text: str) -> str | None:
+    """What stands in the last <name>...</name> of a text, None where there is none."""
+    found = TAGS[name].findall(text)
+    return found[-1].strip() if found else None

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Baseline: every agent is paid by the team's terminal accuracy alone; nothing is replayed.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+
+exec "$here/run_multi_hop.sh" \
+    marl.algorithm.options.w_marginal=0.0 \
+    marl.algorithm.options.w_tool=0.0 \
+    marl.algorithm.options.credit=none \
+    "$@"
