@@ -61,12 +61,15 @@ class Shaped(Returns):
         return reward + self.gamma * (reward - base)
 
 
+METRICS = ("semantic-diversity", "algorithmic-diversity", "style-diversity", "refinement")
+
 MARS2 = Algorithm(
     sampler="tree-search",
     rewards=Mix(),
     credit="none",
     advantage=Advantage(returns=Shaped(), group=TASK, eps=1e-9, singleton="zero"),
     loss="ppo-clip",
+    metrics=METRICS,
 )
 """A = (R - mean_tree R) / (std_tree R + 1e-9), R shaped by parent and siblings.
 

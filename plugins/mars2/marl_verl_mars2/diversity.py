@@ -1,0 +1,185 @@
+"""How different the candidates for a task are, at three levels: what they say, what they do, how they go about it.
+
+MARS2 (arXiv 2602.07848) speaks of semantic, algorithmic and reasoning-style diversity; no formulas were found. These
+are ours, for n candidates with texts x_1 .. x_n:
+
+    semantic      mean over pairs i < j of J(x_i, x_j),   J(x, y) = 1 - |S(x) & S(y)| / |S(x) | S(y)|
+                  S(x): the words of x (letters and digits, or one other sign, case ignored) and every two in a row
+                  J is a metric: Jaccard's distance, on shingles (Broder 1997)
+    algorithmic   k = number of classes of x_i ~ x_j, and its share k / n
+                  x ~ y: the same syntax tree after the names that the program binds are numbered in the order in which
+                  they first occur, without comments, docstrings, annotations and layout; of what is no Python, the
+                  same words, case ignored
+    style         JSD(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2 in bits, 0 to 1, of two agents' distributions p, q
+                  over kinds of step; of more agents, its mean over pairs
+                  moves: of the parent's and the child's lines, those that a refinement keeps, changes, adds, drops
+                  (words, where both have one line); those of a first attempt are "written"
+                  openings: the first word of each line
+
+Style is above 0 between two agents that are the same, too, because each is seen a few times only: compare it with a run
+of twice the same model at as many nodes, not with 0.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from marl_verl_mars2.refine_code import program_in
+
+WORD = re.compile(r"\w+|[^\w\s]")
+KEPT, CHANGED, ADDED, DROPPED, WRITTEN = "kept", "changed", "added", "dropped", "written"
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in order: runs of letters and digits, and every other sign by itself; lower case."""
+    return WORD.findall(text.lower())
+
+
+def shingles(text: str) -> frozenset[tuple[str, ...]]:
+    """Every word of a text, and every two in a row."""
+    found = words(text)
+    return frozenset([*((word,) for word in found), *itertools.pairwise(found)])
+
+
+def jaccard(one: frozenset[tuple[str, ...]], two: frozenset[tuple[str, ...]]) -> float:
+    """1 - |one & two| / |one | two|: 0 for equal sets (two empty ones too), 1 for disjoint ones."""
+    union = len(one | two)
+    return 1 - len(one & two) / union if union else 0.0
+
+
+def semantic(texts: Sequence[str]) -> float | None:
+    """Mean distance between two of the texts, 0 to 1; None for fewer than two."""
+    sets = [shingles(text) for text in texts]
+    pairs = [jaccard(one, two) for one, two in itertools.combinations(sets, 2)]
+    return sum(pairs) / len(pairs) if pairs else None
+
+
+def algorithm(text: str) -> str:
+    """A name for the class of a text: equal for two that are the same algorithm in the sense above."""
+    program = program_in(text) or text
+    try:
+        tree = ast.parse(program)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "words " + " ".join(words(program))
+    return "tree " + ast.dump(_Anonymous(tree).visit(tree), annotate_fields=False)
+
+
+class _Anonymous(ast.NodeTransformer):
+    """Numbers what the program binds, in the order in which it first occurs; what it does not bind keeps its name."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.bound = {name for node in ast.walk(tree) for name in _binds(node)}
+        self.number: dict[str, str] = {}
+
+    def _name(self, name: str) -> str:
+        return self.number.setdefault(name, f"_{len(self.number)}") if name in self.bound else name
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self._name(node.id), node.ctx)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        return ast.arg(self._name(node.arg), None)
+
+    def visit_Global(self, node: ast.Global) -> ast.AST:
+        return ast.Global([self._name(name) for name in node.names])
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
+        return ast.Nonlocal([self._name(name) for name in node.names])
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        if node.value is None:
+            return None
+        target, value = self.visit(node.target), self.visit(node.value)
+        return ast.Assign([target], value)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        node.name, node.returns = self._name(node.name), None
+        return self._without_docstring(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.name = self._name(node.name)
+        return self._without_docstring(node)
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        return self._without_docstring(node)
+
+    def _without_docstring(self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        if ast.get_docstring(node, clean=False) is not None and len(node.body) > 1:
+            node.body = node.body[1:]
+        return self.generic_visit(node)
+
+
+def _binds(node: ast.AST) -> Iterable[str]:
+    """The names that a node binds. Imported ones keep theirs: they say what is used."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return (node.id,)
+    if isinstance(node, ast.arg):
+        return (node.arg,)
+    return (node.name,) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ()
+
+
+def algorithms(texts: Sequence[str]) -> int:
+    """How many classes the texts are of."""
+    return len({algorithm(text) for text in texts})
+
+
+def openings(text: str) -> Counter[str]:
+    """How many lines begin with which word; lines without a word do not count."""
+    return Counter(found[0] for line in text.splitlines() if (found := words(line)))
+
+
+def moves(text: str, parent: str | None) -> Counter[str]:
+    """What a refinement does to the lines of its parent (to the words, where both have one line), each counted once.
+
+    Args:
+        parent: text of the attempt that it refines; None for a first attempt.
+    """
+    own, old = _lines(text), _lines(parent or "")
+    if len(own) <= 1 and len(old) <= 1:
+        own, old = words(text), words(parent or "")
+    if parent is None:
+        return +Counter({WRITTEN: len(own)})
+    found: Counter[str] = Counter()
+    for what, a, b, c, d in difflib.SequenceMatcher(None, old, own, autojunk=False).get_opcodes():
+        if what == "equal":
+            found[KEPT] += b - a
+            continue
+        found[CHANGED] += min(b - a, d - c)
+        found[ADDED] += max(0, (d - c) - (b - a))
+        found[DROPPED] += max(0, (b - a) - (d - c))
+    return +found
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def jensen_shannon(one: Counter[str], two: Counter[str]) -> float | None:
+    """JSD in bits of two distributions, given as counts: 0 for equal, 1 for disjoint ones; None where one is empty."""
+    if not one.total() or not two.total():
+        return None
+    found = 0.0
+    for kind in one.keys() | two.keys():
+        p, q = one[kind] / one.total(), two[kind] / two.total()
+        middle = (p + q) / 2
+        found += sum(share * math.log2(share / middle) / 2 for share in (p, q) if share)
+    return min(max(found, 0.0), 1.0)
+
+
+def style(counts: Sequence[Counter[str]]) -> float | None:
+    """Mean Jensen-Shannon divergence between two of the agents' distributions; None where fewer than two have steps."""
+    pairs = [jensen_shannon(one, two) for one, two in itertools.combinations(counts, 2)]
+    known = [value for value in pairs if value is not None]
+    return sum(known) / len(known) if known else None

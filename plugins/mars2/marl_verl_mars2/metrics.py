@@ -1,0 +1,99 @@
+"""Metrics of a searched tree: how different its candidates are (`diversity` has the formulas), and who refines whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from marl_verl import Turn
+from marl_verl.advantage import Metric
+from marl_verl.sampling import Sample
+from marl_verl_mars2 import diversity
+
+
+@dataclass(frozen=True)
+class SemanticDiversity(Metric):
+    """`diversity/semantic`: mean pairwise distance between the texts of a task's candidates, 0 to 1."""
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """Not there for fewer than two candidates."""
+        value = diversity.semantic([turn.action.text for turn in sample.turns])
+        return {} if value is None else {"diversity/semantic": value}
+
+
+@dataclass(frozen=True)
+class AlgorithmicDiversity(Metric):
+    """`diversity/algorithms`: how many algorithms a task's candidates are; `diversity/algorithms_share`: over their
+    number."""
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """Not there without a candidate."""
+        texts = [turn.action.text for turn in sample.turns]
+        if not texts:
+            return {}
+        count = diversity.algorithms(texts)
+        return {"diversity/algorithms": float(count), "diversity/algorithms_share": count / len(texts)}
+
+
+@dataclass(frozen=True)
+class StyleDiversity(Metric):
+    """`diversity/style_moves`, `diversity/style_openings`: how differently a task's agents go about it, 0 to 1."""
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """Not there where fewer than two agents made a candidate."""
+        turns = sample.turns
+        text_of = {turn.node: turn.action.text for turn in turns}
+        moves: dict[str, Counter[str]] = {}
+        openings: dict[str, Counter[str]] = {}
+        for turn in turns:
+            before = None if turn.parent is None else text_of.get(turn.parent)
+            moves.setdefault(turn.agent, Counter()).update(diversity.moves(turn.action.text, before))
+            openings.setdefault(turn.agent, Counter()).update(diversity.openings(turn.action.text))
+        found = {
+            "diversity/style_moves": diversity.style(list(moves.values())),
+            "diversity/style_openings": diversity.style(list(openings.values())),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Refinement(Metric):
+    """Who refines whom in a task's tree, and whether it helps.
+
+    refinement/share      of the nodes, those that refine another one
+    refinement/cross      of the refinements, those of another agent's attempt
+    refinement/depth      mean depth of a node, 1 for a first attempt
+    refinement/gain_own   mean of component `team` at a refinement of an own attempt, minus at the attempt
+    refinement/gain_cross the same for attempts of another agent
+    """
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """A mean over nothing is not there."""
+        turns = sample.turns
+        by_node = {turn.node: turn for turn in turns if turn.node is not None}
+        if not by_node:
+            return {}
+        depth = {node: _depth(turn, by_node) for node, turn in by_node.items()}
+        pairs = [(by_node[turn.parent], turn) for turn in turns if turn.parent is not None]
+        own = [_gain(*pair) for pair in pairs if pair[0].agent == pair[1].agent]
+        cross = [_gain(*pair) for pair in pairs if pair[0].agent != pair[1].agent]
+        found = {
+            "refinement/share": len(pairs) / len(turns),
+            "refinement/depth": sum(depth.values()) / len(depth),
+        }
+        if pairs:
+            found["refinement/cross"] = len(cross) / len(pairs)
+        if own:
+            found["refinement/gain_own"] = sum(own) / len(own)
+        if cross:
+            found["refinement/gain_cross"] = sum(cross) / len(cross)
+        return found
+
+
+def _depth(turn: Turn, by_node: Mapping[str, Turn]) -> int:
+    return 1 if turn.parent is None else 1 + _depth(by_node[turn.parent], by_node)
+
+
+def _gain(parent: Turn, child: Turn) -> float:
+    return child.rewards["team"] - parent.rewards["team"]

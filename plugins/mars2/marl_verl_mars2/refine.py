@@ -1,0 +1,86 @@
+"""Generate and refine: an attempt, what public tests say of it, and again. A chain here, which a search makes a tree.
+
+Every refinement is shown the problem, the attempt that it refines and that attempt's feedback. (The authors' released
+prompt for refining has the attempt and the feedback only.) An attempt that passes the public tests ends the workflow.
+
+The agents take turns in the order of the team. Sampler `tree-search` with all of them in `arms` decides who acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from marl_verl import Task, Workflow
+from marl_verl.episode import LiveTeam
+from marl_verl_mars2 import symbols
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """What public tests say of an attempt.
+
+    Attributes:
+        passed: whether all of them pass.
+        text: for the agent that refines.
+        invalid: why the attempt could not be tried at all; None where it could.
+    """
+
+    passed: bool
+    text: str
+    invalid: str | None = None
+
+
+class GenerateAndRefine(Workflow):
+    """An attempt and up to `rounds` refinements. The answer is the last attempt: a node's reward is its own.
+
+    Options:
+        rounds: refinements at most; the depth of the tree is one more.
+    """
+
+    rounds: int = 3
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        """The last attempt, as the task set scores it."""
+        answer, seen = "", self.first(task)
+        for turn in range(self.rounds + 1):
+            action = await team[team.agents[turn % len(team.agents)]].act(seen)
+            answer = self.answer_of(action.text)
+            team.propose(answer)
+            feedback = await self.feedback(task, answer, team)
+            if feedback.invalid is not None:
+                team.invalid(action, feedback.invalid)
+            if feedback.passed:
+                break
+            seen = self.again(task, answer, feedback)
+        return answer
+
+    def first(self, task: Task) -> Any:
+        """What the first attempt is made from."""
+        return task.prompt
+
+    def again(self, task: Task, answer: str, feedback: Feedback) -> Any:
+        """What a refinement is made from: the problem, the attempt, its feedback."""
+        raise NotImplementedError(f"{type(self).__name__} has no again(task, answer, feedback)")
+
+    def answer_of(self, text: str) -> str:
+        """The answer in what an agent said."""
+        return text
+
+    async def feedback(self, task: Task, answer: str, team: LiveTeam) -> Feedback:
+        """What the public tests say."""
+        raise NotImplementedError(f"{type(self).__name__} has no `async def feedback(self, task, answer, team)`")
+
+
+class RefineSymbols(GenerateAndRefine):
+    """Digits that must pass tests, as `symbol-tests` makes them."""
+
+    def again(self, task: Task, answer: str, feedback: Feedback) -> str:
+        """The tests, the attempt and what each test said."""
+        return symbols.again_sees(task, answer)
+
+    async def feedback(self, task: Task, answer: str, team: LiveTeam) -> Feedback:
+        """Pass, fail or unseen, a word a test."""
+        said = symbols.results(task, answer)
+        good = len(answer.split()) == len(said) and all(word in symbols.DIGITS for word in answer.split())
+        return Feedback(symbols.FAIL not in said, " ".join(said), None if good else "not one digit a test")

@@ -1,0 +1,117 @@
+"""Workflow `refine-code`: a program for a problem with tests, refined by what the first public test that fails says.
+
+Programs are those of `code-with-tests`. Public tests run as a recorded call, so that a replay, and every refinement of
+the same attempt, takes their result from the journal.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from marl_verl import MarlError, Task
+from marl_verl.episode import LiveTeam
+from marl_verl_mars2.code_tests import tests_of
+from marl_verl_mars2.refine import Feedback, GenerateAndRefine
+from marl_verl_mars2.run_code import Limits, Outcome, run_tests
+
+FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+HOW = (
+    "Write a Python program that reads from standard input and writes to standard output. "
+    "Put the whole program in one ```python block."
+)
+NO_PROGRAM = "no code block"
+
+
+class RefineCode(GenerateAndRefine):
+    """Programs that must pass tests.
+
+    Options:
+        rounds: refinements at most.
+        seconds, megabytes: what one public test may take, as in the task set.
+        longest: characters of an input, an output or an error that feedback shows; the middle of a longer one is left
+            out.
+    """
+
+    seconds: float = 6.0
+    megabytes: int = 1024
+    longest: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.longest < 40:
+            raise MarlError(f"refine-code: longest must be 40 or more, got {self.longest}")
+
+    def first(self, task: Task) -> str:
+        """The problem, and the form of an answer."""
+        return f"{task.prompt}\n\n{HOW}"
+
+    def again(self, task: Task, answer: str, feedback: Feedback) -> str:
+        """The problem, the attempt, what the first failing public test says, and the form of an answer."""
+        attempt = f"```python\n{answer}\n```" if answer else "(no program)"
+        return (
+            f"{task.prompt}\n\nAn attempt at this problem:\n\n{attempt}\n\n"
+            f"What the tests say of it:\n\n{feedback.text}\n\nFind what is wrong and solve the problem. {HOW}"
+        )
+
+    def answer_of(self, text: str) -> str:
+        """The last fenced block of a text, empty without one."""
+        return program_in(text)
+
+    async def feedback(self, task: Task, answer: str, team: LiveTeam) -> Feedback:
+        """What the first public test that fails says."""
+        if not answer:
+            return Feedback(False, "There is no program: no block between ``` and ``` was found.", NO_PROGRAM)
+        tests = list(tests_of(task, "public"))
+        told = await team.call(first_failure, answer, tests, self.seconds, self.megabytes)
+        if told is None:
+            return Feedback(True, "All public tests pass.")
+        return Feedback(False, in_words(tests[told["test"]], Outcome(**told["outcome"]), told["test"], self.longest))
+
+
+async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: int) -> dict[str, Any] | None:
+    """{"test": its number, "outcome": ...} of the first test that does not pass; None where all pass."""
+    if not tests:
+        return None
+    outcomes = await run_tests(code, tests, Limits(seconds, megabytes), stop=True)
+    last = outcomes[-1]
+    if last.passed:
+        return None
+    said = {"verdict": last.verdict, "output": last.output[:10_000], "error": last.error}
+    return {"test": len(outcomes) - 1, "outcome": said}
+
+
+def in_words(test: dict[str, str], outcome: Outcome, number: int, longest: int) -> str:
+    """What became of a test, for a model to read."""
+
+    def block(title: str, text: str) -> str:
+        return f"{title}:\n```\n{shortened(text.rstrip(), longest)}\n```"
+
+    happened = {
+        "wrong": "the output is wrong.",
+        "error": "the program ends with an error.",
+        "timeout": "the program takes too long and is stopped.",
+    }[outcome.verdict]
+    parts = [
+        f"Public test {number + 1}: {happened}",
+        block("Input", test["input"]),
+        block("Expected output", test["output"]),
+    ]
+    if outcome.verdict == "error":
+        parts.append(block("Error", outcome.error))
+    elif outcome.verdict == "wrong":
+        parts.append(block("Output", outcome.output))
+    return "\n".join(parts)
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text of at most about `longest` characters: its beginning and end."""
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def program_in(text: str) -> str:
+    """The last fenced block of a text without its fences, empty without one (or where it is not closed)."""
+    blocks = FENCED.findall(text)
+    return str(blocks[-1]).rstrip() if blocks else ""

@@ -1,0 +1,180 @@
+"""Task set `symbol-tests`: three digits that must pass three tests, each of a kind that one of two agents is good at.
+
+    tests after 3 across 7 opposite 0       the first digit must be 4, the second 2, the third 5
+
+A kind is a rule f from a digit to a digit: after d = d + 1, before d = d - 1, across d = 9 - d, opposite d = d + 5, all
+modulo 10. Every task has kinds of both halves, SHIFTS and FLIPS. All tests are stated; the last `hidden` ones give no
+feedback and do not count in the public score, as private tests do not.
+
+Warmed up on its demonstrations, agent `shifter` is often right on SHIFTS and seldom on FLIPS, `flipper` the other way
+round, and both know, more or less, that what passes is better left alone. So an attempt of one, refined by the other,
+passes everything more often than anything that either does alone: that is what searching one tree together is for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from marl_verl import MarlError, Task, TaskSet
+from marl_verl.errors import unknown
+from marl_verl.tasks import Split
+
+SHIFTER, FLIPPER = "shifter", "flipper"
+DIGITS = tuple("0123456789")
+SHIFTS: Mapping[str, Callable[[int], int]] = {"after": lambda d: (d + 1) % 10, "before": lambda d: (d - 1) % 10}
+FLIPS: Mapping[str, Callable[[int], int]] = {"across": lambda d: 9 - d, "opposite": lambda d: (d + 5) % 10}
+KINDS = {**SHIFTS, **FLIPS}
+KNOWN: Mapping[str, Mapping[str, Callable[[int], int]]] = {SHIFTER: SHIFTS, FLIPPER: FLIPS}
+PASS, FAIL, UNSEEN = "pass", "fail", "unseen"
+NOTHING = "none"  # what is shown of an attempt where it has no digit
+HELD_OUT = 10  # one task in ten
+
+
+class SymbolTests(TaskSet):
+    """Tasks on random tests.
+
+    Options:
+        length: tests, and digits of an answer (2 to 6).
+        hidden: how many tests, the last ones, give no feedback (fewer than `length`).
+        spill: of the demonstrations for the other agent's kinds, the share of `good` that is right all the same: what
+            an agent could learn of the other's half.
+    """
+
+    length: int = 3
+    hidden: int = 1
+    spill: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.length <= 6:
+            raise MarlError(f"symbol-tests: length must be 2 to 6, got {self.length}")
+        if not 0 <= self.hidden < self.length:
+            raise MarlError(f"symbol-tests: hidden must be 0 to {self.length - 1}, got {self.hidden}")
+        if not 0 <= self.spill <= 1:
+            raise MarlError(f"symbol-tests: spill must be 0 to 1, got {self.spill}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. A list of tests is in one split only, whatever the seed.
+
+        Raises:
+            MarlError: the split has not that many.
+        """
+        rng = random.Random(f"symbol-tests {split} {seed}")
+        tasks: dict[str, Task] = {}
+        misses = 0
+        while len(tasks) < count:
+            task = self._draw(rng)
+            if task.id in tasks or _held_out(task) != (split == "test"):
+                misses += 1
+                if misses > 10_000 + 30 * count:
+                    raise MarlError(f"symbol-tests: found only {len(tasks)} of {count} different {split} tasks")
+                continue
+            tasks[task.id] = task
+        return list(tasks.values())
+
+    def score(self, task: Task, answer: Any) -> float:
+        """1 when all tests pass, else 0. MarlError: the answer is no text."""
+        return float(all(word == PASS for word in results(task, answer, hidden=0)))
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        """Share of the public tests that pass. MarlError: the answer is no text."""
+        public = [word for word in results(task, answer) if word != UNSEEN]
+        return public.count(PASS) / len(public)
+
+    def vocabulary(self) -> list[str]:
+        """Every word that an observation or an answer can hold."""
+        return [*DIGITS, *KINDS, "tests", "attempt", "results", PASS, FAIL, UNSEEN, NOTHING]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of a mixed crowd, on training tasks only; one in two refines an attempt.
+
+        Digit by digit: for a kind that the agent is good at, the rule's digit, with probability `good`. For another
+        kind the rule's digit with `good * spill`; else, with `good`, the attempt's digit where it has one that did not
+        fail. Whatever is left is careless, and copies the test's own digit, which passes no test.
+        """
+        if agent not in KNOWN:
+            raise unknown("agent of symbol-tests", agent, KNOWN)
+        rng = random.Random(f"symbol-tests demonstrations {agent} {seed}")
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < count:
+            task = self._draw(rng)
+            if _held_out(task):
+                continue
+            seen, old = first_sees(task), [NOTHING] * self.length
+            said = [FAIL] * self.length
+            if rng.random() < 0.5:
+                before = " ".join(self._crowd(rng, rng.choice(list(KNOWN)), task, old, said, good))
+                seen, old, said = again_sees(task, before), shown(task, before), results(task, before)
+            pairs.append((seen, " ".join(self._crowd(rng, agent, task, old, said, good))))
+        return pairs
+
+    def _crowd(
+        self, rng: random.Random, agent: str, task: Task, old: Sequence[str], said: Sequence[str], good: float
+    ) -> list[str]:
+        """What one of the crowd answers."""
+        answer = []
+        for (kind, digit), kept, result in zip(task.data["tests"], old, said, strict=True):
+            share = good if kind in KNOWN[agent] else good * self.spill
+            if rng.random() < share:
+                answer.append(wanted(kind, digit))
+            elif kind not in KNOWN[agent] and kept != NOTHING and result != FAIL and rng.random() < good:
+                answer.append(kept)
+            else:
+                answer.append(digit)
+        return answer
+
+    def _draw(self, rng: random.Random) -> Task:
+        """A random task, of whichever split."""
+        kinds = rng.choices(list(KINDS), k=self.length)
+        while not any(kind in SHIFTS for kind in kinds) or not any(kind in FLIPS for kind in kinds):
+            kinds = rng.choices(list(KINDS), k=self.length)
+        tests = [[kind, rng.choice(DIGITS)] for kind in kinds]
+        prompt = "tests " + " ".join(f"{kind} {digit}" for kind, digit in tests)
+        return Task(f"symbol-{prompt}", prompt, {"tests": tests, "hidden": self.hidden})
+
+
+def _held_out(task: Task) -> bool:
+    return int.from_bytes(hashlib.sha256(task.prompt.encode()).digest()[:8], "big") % HELD_OUT == 0
+
+
+def wanted(kind: str, digit: str) -> str:
+    """The digit that passes a test."""
+    return str(KINDS[kind](int(digit)))
+
+
+def results(task: Task, answer: Any, hidden: int | None = None) -> list[str]:
+    """What each test says of an answer. An answer of another number of words passes none.
+
+    Args:
+        hidden: how many tests, the last ones, say only that they are not seen; None for the task's.
+
+    Raises:
+        MarlError: the answer is no text.
+    """
+    if not isinstance(answer, str):
+        raise MarlError(f"symbol-tests scores digits as text, got {type(answer).__name__}")
+    tests, words = task.data["tests"], answer.split()
+    public = len(tests) - (task.data["hidden"] if hidden is None else hidden)
+    passed = [word == wanted(*test) for word, test in zip(words, tests, strict=False)]
+    if len(words) != len(tests):
+        passed = [False] * len(tests)
+    return [(PASS if good else FAIL) if place < public else UNSEEN for place, good in enumerate(passed)]
+
+
+def shown(task: Task, answer: str) -> list[str]:
+    """An attempt as the next agent sees it: one word a test, whatever was said."""
+    count = len(task.data["tests"])
+    words = [word if word in DIGITS else NOTHING for word in answer.split()[:count]]
+    return words + [NOTHING] * (count - len(words))
+
+
+def first_sees(task: Task) -> str:
+    """The observation of a first attempt."""
+    return task.prompt
+
+
+def again_sees(task: Task, attempt: str) -> str:
+    """The observation of a refinement: the tests, the attempt, and what each test said of it."""
+    return f"{task.prompt} attempt {' '.join(shown(task, attempt))} results {' '.join(results(task, attempt))}"

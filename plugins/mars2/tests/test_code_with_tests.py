@@ -1,0 +1,254 @@
+"""`code-with-tests` and `refine-code`: real programs in real processes, their limits, and what a refinement is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from marl_verl_mars2.code_tests import CodeWithTests
+from marl_verl_mars2.refine_code import RefineCode, program_in, shortened
+from marl_verl_mars2.run_code import Limits, Outcome, run_test, run_tests
+from marl_verl_mars2.tree_search import TreeSearch
+
+from marl_verl import MarlError, Task
+from marl_verl.episode import Act
+from marl_verl.options import build
+from marl_verl.sampling import Candidate
+from marl_verl.tasks import read_tasks
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_workflow
+
+EXAMPLE = Path(__file__).parents[3] / "recipes" / "mars2" / "example_code.jsonl"
+DOUBLE = Task(
+    "double",
+    "Read a number and print twice that number.",
+    {
+        "public": [{"input": "2\n", "output": "4\n"}, {"input": "5\n", "output": "10\n"}],
+        "private": [{"input": "-3\n", "output": "-6\n"}],
+    },
+)
+RIGHT = "print(2 * int(input()))"
+SQUARE = "print(int(input()) ** 2)"  # passes the first public test only
+LITERAL = "print({'2': 4, '5': 10}[input()])"  # passes the public tests only
+TASKS = CodeWithTests(seconds=5)
+
+
+def score(code: str, task: Task = DOUBLE) -> tuple[float, float]:
+    """(score, public score)."""
+
+    async def both() -> tuple[float, float]:
+        return await TASKS.score(task, code), await TASKS.public_score(task, code)
+
+    return asyncio.run(both())
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [(RIGHT, (1, 1)), (SQUARE, (0, 0.5)), (LITERAL, (0, 1)), ("print(", (0, 0)), ("", (0, 0)), ("input()", (0, 0))],
+)
+def test_the_score_is_1_when_all_tests_pass_and_the_public_score_a_share(code: str, found: tuple[float, float]) -> None:
+    assert score(code) == found
+
+
+def one(code: str, output: str = "", seconds: float = 5, megabytes: int = 512) -> Outcome:
+    return run_test(code, {"input": "7\n", "output": output}, Limits(seconds, megabytes))
+
+
+def test_white_space_is_not_compared_and_words_are() -> None:
+    assert one("print(1, 2)\nprint(3)", "1 2\n\n3  ").passed
+    assert one("print(1.0)", "1").verdict == "wrong"
+
+
+def test_an_exit_code_is_an_error_whatever_was_printed() -> None:
+    found = one("print(7)\nraise SystemExit(3)", "7")
+    assert found.verdict == "error"
+    assert "ZeroDivisionError" in one("1 / 0").error
+
+
+def test_a_program_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    mark = tmp_path / "alive"
+    child = f"import time; time.sleep(1.5); open({str(mark)!r}, 'w')"
+    code = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(60)"
+    began = time.monotonic()
+    assert one(code, seconds=0.7).verdict == "timeout"
+    assert time.monotonic() - began < 5
+    time.sleep(2)
+    assert not mark.exists()
+
+
+def test_memory_and_output_have_limits() -> None:
+    assert "MemoryError" in one("x = bytearray(900 << 20)", megabytes=256).error
+    assert one("x = bytearray(9 << 20)\nprint(1)", "1", megabytes=256).passed
+    found = one("import sys\nfor _ in range(1 << 22): sys.stdout.write('x' * 1000)")
+    assert found.verdict == "error"
+    assert len(found.output) <= 1 << 20
+
+
+def test_a_program_sees_nothing_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARS2_SECRET", "word")
+    assert one("import os; print(os.environ.get('MARS2_SECRET'))", "None").passed
+    assert one("import os; print(os.listdir() != os.listdir('/'), len(os.getcwd()) > 1)", "True True").passed
+
+
+def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:
+    code, tests = "import time; time.sleep(0.5)", [{"input": "", "output": ""}] * 2
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    async def go() -> list[Outcome]:
+        ticking = asyncio.create_task(tick())
+        found = await run_tests(code, tests, Limits())
+        ticking.cancel()
+        return found
+
+    assert [outcome.verdict for outcome in asyncio.run(go())] == ["passed", "passed"]
+    assert ticks >= 15  # 50 on an idle machine; 0 if they blocked it
+
+
+def test_the_first_failure_ends_a_run_that_stops() -> None:
+    tests = [*DOUBLE.data["public"], *DOUBLE.data["private"]]
+    assert [outcome.verdict for outcome in asyncio.run(run_tests(SQUARE, tests, Limits(), stop=True))] == [
+        "passed",
+        "wrong",
+    ]
+    assert len(asyncio.run(run_tests(SQUARE, tests, Limits()))) == 3
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"public": []}, "task 'x' has no private tests in its data: valid: public"),
+        ({"private": []}, "task 'x' has no private tests in its data: it must be a list of tests"),
+        ({"privat": [{}]}, "task 'x' has no private tests in its data: did you mean 'privat'"),
+        ({"private": [{"input": 3, "output": "4"}]}, "task 'x', private test 1 must have texts 'input' and 'output'"),
+    ],
+)
+def test_a_task_without_tests_says_so(data: dict[str, object], said: str) -> None:
+    with pytest.raises(MarlError, match=said):
+        asyncio.run(TASKS.score(Task("x", "?", data), RIGHT))
+
+
+def test_other_mistakes_are_told_in_a_sentence() -> None:
+    with pytest.raises(MarlError, match="task 'x' has no public tests: nothing can be chosen by its public score"):
+        asyncio.run(TASKS.public_score(Task("x", "?", {"private": DOUBLE.data["private"]}), RIGHT))
+    with pytest.raises(MarlError, match="code-with-tests scores a program as text, got int"):
+        asyncio.run(TASKS.score(DOUBLE, 4))
+    with pytest.raises(MarlError, match="code-with-tests: seconds must be above 0, got 0"):
+        build(CodeWithTests, {"seconds": 0}, "marl.task.options")
+    with pytest.raises(MarlError, match="code-with-tests: megabytes must be 64 or more"):
+        build(CodeWithTests, {"megabytes": 1}, "marl.task.options")
+    with pytest.raises(MarlError, match="refine-code: longest must be 40 or more, got 2"):
+        build(RefineCode, {"longest": 2}, "marl.workflow.options")
+    with pytest.raises(
+        NotImplementedError, match=r"CodeWithTests makes no tasks of its own: give marl.task.train_file"
+    ):
+        TASKS.generate("train", 1, 0)
+
+
+def test_the_example_file_is_made_of_tasks_that_can_be_solved() -> None:
+    tasks = {task.id: task for task in read_tasks(EXAMPLE)}
+    assert len(tasks) >= 3
+    solution = "numbers = list(map(int, open(0).read().split()))\nprint(sum(numbers[1:]))"
+    assert score(solution, tasks["example-sum"]) == (1, 1)
+    assert score("print(6)", tasks["example-sum"])[0] == 0
+
+
+# the workflow
+
+
+def fenced(code: str) -> str:
+    return f"I think this does it.\n```python\n{code}\n```\nIt reads and prints."
+
+
+def test_a_refinement_is_shown_the_problem_the_program_and_the_first_failing_public_test() -> None:
+    run = check_workflow(
+        RefineCode(rounds=1), DOUBLE, ScriptedPolicy({"a": fenced(SQUARE), "b": fenced(RIGHT)}), orders=1
+    )
+    first, again = (act.observation[0]["content"] for act, _ in run.turns)
+    assert first.startswith(DOUBLE.prompt)
+    for part in (DOUBLE.prompt, SQUARE, "Public test 2: the output is wrong.", "5", "10", "25"):
+        assert part in again
+    assert "-3" not in again  # a private test is never shown
+    assert run.answer == RIGHT
+
+
+def test_a_program_that_passes_the_public_tests_ends_it() -> None:
+    run = check_workflow(
+        RefineCode(), DOUBLE, ScriptedPolicy({"a": fenced(LITERAL), "b": "?"}), orders=1, may_not_act=["b"]
+    )
+    assert (len(run.turns), run.answer) == (1, LITERAL)
+
+
+def test_what_has_no_program_is_invalid_and_told_so() -> None:
+    run = check_workflow(
+        RefineCode(rounds=1), DOUBLE, ScriptedPolicy({"a": "It is easy.", "b": fenced("1 / 0")}), orders=1
+    )
+    assert run.invalid == {("a", "0"): "no code block"}
+    assert "no block between ``` and ``` was found" in run.turns[1][0].observation[0]["content"]
+    assert run.answer == "1 / 0"
+
+
+def test_errors_and_time_outs_are_told() -> None:
+    workflow = RefineCode(rounds=1, seconds=1)
+    run = check_workflow(workflow, DOUBLE, ScriptedPolicy({"a": fenced("1 / 0"), "b": fenced(RIGHT)}), orders=1)
+    assert "ZeroDivisionError" in run.turns[1][0].observation[0]["content"]
+    waits = fenced("while True: pass")
+    rollouts = ScriptedRollouts(workflow, DOUBLE, ScriptedPolicy({"a": waits}), 2, tasks=CodeWithTests(seconds=1))
+    found = asyncio.run(TreeSearch().sample(rollouts))
+    seen = [turn.observation[0]["content"] for turn in found.turns if turn.parent is not None]
+    assert all("takes too long and is stopped" in text for text in seen)
+    assert len(found.turns) == 2
+
+
+def test_a_tree_of_programs_is_searched_and_scored() -> None:
+    def fixes(act: Act, session: int, candidate: Candidate) -> str:
+        return fenced(RIGHT if "An attempt at this problem" in act.observation[0]["content"] else SQUARE)
+
+    policy = ScriptedPolicy({"a": fenced(SQUARE), "b": fixes})
+    rollouts = ScriptedRollouts(RefineCode(rounds=2), DOUBLE, policy, 8, tasks=TASKS)
+    found = asyncio.run(TreeSearch(arms=["a", "b"]).sample(rollouts))
+    assert len(found.turns) == 8
+    refined = [turn for turn in found.turns if turn.agent == "b" and turn.parent is not None]
+    assert refined
+    assert {turn.rewards["team"] for turn in refined} == {1.0}
+    assert {turn.rewards["team"] for turn in found.turns if turn not in refined} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\na = 1\n```", "a = 1"),
+        ("first\n```\nx\n```\nthen\n```python\ny\n\nz\n```", "y\n\nz"),
+        ("```python\nnot closed", ""),
+        ("inline ```x``` only", ""),
+        ("```py\nprint('```')\n```", "print('```')"),
+        ("", ""),
+    ],
+)
+def test_the_program_is_the_last_closed_block(text: str, code: str) -> None:
+    assert program_in(text) == code
+
+
+def test_long_texts_lose_their_middle() -> None:
+    text = "a" * 50 + "b" * 1000 + "c" * 50
+    short = shortened(text, 100)
+    assert short.startswith("a" * 50)
+    assert short.endswith("c" * 50)
+    assert "1000 characters left out" in short
+    assert shortened("short", 100) == "short"
+
+
+def test_there_is_no_zombie_left() -> None:
+    asyncio.run(run_tests("print(1)", [{"input": "", "output": "1"}] * 3, Limits()))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

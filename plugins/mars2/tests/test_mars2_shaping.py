@@ -1,0 +1,50 @@
+"""MARS2's shaping against the paper's formula, and MARS2+'s penalty."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marl_verl_mars2.algorithm import Shaped
+
+from marl_verl.advantage import Advantages, Algorithm, RowTable
+from marl_verl.testing.rows import Rows, algorithm, row, trees
+
+
+def compute(method: Algorithm, rows: Rows) -> Advantages:
+    return method.compute(RowTable.from_rows(rows))
+
+
+def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
+    return compute(method, rows).advantage
+
+
+@given(rows=trees(), gamma=st.sampled_from([0.0, 0.3, 1.0]), lam=st.sampled_from([0.0, 0.5, 1.0]))
+@settings(deadline=None, max_examples=20)
+def test_shaping_is_the_papers_formula(rows: Rows, gamma: float, lam: float) -> None:
+    table = RowTable.from_rows(rows)
+    found = Shaped(gamma=gamma, lam=lam).compute(table, table.rewards["team"])
+    for i, r in enumerate(rows):
+        mine = r["rewards"]["team"]
+        parent = next((o for o in rows if (o["uid"], o["node"]) == (r["uid"], r["parent"])), None)
+        others = [
+            o["rewards"]["team"] for o in rows if o is not r and (o["uid"], o["parent"]) == (r["uid"], r["parent"])
+        ]
+        if parent is None:
+            base = np.mean(others) if others else mine
+        elif not others:
+            base = parent["rewards"]["team"]
+        else:
+            base = (1 - lam) * parent["rewards"]["team"] + lam * np.mean(others)
+        assert found[i] == pytest.approx(mine + gamma * (mine - base), abs=1e-12)
+
+
+def test_the_overlong_penalty_grows_over_the_last_tokens_and_comes_after_shaping() -> None:
+    lengths = [1, 12, 13, 16, 20, 25]
+    rows = [{**row("q", 0, i, 0, "a", team=1.0), "node": f"n{i}", "length": n} for i, n in enumerate(lengths)]
+    result = compute(algorithm("mars2-plus", overlong={"L": 20, "C": 8}), rows)
+    penalty = np.array([0, 0, -1 / 8, -4 / 8, -1, -1])
+    np.testing.assert_allclose(result.ret, 1.0 + penalty)
+    assert [name for name, _ in result.stages] == ["returns: shaped", "overlong"]
+    np.testing.assert_allclose(result.stages[0][1], 1.0)  # all equal: shaping finds nothing to compare
