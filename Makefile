@@ -36,6 +36,7 @@ test-fast: lint  ## the same without the real stack
 bench: $(STAMP)  ## the measurements of docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks.advantage
 	$(BIN)/python -m tests.benchmarks.sampling
+	$(BIN)/python -m tests.benchmarks.startup
 	$(BIN)/python -m tests.benchmarks.run
 
 clean:  ## remove .venv and caches (runs/ stays)

@@ -162,9 +162,11 @@ def _fits(wanted: Requirement) -> bool:
 def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
     """Raise MarlError unless another process (`where`: "rollout worker 3") has the plugins that this one has."""
     missing, extra = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
-    if missing or extra:
-        lists = f"missing there: {', '.join(missing) or 'none'}; only there: {', '.join(extra) or 'none'}"
-        raise MarlError(f"the plugins of {where} differ from the driver's; {lists}")
+    said = [f"only the driver has {', '.join(missing)}"] if missing else []
+    said += [f"only {where} has {', '.join(extra)}"] if extra else []
+    if said:
+        same = f"install the same plugins on every machine, and set {VARIABLE} the same everywhere"
+        raise MarlError(f"the plugins of {where} are not the driver's: {', '.join(said)}: {same}")
 
 
 def _builtin() -> Source:

@@ -1,108 +1,20 @@
-"""Random batches of rows, as a sampler leaves them, fit for each algorithm."""
+"""For each algorithm, rows that it takes."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
 
 from marl_verl import plugins
-from marl_verl.advantage import Algorithm
-from marl_verl.parts import algorithm_named
+from marl_verl.testing.rows import Rows, algorithm, episodes, joint_trees, keep, row, trees
 
-Rows = list[dict[str, Any]]
-AGENTS = ["planner", "solver", "verifier"]
-values = st.integers(-8, 8).map(lambda number: number / 4)
+__all__ = ["FIT", "SHIPPED", "Rows", "algorithm", "episodes", "find", "joint_trees", "keep", "row", "trees"]
 
 
 def find(kind: str, name: str) -> Any:
     return plugins.load().get(kind, name)
-
-
-def algorithm(name: str, **options: Any) -> Algorithm:
-    return algorithm_named(name, options, "options")
-
-
-def row(uid: str, session: int, index: int, turn: int, agent: str, **rewards: float) -> dict[str, Any]:
-    return {
-        "uid": uid,
-        "session": session,
-        "index": index,
-        "turn": turn,
-        "agent": agent,
-        "node": None,
-        "parent": None,
-        "rewards": rewards,
-        "length": 3,
-    }
-
-
-@st.composite
-def episodes(draw: st.DrawFn, tasks: int = 3, agents: int = 3, turns: int = 3, even: bool = False) -> Rows:
-    """Sessions of uneven length, in which agents skip turns (unless `even`); all components that anybody needs."""
-    rows = []
-    per_task, length = draw(st.integers(1, 4)), draw(st.integers(1, turns))
-    for task in range(draw(st.integers(1, tasks))):
-        for session in range(per_task if even else draw(st.integers(1, 4))):
-            outcome = draw(values)
-            index = itertools.count()
-            for turn in range(length if even else draw(st.integers(1, turns))):
-                joint = draw(values)
-                # not everybody acts in every turn, unless it has to be even
-                names = st.lists(st.sampled_from(AGENTS[:agents]), min_size=1, max_size=agents, unique=True)
-                for agent in AGENTS[:agents] if even else draw(names):
-                    new = row(f"q{task}", session, next(index), turn, agent, team=draw(values), role=draw(values))
-                    new |= {"obs": draw(st.sampled_from("xyz")), "invalid": draw(st.booleans()), "joint": None}
-                    new |= {"length": draw(st.integers(1, 30)), "value": draw(values)}
-                    new["rewards"] |= {"outcome": outcome, "joint": joint, "mc": draw(values), "tool": draw(values)}
-                    rows.append(new)
-    return rows
-
-
-@st.composite
-def trees(draw: st.DrawFn, tasks: int = 3, agents: int = 3, most: int = 8) -> Rows:
-    """A tree per task, as a search leaves it: each node is one attempt of one agent below an earlier one."""
-    rows = []
-    for task in range(draw(st.integers(1, tasks))):
-        depth = {}
-        for number in range(draw(st.integers(1, most))):
-            parent = draw(st.sampled_from([None, *depth]))
-            node = f"n{number}++"  # any text is a name
-            depth[node] = 0 if parent is None else depth[parent] + 1
-            new = row(f"q{task}", 0, number, depth[node], draw(st.sampled_from(AGENTS[:agents])), team=draw(values))
-            rows.append({**new, "node": node, "parent": parent, "length": draw(st.integers(1, 30))})
-    return rows
-
-
-@st.composite
-def joint_trees(draw: st.DrawFn, agents: int = 2, depth: int = 3, everybody: bool = False) -> Rows:
-    """A joint tree per task: K joint actions at a node, each with a row for who acts in it and one shared reward."""
-    rows: Rows = []
-    for task in range(draw(st.integers(1, 2))):
-        names, index = itertools.count(), itertools.count()
-        width = draw(st.integers(1, 3))
-        level: list[str | None] = [None]
-        for turn in range(draw(st.integers(1, depth))):
-            below: list[str | None] = []
-            for parent in level:
-                if parent is not None and draw(st.booleans()):
-                    continue  # this branch stopped
-                for _ in range(width):
-                    node, reward = f"n{next(names)}", draw(values)
-                    names_here = st.lists(st.sampled_from(AGENTS[:agents]), min_size=1, max_size=agents, unique=True)
-                    for agent in AGENTS[:agents] if everybody else draw(names_here):
-                        new = row(f"q{task}", 0, next(index), turn, agent, team=reward)
-                        rows.append({**new, "node": node, "parent": parent})
-                    below.append(node)
-            level = below
-    return rows
-
-
-def keep(rows: Rows, **names: str) -> Rows:
-    """The rows with these components only, under the names that an algorithm knows."""
-    return [{**r, "rewards": {new: r["rewards"][old] for new, old in names.items()}} for r in rows]
 
 
 def only_workers_have_credit(rows: Rows) -> Rows:

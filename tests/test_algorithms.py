@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from marl_verl import plugins
 from marl_verl.advantage import Advantages, Algorithm, RowTable
 from marl_verl.errors import MarlError
-from tests.batches import FIT, SHIPPED, Rows, algorithm, episodes, find, joint_trees, keep, row, trees
+from tests.batches import FIT, SHIPPED, Rows, algorithm, episodes, find, keep, row
 
 every = pytest.mark.parametrize("name", SHIPPED)
 
@@ -263,82 +263,7 @@ def test_on_rows_where_the_papers_disagree_so_do_the_algorithms() -> None:
     np.testing.assert_allclose(found["grpo"], found["mars2"], rtol=1e-5)
 
 
-# MAGRPO
-
-
-@given(rows=joint_trees(), mode=st.sampled_from(["mean", "raw", "max", "rloo"]), gamma=st.sampled_from([0.5, 0.9, 1.0]))
-@settings(deadline=None, max_examples=20)
-def test_magrpo_on_a_tree_is_the_papers_recursion(rows: Rows, mode: str, gamma: float) -> None:
-    method = algorithm("magrpo", returns="tree_mean", group=["uid", "parent", "agent"], mode=mode, gamma=gamma)
-    result = compute(method, rows)
-
-    def ret(uid: str, node: str) -> float:
-        reward = next(r["rewards"]["team"] for r in rows if (r["uid"], r["node"]) == (uid, node))
-        below = {r["node"] for r in rows if (r["uid"], r["parent"]) == (uid, node)}
-        return float(reward + (gamma * np.mean([ret(uid, child) for child in below]) if below else 0.0))
-
-    for i, r in enumerate(rows):
-        siblings = {o["node"] for o in rows if all(o[c] == r[c] for c in ("uid", "parent", "agent"))}
-        all_returns = [ret(r["uid"], node) for node in siblings]
-        mine, k, total = ret(r["uid"], r["node"]), len(all_returns), sum(all_returns)
-        wanted = {
-            "mean": mine - total / k,
-            "raw": mine,
-            "max": mine - max(all_returns),
-            "rloo": (k * mine - total) / (k - 1) if k > 1 else 0.0,
-        }[mode]
-        assert result.ret[i] == pytest.approx(mine, abs=1e-12)
-        assert result.advantage[i] == pytest.approx(wanted, abs=1e-9)
-
-
-@given(rows=FIT["magrpo"]())
-@settings(deadline=None, max_examples=10)
-def test_normalised_all_four_modes_of_magrpo_are_the_same(rows: Rows) -> None:
-    mean, raw, highest, rloo = (
-        advantage(algorithm("magrpo", normalize=True, mode=mode), rows) for mode in ("mean", "raw", "max", "rloo")
-    )
-    for other in (raw, highest, rloo):
-        np.testing.assert_allclose(other, mean, rtol=1e-9, atol=1e-9)
-
-
-def crossed(width: int, agents: int, rewards: list[float], below: dict[int, list[float]]) -> Rows:
-    """One crossed joint node with width^agents joint actions, some with a crossed node of their own below.
-
-    Args:
-        rewards: of each joint action, in the order of itertools.product.
-        below: joint action -> rewards of the joint actions below it.
-    """
-    rows: Rows = []
-    index = itertools.count()
-    names = ["coder", "tester", "planner"][:agents]
-
-    def add(parent: str | None, prefix: str, turn: int, values: list[float]) -> None:
-        joint = list(itertools.product(range(width), repeat=agents))
-        for a, agent in enumerate(names):
-            for own in range(width):
-                mine = [j for j, chosen in enumerate(joint) if chosen[a] == own]
-                new = row("q", 0, next(index), turn, agent, team=sum(values[j] for j in mine))
-                rows.append({**new, "parent": parent, "node": "+".join(f"{prefix}{j}" for j in mine)})
-
-    add(None, "a", 0, rewards)
-    for number, values in below.items():
-        add(f"a{number}", f"b{number}.", 1, values)
-    return rows
-
-
-def test_magrpo_crossed_sums_over_the_joint_actions_that_hold_a_completion() -> None:
-    first, second = [1.0, 0.0, 2.0, 4.0], {1: [1.0, 3.0, 0.0, 0.0], 2: [8.0, 0.0, 4.0, 0.0]}
-    rows = crossed(2, 2, first, second)
-    method = algorithm("magrpo", returns="tree_mean", gamma=0.5, joint_mode="cross", group=["uid", "parent", "agent"])
-    result = compute(method, rows)
-    joint = [r + 0.5 * np.mean(second.get(j, [0.0])) for j, r in enumerate(first)]  # R of each joint action
-    coder, tester = [joint[0] + joint[1], joint[2] + joint[3]], [joint[0] + joint[2], joint[1] + joint[3]]
-    np.testing.assert_allclose(result.ret[:4], [*coder, *tester])
-    np.testing.assert_allclose(result.advantage[:2], np.array(coder) - np.mean(coder))
-    np.testing.assert_allclose(result.ret[4:8], [4.0, 0.0, 1.0, 3.0])  # below a1: leaves
-    assert result.members(4).tolist() == [4, 5]
-    with pytest.raises(MarlError, match="set joint_mode to 'cross'"):
-        compute(algorithm("magrpo", returns="tree_mean", group="siblings"), rows)
+# Trees
 
 
 @pytest.mark.parametrize(
@@ -383,74 +308,6 @@ def test_an_agent_in_two_lanes_of_a_crossed_node_counts_once() -> None:
         reward = sum(earned[node] for node in nodes)
         rows.append({**row("q", 0, i + 1, 0, "t", team=reward), "node": "+".join(nodes), "parent": "n0"})
     assert returns("tree_mean", rows)[0] == 0.25 + sum(earned.values()) / 4
-
-
-def test_agents_of_one_joint_turn_with_different_rewards_are_refused() -> None:
-    rows = [row("q", 0, 0, 0, "coder", team=1.0), row("q", 0, 1, 0, "tester", team=0.5)]
-    magrpo = algorithm("magrpo", returns="path_sum", group="turn")
-    with pytest.raises(MarlError, match=r"'q_0_0' and 'q_0_1' are one joint turn and have 1 and 0.5"):
-        advantage(magrpo, rows)
-
-
-# MARS2
-
-
-@given(rows=trees(), gamma=st.sampled_from([0.0, 0.3, 1.0]), lam=st.sampled_from([0.0, 0.5, 1.0]))
-@settings(deadline=None, max_examples=20)
-def test_shaping_is_the_papers_formula(rows: Rows, gamma: float, lam: float) -> None:
-    found = returns("shaped", rows, gamma=gamma, lam=lam)
-    for i, r in enumerate(rows):
-        mine = r["rewards"]["team"]
-        parent = next((o for o in rows if (o["uid"], o["node"]) == (r["uid"], r["parent"])), None)
-        others = [
-            o["rewards"]["team"] for o in rows if o is not r and (o["uid"], o["parent"]) == (r["uid"], r["parent"])
-        ]
-        if parent is None:
-            base = np.mean(others) if others else mine
-        elif not others:
-            base = parent["rewards"]["team"]
-        else:
-            base = (1 - lam) * parent["rewards"]["team"] + lam * np.mean(others)
-        assert found[i] == pytest.approx(mine + gamma * (mine - base), abs=1e-12)
-
-
-def test_the_overlong_penalty_grows_over_the_last_tokens_and_comes_after_shaping() -> None:
-    lengths = [1, 12, 13, 16, 20, 25]
-    rows = [{**row("q", 0, i, 0, "a", team=1.0), "node": f"n{i}", "length": n} for i, n in enumerate(lengths)]
-    result = compute(algorithm("mars2-plus", overlong={"L": 20, "C": 8}), rows)
-    penalty = np.array([0, 0, -1 / 8, -4 / 8, -1, -1])
-    np.testing.assert_allclose(result.ret, 1.0 + penalty)
-    assert [name for name, _ in result.stages] == ["returns: shaped", "overlong"]
-    np.testing.assert_allclose(result.stages[0][1], 1.0)  # all equal: shaping finds nothing to compare
-
-
-# SHARP
-
-
-def test_the_planner_earns_a_share_of_what_its_workers_add() -> None:
-    rows = [
-        row("q", 0, 0, 0, "planner", broadcast=1.0),
-        row("q", 0, 1, 0, "search", broadcast=1.0, mc=0.5, tool=1.0),
-        row("q", 0, 2, 1, "search", broadcast=1.0, mc=0.1, tool=0.0),  # on average 0.3
-        row("q", 0, 3, 0, "code", broadcast=1.0, mc=-1.0),  # harmful: counts as 0 for the planner, as -1 for itself
-        row("q", 1, 0, 0, "planner", broadcast=0.0),  # no worker was called
-    ]
-    reward = compute(algorithm("sharp", lam=2.0), rows).reward
-    planner = 0.9 + 0.9 * 2.0 * (0.3 + 0.0) / 2
-    np.testing.assert_allclose(reward, [planner, 0.9 + 0.45 + 0.1, 0.9 + 0.09, 0.9 - 0.9, 0.0])
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"planner": "planer"}, r"unknown agent 'planer': did you mean 'planner'"),
-        ({}, r"row 'q_0_1' of worker 'search' lacks reward 'mc'"),
-    ],
-)
-def test_what_sharp_cannot_do_without(change: dict[str, Any], said: str) -> None:
-    rows = [row("q", 0, 0, 0, "planner", broadcast=1.0), row("q", 0, 1, 0, "search", broadcast=1.0)]
-    with pytest.raises(MarlError, match=said):
-        advantage(algorithm("sharp", **change), rows)
 
 
 # GiGPO
@@ -505,17 +362,6 @@ def test_gigpo_says_what_it_lacks() -> None:
         advantage(algorithm("gigpo"), [{**rows[0], "obs": "x"}, {**rows[1], "obs": None}])
     with pytest.raises(MarlError, match=r"unknown reward component 'stepp': did you mean 'step'"):
         advantage(algorithm("gigpo", step="stepp"), [{**r, "obs": "x"} for r in rows])
-
-
-# Dr. MAS
-
-
-def test_an_invalid_action_costs_its_penalty_in_dr_mas_and_nothing_elsewhere() -> None:
-    rows = [row("q", s, 0, 0, "a", team=1.0) for s in range(2)]
-    rows[1]["invalid"] = True
-    assert compute(algorithm("dr-mas", penalty=0.25), rows).reward.tolist() == [1.0, 0.75]
-    assert advantage(algorithm("dr-mas"), rows)[0] > 0.5
-    assert not advantage(algorithm("at-grpo"), rows).any()
 
 
 # Returns by a slow reference

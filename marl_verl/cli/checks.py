@@ -211,7 +211,12 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
 def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: int) -> list[Task]:
     file = options[f"{split}_file"]
     if file is not None:
-        return read_tasks(Path(str(file)).expanduser())
+        path = Path(str(file)).expanduser()
+        if not path.is_file():
+            said = str(missing("task file", path, path.parent.glob("*")))
+            hint = "" if "did you mean" in said else "; the README of a recipe says how to make its data"
+            raise MarlError(f"marl.task.{split}_file: {said}{hint}")
+        return read_tasks(path)
     try:
         return task_set.generate(split, int(options[f"{split}_size"]), seed)
     except NotImplementedError as error:

@@ -1,0 +1,77 @@
+"""How long the quick commands take from the shell to their last line, beside stock verl's `--help`.
+
+    python -m tests.benchmarks.startup        # --rounds for more, --json for one line of JSON
+
+Commands take turns, so that a busy moment of the machine meets all of them. Aim: each of ours under a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+MAIN = [sys.executable, "-m", "marl_verl.cli.main"]
+PEER = "verl main_ppo --help"
+BATCH = [
+    {"uid": "q", "session": s, "index": 0, "turn": 0, "agent": "solver", "rewards": {"team": s / 4}, "length": 3}
+    for s in range(4)
+]
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """Name -> command; what they need is written into `folder`."""
+    rows = folder / "rows.json"
+    rows.write_text(json.dumps({"algorithm": "grpo", "rows": BATCH}), encoding="utf-8")
+    return {
+        "marl-verl --help": [*MAIN, "--help"],
+        "marl-verl plugins": [*MAIN, "plugins"],
+        "marl-verl explain": [*MAIN, "explain", str(rows)],
+        "marl-verl new-plugin": [*MAIN, "new-plugin", "my-method", "--output"],
+        PEER: [sys.executable, "-m", "verl.trainer.main_ppo", "--help"],
+    }
+
+
+def seconds(command: list[str], folder: Path) -> float:
+    """Of one call, from a cold process."""
+    begun = time.monotonic()
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return time.monotonic() - begun
+
+
+def measure(rounds: int) -> dict[str, float]:
+    """Name -> median seconds."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        found: dict[str, list[float]] = {what: [] for what in commands(folder)}
+        for number in range(rounds + 1):
+            for what, command in commands(folder).items():
+                place = [str(folder / f"made-{number}")] if command[-1] == "--output" else []
+                taken = seconds([*command, *place], folder)
+                if number:  # the first round warms the file cache
+                    found[what].append(taken)
+    return {what: statistics.median(each) for what, each in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = measure(options.rounds)
+    if options.json:
+        print(json.dumps(found))
+        return
+    for what, taken in found.items():
+        print(f"{what:<24s} {taken:6.2f} s   {taken / found[PEER]:.2f} of stock verl's")
+
+
+if __name__ == "__main__":
+    main()
