@@ -1,0 +1,196 @@
+"""Code by two: at once, one writes a helper function and the other the main function, and both have one reward.
+
+What the helper does is not given: the two have to come to an understanding through the reward, and over turns, where
+each sees what both wrote and what came of it. Source: MAGRPO, arXiv 2508.04652.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from marl_verl import MarlError, Task, TaskSet, Workflow
+from marl_verl.episode import LiveTeam
+from marl_verl_magrpo.code_levels import code_in, compiles, function, joined, levels
+from marl_verl_magrpo.run_tests import Limits, Outcome, run_tests, share
+
+HELPER, MAIN = "helper", "main"
+CODER = "coder"  # a team of one: it writes both functions in one answer
+AUX = "aux"  # the name of the helper function
+
+Feedback = Literal["plain", "passed", "levels"]
+
+
+class JointCode(TaskSet):
+    """Programs to write, from a file: `id`, the function's head with its docstring as `prompt`, and `data` with
+
+        entry    name of the main function
+        tests    a list of statements, each a test, that know the function by its name or as `candidate`
+        setup    statements before them (optional)
+
+    An answer is {"helper": code, "main": code}. `marl_verl_magrpo.convert` makes such a file of HumanEval's.
+
+    Options:
+        enough: share of the tests from which on a validation counts the task as solved.
+        seconds, test_seconds: what all tests of one answer may take, and one of them.
+        megabytes: of memory.
+    """
+
+    enough: float = 1.0
+    seconds: float = 10.0
+    test_seconds: float = 3.0
+    megabytes: int = 512
+
+    def __post_init__(self) -> None:
+        if not 0 < self.enough <= 1:
+            raise MarlError(f"joint-code: enough must be above 0 and at most 1, got {self.enough}")
+        self._limits()
+
+    def score(self, task: Task, answer: Any) -> float:
+        """The sum of the levels, 0 to 4. MarlError for another answer, or a task without entry or tests."""
+        return sum(judged(task, *_codes(answer), self._limits())[0].values())
+
+    def success(self, task: Task, answer: Any) -> bool:
+        """Whether `enough` of the tests pass."""
+        return share(judged(task, *_codes(answer), self._limits())[1]) >= self.enough
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        """1 if both functions are there and compile together, else 0: what shows without the tests."""
+        helper, main = _codes(answer)
+        there = function(helper, AUX) is not None and function(main, entry_of(task)) is not None
+        return float(there and compiles(joined(helper, main)))
+
+    def _limits(self) -> Limits:
+        return Limits(self.seconds, self.test_seconds, self.megabytes)
+
+
+class TwoCoders(Workflow):
+    """Both write at once; in the next turn each sees what both wrote, with feedback, and writes anew.
+
+    A team of one, the agent "coder", writes both functions in one answer.
+
+    Options:
+        turns: joint moves.
+        feedback: what is told of a turn besides its code: "plain" nothing; "passed" whether all tests pass; "levels"
+            each level of the reward in words, with the first test that fails.
+        seconds, test_seconds, megabytes: for the tests of the feedback; set them as the task set's.
+    """
+
+    turns: int = 2
+    feedback: Feedback = "levels"
+    seconds: float = 10.0
+    test_seconds: float = 3.0
+    megabytes: int = 512
+
+    def __post_init__(self) -> None:
+        if self.turns < 1:
+            raise MarlError(f"two-coders: turns must be at least 1, got {self.turns}")
+        Limits(self.seconds, self.test_seconds, self.megabytes)
+
+    async def run(self, task: Task, team: LiveTeam) -> dict[str, str]:
+        """The code of both."""
+        agents = _coders(team.agents)
+        codes: dict[str, str] = {}
+        said = ""
+        for turn in range(self.turns):
+            acted = await team.act({agent: sees(task, agent, codes, said) for agent in agents})
+            written = {agent: code_in(action.text) for agent, action in acted.items()}
+            codes = {part: written.get(part, written.get(CODER, "")) for part in (HELPER, MAIN)}
+            for agent, names in {HELPER: (AUX,), MAIN: (entry_of(task),), CODER: (AUX, entry_of(task))}.items():
+                if agent in acted and any(function(written[agent], name) is None for name in names):
+                    team.invalid(acted[agent], "not the function that was asked for")
+            team.propose(codes)
+            if turn + 1 < self.turns and self.feedback != "plain":
+                limits = [self.seconds, self.test_seconds, self.megabytes]
+                said = await team.call(told, task, codes[HELPER], codes[MAIN], self.feedback, limits)
+        return codes
+
+
+def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str, float], tuple[Outcome, ...]]:
+    """(levels, outcomes of the tests): the tests run only where helper and main compile and the main function is there.
+
+    Raises:
+        MarlError: the task has no entry or no tests.
+    """
+    entry, setup, tests = entry_of(task), task.data.get("setup", ""), task.data.get("tests")
+    if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
+        raise MarlError(f"task '{task.id}' has no list 'tests' in its data, which joint-code runs")
+    program = joined(helper, main)
+    outcomes: tuple[Outcome, ...] = ()
+    if function(main, entry) is not None and compiles(program):
+        outcomes = run_tests(program, entry, setup, tuple(tests), limits)
+    return levels(helper, main, AUX, entry, share(outcomes)), outcomes
+
+
+def told(task: Task, helper: str, main: str, feedback: Feedback, limits: Sequence[float]) -> str:
+    """What the environment says of a joint move: "passed", or "levels"."""
+    found, outcomes = judged(task, helper, main, Limits(limits[0], limits[1], int(limits[2])))
+    entry, passed = entry_of(task), sum(each.passed for each in outcomes)
+    if feedback == "passed":
+        return "All tests pass." if outcomes and passed == len(outcomes) else "Not all tests pass."
+    lines = [
+        f"{AUX} is defined and returns something." if found["helper"] else f"{AUX} is missing, or returns nothing."
+    ]
+    lines.append(f"{entry} is defined." if found["main"] else f"{entry} is missing.")
+    if found["main"]:
+        lines.append("Together they compile." if found["syntax"] else "Together they do not compile.")
+    if outcomes:
+        lines.append(f"{passed} of {len(outcomes)} tests pass.")
+        lines += [f"The first that fails: {each.said}" for each in outcomes if not each.passed][:1]
+    if "calls" in found:
+        lines.append(f"{entry} calls {AUX}." if found["calls"] else f"{entry} does not call {AUX}.")
+    if found.get("calls") and not found["substance"]:
+        lines.append(f"{entry} is only a wrapper around {AUX}.")
+    if found.get("ignored"):
+        lines.append(f"{entry} ignores what {AUX} returns.")
+    return "\n".join(lines)
+
+
+def sees(task: Task, agent: str, codes: Mapping[str, str], said: str) -> str:
+    """An agent's observation: the problem, its part, and from turn two on what both wrote and what came of it."""
+    entry = entry_of(task)
+    asked = {
+        HELPER: (
+            f"Another programmer writes the function `{entry}`. Write a function `{AUX}` that is of use in it: one "
+            f"step of the solution, not the whole. It returns a value. Write the code of `{AUX}` and nothing else."
+        ),
+        MAIN: (
+            f"Write the function `{entry}`. Another programmer writes a function `{AUX}` that does one step of the "
+            f"solution: call it, and use what it returns. Do not define `{AUX}`. Write the code of `{entry}` and "
+            "nothing else."
+        ),
+        CODER: (
+            f"Write two functions: `{AUX}`, which does one step of the solution and returns a value, and `{entry}`, "
+            "which calls it and uses what it returns. Write the code of both and nothing else."
+        ),
+    }[agent]
+    lines = ["Solve the following problem in Python.", "", task.prompt.strip(), "", asked]
+    if codes:
+        shown = dict.fromkeys(codes.values())  # of a team of one the same code stands for both parts
+        lines += ["", "What was written before:", *(f"```python\n{code}\n```" for code in shown)]
+        lines += [said] if said else []
+        lines += ["", "Write your code anew, and better."]
+    return "\n".join(lines)
+
+
+def entry_of(task: Task) -> str:
+    """The name of the main function. MarlError where the task has none."""
+    entry = task.data.get("entry")
+    if not isinstance(entry, str) or not entry.isidentifier() or entry == AUX:
+        raise MarlError(f"task '{task.id}' has no 'entry' in its data, the name of a function other than '{AUX}'")
+    return entry
+
+
+def _coders(agents: Sequence[str]) -> tuple[str, ...]:
+    if set(agents) == {CODER}:
+        return (CODER,)
+    if set(agents) != {HELPER, MAIN}:
+        raise MarlError(f"two-coders needs the agents '{HELPER}' and '{MAIN}', or '{CODER}': got {', '.join(agents)}")
+    return HELPER, MAIN
+
+
+def _codes(answer: Any) -> tuple[str, str]:
+    """The codes of an answer. MarlError if it is something else."""
+    if isinstance(answer, Mapping) and all(isinstance(answer.get(part), str) for part in (HELPER, MAIN)):
+        return answer[HELPER], answer[MAIN]
+    raise MarlError(f"joint-code scores two codes, {{'helper': text, 'main': text}}, got {answer!r:.60}")

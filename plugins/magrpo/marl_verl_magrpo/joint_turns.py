@@ -1,0 +1,43 @@
+"""Metric `joint-turns`: what each turn of a joint game is worth, and whether there is anything to tell actions apart.
+
+    magrpo/turn_T/return     mean return R over the rows of turn T
+    magrpo/turn_T/reward     mean reward r of its joint actions: R - r is what comes later
+    magrpo/turn_T/spread     mean over the groups of turn T of the population std of their returns: the size of the
+                             signal, 0 where all siblings earn the same
+    magrpo/turn_T/groups     its groups of two rows or more
+
+Turns count from 0, as in the row table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from marl_verl.advantage import Advantages, Metric, Population, RowTable, combine
+
+
+@dataclass(frozen=True)
+class JointTurns(Metric):
+    """Rewards, returns and their spread among siblings, turn by turn."""
+
+    def of_rows(self, table: RowTable, result: Advantages) -> Mapping[str, float]:
+        """A turn without a group of two has no `spread`."""
+        rows = np.flatnonzero(result.group >= 0)
+        turn, ret, reward = table.turn[rows], result.ret[rows], result.reward[rows]
+        group = combine([result.group[rows]], len(rows))
+        size = np.bincount(group)
+        spread = Population().compute(ret, group)
+        _, first = np.unique(group, return_index=True)
+        found: dict[str, float] = {}
+        for t in np.unique(turn):
+            at = turn == t
+            compared = (turn[first] == t) & (size > 1)
+            found[f"magrpo/turn_{t}/return"] = float(ret[at].mean())
+            found[f"magrpo/turn_{t}/reward"] = float(reward[at].mean())
+            found[f"magrpo/turn_{t}/groups"] = float(compared.sum())
+            if compared.any():
+                found[f"magrpo/turn_{t}/spread"] = float(spread[compared].mean())
+        return found

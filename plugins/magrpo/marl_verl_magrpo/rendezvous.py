@@ -1,0 +1,219 @@
+"""Rendezvous: two agents move at once, each knows half of the place where they should meet, and they have two turns.
+
+The left one knows the letters of the place, the right one its digits. At every turn both write a move at once: "stay",
+or words that name (a part of) a place. From the second turn on each sees what both wrote the turn before. Every turn
+has one joint reward,
+
+    r(x, y) = 1    both are the place, letters and digits
+              0.4  one of them is
+              0.1  both are "stay"
+              0    otherwise
+
+so that a first turn which tells the other what one knows earns nothing by itself, and less than staying: only what the
+team earns from there on says that it was right. Neither agent can know the place before the other has told it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marl_verl import MarlError, Task, TaskSet, Workflow
+from marl_verl.episode import LiveTeam
+from marl_verl.errors import unknown
+from marl_verl.tasks import Split
+
+LEFT, RIGHT = "left", "right"
+ALONE = "alone"  # a team of one: it knows both halves, and its move is that of both
+LETTERS, DIGITS = tuple("abcdefghij"), tuple("0123456789")
+STAY = "stay"
+NOTHING = "nothing"  # what is seen of a move that is neither "stay" nor letters and digits in this order
+HELD_OUT = 10  # one place in ten
+BOTH, ONE, STAYED = 1.0, 0.4, 0.1
+
+
+class Rendezvous(TaskSet):
+    """Tasks on random places. An answer is the last joint move, agent -> text.
+
+    Options:
+        length: letters of a place, and digits (1 to 4); 10 to the power of 2 `length` places.
+    """
+
+    length: int = 2
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.length <= 4:
+            raise MarlError(f"rendezvous: length must be 1 to 4, got {self.length}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different places. A place is in one split only, whatever the seed.
+
+        Raises:
+            MarlError: the split has not that many.
+        """
+        rng = random.Random(f"rendezvous {split} {seed}")
+        tasks: dict[str, Task] = {}
+        misses = 0
+        while len(tasks) < count:
+            task = self._draw(rng, split)
+            if task is None or task.id in tasks:
+                misses += 1
+                if misses > 10_000 + 20 * count:
+                    raise MarlError(f"rendezvous: found only {len(tasks)} of {count} different {split} tasks")
+                continue
+            tasks[task.id] = task
+        return list(tasks.values())
+
+    def score(self, task: Task, answer: Any) -> float:
+        """r of a joint move. MarlError for anything but agent -> text."""
+        return joint_reward(task, _moves(answer))
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        """The share of agents that wrote the same whole place as the first, right or not: what shows without the place.
+
+        Raises:
+            MarlError: the answer is not agent -> text.
+        """
+        moves = [text.split() for text in _moves(answer).values()]
+        whole = len(moves[0]) == 2 * self.length and seen_as(task, " ".join(moves[0])) != NOTHING
+        return sum(move == moves[0] for move in moves) / len(moves) if whole else 0.0
+
+    def vocabulary(self) -> list[str]:
+        """Every word that an observation or an answer can hold."""
+        return [*LETTERS, *DIGITS, "know", "said", "heard", STAY, NOTHING]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of a mixed crowd, on training places only.
+
+        A share `good` is right: tell what you know, and go to the place once it has been told. Of the others six in
+        ten stay, and four in ten go to a place whose other half they make up.
+        """
+        if agent not in (LEFT, RIGHT, ALONE):
+            raise unknown("agent of rendezvous", agent, (LEFT, RIGHT, ALONE))
+        rng = random.Random(f"rendezvous demonstrations {agent} {seed}")
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < count:
+            task = self._draw(rng, "train")
+            if task is None:
+                continue
+            place = " ".join(place_of(task))
+            seen, right = self._alone(task, rng) if agent == ALONE else self._situation(task, agent, rng)
+            careless = STAY if rng.random() < 0.6 else self._guess(task, agent, rng)
+            pairs.append((seen, (place if right is None else right) if rng.random() < good else careless))
+        return pairs
+
+    def _situation(self, task: Task, agent: str, rng: random.Random) -> tuple[str, str | None]:
+        """What an agent may see, and what would be right then; None: to go to the place."""
+        mine, other = told(task, agent), told(task, RIGHT if agent == LEFT else LEFT)
+        place = " ".join(place_of(task))
+        if rng.random() < 0.4:
+            return sees(task, agent, None), mine
+        heard = other if rng.random() < 0.7 else rng.choice((STAY, NOTHING, place))
+        said = rng.choice((mine, mine, STAY, place))
+        moves = {agent: said, (RIGHT if agent == LEFT else LEFT): heard}
+        return sees(task, agent, moves), None if heard in (other, place) else mine
+
+    def _alone(self, task: Task, rng: random.Random) -> tuple[str, str | None]:
+        moves = None if rng.random() < 0.5 else {ALONE: rng.choice((STAY, self._guess(task, ALONE, rng)))}
+        return sees(task, ALONE, moves), None
+
+    def _guess(self, task: Task, agent: str, rng: random.Random) -> str:
+        """A place with the agent's own half (alone: the letters) right, the other made up."""
+        letters, digits = task.data["letters"], task.data["digits"]
+        made_up = rng.choices(LETTERS if agent == RIGHT else DIGITS, k=self.length)
+        return " ".join([*made_up, *digits] if agent == RIGHT else [*letters, *made_up])
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        """One random task, or None where the draw is no task of this split."""
+        letters, digits = rng.choices(LETTERS, k=self.length), rng.choices(DIGITS, k=self.length)
+        words = " ".join([*letters, *digits])
+        held_out = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % HELD_OUT == 0
+        if held_out != (split == "test"):
+            return None
+        return Task(f"rendezvous {words}", f"meet at {words}", {"letters": letters, "digits": digits})
+
+
+def joint_reward(task: Task, moves: Mapping[str, str]) -> float:
+    """r of a joint move: see the top of this file. With a team of one, its move counts as that of both."""
+    said = [text.split() for text in moves.values()]
+    arrived = sum(words == place_of(task) for words in said)
+    if arrived:
+        return BOTH if arrived == len(said) else ONE
+    return STAYED if all(words == [STAY] for words in said) else 0.0
+
+
+def place_of(task: Task) -> list[str]:
+    """Its words: letters, then digits."""
+    return [*task.data["letters"], *task.data["digits"]]
+
+
+def told(task: Task, agent: str) -> str:
+    """What an agent knows of the place."""
+    known = {LEFT: task.data["letters"], RIGHT: task.data["digits"], ALONE: place_of(task)}
+    return " ".join(known[agent])
+
+
+def sees(task: Task, agent: str, moves: Mapping[str, str] | None) -> str:
+    """An agent's observation: what it knows, and from turn two on what it and the other wrote before."""
+    words = f"know {told(task, agent)}"
+    if moves is None:
+        return words
+    others = [f"heard {seen_as(task, text)}" for other, text in moves.items() if other != agent]
+    return " ".join([words, f"said {seen_as(task, moves[agent])}", *others])
+
+
+def seen_as(task: Task, text: str) -> str:
+    """A move as it is shown: "stay", at most as many letters and then digits as a place has, or else "nothing"."""
+    words = text.split()
+    letters = [word for word in words if word in LETTERS]
+    digits = [word for word in words if word in DIGITS]
+    longest = len(task.data["letters"])
+    proper = words == [STAY] or (words == [*letters, *digits] and len(letters) <= longest and len(digits) <= longest)
+    return " ".join(words) if words and proper else NOTHING
+
+
+class Meet(Workflow):
+    """Everybody moves at once, for some turns; the joint move of a turn is shown to all in the next, and proposed.
+
+    A team of one, the agent "alone", sees both halves and moves for both.
+
+    Options:
+        turns: joint moves.
+    """
+
+    turns: int = 2
+
+    def __post_init__(self) -> None:
+        if self.turns < 1:
+            raise MarlError(f"rendezvous: turns must be at least 1, got {self.turns}")
+
+    async def run(self, task: Task, team: LiveTeam) -> dict[str, str]:
+        """The last joint move, agent -> text."""
+        agents = _players(team.agents)
+        moves: dict[str, str] | None = None
+        for _ in range(self.turns):
+            acted = await team.act({agent: sees(task, agent, moves) for agent in agents})
+            moves = {agent: action.text for agent, action in acted.items()}
+            for action in acted.values():
+                if seen_as(task, action.text) == NOTHING:
+                    team.invalid(action, "neither 'stay' nor words of a place")
+            team.propose(moves)
+        assert moves is not None
+        return moves
+
+
+def _players(agents: Sequence[str]) -> tuple[str, ...]:
+    if set(agents) == {ALONE}:
+        return (ALONE,)
+    if set(agents) != {LEFT, RIGHT}:
+        raise MarlError(f"rendezvous is played by '{LEFT}' and '{RIGHT}', or by '{ALONE}': got {', '.join(agents)}")
+    return LEFT, RIGHT
+
+
+def _moves(answer: Any) -> Mapping[str, str]:
+    """The moves of an answer. MarlError if it is something else."""
+    if isinstance(answer, Mapping) and answer and all(isinstance(text, str) for text in answer.values()):
+        return answer
+    raise MarlError(f"rendezvous scores a joint move, agent -> text, got {type(answer).__name__}")

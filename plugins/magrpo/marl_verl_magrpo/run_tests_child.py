@@ -1,0 +1,83 @@
+"""The process in which tests run: standard library only, called as `python -I run_tests_child.py REPLY` by `run_tests`.
+
+It writes a line for each test to the file REPLY, [passed, what was raised], as soon as the test is over.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class TooLong(BaseException):
+    """A test took too long. Not an Exception, so that a program that catches all of these does not catch it."""
+
+
+def main() -> None:
+    given = json.loads(sys.stdin.read())
+    with open(sys.argv[1], "w", encoding="utf-8") as reply:
+        limit(given)
+        run(given, lambda passed, said: print(json.dumps([passed, said]), file=reply, flush=True))
+
+
+def limit(given: dict[str, Any]) -> None:
+    """Processor time, address space, file size, no core dump, and no new processes (root is not bound by the last)."""
+    seconds = int(given["seconds"]) + 1
+    for what, most in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_AS, given["bytes"]),
+        (resource.RLIMIT_FSIZE, 1 << 20),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),
+    ):
+        resource.setrlimit(what, (most, most))
+
+
+def run(given: dict[str, Any], tell: Callable[[bool, str], None]) -> None:
+    """Load the program, then run each test."""
+    names: dict[str, Any] = {"__name__": "answer"}
+    said = attempt(functools.partial(execute, given["program"], names), given["test_seconds"])
+    if said is None and given["entry"] not in names:
+        said = f"NameError: it has no '{given['entry']}'"
+    if said is None:
+        names["candidate"] = names[given["entry"]]
+        said = attempt(functools.partial(execute, given["setup"], names), given["test_seconds"])
+    for test in given["tests"]:
+        if said is not None:
+            tell(False, said)
+        else:
+            raised = attempt(functools.partial(execute, test, names), given["test_seconds"])
+            tell(raised is None, raised or "")
+
+
+def execute(code: str, names: dict[str, Any]) -> None:
+    """Run a text in these names."""
+    exec(compile(code, "<answer>", "exec", dont_inherit=True), names)
+
+
+def attempt(work: Callable[[], None], seconds: float) -> str | None:
+    """None, or what `work` raised, in a line."""
+
+    def ring(signum: int, frame: FrameType | None) -> None:
+        raise TooLong
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        work()
+    except TooLong:
+        return f"longer than {seconds:g} s"
+    except BaseException as error:  # noqa: BLE001 - the program's own, SystemExit as well
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return None
+
+
+main()

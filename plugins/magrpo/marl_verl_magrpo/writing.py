@@ -1,0 +1,145 @@
+"""Writing by two: at once, each writes one part of a text, and the parts have one reward together.
+
+TLDR: one agent sums a post up in a sentence, the other tells more of it. arXiv: from an abstract one writes the first
+paragraph of an introduction, the other the second. Neither sees what the other writes; how long, how varied and how
+close to each other the parts should be is in the reward only (`writing_levels`). Source: MAGRPO, arXiv 2508.04652.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from marl_verl import MarlError, Task, TaskSet, Workflow
+from marl_verl.episode import LiveTeam
+from marl_verl_magrpo.writing_levels import BANDS, levels, structure
+
+ONE, TWO = "one", "two"
+WRITER = "writer"  # a team of one: it writes both parts in one answer
+BREAK = re.compile(r"^\s*-{3,}\s*$", re.MULTILINE)
+
+Kind = Literal["tldr", "arxiv"]
+
+ASKED: Mapping[str, Mapping[str, str]] = {
+    "tldr": {
+        ONE: "Sum up the following post in one short sentence, in plain words. Write the sentence and nothing else.",
+        TWO: (
+            "Sum up the following post in a few sentences: who is concerned, what happened, and what is asked. Use "
+            "other words than the post does, and transition words between the sentences. Write the summary and "
+            "nothing else."
+        ),
+    },
+    "arxiv": {
+        ONE: (
+            "From the following abstract, write the first paragraph of an introduction: background and motivation. "
+            "Write the paragraph and nothing else."
+        ),
+        TWO: (
+            "From the following abstract, write the second paragraph of an introduction: the method and what follows "
+            "from it. The first paragraph, on background and motivation, is written by somebody else. Write the "
+            "paragraph and nothing else."
+        ),
+    },
+}
+
+
+class JointWriting(TaskSet):
+    """Texts to write about, from a file: `id`, and the post or abstract as `prompt`. An answer is {"one", "two"}: text.
+
+    Options:
+        bands: what the parts should be like, "tldr" or "arxiv".
+        enough: the reward (of 3) from which on a validation counts the task as solved. Ours: the paper reports rewards.
+    """
+
+    bands: Kind = "tldr"
+    enough: float = 2.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.enough <= 3:
+            raise MarlError(f"joint-writing: enough must be above 0 and at most 3, got {self.enough}")
+
+    def score(self, task: Task, answer: Any) -> float:
+        """The sum of the levels, 0 to 3. MarlError for anything but {"one": text, "two": text}."""
+        return sum(levels(*_parts(answer), BANDS[self.bands]).values())
+
+    def success(self, task: Task, answer: Any) -> bool:
+        """Whether the reward is `enough`."""
+        return self.score(task, answer) >= self.enough
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        """1 if both parts have as many words as they should, else 0. MarlError as `score`."""
+        return float(structure(*_parts(answer), BANDS[self.bands]))
+
+
+class TwoWriters(Workflow):
+    """Both write at once; with more turns each sees both parts, and they write anew.
+
+    A team of one, the agent "writer", writes both parts in one answer, with a line of dashes between them.
+
+    Options:
+        kind: what is asked of them, "tldr" or "arxiv".
+        turns: joint moves; the paper's writing has one.
+    """
+
+    kind: Kind = "tldr"
+    turns: int = 1
+
+    def __post_init__(self) -> None:
+        if self.turns < 1:
+            raise MarlError(f"two-writers: turns must be at least 1, got {self.turns}")
+
+    async def run(self, task: Task, team: LiveTeam) -> dict[str, str]:
+        """The parts: "one" and "two"."""
+        agents = _writers(team.agents)
+        parts: dict[str, str] = {}
+        for _ in range(self.turns):
+            acted = await team.act({agent: self._sees(task, agent, parts) for agent in agents})
+            if agents == (WRITER,):
+                one, found, two = divided(acted[WRITER].text)
+                parts = {ONE: one, TWO: two}
+                if not found:
+                    team.invalid(acted[WRITER], "no line of dashes between two parts")
+            else:
+                parts = {agent: action.text.strip() for agent, action in acted.items()}
+            team.propose(parts)
+        return parts
+
+    def _sees(self, task: Task, agent: str, parts: Mapping[str, str]) -> str:
+        asked = ASKED[self.kind]
+        if agent == WRITER:
+            lines = [
+                "Do two things, and write a line with nothing but --- between the results.",
+                f"First: {asked[ONE]}",
+                f"Second: {asked[TWO]}",
+            ]
+        else:
+            lines = [asked[agent]]
+        lines += ["", task.prompt.strip()]
+        if parts:
+            lines += ["", "What was written before:", f"Part one: {parts[ONE]}", f"Part two: {parts[TWO]}"]
+            lines += ["", "Write it anew, and better."]
+        return "\n".join(lines)
+
+
+def divided(text: str) -> tuple[str, bool, str]:
+    """(part one, whether there is a line of dashes, part two) of what a single writer wrote."""
+    found = BREAK.search(text)
+    if found is None:
+        return text.strip(), False, ""
+    return text[: found.start()].strip(), True, text[found.end() :].strip()
+
+
+def _writers(agents: Sequence[str]) -> tuple[str, ...]:
+    if set(agents) == {WRITER}:
+        return (WRITER,)
+    if set(agents) != {ONE, TWO}:
+        raise MarlError(f"two-writers needs the agents '{ONE}' and '{TWO}', or '{WRITER}': got {', '.join(agents)}")
+    return ONE, TWO
+
+
+def _parts(answer: Any) -> tuple[str, str]:
+    """The texts of an answer. MarlError if it is something else."""
+    if isinstance(answer, Mapping) and all(isinstance(answer.get(part), str) for part in (ONE, TWO)):
+        return answer[ONE], answer[TWO]
+    raise MarlError(f"joint-writing scores two parts, {{'one': text, 'two': text}}, got {answer!r:.60}")

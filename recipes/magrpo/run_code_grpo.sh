@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Turn-blind groups: GRPO on whole episodes, 10 a task; both turns and agents are one group.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+exec "$here/run_code.sh" \
+  marl.algorithm.name=grpo \
+  marl.sampler.sessions=10 \
+  '~marl.sampler.options.stop_above' \
+  "$@"

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Single agent: one Qwen2.5-Coder-3B writes both functions in one answer of twice the length, in one turn, with GRPO.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+exec "$here/run_code.sh" \
+  '~marl.agents.helper' \
+  '~marl.agents.main' \
+  '~marl.policies.helper' \
+  '~marl.policies.main' \
+  '+marl.agents.coder={policy: coder}' \
+  '+marl.policies.coder={model: {path: Qwen/Qwen2.5-Coder-3B}}' \
+  marl.algorithm.name=grpo \
+  marl.workflow.options.turns=1 \
+  '~marl.sampler.options.stop_above' \
+  data.max_response_length=512 \
+  actor_rollout_ref.rollout.max_model_len=2560 \
+  "$@"

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Single agent: one model knows the whole place and moves for both, in one turn, with GRPO.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+exec "$here/run_cpu.sh" \
+  '~marl.agents.left' \
+  '~marl.agents.right' \
+  '~marl.policies.left' \
+  '~marl.policies.right' \
+  '+marl.agents.alone={policy: alone}' \
+  '+marl.policies.alone={tiny: {steps: 600, good: 0.3}}' \
+  marl.algorithm.name=grpo \
+  marl.workflow.options.turns=1 \
+  marl.sampler.sessions=20 \
+  "$@"

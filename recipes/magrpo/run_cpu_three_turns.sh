@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# A third turn, for joint actions whose node has not met yet: nodes with a mean reward above 0.9 are leaves.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+exec "$here/run_cpu.sh" \
+  marl.workflow.options.turns=3 \
+  marl.sampler.sessions=3 \
+  marl.sampler.options.stop_above=0.9 \
+  "$@"
