@@ -21,6 +21,8 @@ import pluggy
 if TYPE_CHECKING:
     from marl_verl.episode.turn import Episode
 
+__all__ = ["KINDS", "Register", "hookimpl"]
+
 PROJECT = "marl_verl"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, 
 
 from marl_verl.errors import MarlError, nearest
 
+__all__ = ["Options", "build", "check_type"]
+
 T = TypeVar("T")
 
 LARGEST = 1e300

@@ -26,6 +26,8 @@ from marl_verl.errors import MarlError, nearest
 from marl_verl.hookspecs import KINDS, PROJECT, Register
 from marl_verl.registry import Entry, Registry, Source, cause
 
+__all__ = ["Plugins", "assemble", "discover", "load"]
+
 GROUP = "marl_verl"
 VARIABLE = "MARL_VERL_PLUGINS"
 HOOKS = frozenset(name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), f"{PROJECT}_spec"))

@@ -81,7 +81,7 @@ def trees(draw: st.DrawFn, tasks: int = 3, agents: int = 3, most: int = 8) -> Ro
     """A tree per task, as a search leaves it: each node is one attempt of one agent below an earlier one."""
     rows = []
     for task in range(draw(st.integers(1, tasks))):
-        depth = {}
+        depth: dict[str, int] = {}
         for number in range(draw(st.integers(1, most))):
             parent = draw(st.sampled_from([None, *depth]))
             node = f"n{number}++"  # any text is a name

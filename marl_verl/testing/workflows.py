@@ -25,6 +25,28 @@ from marl_verl.sampling import Candidate
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy
 
+__all__ = [
+    "AGENTS",
+    "TASK",
+    "Branch",
+    "Call",
+    "Hashed",
+    "Joint",
+    "Lanes",
+    "Mark",
+    "Programmed",
+    "Solo",
+    "acts_of",
+    "cancelled_cleanly",
+    "eighth",
+    "measure",
+    "number",
+    "own_words",
+    "talk",
+    "talkers",
+    "workflows",
+]
+
 AGENTS = ("planner", "solver", "critic")
 TASK = Task("q1", "question")
 
