@@ -1,0 +1,305 @@
+"""The code tasks: every level of the reward on syntax trees, the feedback, and the workflow."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from marl_verl_magrpo.code_levels import (
+    calls,
+    code_in,
+    compiles,
+    function,
+    joined,
+    levels,
+    returns,
+    used,
+    wrapper,
+)
+from marl_verl_magrpo.joint_code import JointCode, TwoCoders, judged, sees, told
+from marl_verl_magrpo.joint_tree import JointTree
+from marl_verl_magrpo.run_tests import Limits
+
+from marl_verl import MarlError, Task
+from marl_verl.testing import ScriptedPolicy, check_sampler, check_workflow
+
+HELPER = "def aux(x):\n    return x + 1\n"
+MAIN = "def solve(x):\n    y = aux(x)\n    return y * 2\n"
+TASK = Task(
+    "t",
+    'def solve(x):\n    """Twice the number after x."""\n',
+    {"entry": "solve", "tests": ["assert candidate(1) == 4", "assert solve(0) == 2"]},
+)
+
+
+def main(body: str, before: str = "") -> ast.FunctionDef:
+    indented = "\n".join(f"    {line}" for line in body.splitlines())
+    found = function(f"{before}def solve(x):\n{indented}\n", "solve")
+    assert isinstance(found, ast.FunctionDef)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\ndef f(): pass\n```", "def f(): pass"),
+        ("Here:\n```\na = 1\n```\nand\n```py\nb = 2\n```", "a = 1\n\nb = 2"),
+        ("  a = 1\n", "a = 1"),
+        ("```python\nnever ended", "never ended"),
+    ],
+)
+def test_code_in_an_answer(text: str, code: str) -> None:
+    assert code_in(text) == code
+
+
+def test_a_function_is_found_on_the_top_level_only() -> None:
+    assert function("class A:\n    def f(self): return 1", "f") is None
+    assert function("def g():\n    def f(): return 1", "f") is None
+    assert function("def f(: return", "f") is None
+    assert function("\0", "f") is None
+    found = function("def f(): return 1\ndef f(): pass", "f")  # the last is the one that counts
+    assert not returns(found)
+
+
+def test_returns_are_its_own_and_have_a_value() -> None:
+    assert returns(function(HELPER, "aux"))
+    assert returns(function("def aux(x):\n    if x:\n        return x", "aux"))
+    assert returns(function("def aux(x):\n    yield x", "aux"))
+    assert not returns(function("def aux(x):\n    return", "aux"))
+    assert not returns(function("def aux(x):\n    def inner():\n        return 1", "aux"))
+    assert not returns(None)
+
+
+def test_what_parses_may_still_not_compile() -> None:
+    assert compiles(HELPER)
+    assert not compiles("return 1")
+    assert not compiles("def f(:")
+
+
+@pytest.mark.parametrize(
+    ("body", "called"),
+    [
+        ("return aux(x)", True),
+        ("return [aux(i) for i in x]", True),
+        ("return aux", False),
+        ("return self.aux(x)", False),
+        ("return 'aux(x)'  # aux(x)", False),
+        ("def inner():\n    return aux(1)\nreturn inner()", True),
+    ],
+)
+def test_calls_are_calls(body: str, called: bool) -> None:
+    assert bool(list(calls(main(body), "aux"))) == called
+
+
+@pytest.mark.parametrize(
+    ("body", "only"),
+    [
+        ("return aux(x)", True),
+        ("'''Docs.'''\nreturn aux(x)", True),
+        ("y = aux(x)\nreturn y", True),
+        ("y: int = aux(x)\nreturn y", True),
+        ("y = aux(x)\nreturn y + 1", False),
+        ("return aux(x) + 1", False),
+        ("if x:\n    return aux(x)\nreturn 0", False),
+        ("y = 0\nreturn aux(y)", False),
+    ],
+)
+def test_wrappers(body: str, only: bool) -> None:
+    assert wrapper(main(body), "aux") == only
+
+
+@pytest.mark.parametrize(
+    ("body", "goes_somewhere"),
+    [
+        ("return aux(x) + 1", True),
+        ("y = aux(x)\nreturn y", True),
+        ("aux(x)\nreturn 1", False),  # a plain call, which a regular expression for assignments misses
+        ("y = aux(x)\nreturn 1", False),
+        ("_ = aux(x)\nz = aux(x)\nreturn z", True),
+        ("a, b = aux(x)\nreturn b", True),
+        ("y: int = aux(x)\nreturn 1", False),
+        ("d = {}\nd['k'] = aux(x)\nreturn d", True),
+        ("if aux(x):\n    return 1\nreturn 0", True),
+        ("print(aux(x))\nreturn 1", True),
+        ("y = 0\ny += aux(x)\nreturn y", True),
+    ],
+)
+def test_a_result_is_used_or_ignored(body: str, goes_somewhere: bool) -> None:
+    assert used(main(body), "aux") == goes_somewhere
+
+
+def total(helper: str, main_code: str, passed: float = 1.0) -> float:
+    return sum(levels(helper, main_code, "aux", "solve", passed).values())
+
+
+def test_the_levels_in_order() -> None:
+    assert levels(HELPER, MAIN, "aux", "solve", 1.0) == {
+        "helper": 0.4,
+        "main": 0.6,
+        "syntax": 0.5,
+        "tests": 1.0,
+        "calls": 0.5,
+        "substance": 1.0,
+        "ignored": 0.0,
+    }
+    assert total(HELPER, MAIN) == pytest.approx(4.0)
+    assert total(HELPER, MAIN, 0.5) == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize(
+    ("helper", "main_code", "passed", "reward"),
+    [
+        (HELPER, "x = 1", 1.0, 0.4),  # no main function: it ends
+        ("", "x = 1", 1.0, 0.0),
+        ("def aux(:", MAIN, 1.0, 0.6),  # together they do not compile
+        ("", MAIN, 0.0, 1.1),
+        (HELPER, MAIN, 0.0, 1.5),  # no test passes: the rest does not count
+        (HELPER, "def solve(x):\n    return x", 1.0, 2.5),
+        (HELPER, "def solve(x):\n    return aux(x)", 1.0, 3.0),
+        (HELPER, "def solve(x):\n    aux(x)\n    return 1 + x", 1.0, 3.5),
+        (HELPER, "def aux(x):\n    return x\n\n" + MAIN, 1.0, 2.5),  # calls a helper of its own
+    ],
+)
+def test_what_answers_earn(helper: str, main_code: str, passed: float, reward: float) -> None:
+    assert total(helper, main_code, passed) == pytest.approx(reward)
+
+
+def test_one_coder_is_judged_by_the_same_levels() -> None:
+    both = f"{HELPER}\n{MAIN}"
+    assert joined(both, both) == both
+    assert total(both, both) == pytest.approx(4.0)
+
+
+# the task set
+
+
+def test_the_task_set_runs_the_tests() -> None:
+    tasks = JointCode()
+    assert tasks.score(TASK, {"helper": HELPER, "main": MAIN}) == pytest.approx(4.0)
+    assert tasks.success(TASK, {"helper": HELPER, "main": MAIN})
+    half = {"helper": HELPER, "main": "def solve(x):\n    y = aux(x)\n    return 4 if y else 0\n"}
+    assert tasks.score(TASK, half) == pytest.approx(3.5)
+    assert not tasks.success(TASK, half)
+    assert JointCode(enough=0.5).success(TASK, half)
+    assert tasks.public_score(TASK, half) == 1.0
+    assert tasks.public_score(TASK, {"helper": "", "main": MAIN}) == 0.0
+
+
+def test_a_loop_without_end_costs_its_time_and_no_more() -> None:
+    tasks = JointCode(test_seconds=0.3, seconds=1.0)
+    answer = {"helper": HELPER, "main": "def solve(x):\n    while aux(x):\n        pass\n"}
+    assert tasks.score(TASK, answer) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("answer", ["code", {"helper": "x"}, {"helper": 1, "main": "y"}])
+def test_another_answer_is_a_mistake(answer: Any) -> None:
+    with pytest.raises(MarlError, match="joint-code scores two codes"):
+        JointCode().score(TASK, answer)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"tests": ["assert 1"]}, "task 'x' has no 'entry' in its data"),
+        ({"entry": "aux", "tests": ["assert 1"]}, "the name of a function other than 'aux'"),
+        ({"entry": "f"}, "task 'x' has no list 'tests' in its data"),
+        ({"entry": "f", "tests": "assert 1"}, "task 'x' has no list 'tests' in its data"),
+    ],
+)
+def test_a_task_without_entry_or_tests_is_a_mistake(data: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(MarlError, match=sentence):
+        judged(Task("x", "p", data), HELPER, MAIN, Limits())
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(MarlError, match="'test_seconds' must be above 0 and at most 'seconds', got 20"):
+        JointCode(test_seconds=20)
+    with pytest.raises(MarlError, match="'megabytes' must be at least 64, got 1"):
+        TwoCoders(megabytes=1)
+    with pytest.raises(MarlError, match="turns must be at least 1, got 0"):
+        TwoCoders(turns=0)
+
+
+# feedback and workflow
+
+LIMITS = (10.0, 3.0, 512)
+
+
+def test_feedback_in_levels_names_the_first_test_that_fails() -> None:
+    wrong = "def solve(x):\n    return aux(x)\n"
+    said = told(TASK, HELPER, wrong, "levels", LIMITS)
+    assert said.splitlines() == [
+        "aux is defined and returns something.",
+        "solve is defined.",
+        "Together they compile.",
+        "0 of 2 tests pass.",
+        "The first that fails: AssertionError: ",
+    ]
+    assert "solve is only a wrapper around aux." in told(
+        TASK, "def aux(x):\n    return 2 * x + 2\n", wrong, "levels", LIMITS
+    )
+    assert "solve ignores what aux returns." in told(
+        TASK, HELPER, "def solve(x):\n    aux(x)\n    return 2 * x + 2\n", "levels", LIMITS
+    )
+    assert told(TASK, "", "x = 1", "levels", LIMITS) == "aux is missing, or returns nothing.\nsolve is missing."
+
+
+def test_feedback_passed_says_no_more_than_that() -> None:
+    assert told(TASK, HELPER, MAIN, "passed", LIMITS) == "All tests pass."
+    assert told(TASK, HELPER, "", "passed", LIMITS) == "Not all tests pass."
+
+
+def test_both_see_both_codes_and_what_came_of_it() -> None:
+    policy = ScriptedPolicy({"helper": f"```python\n{HELPER}```", "main": ["def solve(x):\n    return 0", MAIN]})
+    run = check_workflow(TwoCoders(), TASK, policy)
+    assert run.answer == {"helper": HELPER.strip(), "main": MAIN.strip()}
+    for act, _ in run.turns[2:]:
+        seen = act.observation[-1]["content"]
+        assert HELPER.strip() in seen
+        assert "def solve(x):\n    return 0" in seen
+        assert "0 of 2 tests pass." in seen
+    assert not run.invalid
+    first = [act.observation[-1]["content"] for act, _ in run.turns[:2]]
+    assert all(TASK.prompt.strip() in seen and "written before" not in seen for seen in first)
+
+
+def test_plain_feedback_shows_the_codes_and_nothing_else() -> None:
+    policy = ScriptedPolicy({"helper": HELPER, "main": MAIN})
+    run = check_workflow(TwoCoders(feedback="plain"), TASK, policy)
+    assert not list(run.journal.calls())
+    assert "tests" not in run.turns[3][0].observation[-1]["content"].lower()
+
+
+def test_a_coder_without_the_function_is_marked() -> None:
+    run = check_workflow(TwoCoders(turns=1), TASK, ScriptedPolicy({"helper": "I cannot", "main": MAIN}))
+    assert list(run.invalid) == [("helper", "0")]
+
+
+def test_one_coder_writes_both_and_sees_its_code_once() -> None:
+    both = f"{HELPER}\n{MAIN}"
+    run = check_workflow(TwoCoders(), TASK, ScriptedPolicy({"coder": both}))
+    assert JointCode().score(TASK, run.answer) == pytest.approx(4.0)
+    assert run.turns[1][0].observation[-1]["content"].count("def aux") == 1
+    assert "`aux`" in sees(TASK, "coder", {}, "")
+
+
+def test_other_teams_are_told_who_writes() -> None:
+    with pytest.raises(MarlError, match="two-coders needs the agents 'helper' and 'main', or 'coder': got main"):
+        check_workflow(TwoCoders(), TASK, ScriptedPolicy({"main": MAIN}))
+
+
+def test_a_node_that_is_nearly_perfect_is_not_gone_on_with() -> None:
+    good = {"helper": HELPER, "main": MAIN}
+    poor = {"helper": HELPER, "main": "def solve(x):\n    return 0\n"}
+    for script, turns in ((good, 4), (poor, 4 + 8)):
+        sampler = JointTree(stop_above=3.9)
+        sample = check_sampler(sampler, TwoCoders(), TASK, _told_apart(script), 2, tasks=JointCode(), orders=1)
+        assert len(sample.turns) == turns
+
+
+def _told_apart(codes: dict[str, str]) -> ScriptedPolicy:
+    """The same code in every candidate, with another comment."""
+    return ScriptedPolicy(
+        {agent: lambda act, session, candidate, code=code: f"{code}# {candidate}\n" for agent, code in codes.items()}
+    )
