@@ -155,8 +155,8 @@ class Belongings:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-def sweep_abandoned() -> list[str]:
-    """Remove what killed runs of this user left on this machine. Returns their scratch folders."""
+def abandoned() -> list[Belongings]:
+    """What killed runs of this user left on this machine."""
     found = []
     for scratch in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         try:
@@ -166,9 +166,16 @@ def sweep_abandoned() -> list[str]:
         except (OSError, ValueError, TypeError, KeyError):
             continue  # no scratch folder of ours, or somebody is removing it now
         if belongings is not None and belongings.abandoned():
-            belongings.sweep()
-            found.append(str(scratch))
+            found.append(belongings)
     return found
+
+
+def sweep_abandoned() -> list[str]:
+    """Remove what killed runs of this user left on this machine. Returns their scratch folders."""
+    found = abandoned()
+    for belongings in found:
+        belongings.sweep()
+    return [belongings.scratch for belongings in found]
 
 
 def _machine() -> str:

@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from marl_verl import __version__
 from marl_verl.cli.output import harmless
@@ -21,6 +21,8 @@ COMMANDS = {
     "explain": "show how each row came by its advantage",
     "replay": "run a stored episode again, without a model, and show it",
     "plugins": "list plugins and every name they register",
+    "new-plugin": "write a package for a plugin of your own",
+    "doctor": "check this machine, and say what to do about each finding",
 }
 
 
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         options = _parse(arguments)
-        return int(importlib.import_module(f"marl_verl.cli.{options.command}").run(options))
+        return int(_module(options.command).run(options))
     except MarlError as error:
         if debug:
             traceback.print_exc()
@@ -40,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("marl-verl: interrupted", file=sys.stderr)
         return 130
+
+
+def _module(command: str) -> Any:
+    return importlib.import_module(f"marl_verl.cli.{command.replace('-', '_')}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -81,7 +87,7 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, argparse.Argum
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
         )
         if name == chosen:
-            importlib.import_module(f"marl_verl.cli.{name}").add_arguments(command)
+            _module(name).add_arguments(command)
             found = command
     return parser, found
 

