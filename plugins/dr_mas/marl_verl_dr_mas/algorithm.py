@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marl_verl.advantage import AGENT, Advantage, Algorithm, FloatArray, RewardMix, RowTable, total
+from marl_verl.advantage import AGENT, Advantage, Algorithm, FloatArray, Mix, RewardMix, RowTable
 from marl_verl.errors import MarlError
 
 
 @dataclass(frozen=True)
 class PenaltyMix(RewardMix):
-    """s = sum of the components - c * [action invalid]. Source: Dr. MAS, arXiv 2602.08847.
+    """s = sum over components r_i w_i - c * [action invalid]. Source: Dr. MAS, arXiv 2602.08847.
 
     Attributes:
         penalty: c; the paper's settings are 0.1 for mathematics and 0.01 for search.
+        weights: component -> w, as in `Mix`; None adds up all components, as the paper does with its only one.
     """
 
     name: ClassVar[str] = "penalty"
     penalty: float = 0.1
+    weights: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.penalty < 0:
             raise MarlError(f"'penalty' must be >= 0, got {self.penalty}")
+        Mix(self.weights)  # told here what is wrong with them
+
+    def asks(self) -> tuple[str, ...]:
+        return Mix(self.weights).asks()
 
     def compute(self, table: RowTable) -> FloatArray:
-        """Reward per row, [n]. MarlError as in `total`."""
-        return total(table) - self.penalty * table.invalid
+        """Reward per row, [n]. MarlError as in `Mix`."""
+        return Mix(self.weights).compute(table) - self.penalty * table.invalid
 
 
 DR_MAS = Algorithm(
@@ -35,7 +42,7 @@ DR_MAS = Algorithm(
     credit="none",
     advantage=Advantage(sample="row", group=AGENT, singleton="raw"),
     loss="ppo-clip",
-    metrics=("amplification",),
+    metrics=("amplification", "second-moment"),
 )
 """A = (s - mean_k) / (std_k + 1e-6), mean and std over all rows of agent k in the task.
 

@@ -1,10 +1,23 @@
 """Metric `amplification`: what one mean and std for all agents would do to each agent's gradient.
 
     amplification_k = mean over tasks of (std_k^2 + (mean_k - mean)^2) / std^2 = E_k[(r - mean)^2] / std^2
+                    = spread_k + shift_k
 
 mean and std (population) are those of all rows of a task, mean_k and std_k those of agent k's. It is the factor by
 which a mean and std for all agents scale the second moment of agent k's gradient; the agents of a task have 1 on
-average, weighted by their rows. Tasks without spread are left out. Source: Dr. MAS, arXiv 2602.08847.
+average, weighted by their rows, so none has more than n / n_k. Tasks without spread are left out. Source: Dr. MAS,
+arXiv 2602.08847.
+
+Its two terms are told as well, because a factor of 1 can hide that an agent learns nothing: `spread`, std_k^2 / std^2,
+is what sets the agent's good actions apart from its bad ones; `shift`, (mean_k - mean)^2 / std^2, is the same for all
+its rows: noise, which pushes whatever was sampled up, or down.
+
+Metric `second-moment` is the same of the advantages that are trained with:
+
+    second_moment_k = mean over these tasks of E_k[A^2]
+
+With `grpo` on n rows of one task it is the amplification times (n - 1) / n, since A has the unbiased std. With `dr-mas`
+it is (n_k - 1) / n_k, and 0 in tasks where all of the agent's rewards are equal: below 1, however they differ.
 """
 
 from __future__ import annotations
@@ -17,31 +30,94 @@ from marl_verl.advantage import Advantages, FloatArray, IntArray, Metric, RowTab
 
 
 @dataclass(frozen=True)
+class Factor:
+    """By how much the second moment of an agent's gradient is scaled.
+
+    Attributes:
+        spread: the part that its own rewards' variance has, std_k^2 / std^2.
+        shift: the part that its mean's distance has, (mean_k - mean)^2 / std^2.
+    """
+
+    spread: float
+    shift: float
+
+    @property
+    def total(self) -> float:
+        return self.spread + self.shift
+
+
+@dataclass(frozen=True)
 class Amplification(Metric):
-    """`agent/NAME/amplification`, of the mixed rewards, whichever way the advantage is normalised: 1 means that a mean
-    and std for all would do no harm."""
+    """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, whichever way the
+    advantage is normalised: where it is 1 and all of it spread, a mean and std for all would do no harm."""
 
     def of_rows(self, table: RowTable, result: Advantages) -> dict[str, float]:
         """An agent whose tasks all lack spread has none."""
         rows = np.flatnonzero(result.group >= 0)
-        factors = amplification(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows])
-        return {f"agent/{table.agent.names[code]}/amplification": factor for code, factor in factors.items()}
+        found: dict[str, float] = {}
+        for code, factor in amplification(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows]).items():
+            name = f"agent/{table.agent.names[code]}/amplification"
+            found |= {name: factor.total, f"{name}/spread": factor.spread, f"{name}/shift": factor.shift}
+        return found
 
 
-def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, float]:
-    """Agent -> its factor.
+@dataclass(frozen=True)
+class SecondMoment(Metric):
+    """`agent/NAME/second_moment`, of the advantages as they are."""
+
+    def of_rows(self, table: RowTable, result: Advantages) -> dict[str, float]:
+        """An agent whose tasks all lack spread has none."""
+        rows = np.flatnonzero(result.group >= 0)
+        pairs = _Pairs.of(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows])
+        found = pairs.by_agent(pairs.mean(result.advantage[rows] ** 2))
+        return {f"agent/{table.agent.names[code]}/second_moment": value for code, value in found.items()}
+
+
+def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, Factor]:
+    """Agent -> its factor; none for an agent whose tasks all lack spread.
 
     Args:
         reward: [n] rewards.
         task, agent: [n] ids.
     """
-    task = combine([task], len(reward))
-    squared = (reward - group_mean(reward, task)[task]) ** 2
-    variance = np.bincount(task, weights=squared) / np.bincount(task)
-    pairs = combine([agent, task], len(reward))
-    _, first = np.unique(pairs, return_index=True)
-    of_pair = np.bincount(pairs, weights=squared) / np.bincount(pairs)
-    spread = variance[task[first]]
-    kept = spread > 0
-    ratio, owner = of_pair[kept] / spread[kept], agent[first][kept]
-    return {int(code): float(ratio[owner == code].mean()) for code in np.unique(owner)}
+    pairs = _Pairs.of(reward, task, agent)
+    mean = pairs.mean(reward)
+    spread = pairs.by_agent(pairs.mean((reward - mean[pairs.pair]) ** 2) / pairs.variance)
+    shift = pairs.by_agent((mean - pairs.task_mean) ** 2 / pairs.variance)
+    return {code: Factor(spread[code], shift[code]) for code in spread}
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The (agent, task) pairs that occur, P of them.
+
+    Attributes:
+        pair: [n] ids 0..P-1 of rows.
+        agent: [P] its agent.
+        task_mean, variance: [P] of all rewards of its task; the variance is NaN where it is 0.
+    """
+
+    pair: IntArray
+    agent: IntArray
+    task_mean: FloatArray
+    variance: FloatArray
+
+    @classmethod
+    def of(cls, reward: FloatArray, task: IntArray, agent: IntArray) -> _Pairs:
+        task = combine([task], len(reward))
+        mean = group_mean(reward, task)
+        variance = np.bincount(task, weights=(reward - mean[task]) ** 2) / np.bincount(task)
+        pair = combine([agent, task], len(reward))
+        first = np.unique(pair, return_index=True)[1]
+        spread = np.where(variance > 0, variance, np.nan)
+        return cls(pair, agent[first], mean[task[first]], spread[task[first]])
+
+    def mean(self, values: FloatArray) -> FloatArray:
+        """[P] means of [n] values."""
+        return np.bincount(self.pair, weights=values) / np.bincount(self.pair)
+
+    def by_agent(self, values: FloatArray) -> dict[int, float]:
+        """Agent -> mean of [P] values over its tasks that have spread."""
+        kept = np.isfinite(self.variance)
+        agents = np.unique(self.agent[kept])
+        return {int(code): float(values[kept & (self.agent == code)].mean()) for code in agents}

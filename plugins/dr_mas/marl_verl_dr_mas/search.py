@@ -1,0 +1,180 @@
+"""Questions as in the paper: a verifier routes, to a searcher or to an answerer, up to four steps.
+
+Task rows have the question as `prompt`, `data.answers` (any of them is right) and `data.paragraphs`, each with `title`
+and `text`: what can be searched for this question. `marl_verl_dr_mas.convert` makes them from HotpotQA. The paper's own
+search is a server with a dense index of Wikipedia; here it is BM25 over the question's paragraphs.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import TYPE_CHECKING, Any, Literal
+
+from marl_verl import MarlError, Task, TaskSet, Workflow
+from marl_verl_dr_mas.bm25 import ranked
+from marl_verl_dr_mas.verdict import clipped, verdict
+
+if TYPE_CHECKING:
+    from marl_verl.episode import Action, LiveTeam
+
+VERIFIER, SEARCHER, ANSWERER = "verifier", "searcher", "answerer"
+YES, NO = "yes", "no"
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+class SearchTasks(TaskSet):
+    """Questions with short answers and paragraphs to search, from a file."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        """1 when the answer is one of the right ones, in lower case and without articles and punctuation, else 0.
+
+        Raises:
+            MarlError: the answer is no text, or the task's row has no `data.answers`.
+        """
+        right = task.data.get("answers")
+        if not isinstance(right, list) or not right:
+            raise MarlError(f"task '{task.id}' has no list 'data.answers' to compare with, it has {right!r:.60}")
+        said = normal(_text(answer))
+        return float(bool(said) and said in [normal(str(each)) for each in right])
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        """1 when there is an answer, right or not, else 0. MarlError unless it is a text."""
+        return float(bool(normal(_text(answer))))
+
+
+def _text(answer: Any) -> str:
+    if not isinstance(answer, str):
+        raise MarlError(f"dr-mas-search scores a text, got {type(answer).__name__}")
+    return answer
+
+
+def normal(answer: str) -> str:
+    """The normal form in which answers are compared (Rajpurkar et al. 2016, SQuAD)."""
+    plain = "".join(letter for letter in answer.lower() if letter not in string.punctuation)
+    return " ".join(_ARTICLES.sub(" ", plain).split())
+
+
+def tagged(text: str, tag: str) -> str | None:
+    """What stands between the first `<tag>` and its end; None where there is none, or nothing in it."""
+    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.IGNORECASE | re.DOTALL)
+    return (found[1].strip() or None) if found else None
+
+
+class _Search(Workflow):
+    """What both workflows do: search, and keep what was found.
+
+    Options:
+        steps: turns of the team at most; the last one is an answer.
+        found: paragraphs that a search gives.
+        kept: characters of a paragraph that are shown; what is longer loses its middle.
+    """
+
+    steps: int = 4
+    found: int = 3
+    kept: int = 1200
+
+    def __post_init__(self) -> None:
+        for name, value in (("steps", self.steps), ("found", self.found), ("kept", self.kept)):
+            if value < 1:
+                raise MarlError(f"{name} must be 1 or more, got {value}")
+
+    async def search(self, task: Task, team: LiveTeam, agent: str, query: str) -> str:
+        """The search as it goes into the history."""
+
+        def look_up(asked: str) -> str:
+            paragraphs = [f"{each['title']}: {each['text']}" for each in task.data["paragraphs"]]
+            best = ranked(asked, paragraphs)[: self.found]
+            return "\n".join(clipped(paragraphs[index], self.kept) for index in best) or "Nothing was found."
+
+        information = await team[agent].call(look_up, query)
+        return f"<search>{query}</search>\n<information>{information}</information>"
+
+    def answer(self, team: LiveTeam, action: Action) -> str:
+        """The answer in an action; empty, and marked, where it has none."""
+        said = tagged(action.text, "answer")
+        if said is None:
+            team.invalid(action, "no answer")
+        return said or ""
+
+
+class SearchTeam(_Search):
+    """In each step the verifier decides whether what was found is enough: then the answerer answers, else the searcher
+    searches. In the last step the answerer answers without being sent, since nobody could read what a search finds.
+
+    Options:
+        unparseable: what counts where the verifier gives no verdict; `answer` is the authors' choice. Its action is
+            marked invalid either way.
+    """
+
+    unparseable: Literal["answer", "search"] = "answer"
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        """The answerer's answer."""
+        history: list[str] = []
+        for _ in range(self.steps - 1):
+            review = await team[VERIFIER].act(verifier_sees(task, history))
+            said = verdict(review.text, (YES, NO))
+            if said is None:
+                team.invalid(review, "no verdict")
+                said = YES if self.unparseable == "answer" else NO
+            if said == YES:
+                break
+            action = await team[SEARCHER].act(searcher_sees(task, history))
+            query = tagged(action.text, "search")
+            if query is None:
+                team.invalid(action, "no query")
+                continue
+            history.append(await self.search(task, team, SEARCHER, query))
+        return self.answer(team, await team[ANSWERER].act(answerer_sees(task, history)))
+
+
+class SearchAlone(_Search):
+    """One agent, `answerer`, searches or answers: the paper's single agent."""
+
+    async def run(self, task: Task, team: LiveTeam) -> str:
+        """Its answer."""
+        history: list[str] = []
+        for _ in range(self.steps - 1):
+            action = await team[ANSWERER].act(alone_sees(task, history))
+            if (said := tagged(action.text, "answer")) is not None:
+                return said
+            query = tagged(action.text, "search")
+            if query is None:
+                team.invalid(action, "neither a query nor an answer")
+                continue
+            history.append(await self.search(task, team, ANSWERER, query))
+        return self.answer(team, await team[ANSWERER].act(answerer_sees(task, history)))
+
+
+def _sees(task: Task, history: list[str], how: str) -> str:
+    known = "\n".join(history) or "Nothing yet."
+    return f"Question: {task.prompt}\n\nSearches so far, and what they found:\n{known}\n\n{how}"
+
+
+def verifier_sees(task: Task, history: list[str]) -> str:
+    """Question and searches; whether they are enough."""
+    how = (
+        "Think about whether this is enough to answer the question, and end with your decision: <verify>yes</verify> "
+        "if it is, <verify>no</verify> if another search is needed."
+    )
+    return _sees(task, history, how)
+
+
+def searcher_sees(task: Task, history: list[str]) -> str:
+    """Question and searches; what to look for next."""
+    return _sees(task, history, "Think about what is missing, and write one query: <search>your query</search>.")
+
+
+def answerer_sees(task: Task, history: list[str]) -> str:
+    """Question and searches; the answer."""
+    return _sees(task, history, "Think, and give a short final answer: <answer>your answer</answer>.")
+
+
+def alone_sees(task: Task, history: list[str]) -> str:
+    """Question and searches; another search or the answer."""
+    how = (
+        "Think, and then do one of the two. If something is missing, write one query: <search>your query</search>. "
+        "Else give a short final answer: <answer>your answer</answer>."
+    )
+    return _sees(task, history, how)

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Baseline: the solver alone, with GRPO (of one agent Dr. MAS is the same).
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+exec "$here/run_cpu_grpo.sh" \
+    marl.workflow.options.rounds=1 \
+    'marl.algorithm.options.weights={team: 0.1}' \
+    '~marl.agents.verifier' \
+    '~marl.policies.verifier' \
+    "$@"
