@@ -23,7 +23,7 @@ WORD = {move: word for word, move in WORDS.items()}
 
 
 class PlanPath(TaskSet):
-    """Random boards; an answer is a `log`, and worth 1 where it ends on the goal.
+    """Random boards; an answer is a `log`, and worth 1 where it ends on the goal. The defaults are the paper's.
 
     Options:
         size: side of the board, in cells (2 to 26).
@@ -32,8 +32,8 @@ class PlanPath(TaskSet):
     """
 
     size: int = 10
-    wall_share: float = 0.3
-    near: int = 2
+    wall_share: float = 0.22
+    near: int = 1
     far: int = 0
 
     def __post_init__(self) -> None:
@@ -76,7 +76,9 @@ class PlanPath(TaskSet):
             task = self._draw(rng, split)
             if task is not None and (easy or self._fit(task)):
                 return task
-        raise MarlError(f"{type(self).__name__}: no {split} task in {TRIES} random boards of this size, walls and reach")
+        raise MarlError(
+            f"{type(self).__name__}: no {split} task in {TRIES} random boards of this size, walls and reach"
+        )
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None where the draw is no task of this split."""

@@ -25,14 +25,20 @@ def marl_register_algorithms(register: Register) -> None:
 def marl_register_tasks(register: Register) -> None:
     register("at-plan-path", "marl_verl_at_grpo.plan_path:PlanPath")
     register("at-plan-path-tiny", "marl_verl_at_grpo.plan_path:TinyPlanPath")
+    register("at-final-answers", "marl_verl_at_grpo.math_problems:FinalAnswers")
 
 
 @hookimpl
 def marl_register_workflows(register: Register) -> None:
     register("at-planner-executor", "marl_verl_at_grpo.tiny_workflows:PlannerExecutor")
     register("at-one-walker", "marl_verl_at_grpo.tiny_workflows:OneWalker")
+    register("at-tool-caller-planner", "marl_verl_at_grpo.chat_workflows:ToolCallerPlanner")
+    register("at-one-chat-walker", "marl_verl_at_grpo.chat_workflows:OneChatWalker")
+    register("at-tool-user-reasoner", "marl_verl_at_grpo.math_problems:ToolUserReasoner")
+    register("at-one-reasoner", "marl_verl_at_grpo.math_problems:OneReasoner")
 
 
 @hookimpl
 def marl_register_rewards(register: Register) -> None:
     register("at-plan-path", "marl_verl_at_grpo.rewards:at_plan_path")
+    register("at-own-answer", "marl_verl_at_grpo.math_problems:own_answer")

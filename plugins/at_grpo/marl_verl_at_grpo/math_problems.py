@@ -1,0 +1,116 @@
+r"""Mathematics with a final answer: a tool user, whose program computes, and a reasoner, who decides.
+
+Source: AT-GRPO, arXiv 2510.11062, and its public code: tool user first, then reasoner, up to 4 turns, over as soon as
+the two agree; each is rewarded for its own answer. The words of the prompts are our own.
+
+A team's answer is what each of its acts answered, in order: [["tool-user", "41"], ["reasoner", "42"]], null where an
+act gave none. The last one is the team's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marl_verl import Task, TaskSet, Workflow
+from marl_verl.episode import Episode, LiveTeam, Turn
+from marl_verl.errors import MarlError
+from marl_verl_at_grpo.final_answer import same, stated
+from marl_verl_at_grpo.python_tool import program_in, run_python
+
+TOOL_USER, REASONER = "tool-user", "reasoner"
+BOXED = "Reason step by step, and end with the final answer as \\boxed{...}."
+
+Answers = list[list[str | None]]
+
+
+class FinalAnswers(TaskSet):
+    """Problems from a file, `data` {"answer": text}; scored by exact match after normalisation."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        """1 where the last answer is right, else 0. MarlError: no such list, or a task without an answer."""
+        answers = checked(answer)
+        return right(task, answers[-1][1] if answers else None)
+
+
+def checked(answer: Any) -> Answers:
+    """A team's answer, as described above."""
+    pairs = isinstance(answer, list) and all(isinstance(each, list) and len(each) == 2 for each in answer)
+    if not pairs:
+        raise MarlError(f"a team's answers are a list of [agent, answer], got {answer!r:.60}")
+    found: Answers = answer
+    return found
+
+
+def right(task: Task, answer: str | None) -> float:
+    """1 for the task's answer, else 0. MarlError: the task has none."""
+    known = task.data.get("answer")
+    if not isinstance(known, str | int | float) or isinstance(known, bool):
+        raise MarlError(f"task '{task.id}' has no answer: its data must be {{\"answer\": text}}, got {task.data!r:.60}")
+    return float(answer is not None and same(answer, str(known)))
+
+
+def own_answer(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward `at-own-answer`: r = 1 if the answer of this very act is right, else 0; -0.1 if it gave none.
+
+    Raises:
+        MarlError: the episode's answer has none of this act (a sampler that leaves states without an answer).
+    """
+    own = [answer for agent, answer in checked(episode.answer or []) if agent == turn.agent]
+    if turn.turn >= len(own):
+        raise MarlError(f"the team's answers have none of turn {turn.turn} of agent '{turn.agent}'")
+    return -0.1 if own[turn.turn] is None else right(task, own[turn.turn])
+
+
+class ToolUserReasoner(Workflow):
+    """In each turn the tool user writes a program, and the reasoner, who sees what it printed, answers.
+
+    Options:
+        turns: the most turns; it is over before where the program and the reasoner agree.
+    """
+
+    turns: int = 4
+
+    def __post_init__(self) -> None:
+        if self.turns < 1:
+            raise MarlError(f"ToolUserReasoner: turns must be 1 or more, got {self.turns}")
+
+    async def run(self, task: Task, team: LiveTeam) -> Answers:
+        """What each act answered."""
+        answers: Answers = []
+        before = ""
+        for _ in range(self.turns):
+            action = await team[TOOL_USER].act(
+                f"{task.prompt}\n\n{before}Write a Python program in a ```python block that computes the answer and "
+                "prints it last."
+            )
+            program, printed = program_in(action.text), "(no program)"
+            if program is not None:
+                printed = await team[TOOL_USER].call(run_python, program)
+            computed = stated(printed)
+            if computed is None:
+                team.invalid(action, "no program that prints an answer")
+            answers.append([TOOL_USER, computed])
+            team.propose(list(answers))
+            shown = f"{task.prompt}\n\n{before}A program printed:\n{printed}\nIt may be wrong. {BOXED}"
+            said = await team[REASONER].act(shown)
+            answer = stated(said.text)
+            if answer is None:
+                team.invalid(said, "no answer")
+            answers.append([REASONER, answer])
+            team.propose(list(answers))
+            if answer is not None and computed is not None and same(answer, computed):
+                break
+            before = f"Before, a program answered {computed}, and the reasoner {answer}: they do not agree.\n\n"
+        return answers
+
+
+class OneReasoner(Workflow):
+    """One agent answers, in one go and without a tool: the single agent that teams are compared with."""
+
+    async def run(self, task: Task, team: LiveTeam) -> Answers:
+        """What it answered."""
+        said = await team[REASONER].act(f"{task.prompt}\n\n{BOXED}")
+        answer = stated(said.text)
+        if answer is None:
+            team.invalid(said, "no answer")
+        return [[REASONER, answer]]

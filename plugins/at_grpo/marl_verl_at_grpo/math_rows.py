@@ -1,0 +1,100 @@
+"""Rows of public mathematics sets as tasks: `python -m marl_verl_at_grpo.math_rows FILE TASKS.jsonl`.
+
+Reads JSON lines or parquet of Polaris, GSM8K, MATH, AIME and sets like them: a problem under `problem`, `question` or
+`prompt`, an answer under `answer`, `final_answer` or `solution`, in whatever case. Of a solution it takes what stands
+behind "####" (GSM8K) or in the last box (MATH). A row's id is made of its problem: a problem that is in the training
+file and the held-out one has one id in both, which a run refuses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from marl_verl.errors import MarlError
+from marl_verl_at_grpo.final_answer import boxed
+
+PROBLEM = ("problem", "question", "prompt")
+ANSWER = ("answer", "final_answer", "solution")
+
+
+def task_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """{"id", "prompt", "data": {"answer"}} of one row. MarlError, which `where` begins: no problem, no answer."""
+    problem = _text(row, PROBLEM, where)
+    answer = final(_text(row, ANSWER, where))
+    name = hashlib.sha256(" ".join(problem.split()).encode()).hexdigest()[:16]
+    return {"id": f"math-{name}", "prompt": problem, "data": {"answer": answer}}
+
+
+def final(solution: str) -> str:
+    """The final answer of a solution; a text that marks none is the answer itself."""
+    if "####" in solution:
+        return solution.rpartition("####")[2].strip()
+    return boxed(solution) or solution.strip()
+
+
+def _text(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
+    small = {str(name).lower(): value for name, value in row.items()}
+    for name in names:
+        value = small.get(name)
+        if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+            return str(value).strip()
+    raise MarlError(f"{where} has none of {', '.join(names)} as text: it has {', '.join(map(str, row)) or 'nothing'}")
+
+
+def rows_of(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The rows of a .jsonl or .parquet file. MarlError: no such file, another ending, a line that is no object."""
+    if not path.is_file():
+        raise MarlError(f"there is no file '{path}'")
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        yield from pyarrow.parquet.read_table(path).to_pylist()
+        return
+    if path.suffix not in (".jsonl", ".json"):
+        raise MarlError(f"'{path}' must end in .jsonl or .parquet")
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise MarlError(f"'{path}', line {number} is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise MarlError(f"'{path}', line {number} is no object")
+            yield row
+
+
+def convert(source: Path, target: Path) -> int:
+    """Write the tasks of a file, each problem once. Returns how many. MarlError as above, and no file."""
+    tasks: dict[str, dict[str, Any]] = {}
+    for number, row in enumerate(rows_of(source), start=1):
+        task = task_row(row, f"'{source}', row {number}")
+        tasks.setdefault(task["id"], task)
+    if not tasks:
+        raise MarlError(f"'{source}' has no rows")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("".join(json.dumps(task) + "\n" for task in tasks.values()), encoding="utf-8")
+    return len(tasks)
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m marl_verl_at_grpo.math_rows", description=__doc__)
+    parser.add_argument("source", type=Path, metavar="FILE")
+    parser.add_argument("target", type=Path, metavar="TASKS.jsonl")
+    given = parser.parse_args()
+    try:
+        print(f"{convert(given.source, given.target)} problems in {given.target}")
+    except MarlError as error:
+        print(f"math_rows: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

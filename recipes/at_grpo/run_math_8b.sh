@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The paper's larger models: a Qwen3-8B a role (8 GPUs).
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+exec "$here/run_math.sh" \
+    marl.policies.tool-user.model.path=Qwen/Qwen3-8B \
+    marl.policies.reasoner.model.path=Qwen/Qwen3-8B \
+    trainer.n_gpus_per_node=4 \
+    "$@"
