@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from marl_verl import MarlError
 CHILD = Path(__file__).with_name("run_tests_child.py")
 GRACE = 2.0
 """Seconds that the child has for its start and its end."""
+AT_ONCE = threading.BoundedSemaphore(os.cpu_count() or 1)
+"""A tree's joint actions are scored at the same time, each in a thread: not more of them run than there are cores, so
+that a program's time is its own."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def run_tests(program: str, entry: str, setup: str, tests: tuple[str, ...], limi
         "test_seconds": limits.test_seconds,
         "bytes": limits.megabytes << 20,
     }
-    with tempfile.TemporaryDirectory(prefix="marl-verl-tests-") as folder:
+    with AT_ONCE, tempfile.TemporaryDirectory(prefix="marl-verl-tests-") as folder:
         reply = Path(folder) / "reply.jsonl"
         said = _child([sys.executable, "-I", str(CHILD), str(reply)], json.dumps(given), folder, limits.seconds + GRACE)
         lines = reply.read_text(encoding="utf-8", errors="replace").splitlines() if reply.is_file() else []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,23 @@ def test_the_same_question_is_answered_once() -> None:
     begun = time.monotonic()
     assert run(program, "assert f(1) == 1") == (Outcome(True),)
     assert time.monotonic() - begun < 0.1
+
+
+def test_not_more_programs_run_at_once_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: list[int] = []
+    most = 0
+
+    def child(command: list[str], given: str, folder: str, seconds: float) -> str:
+        nonlocal most
+        running.append(1)
+        most = max(most, len(running))
+        time.sleep(0.02)
+        running.pop()
+        return "gone"
+
+    monkeypatch.setattr("marl_verl_magrpo.run_tests._child", child)
+    cores = os.cpu_count() or 1
+    with ThreadPoolExecutor(4 * cores + 4) as pool:
+        found = list(pool.map(lambda number: run(f"program {number}", "t"), range(4 * cores + 4)))
+    assert found == [(Outcome(False, "gone"),)] * len(found)
+    assert 1 <= most <= cores
