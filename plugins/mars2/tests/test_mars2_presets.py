@@ -16,7 +16,8 @@ from marl_verl_mars2.tree_search import TreeSearch
 
 from marl_verl.advantage import Metric, RowTable
 from marl_verl.errors import MarlError
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, assemble
+from marl_verl.plugins import assemble
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
 from marl_verl.testing.rows import Rows, algorithm, row, trees
 
 
