@@ -1,22 +1,19 @@
 """What plugin authors test with: teams without models."""
 
-from marl_verl.episode.row import row
-from marl_verl.plugins import Plugins, assemble
+from marl_verl.episode.row import row as row_of
 from marl_verl.testing.algorithm import check_algorithm
 from marl_verl.testing.credit import check_credit
 from marl_verl.testing.sampler import check_sampler
 from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, check_workflow, scripted_action, shown
 
 __all__ = [
-    "Plugins",
     "ScriptedPolicy",
     "ScriptedRollouts",
-    "assemble",
     "check_algorithm",
     "check_credit",
     "check_sampler",
     "check_workflow",
-    "row",
+    "row_of",
     "scripted_action",
     "shown",
 ]

@@ -56,9 +56,9 @@ def check_algorithm(
         a row depends on no row outside its `reach`, neither on its rewards nor on its being there (rows of a tree are
             taken away by whole tasks only)
 
-    Rows for it: several tasks, sessions of uneven length, groups of one and of several, rewards that differ. Rows of a
-    workflow of your own: `[row(turn) for turn in sample.turns]`, with the sample that `check_sampler` returns and
-    `marl_verl.testing.row`.
+    Rows for it: several tasks, sessions of uneven length, groups of one and of several, rewards that differ. Random
+    ones come from `marl_verl.testing.rows`, those of a workflow of yours from `[row_of(turn) for turn in sample.turns]`
+    with the sample that `check_sampler` returns.
 
     Args:
         algorithm: an estimator is taken with the sum of all reward components.

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from marl_verl.hookspecs import KINDS
-from marl_verl.testing import Plugins, assemble
+from marl_verl.plugins import Plugins, assemble
 
 from my_method import plugin
 

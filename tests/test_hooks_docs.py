@@ -1,0 +1,409 @@
+"""docs/plugins.md has every hook, and every code block of README and docs is run: here, or by the test named here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import sys
+import textwrap
+import tomllib
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from marl_verl import hookspecs, plugins
+from marl_verl.advantage import RowTable
+from marl_verl.cli.describe import describe
+from marl_verl.cli.main import COMMANDS, _parse, main
+from marl_verl.cli.prepare import plan_run
+from marl_verl.losses import Loss
+from marl_verl.plugins import Plugins
+from marl_verl.tasks import Task
+from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow
+from marl_verl.testing.rows import row
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+
+ELSEWHERE = {
+    ("README.md", "python"): "test_readme.py",  # two blocks are one module, whose workflow solves its tasks
+    ("README.md", "yaml"): "test_readme.py",  # a whole recipe, for models that nobody has here
+    ("algorithms.md", "python"): "test_docs.py",  # its numbers are compared
+    ("algorithms.md", "yaml"): "test_docs.py",  # with every option of its comments
+    ("sampling.md", "yaml"): "test_docs.py",
+    ("schedules.md", "yaml"): "test_asynchronous.py",
+    ("teams.md", "yaml"): "test_recipes.py",  # and what comes out is looked at
+}
+"""(page, language) -> the test file that runs these blocks already."""
+
+HERE = {"python": ("plugins.md", "sampling.md"), "yaml": ("plugins.md",), "yml": ("algorithms.md",)}
+HERE |= {"toml": ("README.md", "plugins.md"), "bash": ("plugins.md",), "json": ("explain.md",)}
+"""Language -> pages whose blocks are run below."""
+
+
+class Block(NamedTuple):
+    """A code block: the page, the hook whose section it is in ("" for none), its number in the page, and what it is."""
+
+    page: str
+    section: str
+    number: int
+    language: str
+    code: str
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    section, number = "", 0
+    for heading, language, code in re.findall(
+        r"^(#+ [^\n]*)$|^```(\w*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    ):
+        if heading:
+            section = heading.removeprefix("### ") if heading.startswith("### marl_") else ""
+        else:
+            number += 1
+            yield Block(path.name, section, number, language, code)
+
+
+BLOCKS = [block for path in PAGES for block in blocks(path)]
+PLUGINS = [block for block in BLOCKS if block.page == "plugins.md"]
+
+
+def here(language: str, *pages: str) -> Any:
+    """Parametrize by the blocks of a language."""
+    chosen = [block for block in BLOCKS if block.language == language and block.page in (pages or HERE[language])]
+    return pytest.mark.parametrize("block", chosen, ids=lambda block: f"{block.page}-{block.number}")
+
+
+# Nothing is left out
+
+
+def test_every_block_is_run_somewhere() -> None:
+    for block in BLOCKS:
+        if block.language:
+            shown = f"{block.page} has a block of {block.language}, which no test runs: {block.code[:60]!r}"
+            assert (block.page, block.language) in ELSEWHERE or block.page in HERE.get(block.language, ()), shown
+    assert {block.page for block in BLOCKS if block.language} >= {"README.md", "plugins.md", "algorithms.md"}
+
+
+@pytest.mark.parametrize(("page", "language"), ELSEWHERE)
+def test_what_is_run_elsewhere_is(page: str, language: str) -> None:
+    """The named test reads the page, and takes the blocks of that language from it."""
+    assert any((block.page, block.language) == (page, language) for block in BLOCKS), (
+        "no such block: take the entry out"
+    )
+    test = (ROOT / "tests" / ELSEWHERE[page, language]).read_text(encoding="utf-8")
+    assert page in test
+    assert f"```{language}" in test or f'("{language}")' in test
+
+
+# Every hook has its section
+
+
+def test_every_hook_has_a_section() -> None:
+    headings = re.findall(r"^### (marl_\w+)$", (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(headings) == sorted(plugins.HOOKS)
+
+
+@pytest.mark.parametrize("hook", sorted(plugins.HOOKS))
+def test_a_section_begins_with_the_example_of_the_hook(hook: str) -> None:
+    """What `help` shows and what the page shows is the same."""
+    documented = re.search(r"Example::\n\n(.*)", getattr(hookspecs, hook).__doc__ or "", re.DOTALL)
+    assert documented, f"{hook} has no example in its docstring"
+    first = next(block for block in PLUGINS if block.section == hook)
+    assert first.language == "python"
+    assert first.code.strip() == textwrap.dedent(documented[1]).strip()
+    if hook.startswith("marl_register_") and hook != "marl_register_workflows":  # whose names are in that of tasks
+        assert any(block.language == "yaml" for block in PLUGINS if block.section == hook), "how does a recipe use it?"
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[dict[str, types.ModuleType]]:
+    """Every Python block of docs/plugins.md as a module: "hook-1", ...; one sees the names of those above it there."""
+    found: dict[str, types.ModuleType] = {}
+    above: dict[str, dict[str, Any]] = {}
+    for block in PLUGINS:
+        if block.language != "python":
+            continue
+        number = sum(name.startswith(f"{block.section}-") for name in found) + 1
+        module = types.ModuleType(f"docs_plugins_{block.number}")
+        sys.modules[module.__name__] = module  # dataclasses look their module up
+        vars(module).update(above.get(block.section, {}))
+        exec(compile(block.code, f"plugins.md, block {block.number}", "exec"), vars(module))
+        above[block.section] = {n: v for n, v in vars(module).items() if not n.startswith(("_", "marl_", "test_"))}
+        found[f"{block.section}-{number}"] = module
+    yield found
+    for module in found.values():
+        del sys.modules[module.__name__]
+
+
+@pytest.fixture(scope="module")
+def known(shown: dict[str, types.ModuleType]) -> Plugins:
+    """All of them at once, each a plugin, beside what is installed: no two examples have one name."""
+    given = {name: module for name, module in shown.items() if any(hook.startswith("marl_") for hook in vars(module))}
+    return plugins.assemble(given, None)
+
+
+# Every hook has a test: what its example registers does what the page says
+
+TASK = Task("3+4", "3 + 4", {"sum": 7})
+ROWS = [
+    {**row(uid, session, index, index // 2, "ab"[index % 2], team=float(session % 3), role=float(index)), "policy": "p"}
+    for uid, sessions in (("u", 4), ("v", 1))
+    for session in range(sessions)
+    for index in range(2 + 2 * (session % 2))
+]
+VALUE, GROUP = np.array([2.0, 5.0, 1.0]), np.array([0, 1, 0])
+
+
+def team(known: Plugins) -> tuple[Any, ScriptedPolicy]:
+    """The workflow of the page, and agents whose attempts differ: in session 2 they are right at once."""
+
+    def say(act: Any, session: int, candidate: Any) -> str:
+        return "7" if session == 2 or act.turn else f"{session}{act.agent[0]}"
+
+    return known.get("workflows", "second-opinion")(), ScriptedPolicy(dict.fromkeys(("solver", "checker"), say))
+
+
+def grpo(known: Plugins, **options: Any) -> Any:
+    return known.get("algorithms", "grpo").with_options(options, "options", known.get)
+
+
+def tasks(known: Plugins) -> None:
+    sums = known.get("tasks", "taught-sums")(largest=20)
+    train, test = ({task.id for task in sums.generate(split, 20, 0)} for split in ("train", "test"))
+    assert len(train) == len(test) == 20
+    assert not train & test
+    assert [sums.score(TASK, answer) for answer in (" 7", "8", None)] == [1.0, 0.0, 0.0]
+    for seen, said in sums.demonstrations("solver", 20, 0, good=1.0):
+        assert sum(map(int, seen.split()[2:])) == int(said)
+        assert {*seen.split(), said} <= set(sums.vocabulary())
+
+
+def workflows(known: Plugins) -> None:
+    workflow, policy = team(known)
+    assert check_workflow(workflow, TASK, policy).answer == "7"
+
+
+def rewards(known: Plugins) -> None:
+    short = known.get("rewards", "short")
+    assert [short(None, SimpleNamespace(action=SimpleNamespace(length=n)), None) for n in (32, 33)] == [1.0, 0.0]
+
+
+def samplers(known: Plugins) -> None:
+    workflow, policy = team(known)
+    sums = known.get("tasks", "sums")()
+    sample = check_sampler(known.get("samplers", "until")(), workflow, TASK, policy, sessions=4, tasks=sums)
+    assert len(sample.episodes) == 1, "the first session came to 7 in its second round"
+    once = type(workflow)(rounds=1)
+    policy = ScriptedPolicy({"solver": policy.replies["solver"], "checker": "none"})
+    sample = check_sampler(
+        known.get("samplers", "until")(), type(once)(rounds=2), Task("0+0", "0 + 0", {"sum": 9}), policy, tasks=sums
+    )
+    assert len(sample.episodes) == 4, "nobody ever says 9"
+
+
+def credits(known: Plugins) -> None:
+    table = RowTable.from_rows([{**ROWS[0], "rewards": {"team": 3.0}, "length": 4}])
+    assert known.get("credits", "per-token")().compute(table).tolist() == [0.75]
+    workflow, policy = team(known)
+    episode, *_ = check_credit(known.get("credits", "progress")(), workflow, TASK, policy, known.get("tasks", "sums")())
+    assert [turn.rewards["credit"] for turn in episode.turns] == [0.0, 0.0, 1.0]
+
+
+def mixes(known: Plugins) -> None:
+    rows = [{**ROWS[0], "index": i, "rewards": {"team": 2.0, "role": float(i)}} for i in range(2)]
+    assert known.get("mixes", "gated")().compute(RowTable.from_rows(rows)).tolist() == [0.0, 2.0]
+
+
+def returns(known: Plugins) -> None:
+    rows = [{**ROWS[0], "index": i, "length": i} for i in range(3)]
+    discounted = known.get("returns", "length-discounted")(gamma=0.5)
+    assert discounted.compute(RowTable.from_rows(rows), np.ones(3)).tolist() == [1.0, 0.5, 0.25]
+
+
+def groups(known: Plugins) -> None:
+    assert check_algorithm(grpo(known, group="by-policy"), ROWS).group_by == ("uid", "policy")
+
+
+def baselines(known: Plugins) -> None:
+    assert known.get("baselines", "worst")().compute(VALUE, GROUP).tolist() == [1.0, 5.0, 1.0]
+    assert check_algorithm(grpo(known, baseline="worst"), ROWS).advantage.min() == 0.0
+
+
+def scales(known: Plugins) -> None:
+    assert known.get("scales", "range")().compute(VALUE, GROUP).tolist() == [1.0, 0.0]
+    check_algorithm(grpo(known, std="range"), ROWS)
+
+
+def advantages(known: Plugins) -> None:
+    assert check_algorithm(known.get("advantages", "centred"), ROWS, reach="batch").advantage.sum() == pytest.approx(0)
+    assert check_algorithm(known.get("advantages", "per-role"), ROWS).group_by == ("uid", "agent")
+
+
+def losses(known: Plugins) -> None:
+    loss = known.get("losses", "reinforce-sum")
+    assert isinstance(loss, Loss)
+    assert loss.one_update
+
+
+def metrics(known: Plugins) -> None:
+    found = known.get("metrics", "opinions").of_sample(
+        SimpleNamespace(episodes=[SimpleNamespace(answer=a) for a in "aab"])
+    )
+    assert found == {"team/opinions": 2.0}
+
+
+def algorithms(known: Plugins) -> None:
+    result = check_algorithm(known.get("algorithms", "role-grpo"), ROWS)
+    assert result.reward.tolist() == [r["rewards"]["team"] + r["rewards"]["role"] / 2 for r in ROWS]
+
+
+def episode_finished(known: Plugins) -> None:
+    known.hook.marl_episode_finished(episode=SimpleNamespace(turns=[1, 2]))
+
+
+def step_finished(known: Plugins) -> None:
+    known.hook.marl_step_finished(step=7, metrics={"train/success": 0.5})
+
+
+USES: dict[str, Callable[[Plugins], None]] = {
+    "marl_episode_finished": episode_finished,
+    "marl_step_finished": step_finished,
+    **{
+        f"marl_register_{use.__name__}": use
+        for use in (tasks, workflows, rewards, samplers, credits, mixes, returns, groups, baselines, scales)
+    },
+    **{f"marl_register_{use.__name__}": use for use in (advantages, losses, metrics, algorithms)},
+}
+
+
+@pytest.mark.parametrize("hook", sorted(plugins.HOOKS))
+def test_the_example_does_what_it_says(hook: str, known: Plugins) -> None:
+    assert hook in USES, f"{hook} has no test: write what its example does"
+    USES[hook](known)
+
+
+def test_the_observers_saw_it(shown: dict[str, types.ModuleType], known: Plugins) -> None:
+    episode_finished(known)
+    step_finished(known)
+    assert shown["marl_episode_finished-1"].lengths[-1] == 2
+    assert shown["marl_step_finished-1"].curve[-1] == (7, 0.5)
+
+
+def test_metrics_that_are_named_are_there() -> None:
+    """`metrics["..."]` in an example is a metric of every step."""
+    written = (ROOT / "marl_verl" / "trainer" / "metrics.py").read_text(encoding="utf-8")
+    for name in re.findall(r'metrics\["([^"]+)"\]', "".join(block.code for block in BLOCKS)):
+        assert f'"{name}"' in written, name
+
+
+def test_the_tests_that_are_shown_pass(shown: dict[str, types.ModuleType]) -> None:
+    ran = 0
+    for module in shown.values():
+        for name, test in list(vars(module).items()):
+            if name.startswith("test_"):
+                test()
+                ran += 1
+    assert ran == 2
+
+
+# The other blocks
+
+
+@pytest.mark.slow
+@here("yaml")
+def test_a_part_of_a_recipe_composes(
+    block: Block, known: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compose(block, known, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@here("yml")
+def test_another_part_of_a_recipe_composes(
+    block: Block, known: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compose(block, known, tmp_path, monkeypatch)
+
+
+def compose(block: Block, known: Plugins, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the quickstart recipe the block makes a run that can start."""
+    monkeypatch.setattr(plugins, "load", lambda: known)
+    recipe: Any = OmegaConf.load(INVENTORY)
+    part: Any = OmegaConf.create(block.code)
+    if "policies" in part.marl:  # another team: not these two besides
+        del recipe.marl.agents, recipe.marl.policies
+    OmegaConf.save(OmegaConf.merge(recipe, part), folder / "shown.yaml")
+    described = describe(plan_run(folder / "shown.yaml", ["marl.task.train_size=40", "marl.task.test_size=5"]))
+    for name in re.findall(r"name: ([\w-]+)", block.code):
+        assert name in described
+
+
+@here("toml")
+def test_an_entry_point_is_one(block: Block) -> None:
+    found = tomllib.loads(block.code)
+    points = (found.get("project") or {}).get("entry-points") or found["project"]["entry-points"]
+    assert all(re.fullmatch(r"[\w.]+(:\w+)?", value) for value in points["marl_verl"].values())
+
+
+@here("json")
+def test_rows_that_are_shown_can_be_explained(block: Block, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.json").write_text(block.code, encoding="utf-8")
+    assert main(["explain", str(tmp_path / "rows.json"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(json.loads(block.code)["rows"])
+
+
+@here("python", "sampling.md")
+def test_a_piece_of_a_workflow_is_one(block: Block) -> None:
+    """It stands in `run`, where there are a task and a team."""
+    code = "from marl_verl import Workflow\n\nclass Shown(Workflow):\n    async def run(self, task, team):\n"
+    module: dict[str, Any] = {"__name__": "shown_piece"}
+    exec(code + textwrap.indent(block.code, " " * 8) + " " * 8 + "return draft.text\n", module)
+    run = check_workflow(module["Shown"](), TASK, ScriptedPolicy({"solver": "7"}))
+    assert run.proposals == ["7"]
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """(page, command) of every line that can be typed, without what explains it."""
+    for block in BLOCKS:
+        for line in block.code.splitlines() if block.language in ("", "bash") else ():
+            typed = re.split(r"\s{2,}|\s#", re.sub(r"^\s*(\$ )?(\.venv/bin/)?", "", line))[0]
+            if re.match(r"(marl-verl|make|python -m) ", typed):
+                yield block.page, typed
+
+
+@pytest.mark.parametrize(("page", "typed"), sorted(set(commands())))
+def test_a_command_that_is_shown_is_one(page: str, typed: str) -> None:
+    program, first, *more = shlex.split(typed)
+    if program == "marl-verl":
+        assert first in COMMANDS
+        _parse([first, *more])  # MarlError for an option that there is not
+    elif program == "make":
+        assert re.search(rf"^{first}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif more[0] not in ("pip", "build", "twine", "pytest"):
+        assert importlib.util.find_spec(more[0]), f"python -m {more[0]}"
+
+
+def test_every_command_is_shown() -> None:
+    assert {shlex.split(typed)[1] for _, typed in commands() if typed.startswith("marl-verl ")} == set(COMMANDS)
+
+
+def test_links_inside_the_page_lead_somewhere() -> None:
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    anchors = {
+        re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
+        for line in text.splitlines()
+        if line.startswith("#")
+    }
+    for label, target in re.findall(r"\[([^\]]+)\]\(([^)]+)\)", text):
+        path, _, anchor = target.partition("#")
+        assert not path or (ROOT / "docs" / path).exists(), label
+        assert path or anchor in anchors, label
