@@ -27,14 +27,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, Algorithm, Estimator, IntArray, Mix, RowTable
+from marl_verl.advantage import Advantages, Algorithm, Estimator, FloatArray, IntArray, Mix, RowTable
 from marl_verl.errors import MarlError, unknown
 from marl_verl.testing.given import instance
 
 Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]
 
-NUMBERS = ("advantage", "ret", "reward", "baseline", "scale")
 OTHERS = (-7.0, 2.5)
 """What the rewards of rows that must not matter are changed to."""
 MOST_GROUPS = 8
@@ -49,7 +48,8 @@ def check_algorithm(
     It computes the advantages, and then again with the rows in `orders` other orders, with rows of padding among them,
     and with rewards changed where they must not matter. It asserts that
 
-        every number is finite, every scale above 0, and A = (ret - baseline) / scale to the bit
+        every number is finite (also of the stages, and a critic's target), every scale above 0
+        A = (ret - baseline) / scale to the bit
         groups are what `group_by` says: two rows share one exactly if they agree in these columns
         permuting the rows permutes all numbers, to the bit
         rows of padding change nothing to the bit, get 0 everywhere, scale 1, and belong to no group
@@ -102,8 +102,7 @@ class _Check:
 
     def explained(self) -> None:
         """Finite, and as the equation says."""
-        for name in NUMBERS:
-            values = getattr(self.result, name)
+        for name, values in _numbers(self.result).items():
             _must(values.shape == (len(self.rows),), f"`{name}` has shape {values.shape}, for {len(self.rows)} rows")
             self.at(np.isfinite(values), f"`{name}` is no finite number", name)
         found = self.result
@@ -137,8 +136,8 @@ class _Check:
         left = iter(self.rows)
         again = self.algorithm.compute(RowTable.from_rows([next(left) if row else self.junk() for row in real]))
         self.same(again, np.flatnonzero(real), np.arange(len(self.rows)), "with rows of padding among them")
-        for name in NUMBERS:
-            values = getattr(again, name)[~real]
+        for name, values in _numbers(again).items():
+            values = values[~real]
             wanted = 1.0 if name == "scale" else 0.0
             _must((values == wanted).all(), f"a row of padding has `{name}` {values[values != wanted]}, not {wanted}")
         _must((again.group[~real] == -1).all(), "a row of padding is in a group; its id has to be -1")
@@ -174,8 +173,10 @@ class _Check:
 
     def same(self, again: Advantages, at: IntArray, rows: IntArray, when: str) -> None:
         """The numbers of `again` at some places are those of some rows."""
-        for name in NUMBERS:
-            old, new = getattr(self.result, name)[rows], getattr(again, name)[at]
+        before, after = _numbers(self.result), _numbers(again)
+        _must(list(before) == list(after), f"there are {list(before)}, and {when} {list(after)}")
+        for name in before:
+            old, new = before[name][rows], after[name][at]
             different = old != new
             if different.any():
                 one = int(np.argmax(different))
@@ -185,13 +186,20 @@ class _Check:
         """AssertionError that names the first row where it is not right."""
         if not right.all():
             row = int(np.argmin(right))
-            self.fail(row, f"has {name} {getattr(self.result, name)[row]!r}: {said}")
+            self.fail(row, f"has {name} {_numbers(self.result)[name][row]!r}: {said}")
 
     def fail(self, row: int, said: str) -> None:
         raise AssertionError(f"{self.named([row])} (agent '{self.rows[row]['agent']}') {said}")
 
     def named(self, rows: list[int]) -> str:
         return ("row " if len(rows) == 1 else "rows ") + ", ".join(self.table.key(row) for row in rows)
+
+
+def _numbers(found: Advantages) -> dict[str, FloatArray]:
+    """All numbers of a result, by their names: those of the equation, the stages before it, a critic's target."""
+    numbers = {name: getattr(found, name) for name in ("advantage", "ret", "reward", "baseline", "scale")}
+    numbers |= {f"stage {place} ({what})": values for place, (what, values) in enumerate(found.stages)}
+    return numbers if found.target is None else {**numbers, "target": found.target}
 
 
 def _must(holds: Any, said: str) -> None:
