@@ -45,7 +45,7 @@ class ThreeLedgers(TaskSet):
             raise MarlError(f"three-ledgers: items must be 2 to {len(ITEMS)}, got {self.items}")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A question (item, and this year's ledger) is in one split only, whatever the seed.
+        """`count` different tasks. A question (item and this year's ledger) is in one split only, whatever the seed.
 
         Raises:
             MarlError: the split has not that many (few items).
@@ -57,7 +57,7 @@ class ThreeLedgers(TaskSet):
             task = self._draw(rng, split)
             if task is None or task.id in tasks:
                 misses += 1
-                if misses > 10_000 + 20 * count:
+                if misses > 10_000 + 20 * len(tasks):
                     raise MarlError(f"three-ledgers: found only {len(tasks)} of {count} different {split} tasks")
                 continue
             tasks[task.id] = task
@@ -114,14 +114,12 @@ class ThreeLedgers(TaskSet):
         new = {each: rng.choice(DIGITS) for each in items}
         old = {each: rng.choice([digit for digit in DIGITS if digit != new[each]]) for each in items}
         letters = {each: rng.choice(LETTERS) for each in items}
-        question = f"{item} {' '.join(new.values())}"
+        question = f"{item} {''.join(new.values())}"
         held_out = int.from_bytes(hashlib.sha256(question.encode()).digest()[:8], "big") % HELD_OUT == 0
         if held_out != (split == "test"):
             return None
-        ledgers = {READER: new, IDLER: letters, GOSSIP: old}
-        prompt = f"item {item} beside {beside}"
-        pages = " ".join("".join(ledger.values()) for ledger in ledgers.values())
-        return Task(f"three-ledgers {prompt} {pages}", prompt, {"item": item, "beside": beside, "ledgers": ledgers})
+        data = {"item": item, "beside": beside, "ledgers": {READER: new, IDLER: letters, GOSSIP: old}}
+        return Task(f"three-ledgers {question} beside {beside}", f"item {item} beside {beside}", data)
 
 
 def _text(answer: Any) -> str:

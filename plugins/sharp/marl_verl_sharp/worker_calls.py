@@ -29,7 +29,7 @@ def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]
 
 @dataclass(frozen=True)
 class WorkerCalls(Metric):
-    """`worker_calls/useful`, `idle`, `harmful`, and `worker_calls/credit`, the mean of Delta; none where no row has mc."""
+    """`worker_calls/useful`, `idle`, `harmful`, and `worker_calls/credit`, the mean of Delta; nothing without mc."""
 
     def of_rows(self, table: RowTable, result: Advantages) -> Mapping[str, float]:
         if "mc" not in table.present:

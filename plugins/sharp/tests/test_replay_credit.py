@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,9 @@ from marl_verl.sampling import Failed, Independent, Rollouts, Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_credit, shown
 from marl_verl.testing import credit as kit
+from marl_verl.testing.rows import algorithm
 from marl_verl.testing.workflows import TASK, Hashed, Programmed, talkers, workflows
-from tests.batches import algorithm, find
 
-GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden"
 Game = Mapping[frozenset[str], float]
 
 
@@ -234,14 +232,18 @@ def games(draw: st.DrawFn, least: int = 1, most: int = 4) -> tuple[list[str], Ga
     return players, {c: float(draw(st.integers(-10, 10))) for c in coalitions(players)}
 
 
-def test_golden_games() -> None:
-    case = json.loads((GOLDEN / "shapley_small.json").read_text())
-    for game, wanted, alone in zip(case["rows"], case["expected"], case["expected_leave_one_out"], strict=True):
-        value = {frozenset(name.split(",")) - {""}: v for name, v in game["values"].items()}
-        shares, replayed = play(game["players"], value.__getitem__)
-        assert shares == pytest.approx(wanted, rel=case["rtol"])
-        assert len(replayed) == 2 ** len(game["players"]) - 1  # the episode is the full coalition
-        assert play(game["players"], value.__getitem__, Counterfactual())[0] == pytest.approx(alone, rel=case["rtol"])
+def test_games_worked_out_by_hand() -> None:
+    two = {"": 0, "a": 1, "b": 2, "a,b": 4}
+    three = {"": 0, "a": 0.2, "b": 0, "c": 0, "a,b": 0.5, "a,c": 0.6, "b,c": 0.1, "a,b,c": 1.0}
+    for named, wanted, alone in (
+        (two, {"a": 1.5, "b": 2.5}, {"a": 2, "b": 3}),
+        (three, {"a": 0.55, "b": 0.2, "c": 0.25}, {"a": 0.9, "b": 0.4, "c": 0.5}),
+    ):
+        value = {frozenset(names.split(",")) - {""}: float(v) for names, v in named.items()}
+        shares, replayed = play([*wanted], value.__getitem__)
+        assert shares == pytest.approx(wanted)
+        assert len(replayed) == 2 ** len(wanted) - 1  # the episode is the full coalition
+        assert play([*wanted], value.__getitem__, Counterfactual())[0] == pytest.approx(alone)
 
 
 @given(games())
@@ -411,8 +413,7 @@ def test_options_that_do_not_fit(make: Callable[[], Any], said: str) -> None:
 
 
 def test_they_are_found_by_name_with_flat_options() -> None:
-    assert find("credits", "counterfactual") is Counterfactual
-    assert find("credits", "shapley") is SampledShapley
+    assert algorithm("grpo", credit="counterfactual").credit == Counterfactual()
     options = {"credit": "shapley", "credit_exact_up_to": 3, "credit_mode": "rescore", "credit_only": ["a"]}
     credit = algorithm("grpo", **options).credit
     assert credit == SampledShapley(exact_up_to=3, mode="rescore", only=("a",))
