@@ -244,6 +244,19 @@ def test_what_hangs_or_dies_ends_and_is_told() -> None:
     assert process.python("print(1)", seconds=30) == process.Done("1\n", "")
 
 
+def test_what_is_still_loading_ends_with_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when Ctrl-C ends it."""
+    forever = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    monkeypatch.setattr(imports, "LOADED", {"torch": "print('CPU', 0)", "vLLM": forever, "verl": forever})
+    before = set(psutil.Process().children())
+    found = imports.check(quiet)
+    assert next(found).state == "ok"
+    mine = set(psutil.Process().children()) - before
+    assert len([child for child in mine if child.status() != psutil.STATUS_ZOMBIE]) == 2
+    found.close()  # type: ignore[attr-defined]
+    assert not set(psutil.Process().children()) & mine
+
+
 # Plugins
 
 

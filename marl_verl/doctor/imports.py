@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 from marl_verl.doctor.finding import Finding, error, ok, warning
-from marl_verl.doctor.process import Done, python
+from marl_verl.doctor.process import Done, Python
 from marl_verl.platforms.active import has_accelerator
 
 SECONDS = 240.0
@@ -21,12 +21,12 @@ LOADED = {
 
 
 def check(note: Callable[[str], None]) -> Iterator[Finding]:
-    """A finding for each, in a process of its own, two at a time."""
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        work = {name: pool.submit(python, code, seconds=SECONDS) for name, code in LOADED.items()}
-        for name, done in work.items():
+    """A finding for each, in a process of its own, all at once."""
+    with ExitStack() as stack:
+        work = {name: stack.enter_context(Python(code)) for name, code in LOADED.items()}
+        for name, running in work.items():
             note(f"loading {name} ...")
-            yield finding(name, done.result())
+            yield finding(name, running.wait(SECONDS))
 
 
 def finding(name: str, done: Done) -> Finding:
