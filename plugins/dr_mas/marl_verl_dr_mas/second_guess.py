@@ -1,8 +1,8 @@
-"""Second-guess: the solver knows two digits one of which is right, the verifier knows which.
+"""Second-guess: the solver knows two boxes one of which has the prize, the verifier looks into the one it names.
 
-The solver sees four digits, of which the second or the third is right, and says one. The verifier sees which one is
-right and which one was said, and approves or rejects. After a rejection the solver says another digit. A solver without
-a verifier is right half of the time at best, a team of two that have learnt their parts always.
+The solver sees the numbers of four boxes. The prize is in the second or in the third of them, and it names one. The
+verifier sees what is in that box, and approves or rejects. After a rejection the solver has a second guess. Without a
+verifier it is right half of the time at best, a team of two that have learnt their parts always.
 
 What makes it a task for Dr. MAS are its rewards: whether the team was right for both, and besides, for the verifier
 only, whether its verdict was (`second-guess-verdict`), as large as a recipe's weights say.
@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 SOLVER, VERIFIER = "solver", "verifier"
 DIGITS = tuple("0123456789")
 APPROVE, REJECT, UNSURE = "approve", "reject", "unsure"
-NOTHING = "none"  # of the four; the place of an answer that is none of them
-ORDINALS = ("first", "second", "third", "fourth")
-PLACES = (1, 2)  # where the right digit may be
-HELD_OUT = 10  # one list in ten
+PRIZES = ("gold", "silver", "pearl", "ruby")
+JUNK = ("sand", "stone", "straw", "rust")
+NOTHING = "none"  # what the verifier sees where there is no box of that number
+BOXES = 4
+PLACES = (1, 2)  # where the prize may be
+HELD_OUT = 10  # one row of boxes in ten
 
 
 class SecondGuessTasks(TaskSet):
-    """Lists of four different digits, and which of the two in the middle is right."""
+    """Four boxes in a row, and what is in them: a prize in one of the two in the middle."""
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A list of digits is in one split only, whatever the seed.
+        """`count` different tasks. A row of boxes is in one split only, whatever the seed.
 
         Raises:
             MarlError: the split has not that many.
@@ -55,23 +57,22 @@ class SecondGuessTasks(TaskSet):
         return list(tasks.values())
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 when the answer is the right digit, else 0. MarlError unless it is a text."""
-        return float(_text(answer) == task.data["right"])
+        """1 when the answer is the box with the prize, else 0. MarlError unless it is a text."""
+        return float(inside(task, _text(answer)) in PRIZES)
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 when the answer is one of the two digits, else 0: what the solver can know. MarlError unless a text."""
+        """1 when the answer is one of the two boxes, else 0: what the solver can know. MarlError unless a text."""
         return float(_text(answer) in candidates(task))
 
     def vocabulary(self) -> list[str]:
         """Every word that an observation or an answer can hold."""
-        return [*DIGITS, *ORDINALS, "digits", "not", "right", "answer", NOTHING, APPROVE, REJECT, UNSURE]
+        return [*DIGITS, *PRIZES, *JUNK, NOTHING, "boxes", "not", "found", APPROVE, REJECT, UNSURE]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of a mixed crowd, on training lists only.
+        """(observation, answer) pairs of a mixed crowd, on training rows only.
 
-        A share `good` is right: the second digit, after a rejection the one that is left, the right verdict. The
-        careless solver says the first digit, whatever was rejected; the careless verifier approves, or is unsure, which
-        is no verdict.
+        A share `good` is right: the second box, after a rejection the third, the right verdict. The careless solver
+        names the first box, whatever was rejected; the careless verifier approves, or is unsure, which is no verdict.
         """
         if agent not in (SOLVER, VERIFIER):
             raise unknown("agent of second-guess", agent, (SOLVER, VERIFIER))
@@ -86,67 +87,66 @@ class SecondGuessTasks(TaskSet):
 
 
 def _solver_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, str]:
-    first = task.data["digits"][0]
-    said = [rng.choice([first, *candidates(task)])] if rng.random() < 0.5 else []
-    left = [digit for digit in candidates(task) if digit not in said]
-    return solver_sees(task, said), left[0] if good else first
+    first, second, third, _ = task.data["boxes"]
+    if rng.random() < 0.5:
+        return solver_sees(task, []), second if good else first
+    return solver_sees(task, [rng.choice((first, second))]), third if good else first
 
 
 def _verifier_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, str]:
-    right, digits = task.data["right"], task.data["digits"]
-    answer = right if rng.random() < 0.5 else rng.choice([NOTHING, *digits])
+    box = rng.choice([*candidates(task), *task.data["boxes"], NOTHING])
     careless = APPROVE if rng.random() < 0.7 else UNSURE
-    return verifier_sees(task, answer), right_verdict(task, answer) if good else careless
+    return verifier_sees(task, box), right_verdict(task, box) if good else careless
 
 
 def _draw(rng: random.Random, split: Split) -> Task | None:
     """One random task, or None where the draw is no task of this split."""
-    digits, place = rng.sample(DIGITS, len(ORDINALS)), rng.choice(PLACES)
-    prompt = f"digits {' '.join(digits)}"
+    boxes, things = rng.sample(DIGITS, BOXES), rng.sample(JUNK, BOXES)
+    things[rng.choice(PLACES)] = rng.choice(PRIZES)
+    prompt = f"boxes {' '.join(boxes)}"
     held_out = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % HELD_OUT == 0
     if held_out != (split == "test"):
         return None
-    right = digits[place]
-    return Task(f"second-guess {prompt} right {right}", prompt, {"digits": digits, "right": right})
+    return Task(f"second-guess {prompt} of {' '.join(things)}", prompt, {"boxes": boxes, "things": things})
 
 
 def _text(answer: Any) -> str:
     if not isinstance(answer, str):
-        raise MarlError(f"second-guess scores a digit as text, got {type(answer).__name__}")
+        raise MarlError(f"second-guess scores the number of a box as text, got {type(answer).__name__}")
     return answer.strip()
 
 
 def candidates(task: Task) -> list[str]:
-    """The two digits one of which is right."""
-    return [str(task.data["digits"][place]) for place in PLACES]
+    """The two boxes one of which has the prize."""
+    return [str(task.data["boxes"][place]) for place in PLACES]
 
 
-def right_verdict(task: Task, answer: str) -> str:
-    """What a verifier should say of an answer."""
-    return APPROVE if answer == task.data["right"] else REJECT
+def inside(task: Task, box: str) -> str:
+    """What is in a box; "none" where there is no such box."""
+    boxes = task.data["boxes"]
+    return str(task.data["things"][boxes.index(box)]) if box in boxes else NOTHING
 
 
-def place_of(task: Task, answer: str) -> str:
-    """Which of the four digits an answer is, in words; "none" where it is none of them."""
-    digits = task.data["digits"]
-    return ORDINALS[digits.index(answer)] if answer in digits else NOTHING
+def right_verdict(task: Task, box: str) -> str:
+    """What a verifier should say of a box."""
+    return APPROVE if inside(task, box) in PRIZES else REJECT
 
 
 def solver_sees(task: Task, rejected: Sequence[str]) -> str:
-    """The four digits, and which answers were rejected so far."""
-    return " ".join([task.prompt, *(["not", *(place_of(task, answer) for answer in rejected)] if rejected else [])])
+    """The four boxes, and which were rejected so far."""
+    return " ".join([task.prompt, *(["not", *rejected] if rejected else [])])
 
 
-def verifier_sees(task: Task, answer: str) -> str:
-    """Which digit is right, and which one is the answer."""
-    return f"right {place_of(task, task.data['right'])} answer {place_of(task, answer)}"
+def verifier_sees(task: Task, box: str) -> str:
+    """What is in the box."""
+    return f"found {inside(task, box)}"
 
 
 class SecondGuess(Workflow):
-    """The solver answers, the verifier approves or sends back; in the last round there is nobody to send it back to.
+    """The solver guesses, the verifier approves or sends back; in the last round there is nobody to send it back to.
 
     Options:
-        rounds: answers that the solver has at most (1: it works alone).
+        rounds: guesses that the solver has at most (1: it works alone).
         unparseable: what counts where the verifier says neither word. Its action is marked invalid either way.
     """
 
@@ -158,13 +158,13 @@ class SecondGuess(Workflow):
             raise MarlError(f"rounds must be 1 or more, got {self.rounds}")
 
     async def run(self, task: Task, team: LiveTeam) -> str:
-        """The solver's last answer."""
+        """The solver's last guess."""
         rejected: list[str] = []
         while True:
             action = await team[SOLVER].act(solver_sees(task, rejected))
             answer = action.text.strip()
-            if answer not in DIGITS:
-                team.invalid(action, "no digit")
+            if answer not in task.data["boxes"]:
+                team.invalid(action, "no box")
                 answer = NOTHING
             team.propose(answer)
             if len(rejected) == self.rounds - 1:
@@ -180,6 +180,6 @@ class SecondGuess(Workflow):
 
 
 def second_guess_verdict(task: Task, turn: Turn, episode: Episode) -> float:
-    """r = 1 when the verdict on the answer that the verifier saw is right, else -1, also when it is no verdict."""
-    _, right, _, answer = turn.observation[-1]["content"].split()
-    return 1.0 if turn.action.text.strip() == (APPROVE if answer == right else REJECT) else -1.0
+    """r = 1 when the verdict on what the verifier saw is right, else -1, also when it is no verdict."""
+    right = APPROVE if turn.observation[-1]["content"].split()[-1] in PRIZES else REJECT
+    return 1.0 if turn.action.text.strip() == right else -1.0

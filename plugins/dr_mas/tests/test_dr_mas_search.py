@@ -1,0 +1,157 @@
+"""Search: BM25, answers, and who is routed where, on made rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from marl_verl_dr_mas.bm25 import ranked
+from marl_verl_dr_mas.search import SearchAlone, SearchTasks, SearchTeam, normal, tagged
+
+from marl_verl import MarlError, Task
+from marl_verl.options import build
+from marl_verl.sampling import Independent
+from marl_verl.testing import ScriptedPolicy, check_sampler, check_workflow, shown
+
+TASKS = SearchTasks()
+PARAGRAPHS = [
+    {"title": "The Red Mill", "text": "A painting of 1911 by Piet Mondrian."},
+    {"title": "Piet Mondrian", "text": "A painter, born in Amersfoort in 1872."},
+    {"title": "Amersfoort", "text": "A city in the Netherlands."},
+    {"title": "Red Lake", "text": "A town in Canada."},
+]
+TASK = Task("t", "Where was the painter of The Red Mill born?", {"answers": ["Amersfoort"], "paragraphs": PARAGRAPHS})
+YES, NO = "<verify>yes</verify>", "<verify>no</verify>"
+ANSWER = "<think>easy</think> <answer>the Amersfoort.</answer>"
+
+
+def enough(act: Any) -> str:
+    """Enough is known when the painter's birthplace is."""
+    return YES if "born in Amersfoort" in shown(act) else NO
+
+
+def queries(act: Any) -> str:
+    return "<search>born Mondrian</search>" if "Piet Mondrian" in shown(act) else "<search>Red Mill painting</search>"
+
+
+def test_bm25_is_its_formula() -> None:
+    texts = ["red mill red", "red lake", "a city far away"]
+    # "mill" is in one of three, "red" twice in the first, once in the second
+    assert ranked("mill", texts) == [0]
+    assert ranked("red", texts) == [0, 1]
+    assert ranked("lake red", texts) == [1, 0]
+    assert ranked("nothing", texts) == []
+    assert ranked("red", []) == []
+    # by hand: idf(red) = log(1 + 1.5 / 2.5), mean length 3; f 2 at length 3, f 1 at length 2
+    idf = math.log(1 + 1.5 / 2.5)
+    first, second = idf * 2 * 2.5 / (2 + 1.5), idf * 2.5 / (1 + 1.5 * (0.25 + 0.75 * 2 / 3))
+    assert first > second
+
+
+def test_equal_paragraphs_keep_their_order() -> None:
+    assert ranked("Red", ["red", "blue", "RED"]) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [("Amersfoort", 1), ("the amersfoort!", 1), (" An Amersfoort ", 1), ("Utrecht", 0), ("", 0), ("the", 0)],
+)
+def test_scores(answer: str, score: float) -> None:
+    assert TASKS.score(TASK, answer) == score
+
+
+def test_what_shows_without_the_solution_and_what_is_wrong() -> None:
+    assert [TASKS.public_score(TASK, each) for each in ("Utrecht", "", "the")] == [1.0, 0.0, 0.0]
+    assert normal("The U.S.A.") == "usa"
+    with pytest.raises(MarlError, match="dr-mas-search scores a text, got list"):
+        TASKS.score(TASK, ["Amersfoort"])
+    with pytest.raises(MarlError, match=r"task 'q' has no list 'data\.answers' to compare with, it has None"):
+        TASKS.score(Task("q", "?"), "x")
+
+
+def test_tags() -> None:
+    assert tagged("<search> a\nb </search> <search>c</search>", "search") == "a\nb"
+    assert tagged("<answer> </answer>", "answer") is None
+    assert tagged("<answer>x", "answer") is None
+
+
+def test_the_verifier_routes_to_a_search_until_it_is_enough() -> None:
+    policy = ScriptedPolicy({"verifier": enough, "searcher": queries, "answerer": ANSWER})
+    run = check_workflow(SearchTeam(found=1), TASK, policy)
+    assert [act.agent for act, _ in run.turns] == [
+        *("verifier", "searcher", "verifier", "searcher", "verifier"),
+        "answerer",
+    ]
+    seen = shown(run.turns[-1][0])
+    assert "<search>Red Mill painting</search>\n<information>The Red Mill: A painting" in seen
+    assert "born in Amersfoort" in seen
+    assert "Red Lake" not in seen
+    assert TASKS.score(TASK, run.answer) == 1.0
+
+
+def test_in_the_last_step_there_is_an_answer() -> None:
+    policy = ScriptedPolicy({"verifier": NO, "searcher": queries, "answerer": ANSWER})
+    agents = [act.agent for act, _ in check_workflow(SearchTeam(steps=3), TASK, policy).turns]
+    assert agents == ["verifier", "searcher"] * 2 + ["answerer"]
+    only = check_workflow(SearchTeam(steps=1), TASK, policy, may_not_act=("verifier", "searcher"))
+    assert [act.agent for act, _ in only.turns] == ["answerer"]
+
+
+@pytest.mark.parametrize(
+    ("unparseable", "agents"),
+    [("answer", ["verifier", "answerer"]), ("search", ["verifier", "searcher", "verifier", "searcher", "answerer"])],
+)
+def test_an_unparseable_verdict_counts_as_the_option_says_and_is_marked(unparseable: Any, agents: list[str]) -> None:
+    policy = ScriptedPolicy({"verifier": "yes", "searcher": queries, "answerer": ANSWER})
+    run = check_workflow(SearchTeam(unparseable=unparseable, steps=3), TASK, policy, may_not_act=("searcher",))
+    assert [act.agent for act, _ in run.turns] == agents
+    assert set(run.invalid.values()) == {"no verdict"}
+    assert len(run.invalid) == agents.count("verifier")
+
+
+def test_a_query_and_an_answer_that_there_is_not_are_marked() -> None:
+    policy = ScriptedPolicy({"verifier": NO, "searcher": "Mondrian", "answerer": "Amersfoort"})
+    run = check_workflow(SearchTeam(steps=2), TASK, policy)
+    assert run.invalid == {("searcher", "0"): "no query", ("answerer", "0"): "no answer"}
+    assert run.answer == ""
+    assert not list(run.journal.calls())
+
+
+def test_a_search_without_a_hit_says_so_and_long_paragraphs_are_cut() -> None:
+    policy = ScriptedPolicy({"verifier": NO, "searcher": "<search>zebra</search>", "answerer": ANSWER})
+    run = check_workflow(SearchTeam(steps=2), TASK, policy)
+    assert "<information>Nothing was found.</information>" in shown(run.turns[-1][0])
+    long = [{"title": "zebra", "text": "stripe " * 500}]
+    cut = check_workflow(SearchTeam(steps=2, kept=100), Task("l", "?", {**TASK.data, "paragraphs": long}), policy)
+    assert len(shown(cut.turns[-1][0])) < 500
+
+
+def test_a_single_agent_searches_and_answers_by_itself() -> None:
+    def alone(act: Any) -> str:
+        return ANSWER if "born in Amersfoort" in shown(act) else queries(act)
+
+    run = check_workflow(SearchAlone(found=1), TASK, ScriptedPolicy({"answerer": alone}))
+    assert len(run.turns) == 3
+    assert TASKS.score(TASK, run.answer) == 1.0
+    lost = check_workflow(SearchAlone(steps=3), TASK, ScriptedPolicy({"answerer": "hm"}))
+    assert (len(lost.turns), lost.answer) == (3, "")
+    assert list(lost.invalid.values()) == ["neither a query nor an answer"] * 2 + ["no answer"]
+
+
+def test_options_that_make_no_sense_are_sentences() -> None:
+    for option in ("steps", "found", "kept"):
+        with pytest.raises(MarlError, match=f"o: {option} must be 1 or more, got 0"):
+            build(SearchTeam, {option: 0}, "o")
+    with pytest.raises(MarlError, match=r"'o\.unparseable' must be one of 'answer', 'search', got 'approve'"):
+        build(SearchTeam, {"unparseable": "approve"}, "o")
+
+
+def test_the_sampler_keeps_its_promises_on_it() -> None:
+    def routes(act: Any, session: int, candidate: Any) -> str:
+        return YES if act.turn >= session else NO
+
+    policy = ScriptedPolicy({"verifier": routes, "searcher": queries, "answerer": ANSWER})
+    sample = check_sampler(Independent(), SearchTeam(), TASK, policy, sessions=4, tasks=TASKS)
+    # agents act unequally often: 1 to 3 verdicts, 0 to 3 searches, 1 answer
+    assert [len(episode.turns) for episode in sample.episodes] == [2, 4, 6, 7]
