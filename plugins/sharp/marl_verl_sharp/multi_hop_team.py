@@ -59,6 +59,8 @@ class PlannerAndSearchers(Workflow):
 
     async def _planned(self, task: Task, team: LiveTeam, place: Paragraphs) -> str:
         workers = [name for name in team.agents if name != self.planner]
+        if not workers:
+            raise MarlError(f"the team has no worker besides '{self.planner}': add agents, or set alone to true")
         how = (
             f'To ask a worker ({", ".join(workers)}): <ask to="{workers[0]}">sub-question</ask>, one for each at most.'
         )
