@@ -93,11 +93,18 @@ def check_free(name: str) -> None:
     if found is not None and found.origin is not None:
         raise MarlError(f"there is a module '{module(name)}' already, in '{found.origin}': choose another name")
     known = plugins.load()
-    for kind, what in KINDS.items():
-        for entry in known.entries(kind):
-            if entry.name == name or entry.name.startswith(f"{name}-"):
-                said = f"{what} '{entry.name}' of {entry.source} begins with '{name}'"
-                raise MarlError(f"{said}, as those of the plugin would: choose another name")
+    for kind, wanted in registered(name):
+        if wanted in known.names(kind):
+            owner = known.entry(kind, wanted).source
+            raise MarlError(
+                f"{KINDS[kind]} '{wanted}', which the plugin would register, is of {owner}: choose another name"
+            )
+
+
+def registered(name: str) -> list[tuple[str, str]]:
+    """(kind, name) of every part that the plugin registers."""
+    (code,) = (text for place, text in files(name) if place.name == "plugin.py")
+    return re.findall(r"def marl_register_(\w+)\(.*\n    register\(\"([^\"]+)\"", code)
 
 
 def write(name: str, folder: Path) -> None:
