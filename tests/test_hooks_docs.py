@@ -24,6 +24,7 @@ from marl_verl.advantage import RowTable
 from marl_verl.cli.describe import describe
 from marl_verl.cli.main import COMMANDS, _parse, main
 from marl_verl.cli.prepare import plan_run
+from marl_verl.extras import EXTRAS
 from marl_verl.losses import Loss
 from marl_verl.plugins import Plugins
 from marl_verl.tasks import Task
@@ -394,6 +395,20 @@ def test_a_command_that_is_shown_is_one(page: str, typed: str) -> None:
 
 def test_every_command_is_shown() -> None:
     assert {shlex.split(typed)[1] for _, typed in commands() if typed.startswith("marl-verl ")} == set(COMMANDS)
+
+
+def test_the_table_of_extras_is_what_they_bring() -> None:
+    """Every name that `marl_verl.extras` says an extra brings is in its line, and no name that nobody brings."""
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    lines = dict(re.findall(r"^\| `([\w-]+)` \| (`marl-verl-.*)$", text, re.MULTILINE))
+    assert set(lines) == set(EXTRAS)
+    for extra, kinds in EXTRAS.items():
+        named = {name for names in kinds.values() for name in names}
+        said = set(re.findall(r"`([\w-]+)`", lines[extra]))
+        assert f"marl-verl-{extra}" in said
+        own = {name for kind in ("tasks", "workflows", "rewards") for name in kinds.get(kind, ())}
+        assert named - own <= said
+        assert said <= named | {f"marl-verl-{extra}"}
 
 
 def test_links_inside_the_page_lead_somewhere() -> None:
