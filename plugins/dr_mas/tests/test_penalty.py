@@ -1,11 +1,20 @@
-"""Dr. MAS takes its penalty off for an invalid action."""
+"""Dr. MAS: the penalty, weights, and what its baselines make of the same rows."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_verl import MarlError
 from marl_verl.advantage import Advantages, Algorithm, RowTable
-from marl_verl.testing.rows import Rows, algorithm, row
+from marl_verl.testing import check_algorithm
+from marl_verl.testing.rows import Rows, algorithm, episodes, row
+
+PENALTY: dict[str, Any] = {"rewards": "penalty", "weights": {"team": 0.1, "role": 5.0}, "penalty": 0.1}
 
 
 def compute(method: Algorithm, rows: Rows) -> Advantages:
@@ -16,9 +25,96 @@ def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
     return compute(method, rows).advantage
 
 
+def guesses(team: list[float], verdicts: list[float]) -> Rows:
+    """Two rows a session: the solver's, whose reward is the team's, and the verifier's."""
+    rows = []
+    for session, (won, verdict) in enumerate(zip(team, verdicts, strict=True)):
+        rows.append(row("q", session, 0, 0, "solver", team=won))
+        rows.append(row("q", session, 1, 0, "verifier", team=won, role=verdict))
+    return rows
+
+
 def test_an_invalid_action_costs_its_penalty_in_dr_mas_and_nothing_elsewhere() -> None:
     rows = [row("q", s, 0, 0, "a", team=1.0) for s in range(2)]
     rows[1]["invalid"] = True
     assert compute(algorithm("dr-mas", penalty=0.25), rows).reward.tolist() == [1.0, 0.75]
     assert advantage(algorithm("dr-mas"), rows)[0] > 0.5
     assert not advantage(algorithm("grpo"), rows).any()
+    assert advantage(algorithm("grpo", rewards="penalty"), rows)[0] > 0.5  # its baselines take it too
+
+
+def test_weights_are_of_components() -> None:
+    rows = guesses([1.0, 0.0], [1.0, -1.0])
+    rows[3]["invalid"] = True
+    assert compute(algorithm("dr-mas", **PENALTY), rows).reward == pytest.approx([0.1, 5.1, 0.0, -5.1])
+    plain = compute(algorithm("dr-mas", penalty=0.0), rows)
+    assert plain.reward.tolist() == [1.0, 2.0, 0.0, -1.0]  # without weights all components count alike
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"penalty": -0.1}, "'penalty' must be >= 0, got -0.1"),
+        ({"weights": {}}, "'weights' is empty"),
+        ({"weights": {"team": "much"}}, "'weights.team' must be a number, got 'much'"),
+        ({"penality": 0.1}, "unknown key 'options.penality': did you mean 'penalty'"),
+    ],
+)
+def test_what_is_wrong_with_options_is_a_sentence(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(MarlError) as error:
+        algorithm("dr-mas", **options)
+    assert told in str(error.value)
+
+
+def test_a_weight_of_a_component_that_there_is_not_is_a_sentence() -> None:
+    with pytest.raises(MarlError, match="unknown reward component 'rol': did you mean 'role'"):
+        compute(algorithm("dr-mas", weights={"rol": 1.0}), guesses([1.0, 0.0], [1.0, -1.0]))
+
+
+@given(rows=episodes())
+@settings(deadline=None, max_examples=25)
+def test_it_keeps_what_every_algorithm_promises(rows: Rows) -> None:
+    check_algorithm(algorithm("dr-mas", penalty=0.5), rows)
+
+
+@given(
+    scale=st.sampled_from([0.01, 1.0, 50.0]),
+    shift=st.sampled_from([-5.0, 0.0, 3.0]),
+    verdicts=st.lists(st.sampled_from([-1.0, 1.0]), min_size=4, max_size=4),
+)
+@settings(deadline=None)
+def test_the_other_agents_rewards_do_not_matter_to_dr_mas_only(
+    scale: float, shift: float, verdicts: list[float]
+) -> None:
+    team = [1.0, 0.0, 0.0, 1.0]
+    plain = guesses(team, [0.0] * 4)
+    changed = guesses(team, [scale * verdict + shift for verdict in verdicts])
+    solver = slice(0, None, 2)
+    own = advantage(algorithm("dr-mas"), changed)[solver]
+    assert own == pytest.approx(advantage(algorithm("dr-mas"), plain)[solver])
+    assert own == pytest.approx([0.866, -0.866, -0.866, 0.866], abs=1e-3)
+
+
+def test_a_global_mean_and_std_teach_the_solver_nothing_where_verdicts_are_wrong() -> None:
+    rows = guesses([1.0, 0.0, 0.0, 1.0], [-1.0] * 4)
+    grpo = advantage(algorithm("grpo", **PENALTY), rows)[::2]
+    assert (grpo > 0.9).all()  # whatever it said is pushed up
+    assert np.ptp(grpo) < 0.05  # and right from wrong differs by next to nothing
+    own = advantage(algorithm("dr-mas", **PENALTY), rows)[::2]
+    assert np.ptp(own) > 1.7
+    assert own.sum() == pytest.approx(0.0)
+
+
+def test_the_authors_baseline_gives_all_rows_of_an_episode_one_advantage() -> None:
+    rows = guesses([1.0, 0.0, 0.0, 1.0], [1.0, 1.0, -1.0, -1.0])
+    whole = advantage(algorithm("grpo-trajectory-mean", **PENALTY), rows)
+    assert whole[::2] == pytest.approx(whole[1::2])
+    assert whole[2] > 0 > whole[6]  # a wrong guess is praised for its verdict, a right one blamed
+
+
+def test_own_mean_and_a_common_std_leaves_the_solver_a_tiny_signal() -> None:
+    rows = guesses([1.0, 0.0, 0.0, 1.0], [1.0, 1.0, -1.0, -1.0])
+    half = advantage(algorithm("dr-mas", **{**PENALTY, "rewards": "penalty"}, scale_group="task"), rows)
+    assert half[::2].sum() == pytest.approx(0.0)
+    assert np.ptp(half[::2]) < 0.05
+    assert np.ptp(half[1::2]) > 1.5
