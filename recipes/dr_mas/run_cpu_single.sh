@@ -4,7 +4,7 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu_grpo.sh" \
     marl.workflow.options.rounds=1 \
-    'marl.algorithm.options.weights={team: 0.1}' \
+    '~marl.algorithm.options.weights.role' \
     '~marl.agents.verifier' \
     '~marl.policies.verifier' \
     "$@"
