@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import itertools
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +16,7 @@ from marl_verl_at_grpo.board import STEPS, WORDS, Board, cells, place
 HELD_OUT = 10  # one board in ten
 TRIES = 10_000  # random draws before a kind of board is held to be impossible
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
-NO_PLAN = "none"
+NONE = "none"
 WORD = {move: word for word, move in WORDS.items()}
 
 
@@ -107,14 +105,14 @@ class TinyPlanPath(PlanPath):
     where either of them is the careless one.
 
     Options:
-        turns: the most turns that the two need.
+        turns: the most turns that the two need, with one move in each.
     """
 
     size: int = 4
     wall_share: float = 0.25
-    near: int = 3
-    far: int = 5
-    turns: int = 3
+    near: int = 2
+    far: int = 4
+    turns: int = 4
 
     def _fit(self, task: Task) -> bool:
         if not self._reached(task, True, True):
@@ -126,19 +124,24 @@ class TinyPlanPath(PlanPath):
         board, at = Board.of(task), str(task.data["start"])
         for _ in range(self.turns):
             plan = bee_line(at, board.goal if planner else str(task.data["landmark"]))
-            at = board.walk(at, around(board, at, plan) if executor else plan).cell
+            if not plan:
+                break
+            move = around(board, at, plan) if executor else plan[0]
+            if planner and executor and move not in plan:
+                return False  # a side step: nobody in the team could know to which side
+            at = board.walk(at, [move]).cell
         return at == board.goal
 
     def vocabulary(self) -> list[str]:
         """Every word that an observation or an answer can hold."""
-        return [*cells(self.size), *WORDS, "at", "goal", "landmark", "walls", "plan", NO_PLAN]
+        return [*cells(self.size), *WORDS, "at", "goal", "landmark", "blocked", "plan", NONE]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """(observation, answer) pairs of a mixed crowd, on cells of boards that are not held out.
 
-        A share `good` is right: the planner goes straight for the goal (it sees no walls), the executor carries the
-        plan out around the walls, the solo agent walks a shortest walk. Of the others, the careless planner and solo
-        agent go for the landmark, and the careless executor carries the plan out to the letter, into walls.
+        A share `good` is right: the planner plans straight for the goal (it knows no walls), the executor makes the
+        move that is free and nearest to the plan, the solo agent does both. Of the others, the careless planner and
+        solo agent go for the landmark, and the careless executor and solo agent make the first move, wall or not.
         """
         if agent not in (PLANNER, EXECUTOR, SOLO):
             raise unknown("agent of at-plan-path-tiny", agent, (PLANNER, EXECUTOR, SOLO))
@@ -154,10 +157,10 @@ class TinyPlanPath(PlanPath):
                 pairs.append((planner_sees(task, at), said(straight)))
             elif agent == EXECUTOR:
                 plan = bee_line(at, rng.choice([cell for cell in cells(self.size) if cell != at]))
-                pairs.append((executor_sees(task, at, plan), said(around(board, at, plan) if right else plan)))
+                pairs.append((executor_sees(task, at, plan), said([around(board, at, plan) if right else plan[0]])))
             elif agent == SOLO and straight:
-                best = around(board, at, straight) if right else straight
-                pairs.append((solo_sees(task, at), said(best)))
+                move = around(board, at, straight) if right else straight[0]
+                pairs.append((solo_sees(task, at), said([move])))
         return pairs
 
 
@@ -176,26 +179,17 @@ def bee_line(at: str, to: str, most: int = 2) -> tuple[str, ...]:
     return tuple(moves)
 
 
-def around(board: Board, at: str, plan: Sequence[str]) -> tuple[str, ...]:
-    """The moves, at most as many and none of them refused, that end nearest to where a plan would end without walls."""
+def around(board: Board, at: str, plan: Sequence[str]) -> str:
+    """The free move that ends nearest to where the plan would without walls; of equals the one that it names first."""
     row, column = place(at)
     aim = (row + sum(STEPS[move][0] for move in plan), column + sum(STEPS[move][1] for move in plan))
-    best: tuple[tuple[int, int], tuple[str, ...]] | None = None
-    for moves in _sequences(len(plan)):
-        walk = board.walk(at, moves)
-        if walk.refused:
-            continue
-        end = place(walk.cell)
-        other = sum(a != b for a, b in itertools.zip_longest(moves, plan))
-        worth = (abs(end[0] - aim[0]) + abs(end[1] - aim[1]), other)
-        if best is None or worth < best[0]:
-            best = (worth, moves)
-    return tuple(plan) if best is None else best[1]
 
+    def worth(move: str) -> tuple[int, int]:
+        end = place(str(board.beside(at, move)))
+        named = plan.index(move) if move in plan else len(plan)
+        return abs(end[0] - aim[0]) + abs(end[1] - aim[1]), named
 
-@functools.cache
-def _sequences(most: int) -> tuple[tuple[str, ...], ...]:
-    return tuple(moves for length in range(1, most + 1) for moves in itertools.product(STEPS, repeat=length))
+    return min((move for move in STEPS if board.beside(at, move) is not None), key=worth, default=plan[0])
 
 
 def said(moves: Sequence[str]) -> str:
@@ -209,10 +203,16 @@ def planner_sees(task: Task, at: str) -> str:
 
 
 def executor_sees(task: Task, at: str, plan: Sequence[str] | None) -> str:
-    """Where the team stands, the walls, and the plan; no goal."""
-    return f"at {at} walls {' '.join(task.data['walls'])} plan {said(plan) if plan else NO_PLAN}"
+    """Which moves are blocked where the team stands, and the plan; no goal."""
+    return f"blocked {blocked(task, at)} plan {said(plan) if plan else NONE}"
 
 
 def solo_sees(task: Task, at: str) -> str:
-    """All of it."""
-    return f"at {at} goal {task.data['goal']} landmark {task.data['landmark']} walls {' '.join(task.data['walls'])}"
+    """What both see."""
+    return f"{planner_sees(task, at)} blocked {blocked(task, at)}"
+
+
+def blocked(task: Task, at: str) -> str:
+    """The moves that a wall or the edge refuses, in words."""
+    board = Board.of(task)
+    return said([move for move in STEPS if board.beside(at, move) is None]) or NONE

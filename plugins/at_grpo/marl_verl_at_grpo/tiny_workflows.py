@@ -9,34 +9,35 @@ from marl_verl_at_grpo import log
 from marl_verl_at_grpo.board import Board, moves_in
 from marl_verl_at_grpo.plan_path import EXECUTOR, PLANNER, SOLO, executor_sees, planner_sees, solo_sees
 
+MOVES: dict[log.Verb, int] = {"plans": 2, "moves": 1}
+
 
 class _Turns(Workflow):
     """Options:
-    turns: the most times that the team may move.
-    moves: the most moves of one turn; what an agent says beyond them is not heard.
+    turns: the most times that the team may move, one move each.
     """
 
-    turns: int = 3
-    moves: int = 2
+    turns: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("turns", "moves"):
-            if getattr(self, name) < 1:
-                raise MarlError(f"{type(self).__name__}: {name} must be 1 or more, got {getattr(self, name)}")
+        if self.turns < 1:
+            raise MarlError(f"{type(self).__name__}: turns must be 1 or more, got {self.turns}")
 
     async def _line(self, team: LiveTeam, agent: str, verb: log.Verb, seen: str) -> log.Line:
+        """What an agent says: one move, or two of a plan. What it says beyond them is not heard."""
+        most = MOVES[verb]
         action = await team[agent].act(seen)
         moves = moves_in(action.text)
         if moves is None:
             team.invalid(action, "no moves")
-        elif len(moves) > self.moves:
-            team.invalid(action, f"more than {self.moves} moves")
-            moves = moves[: self.moves]
+        elif len(moves) > most:
+            team.invalid(action, f"more than {most} moves")
+            moves = moves[:most]
         return log.Line(agent, verb, moves)
 
 
 class PlannerExecutor(_Turns):
-    """In each turn the planner, who knows the goal, says where to go, and the executor, who knows the walls, moves.
+    """In each turn the planner, who knows the goal, plans two moves, and the executor, who knows the walls, makes one.
 
     After every act the team's answer so far is proposed: a candidate is scored by the state that it leads to.
     """
@@ -56,7 +57,7 @@ class PlannerExecutor(_Turns):
 
 
 class OneWalker(_Turns):
-    """One agent sees goal and walls, and moves, turn by turn: the single agent that teams are compared with."""
+    """One agent sees what both see, and moves, turn by turn: the single agent that teams are compared with."""
 
     async def run(self, task: Task, team: LiveTeam) -> str:
         """What was moved, as a `log`."""

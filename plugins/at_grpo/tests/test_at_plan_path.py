@@ -1,0 +1,176 @@
+"""Plan-Path: boards, moves, what a team did as text, task sets and the local reward."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from marl_verl_at_grpo import log
+from marl_verl_at_grpo.board import STEPS, Board, moves_in
+from marl_verl_at_grpo.plan_path import EXECUTOR, PLANNER, SOLO, PlanPath, TinyPlanPath, around, bee_line
+from marl_verl_at_grpo.rewards import at_plan_path
+
+from marl_verl import Task
+from marl_verl.episode import Act, Action, Episode, Journal, Turn
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+
+# a corridor around a wall: from c1 up to b1, a1, right, and down to c3 are six moves
+BOARD = Board(3, frozenset({"b2", "c2"}), start="c1", goal="c3")
+TASK = Task("corridor", "", {"size": 3, "walls": ["b2", "c2"], "start": "c1", "goal": "c3", "landmark": "a1"})
+moves = st.lists(st.sampled_from(sorted(STEPS)), max_size=8)
+TINY = TinyPlanPath()
+
+
+def test_a_walk_stops_at_walls_goes_on_from_there_and_ends_at_the_goal() -> None:
+    assert BOARD.walk("c1", ["R", "U", "D", "D", "L"]) == log.Walk("c1", taken=2, refused=3, reached=False)
+    assert BOARD.walk("c1", "UURRDDLL") == log.Walk("c3", taken=6, refused=0, reached=True)
+    assert [BOARD.left(cell) for cell in ("c1", "b1", "a2", "c3", "b2")] == [6, 5, 3, 0, 9]
+    assert BOARD.drawn("b1") == "...\n@#.\n.#G"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("up right", ("U", "R")),
+        ("U, d", ("U", "D")),
+        ('not ["L"], I mean ["U", "R"]', ("U", "R")),
+        ("['down']", ("D",)),
+        ("go up", None),
+        ("the rows are [1, 2]", None),
+        ("[]", None),
+        ("", None),
+    ],
+)
+def test_moves_are_read_from_a_list_or_from_nothing_but_moves(text: str, found: tuple[str, ...] | None) -> None:
+    assert moves_in(text) == found
+
+
+@given(lines=st.lists(st.tuples(st.sampled_from([PLANNER, EXECUTOR]), st.none() | moves)))
+def test_what_a_team_did_is_read_back_as_it_was_written(lines: list[tuple[str, list[str] | None]]) -> None:
+    given = [
+        log.Line(who, "plans" if who == PLANNER else "moves", tuple(said) if said else None) for who, said in lines
+    ]
+    assert log.read(log.written(given)) == given
+
+
+@pytest.mark.parametrize("answer", ["executor", "executor jumps U", "executor moves", "executor moves X", 3])
+def test_an_answer_that_is_no_log_is_refused(answer: object) -> None:
+    with pytest.raises(MarlError, match=r"a (line of a )?walk is"):
+        log.read(answer)
+
+
+def test_a_plan_counts_as_carried_out_until_somebody_moves() -> None:
+    plan, move = log.Line(PLANNER, "plans", ("U", "U")), log.Line(EXECUTOR, "moves", ("U",))
+    assert log.outcome(BOARD, [plan]).cell == "a1"
+    assert log.outcome(BOARD, [plan, move]).cell == "b1"
+    assert log.stands(BOARD, [plan, move, plan]).cell == "b1"
+
+
+@pytest.mark.parametrize("tasks", [TINY, PlanPath(size=5), PlanPath(size=10)])
+def test_a_board_is_in_one_split_whatever_the_seed(tasks: PlanPath) -> None:
+    boards = {
+        split: {task.id for seed in (0, 1) for task in tasks.generate(split, 60, seed)} for split in ("train", "test")
+    }
+    assert not boards["train"] & boards["test"]
+    assert len(boards["train"]) > 110
+    assert [task.id for task in tasks.generate("train", 9, 4)] == [task.id for task in tasks.generate("train", 9, 4)]
+
+
+def test_every_tiny_board_needs_both_agents_at_their_best() -> None:
+    def play(task: Task, planner: bool, executor: bool) -> bool:
+        lines: list[log.Line] = []
+        board = Board.of(task)
+        for _ in range(4):
+            at = log.stands(board, lines).cell
+            plan = bee_line(at, board.goal if planner else task.data["landmark"])
+            if plan:
+                lines.append(log.Line(EXECUTOR, "moves", (around(board, at, plan) if executor else plan[0],)))
+        return log.stands(board, lines).reached
+
+    for task in TINY.generate("test", 40, 0):
+        assert [play(task, *at_best) for at_best in ((True, True), (True, False), (False, True))] == [
+            True,
+            False,
+            False,
+        ]
+        assert 2 <= Board.of(task).left(task.data["start"]) <= 4
+
+
+@pytest.mark.parametrize("agent", [PLANNER, EXECUTOR, SOLO])
+def test_demonstrations_are_words_of_the_vocabulary_and_moves(agent: str) -> None:
+    known = set(TINY.vocabulary())
+    right, careless = (TINY.demonstrations(agent, 80, 0, good) for good in (1.0, 0.0))
+    for seen, said in right + careless:
+        assert {*seen.split(), *said.split()} <= known
+        assert moves_in(said) is not None
+        assert len(said.split()) <= (2 if agent == PLANNER else 1)
+    assert right != careless
+    assert ("blocked" in right[0][0]) == (agent != PLANNER)
+    assert ("goal" in right[0][0]) == (agent != EXECUTOR)
+
+
+def test_demonstrations_name_their_agents() -> None:
+    with pytest.raises(MarlError, match="did you mean 'planner'"):
+        TINY.demonstrations("planer", 1, 0, 0.5)
+
+
+def test_the_careful_executor_keeps_to_the_plan_where_it_can_and_goes_around_where_not() -> None:
+    assert around(BOARD, "c1", ("U", "U")) == "U"
+    assert around(BOARD, "b1", ("R", "U")) == "U"
+    assert around(BOARD, "a2", ("D", "D")) == "L"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"size": 1}, "size must be 2 to 26, got 1"),
+        ({"wall_share": 1.0}, "wall_share"),
+        ({"near": 5, "far": 4}, "near"),
+    ],
+)
+def test_options_are_checked(options: dict[str, float], said: str) -> None:
+    with pytest.raises(MarlError, match=said):
+        build(PlanPath, options, "marl.task.options")
+
+
+def test_a_split_that_is_too_small_says_so() -> None:
+    with pytest.raises(MarlError, match=r"PlanPath: found only \d+ of 90 different test tasks"):
+        PlanPath(size=3, wall_share=0.0).generate("test", 90, 0)
+
+
+def reward(turn: int, agent: str, *lines: str, finished: bool = False) -> float:
+    act = Act(agent, str(turn), turn, 0, ({"role": "user", "content": ""},))
+    acted = Turn.of(act, Action(""), "q", 0, agent)
+    answer = "\n".join(lines)
+    return at_plan_path(TASK, acted, Episode("q", 0, TASK, [acted], answer, False, Journal(), finished=finished))
+
+
+def test_the_reward_is_that_of_the_acts_own_moves() -> None:
+    assert reward(0, PLANNER, "planner plans U U") == pytest.approx(2 - 0.02)
+    assert reward(0, EXECUTOR, "planner plans U U", "executor moves U R") == pytest.approx(1 - 0.01 - 0.1)
+    assert reward(0, EXECUTOR, "planner plans U U", "executor moves ?") == pytest.approx(-0.1)
+    before = ("planner plans U U", "executor moves U U", "planner plans R R")
+    assert reward(1, EXECUTOR, *before, "executor moves L D") == pytest.approx(-1 - 0.01 - 0.1)
+    assert reward(1, PLANNER, *before) == pytest.approx(2 - 0.02)
+
+
+def test_the_goal_pays_and_a_shortest_walk_there_pays_more() -> None:
+    straight = ("executor moves U U", "executor moves R R", "executor moves D D")
+    assert reward(2, EXECUTOR, *straight, finished=True) == pytest.approx(2 - 0.02 + 1 + 0.5)
+    astray = ("executor moves U D U U", "executor moves R R", "executor moves D D")
+    assert reward(2, EXECUTOR, *astray, finished=True) == pytest.approx(2 - 0.02 + 1)
+    lost = ("executor moves U U", "executor moves L L")
+    assert reward(1, EXECUTOR, *lost, finished=True) == pytest.approx(-0.2 - 1)
+
+
+def test_who_moves_last_and_is_not_there_has_failed_and_nobody_else() -> None:
+    lines = ("planner plans U U", "executor moves U U")
+    assert reward(0, EXECUTOR, *lines, finished=True) == pytest.approx(2 - 0.02 - 1)
+    assert reward(0, PLANNER, *lines, finished=True) == pytest.approx(2 - 0.02)
+    assert reward(0, EXECUTOR, "executor moves U U", "executor moves ?", finished=True) == pytest.approx(2 - 0.02)
+
+
+def test_a_state_without_an_answer_has_no_reward() -> None:
+    with pytest.raises(MarlError, match="the answer has no line for turn 1 of agent 'executor'"):
+        reward(1, EXECUTOR, "executor moves U")
