@@ -1,0 +1,129 @@
+"""The CPU recipe, shortened, through the real stack: credits of masked runs through the model, and three rewards."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl.testing.real import Finished, explain, rows, train
+
+pytestmark = pytest.mark.e2e
+
+RECIPE = Path(__file__).parents[3] / "recipes" / "sharp" / "sharp_cpu.yaml"
+STEPS, TASKS, SESSIONS = 4, 8, 8
+WORKERS = ("reader", "idler", "gossip")
+ORDER = ["planner", *WORKERS, *WORKERS, "planner"]  # who acts in an episode
+LONGEST = 4  # tokens of an answer
+SHORT = (
+    f"trainer.total_training_steps={STEPS}",
+    f"trainer.test_freq={STEPS}",
+    f"trainer.save_freq={STEPS}",
+    f"data.train_batch_size={TASKS}",
+    f"actor_rollout_ref.actor.ppo_mini_batch_size={TASKS}",
+    "marl.task.test_size=12",
+    "marl.policies.team.tiny.steps=600",
+)
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    done = train(RECIPE, tmp_path_factory.mktemp("sharp") / "run", *SHORT)
+    assert done.code == 0, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def steps(run: Finished) -> list[list[Row]]:
+    """The rows of every step."""
+    return [[row for row in rows(run.folder, step) if not row["padding"]] for step in range(1, STEPS + 1)]
+
+
+def sessions(step: list[Row]) -> list[list[Row]]:
+    """The rows of every session of a step, in the order of the acts."""
+    found: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    for row in step:
+        found[row["uid"], row["session"]].append(row)
+    return [sorted(session, key=lambda row: row["index"]) for session in found.values()]
+
+
+def credit_of(session: list[Row]) -> dict[str, float]:
+    """Worker -> its marginal credit."""
+    return {row["agent"]: row["rewards"]["mc"] for row in session if row["agent"] != "planner"}
+
+
+def test_every_task_is_eight_episodes_in_which_planner_and_workers_act(steps: list[list[Row]]) -> None:
+    for step in steps:
+        assert len(sessions(step)) == TASKS * SESSIONS
+        for session in sessions(step):
+            assert [row["agent"] for row in session] == ORDER
+
+
+def test_a_credit_is_what_the_team_would_have_lost(run: Finished, steps: list[list[Row]]) -> None:
+    credits = []
+    for session in (session for step in steps for session in sessions(step)):
+        team = session[0]["rewards"]["team"]
+        for row in session:
+            assert ("mc" in row["rewards"]) == (row["agent"] != "planner")
+            assert row["rewards"].get("mc", 0.0) in ({0.0, 1.0} if team else {-1.0, 0.0})
+        for worker, credit in credit_of(session).items():
+            assert {row["rewards"]["mc"] for row in session if row["agent"] == worker} == {credit}
+        credits.append(credit_of(session))
+    total = {worker: sum(credit[worker] for credit in credits) for worker in WORKERS}
+    assert any(credit["gossip"] < 0 for credit in credits)
+    # the reader is of use, the gossip does harm, and the idler neither: but for what sampling the planner again changes
+    assert total["reader"] > max(abs(total["idler"]), 5)
+    assert total["gossip"] < min(total["idler"], 0)
+
+
+def test_masked_runs_went_through_the_model_and_are_no_rows(run: Finished) -> None:
+    for line in run.lines("train/success"):
+        replays = TASKS * SESSIONS * len(WORKERS)  # each asks the planner for its answer once, at most
+        assert 0 < line["train/extra_tokens/credit"] <= replays * LONGEST
+
+
+def test_the_three_rewards_are_mixed_and_compared_by_agent(run: Finished, steps: list[list[Row]]) -> None:
+    session_of = {(row["uid"], row["session"]): session for session in sessions(steps[0]) for row in session}
+    told = {record["key"]: record for record in explain(run.folder, 1)}
+    assert len(told) == TASKS * SESSIONS * len(ORDER)
+    for row in steps[0]:
+        record, session = told[f"{row['uid']}_{row['session']}_{row['index']}"], session_of[row["uid"], row["session"]]
+        rewards, credit = row["rewards"], credit_of(session)
+        if row["agent"] == "planner":
+            assert "tool" not in rewards
+            share = 0.5 * sum(max(value, 0.0) for value in credit.values()) / len(WORKERS)
+            wanted = 0.9 * rewards["team"] + 0.9 * share
+        else:
+            wanted = 0.9 * rewards["team"] + 0.9 * rewards["mc"] + 0.1 * rewards.get("tool", 0.0)
+        assert record["reward"] == pytest.approx(wanted)
+        assert record["group"] == {"uid": row["uid"], "agent": row["agent"]}
+        assert len(record["members"]) == 2 * SESSIONS
+    assert any(record["advantage"] for record in told.values())
+
+
+def test_a_call_that_failed_costs_tool_reward(steps: list[list[Row]]) -> None:
+    tools = [row["rewards"].get("tool") for step in steps for row in step if row["agent"] == "reader"]
+    assert {0.0, 1.0} <= set(tools)  # careless demonstrations look up everything, which is no page
+
+
+def test_the_shares_of_useful_idle_and_harmful_calls_are_those_of_the_rows(
+    run: Finished, steps: list[list[Row]]
+) -> None:
+    for line, step in zip(run.lines("train/success"), steps, strict=True):
+        credits = [credit for session in sessions(step) for credit in credit_of(session).values()]
+        assert line["worker_calls/useful"] == pytest.approx(sum(credit > 0 for credit in credits) / len(credits))
+        assert line["worker_calls/harmful"] == pytest.approx(sum(credit < 0 for credit in credits) / len(credits))
+        shares = [line[f"worker_calls/{share}"] for share in ("useful", "idle", "harmful")]
+        assert sum(shares) == pytest.approx(1.0)
+        mine = [credit_of(session)["gossip"] for session in sessions(step)]
+        assert line["agent/gossip/credit/harmful"] == pytest.approx(sum(credit < 0 for credit in mine) / len(mine))
+        assert "agent/planner/credit/useful" not in line
+
+
+def test_the_shared_policy_learns(run: Finished) -> None:
+    assert set(run.summary["policies"]) == {"team"}
+    assert run.summary["policies"]["team"]["weight_change"] > 0
+    assert all(line["policy/team/grad_norm"] > 0 for line in run.lines("train/success"))

@@ -1,0 +1,41 @@
+"""What the READMEs show runs, and the scripts of the recipe are those that its table names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from marl_verl.testing.real import command
+
+PLUGIN = Path(__file__).parents[1]
+RECIPES = PLUGIN.parents[1] / "recipes" / "sharp"
+TEXT = (PLUGIN / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert found
+    return [str(code) for code in found]
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_a_python_block_runs_as_it_stands(code: str) -> None:
+    exec(compile(code, "README.md", "exec"), {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shown", blocks("yaml"))
+def test_a_yaml_block_fits_the_recipe(shown: str, tmp_path: Path) -> None:
+    recipe = OmegaConf.load(RECIPES / "sharp_cpu.yaml")
+    OmegaConf.save(OmegaConf.merge(recipe, OmegaConf.create(shown)), tmp_path / "shown.yaml")
+    said = command("train", str(tmp_path / "shown.yaml"), "--dry-run")
+    for option, value in OmegaConf.create(shown).marl.algorithm.options.items():
+        assert f"{option}={value}" in said
+
+
+def test_the_table_of_the_recipe_names_every_script() -> None:
+    named = set(re.findall(r"`(run_\w+\.sh)`", (RECIPES / "README.md").read_text(encoding="utf-8")))
+    assert named == {path.name for path in RECIPES.glob("run_*.sh")}
