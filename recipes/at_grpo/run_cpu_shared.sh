@@ -3,7 +3,7 @@
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu.sh" \
-    '+marl.policies.both={tiny: {steps: 600, good: 0.3}}' \
+    '+marl.policies.both={tiny: {steps: 800, good: 0.3}}' \
     marl.agents.planner.policy=both \
     marl.agents.executor.policy=both \
     '~marl.policies.planner' \

@@ -5,7 +5,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu_grpo.sh" \
     marl.workflow.name=at-one-walker \
     '+marl.agents.solo={policy: solo, reward: at-plan-path}' \
-    '+marl.policies.solo={tiny: {steps: 600, good: 0.3}}' \
+    '+marl.policies.solo={tiny: {steps: 400, good: 0.3}}' \
     '~marl.agents.planner' \
     '~marl.agents.executor' \
     '~marl.policies.planner' \
