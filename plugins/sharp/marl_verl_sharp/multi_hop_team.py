@@ -83,7 +83,11 @@ class PlannerAndSearchers(Workflow):
             told = "\n\n".join(
                 f"{worker} reports: {report or NOTHING}" for worker, report in zip(asked, reports, strict=True)
             )
-            more = f"You may ask {left - 1} more times." if left > 1 else f"You may not ask any more. {_FORM['answer']}"
+            more = (
+                f"Rounds of questions left: {left - 1}."
+                if left > 1
+                else f"No rounds of questions left. {_FORM['answer']}"
+            )
             seen = [
                 *seen,
                 {"role": "assistant", "content": action.text},
@@ -103,7 +107,7 @@ class PlannerAndSearchers(Workflow):
                 return said
             query = _tagged("search", action.text)
             if query is None or not left:
-                team.invalid(action, f"no {end}" if query is not None else f"neither a search nor a {end}")
+                team.invalid(action, f"no {end}" if query is not None else f"no search and no {end}")
                 return None
             try:
                 found = "\n\n".join(await team[agent].call(place.search, query, self.paragraphs))

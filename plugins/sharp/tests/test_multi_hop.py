@@ -115,7 +115,7 @@ def test_two_hops_take_two_rounds_and_everybody_sees_its_part_only() -> None:
     assert TASK.prompt not in str(seen["three", "0"])
     assert seen["one", "1"][0]["content"].startswith("Where was Ada Lindqvist born?")
     assert [message["role"] for message in seen["planner", "2"]] == ["user", "assistant"] * 2 + ["user"]
-    assert "You may ask 1 more times." in seen["planner", "2"][-1]["content"]
+    assert "Rounds of questions left: 1." in seen["planner", "2"][-1]["content"]
 
 
 def test_its_sampling_and_credits_keep_what_the_kit_asks() -> None:
@@ -168,7 +168,7 @@ def test_a_search_that_fails_costs_tool_reward_and_goes_on() -> None:
         ('<ask to="four">?</ask>', {}, {"planner": 1}, "neither an answer nor a sub-question"),
         ('<ask to="one">?</ask>', {"rounds": 2}, {"planner": 3, "one": 2}, "no answer"),
         ("<search>bridge</search>", {"alone": True, "rounds": 2, "searches": 2}, {"planner": 5}, "no answer"),
-        ("hm", {"alone": True}, {"planner": 1}, "neither a search nor a answer"),
+        ("hm", {"alone": True}, {"planner": 1}, "no search and no answer"),
     ],
 )
 def test_without_an_answer_it_ends_and_says_why(
@@ -187,7 +187,7 @@ def test_a_worker_that_does_not_report_has_no_answer_and_one_that_only_searches_
 
     episode, _ = played({**TALK, "planner": asks, "one": "<search>bridge</search>", "two": "hm"}, rounds=1, searches=2)
     assert f"one reports: {NOTHING}\n\ntwo reports: {NOTHING}" in episode.answer
-    assert "You may not ask any more." in episode.answer
+    assert "No rounds of questions left." in episode.answer
     assert [turn.agent for turn in episode.turns].count("one") == 3
 
 
