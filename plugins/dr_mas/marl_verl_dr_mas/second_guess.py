@@ -102,12 +102,14 @@ def _verifier_shown(task: Task, rng: random.Random, good: bool) -> tuple[str, st
 def _draw(rng: random.Random, split: Split) -> Task | None:
     """One random task, or None where the draw is no task of this split."""
     boxes, things = rng.sample(DIGITS, BOXES), rng.sample(JUNK, BOXES)
-    things[rng.choice(PLACES)] = rng.choice(PRIZES)
+    place, prize = rng.choice(PLACES), rng.choice(PRIZES)
+    things[place] = prize
     prompt = f"boxes {' '.join(boxes)}"
     held_out = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % HELD_OUT == 0
     if held_out != (split == "test"):
         return None
-    return Task(f"second-guess {prompt} of {' '.join(things)}", prompt, {"boxes": boxes, "things": things})
+    name = f"second-guess {prompt} {prize} in {boxes[place]}"
+    return Task(name, prompt, {"boxes": boxes, "things": things})
 
 
 def _text(answer: Any) -> str:

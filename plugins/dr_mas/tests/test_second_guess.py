@@ -76,8 +76,8 @@ def test_scores() -> None:
 
 
 def test_more_tasks_than_there_are_is_a_sentence() -> None:
-    with pytest.raises(MarlError, match=r"second-guess: found only \d+ of 400000 different test tasks"):
-        TASKS.generate("test", 400_000, 0)
+    with pytest.raises(MarlError, match=r"second-guess: found only \d+ of 5000 different test tasks"):
+        TASKS.generate("test", 5000, 0)
 
 
 @pytest.mark.parametrize("agent", [SOLVER, VERIFIER])
