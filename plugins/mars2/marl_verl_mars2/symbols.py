@@ -45,7 +45,7 @@ class SymbolTests(TaskSet):
 
     length: int = 3
     hidden: int = 1
-    spill: float = 0.03
+    spill: float = 0.1
 
     def __post_init__(self) -> None:
         if not 2 <= self.length <= 6:
