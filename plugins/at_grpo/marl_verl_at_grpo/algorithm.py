@@ -33,6 +33,7 @@ AT_GRPO = Algorithm(
     credit="none",
     advantage=Advantage(sample="row", group=TURN, singleton="zero"),
     loss="ppo-clip",
+    metrics=("at-turns", "at-chosen"),
 )
 """A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent; r = alpha * team + role.
 

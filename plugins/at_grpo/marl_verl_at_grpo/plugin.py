@@ -22,6 +22,12 @@ def marl_register_algorithms(register: Register) -> None:
 
 
 @hookimpl
+def marl_register_metrics(register: Register) -> None:
+    register("at-turns", "marl_verl_at_grpo.metrics:Turns")
+    register("at-chosen", "marl_verl_at_grpo.metrics:Chosen")
+
+
+@hookimpl
 def marl_register_tasks(register: Register) -> None:
     register("at-plan-path", "marl_verl_at_grpo.plan_path:PlanPath")
     register("at-plan-path-tiny", "marl_verl_at_grpo.plan_path:TinyPlanPath")

@@ -1,0 +1,164 @@
+"""What the released code of AT-GRPO does wrong, by its own paper, and we do not; and that baselines are other methods.
+
+The faults: groups that mix problems (the task's index divided by the sample count), one reward for all candidates of
+the second agent, a state that stays at the first turn's winner, and a "GRPO baseline" that is AT-GRPO.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from marl_verl_at_grpo import log
+from marl_verl_at_grpo.board import WORDS, Board
+from marl_verl_at_grpo.greedy_tree import GreedyTree
+from marl_verl_at_grpo.metrics import Chosen, Turns
+from marl_verl_at_grpo.plan_path import EXECUTOR, PLANNER, TinyPlanPath
+from marl_verl_at_grpo.rewards import at_plan_path
+from marl_verl_at_grpo.tiny_workflows import PlannerExecutor
+
+from marl_verl import Task
+from marl_verl.advantage import RowTable
+from marl_verl.episode import Act, Episode, Journal, Turn
+from marl_verl.episode.row import row
+from marl_verl.parts import algorithm_named
+from marl_verl.sampling import Independent, Sample, Sampler
+from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, shown
+
+K = 8
+TASKS = TinyPlanPath()
+REWARDS = {PLANNER: at_plan_path, EXECUTOR: at_plan_path}
+OPTIONS = {"alpha": 1.0}
+
+
+def words(act: Act, session: int, candidate: Any) -> str:
+    """One or two moves, by chance."""
+    number = zlib.crc32(f"{act.agent} {act.slot} {session} {candidate} {shown(act)}".encode())
+    first, second = (list(WORDS)[number // 4**n % 4] for n in range(2))
+    return f"{first} {second}" if act.agent == PLANNER else first
+
+
+def sampled(task: Task, sampler: Sampler, mix: Any = None) -> Sample:
+    policy = ScriptedPolicy({PLANNER: words, EXECUTOR: words})
+    rollouts = ScriptedRollouts(PlannerExecutor(), task, policy, K, TASKS, rewards=REWARDS, mix=mix)
+    return asyncio.run(sampler.sample(rollouts))
+
+
+@pytest.fixture(scope="module")
+def problems() -> list[Task]:
+    return TASKS.generate("train", 4, 3)
+
+
+@pytest.fixture(scope="module")
+def trees(problems: list[Task]) -> list[Sample]:
+    mix = algorithm_named("at-grpo", OPTIONS, "test").rewards
+    return [sampled(task, GreedyTree(), mix) for task in problems]
+
+
+def table(samples: list[Sample]) -> RowTable:
+    return RowTable.from_rows([row(turn) for sample in samples for turn in sample.turns])
+
+
+def test_a_group_is_one_problem_one_turn_one_agent_and_one_state(trees: list[Sample]) -> None:
+    turns = [turn for sample in trees for turn in sample.turns]
+    found = algorithm_named("at-grpo", OPTIONS, "test").compute(table(trees))
+    for one in range(len(turns)):
+        group = [turns[other] for other in found.members(one)]
+        assert len(group) == K
+        assert len({(turn.uid, turn.turn, turn.agent, turn.parent) for turn in group}) == 1
+        assert len({str(turn.observation) for turn in group}) == 1
+        rewards = np.array([turn.rewards["team"] + turn.rewards["role"] for turn in group])
+        expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+        assert found.advantage[one] == pytest.approx(expected[group.index(turns[one])], abs=1e-9)
+    assert len(set(found.group)) == len(turns) / K
+
+
+def test_the_second_agents_candidates_have_rewards_of_their_own(trees: list[Sample]) -> None:
+    different = 0
+    for sample in trees:
+        for turn in sample.turns:
+            if turn.agent == EXECUTOR:
+                same = [t for t in sample.turns if (t.agent, t.turn) == (EXECUTOR, turn.turn)]
+                by_text: dict[str, set[float]] = {}
+                for each in same:
+                    by_text.setdefault(each.action.text, set()).add(each.rewards["role"])
+                assert all(len(rewards) == 1 for rewards in by_text.values())
+                different += len({each.rewards["role"] for each in same}) > 1
+    assert different
+
+
+def test_the_state_moves_on_with_the_best_candidate(problems: list[Task], trees: list[Sample]) -> None:
+    moved = 0
+    for task, sample in zip(problems, trees, strict=True):
+        (episode,) = sample.episodes
+        lines, board = log.read(episode.answer), Board.of(task)
+        for turn in episode.turns:
+            beside = [each for each in sample.turns if (each.agent, each.turn) == (turn.agent, turn.turn)]
+            assert sum(turn.rewards.values()) == max(sum(each.rewards.values()) for each in beside)
+            if turn.agent == PLANNER:
+                at = log.stands(board, lines[: 2 * turn.turn]).cell
+                assert shown_to(turn).startswith(f"at {at} ")
+                moved += at != task.data["start"]
+    assert moved >= len(problems)
+
+
+def shown_to(turn: Turn) -> str:
+    return turn.observation[-1]["content"]
+
+
+def test_the_grpo_baseline_is_not_at_grpo(problems: list[Task]) -> None:
+    method = algorithm_named("at-grpo", OPTIONS, "test")
+    grpo = algorithm_named("grpo", {"rewards": "alpha", **OPTIONS}, "test")
+    sessions = algorithm_named("at-grpo-sessions", OPTIONS, "test")
+    assert [each.sampler for each in (method, grpo, sessions)] == ["greedy-tree", "independent", "independent"]
+    rows = table([sampled(task, Independent()) for task in problems])
+    blind, split = grpo.compute(rows), sessions.compute(rows)
+    np.testing.assert_array_equal(blind.reward, split.reward)  # one reward, other groups
+    assert len(set(blind.group)) == len(problems)
+    assert len(set(split.group)) > 6 * len(problems)
+    assert not np.allclose(blind.advantage, split.advantage)
+
+
+def test_without_the_tree_a_group_mixes_states_and_with_it_never(problems: list[Task], trees: list[Sample]) -> None:
+    def mixed(samples: list[Sample], name: str) -> bool:
+        turns = [turn for sample in samples for turn in sample.turns]
+        found = algorithm_named(name, OPTIONS, "test").compute(table(samples))
+        return any(len({shown_to(turns[other]) for other in found.members(one)}) > 1 for one in range(len(turns)))
+
+    assert mixed([sampled(task, Independent()) for task in problems], "at-grpo-sessions")
+    assert not mixed(trees, "at-grpo")
+
+
+def test_alpha_weighs_the_team_against_the_role() -> None:
+    def mixed(alpha: float) -> list[float]:
+        found = algorithm_named("at-grpo", {"alpha": alpha}, "test").compute(table([made()]))
+        return [round(value, 6) for value in found.reward.tolist()]
+
+    assert mixed(1.0) == [1.5, 1.0]
+    assert mixed(0.0) == [0.5, 1.0]
+    assert mixed(2.0) == [2.5, 1.0]
+
+
+def made() -> Sample:
+    """Two candidates of one act: {"team": 1, "role": 0.5} and {"team": 0, "role": 1}."""
+    turns = []
+    for k, rewards in enumerate(({"team": 1.0, "role": 0.5}, {"team": 0.0, "role": 1.0})):
+        act = Act(PLANNER, "0", 0, 0, ({"role": "user", "content": "at a1"},))
+        action = ScriptedPolicy({PLANNER: f"say {k}"}).act(act)
+        turn = Turn.of(act, action, "q", 0, PLANNER, node=f"0-{k}", index=k)
+        turn.rewards = rewards
+        turns.append(turn)
+    episode = Episode("q", 0, Task("q", ""), turns[:1], "", True, Journal(), others=turns[1:])
+    return Sample(episodes=[episode])
+
+
+def test_the_methods_metrics(trees: list[Sample]) -> None:
+    assert Chosen().of_sample(made()) == {"tree/gain/planner": pytest.approx(1.5 - 1.25)}
+    assert Turns().of_sample(made()) == {"team/turns": 1.0}
+    assert (Turns().of_sample(Sample()), Chosen().of_sample(Sample())) == ({}, {})
+    for sample in trees:
+        assert Turns().of_sample(sample)["team/turns"] == len(sample.episodes[0].turns) / 2
+        assert Chosen().of_sample(sample).keys() == {"tree/gain/planner", "tree/gain/executor"}
