@@ -108,6 +108,7 @@ def test_each_policy_learns_from_its_own_nodes_only(run: Finished, trees: list[l
         assert trained >= 16
         assert trained % 8 == 0
         assert all(row["agent"] == policy for tree in trees for row in tree if row["policy"] == policy)
+        assert any(line.get(f"policy/{policy}/grad_norm", 0) > 0 for line in lines)
         assert run.summary["policies"][policy]["weight_change"] > 0
     assert run.summary["policies"]["shifter"]["parameters"] != run.summary["policies"]["flipper"]["parameters"]
 
@@ -148,6 +149,8 @@ def test_held_out_tasks_are_searched_by_public_score(run: Finished) -> None:
     first, last = run.lines("validation/success_sampled")
     assert (first["step"], last["step"]) == (0, STEPS)
     assert run.summary["eval_tasks"] == 12
+    for line in (first, last):  # the chosen node's path is a task's only episode
+        assert line["validation/success_any"] == line["validation/success_sampled"]
 
 
 def _texts(folder: Path) -> list[str]:
