@@ -34,11 +34,12 @@ class Numbers(TaskSet):
         return [*DIGITS, "number", "heard", "nothing"]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs, a share `good` of them right; the others say the number backwards."""
+        """(observation, answer) pairs, a share `good` of them right; the others repeat the first digit."""
         draw = random.Random(f"{agent} {seed}")
         seen = {"caller": "number", "writer": "heard"}[agent]
         pairs = []
         for number in draw.choices(sorted(set(NUMBERS) - HELD_OUT), k=count):
-            said = number if draw.random() < good else number[::-1]
+            # careless, and so that one agent's mistake does not undo the other's
+            said = number if draw.random() < good else number[0] * 3
             pairs.append((f"{seen} {' '.join(number)}", " ".join(said)))
         return pairs
