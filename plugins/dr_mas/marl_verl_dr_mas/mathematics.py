@@ -57,7 +57,7 @@ class MathSolverVerifier(Workflow):
 
     rounds: int = 2
     unparseable: Literal["approve", "reject"] = "approve"
-    kept: int = 8000
+    kept: int = 6000
 
     def __post_init__(self) -> None:
         for name, value in (("rounds", self.rounds), ("kept", self.kept)):
