@@ -90,7 +90,8 @@ class ThreeLedgers(TaskSet):
         A share `good` is right: the planner asks for the item and believes the reader, a worker looks up what it is
         asked for and reports what it finds, but the gossip keeps it to itself. Of the others, the careless planner asks
         for the item beside it and believes whoever reports a number last, and the careless worker looks up everything
-        and does the opposite with what it finds. Reports may be missing, as they are in masked runs.
+        and does the opposite with what it finds; the gossip always looks up what it is asked for. Reports may be
+        missing, as they are in masked runs.
         """
         if agent not in (PLANNER, *WORKERS):
             raise unknown("agent of three-ledgers", agent, (PLANNER, *WORKERS))
@@ -170,7 +171,7 @@ def _answers(task: Task, right: bool, rng: random.Random) -> tuple[str, str]:
 
 def _looks(task: Task, worker: str, right: bool) -> tuple[str, str]:
     asked = task.data["item"]
-    return worker_sees(worker, asked), asked if right else EVERYTHING
+    return worker_sees(worker, asked), asked if right or worker == GOSSIP else EVERYTHING
 
 
 def _reports(task: Task, worker: str, right: bool, rng: random.Random) -> tuple[str, str]:

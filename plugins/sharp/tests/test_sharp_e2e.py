@@ -13,7 +13,7 @@ from marl_verl.testing.real import Finished, explain, rows, train
 pytestmark = pytest.mark.e2e
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "sharp" / "sharp_cpu.yaml"
-STEPS, TASKS, SESSIONS = 4, 8, 8
+STEPS, TASKS, SESSIONS = 4, 16, 8
 WORKERS = ("reader", "idler", "gossip")
 ORDER = ["planner", *WORKERS, *WORKERS, "planner"]  # who acts in an episode
 LONGEST = 4  # tokens of an answer
@@ -21,10 +21,7 @@ SHORT = (
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",
     f"trainer.save_freq={STEPS}",
-    f"data.train_batch_size={TASKS}",
-    f"actor_rollout_ref.actor.ppo_mini_batch_size={TASKS}",
     "marl.task.test_size=12",
-    "marl.policies.team.tiny.steps=600",
 )
 Row = dict[str, Any]
 

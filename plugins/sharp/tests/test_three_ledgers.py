@@ -131,12 +131,12 @@ def played(good: float, tasks: int = 40) -> list[bool]:
     def demonstrated(name: str) -> Callable[[Act, int, Any], str]:
         def says(act: Act, session: int, candidate: Any) -> str:
             words = shown(act).split()
-            if words[0] == PLANNER and words[1] == "item" and "beside" in words:
+            if "beside" in words:
                 return words[2] if good else words[4]
             if words[0] == PLANNER:
                 return believes(READER)(act) if good else believes(GOSSIP, READER)(act)
             if words[1] == "asked":
-                return words[2] if good else EVERYTHING
+                return words[2] if good or words[0] == GOSSIP else EVERYTHING
             return words[2] if good == (words[0] != GOSSIP) else NOTHING
 
         return says
