@@ -3,7 +3,7 @@
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu.sh" \
-    '+marl.policies.both={tiny: {steps: 500, good: 0.3}}' \
+    '+marl.policies.both={tiny: {steps: 800, good: 0.3}}' \
     marl.agents.solver.policy=both \
     marl.agents.verifier.policy=both \
     '~marl.policies.solver' \
