@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_every_act_has_all_its_candidates_and_the_agents_take_turns(trees: list[
 def test_the_best_candidate_is_the_state_of_the_next_act(trees: list[list[list[Row]]]) -> None:
     moved = 0
     for acts in trees:
-        for before, after in zip(acts, acts[1:], strict=False):
+        for before, after in itertools.pairwise(acts):
             best = max(before, key=lambda each: (round(mixed(each), 9), -each["index"]))
             assert {each["parent"] for each in after} == {best["node"]}
             moved += before[0]["agent"] == "executor" and after[0]["obs"] != acts[0][0]["obs"]
