@@ -47,8 +47,12 @@ ELSEWHERE = {
 """(page, language) -> the test file that runs these blocks already."""
 
 HERE = {"python": ("plugins.md", "sampling.md"), "yaml": ("plugins.md",), "yml": ("algorithms.md",)}
-HERE |= {"toml": ("README.md", "plugins.md"), "bash": ("plugins.md",), "json": ("explain.md",)}
+HERE |= {"toml": ("README.md", "plugins.md"), "bash": tuple(page.name for page in PAGES), "json": ("explain.md",)}
 """Language -> pages whose blocks are run below."""
+
+
+TYPED = ("", "bash", "sh", "console")
+"""Blocks in which lines are commands, or what these print."""
 
 
 class Block(NamedTuple):
@@ -70,7 +74,8 @@ def blocks(path: Path) -> Iterator[Block]:
             section = heading.removeprefix("### ") if heading.startswith("### marl_") else ""
         else:
             number += 1
-            yield Block(path.name, section, number, language, code)
+            place = path.relative_to(ROOT)
+            yield Block(str(place) if len(place.parts) > 2 else path.name, section, number, language, code)
 
 
 BLOCKS = [block for path in PAGES for block in blocks(path)]
@@ -372,10 +377,41 @@ def test_a_piece_of_a_workflow_is_one(block: Block) -> None:
     assert run.proposals == ["7"]
 
 
+# The pages of the five methods and their recipes
+
+
+OTHERS = sorted([*ROOT.glob("recipes/*/README.md"), *ROOT.glob("plugins/*/README.md")])
+METHODS = [block for path in OTHERS for block in blocks(path)]
+
+
+def test_the_blocks_of_other_pages_are_run_too() -> None:
+    for block in METHODS:
+        assert block.language in ("", "bash", "python", "yaml"), block
+        assert block.page.startswith("plugins/") or block.language in ("", "bash"), (
+            "recipes have scripts and yaml files"
+        )
+
+
+@pytest.mark.parametrize("block", [each for each in METHODS if each.language == "python"], ids=lambda b: b.page)
+def test_what_a_method_shows_runs(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("shown_by_a_method")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look their module up
+    exec(compile(block.code, block.page, "exec"), vars(module))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [each for each in METHODS if each.language == "yaml"], ids=lambda b: b.page)
+def test_what_a_method_shows_goes_over_its_recipe(block: Block, tmp_path: Path) -> None:
+    name = block.page.split("/")[1]
+    recipe = OmegaConf.load(ROOT / "recipes" / name / f"{name}_cpu.yaml")
+    OmegaConf.save(OmegaConf.merge(recipe, OmegaConf.create(block.code)), tmp_path / "shown.yaml")
+    assert "policy  " in describe(plan_run(tmp_path / "shown.yaml", []))
+
+
 def commands() -> Iterator[tuple[str, str]]:
     """(page, command) of every line that can be typed, without what explains it."""
-    for block in BLOCKS:
-        for line in block.code.splitlines() if block.language in ("", "bash") else ():
+    for block in [*BLOCKS, *METHODS]:
+        for line in block.code.splitlines() if block.language in TYPED else ():
             typed = re.split(r"\s{2,}|\s#", re.sub(r"^\s*(\$ )?(\.venv/bin/)?", "", line))[0]
             if re.match(r"(marl-verl|make|python -m) ", typed):
                 yield block.page, typed
