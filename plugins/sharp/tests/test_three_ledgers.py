@@ -151,9 +151,9 @@ def played(good: float, tasks: int = 40) -> list[bool]:
     return found
 
 
-def test_the_right_habits_solve_every_task_and_the_careless_ones_none() -> None:
+def test_the_right_habits_solve_every_task_and_the_careless_ones_some_by_luck() -> None:
     assert all(played(1.0))
-    assert not any(played(0.0))
+    assert sum(played(0.0, tasks=100)) < 25  # the old number of another item is right one time in ten
 
 
 @pytest.mark.parametrize("agent", [PLANNER, *WORKERS])
