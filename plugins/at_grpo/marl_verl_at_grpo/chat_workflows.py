@@ -28,8 +28,10 @@ def board_text(board: Board, cell: str, turn: int, turns: int) -> str:
 
 
 class _Turns(Workflow):
-    """Options:
-    turns: the most times that the team may move.
+    """What the two have in common.
+
+    Options:
+        turns: the most times that the team may move.
     """
 
     turns: int = 4

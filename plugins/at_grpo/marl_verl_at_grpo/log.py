@@ -49,8 +49,8 @@ def read(answer: Any) -> list[Line]:
 
 
 def _line(text: str) -> Line:
-    agent, verb, *moves = [*text.split(), "", ""][: max(2, len(text.split()))]
-    if verb not in ("plans", "moves") or not moves or (moves != [NOTHING] and not set(moves) <= STEPS.keys()):
+    agent, verb, *moves = text.split() if len(text.split()) > 2 else ("", "", NOTHING)
+    if verb not in ("plans", "moves") or (moves != [NOTHING] and not set(moves) <= STEPS.keys()):
         raise MarlError(f"a line of a walk is '<agent> plans|moves U R ...', got {text!r:.60}")
     return Line(agent, "plans" if verb == "plans" else "moves", None if moves == [NOTHING] else tuple(moves))
 

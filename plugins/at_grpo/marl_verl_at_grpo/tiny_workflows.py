@@ -13,8 +13,10 @@ MOVES: dict[log.Verb, int] = {"plans": 2, "moves": 1}
 
 
 class _Turns(Workflow):
-    """Options:
-    turns: the most times that the team may move, one move each.
+    """What the two have in common.
+
+    Options:
+        turns: the most times that the team may move, one move each.
     """
 
     turns: int = 4
