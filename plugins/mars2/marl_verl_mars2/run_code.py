@@ -2,7 +2,7 @@
 
 A test passes when the program ends with exit code 0 in time and its output has the expected words in order (white space
 is not compared). A process has limits, set by itself before the program begins (`resource.setrlimit`): CPU seconds,
-address space, size of the files that it writes (its output too), no core dump; it gets an empty environment, a
+address space, size of the files that it writes (its output too), no core dump; it gets none of our environment, a
 temporary folder to be in, and is killed with its process group when the wall clock says so.
 
 This is no sandbox. The program runs as the user who trains, may read and write whatever that user may, and reach the
@@ -35,6 +35,9 @@ r.setrlimit(r.RLIMIT_FSIZE, (written, written))
 r.setrlimit(r.RLIMIT_CORE, (0, 0))
 os.execv(sys.executable, [sys.executable, "-I", sys.argv[4]])
 """
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""All of it. A thread for every core, as numeric libraries start them, would use up the address space."""
 
 _threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="mars2 test")
 """As many programs at once as there are cores, whatever the number of tasks under way."""
@@ -100,7 +103,7 @@ def run_test(code: str, test: Mapping[str, str], limits: Limits) -> Outcome:
         command = [sys.executable, "-I", "-S", "-c", LIMITED, *map(str, numbers), str(program)]
         with (Path(folder) / "in").open("rb") as stdin, out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                command, cwd=folder, env={}, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+                command, cwd=folder, env=ENVIRONMENT, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
             )
             try:
                 ended: int | None = process.wait(limits.seconds)

@@ -32,7 +32,7 @@ DOUBLE = Task(
 RIGHT = "print(2 * int(input()))"
 SQUARE = "print(int(input()) ** 2)"  # passes the first public test only
 LITERAL = "print({'2': 4, '5': 10}[input()])"  # passes the public tests only
-TASKS = CodeWithTests(seconds=5)
+TASKS = CodeWithTests(seconds=20)
 
 
 def score(code: str, task: Task = DOUBLE) -> tuple[float, float]:
@@ -52,7 +52,7 @@ def test_the_score_is_1_when_all_tests_pass_and_the_public_score_a_share(code: s
     assert score(code) == found
 
 
-def one(code: str, output: str = "", seconds: float = 5, megabytes: int = 512) -> Outcome:
+def one(code: str, output: str = "", seconds: float = 20, megabytes: int = 512) -> Outcome:
     return run_test(code, {"input": "7\n", "output": output}, Limits(seconds, megabytes))
 
 
@@ -73,7 +73,7 @@ def test_a_program_that_takes_too_long_is_ended_with_what_it_started(tmp_path: P
     code = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(60)"
     began = time.monotonic()
     assert one(code, seconds=0.7).verdict == "timeout"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
     time.sleep(2)
     assert not mark.exists()
 
@@ -109,7 +109,7 @@ def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:
         return found
 
     assert [outcome.verdict for outcome in asyncio.run(go())] == ["passed", "passed"]
-    assert ticks >= 15  # 50 on an idle machine; 0 if they blocked it
+    assert ticks >= 5  # 50 on an idle machine; 0 if they blocked it
 
 
 def test_the_first_failure_ends_a_run_that_stops() -> None:
@@ -197,10 +197,12 @@ def test_what_has_no_program_is_invalid_and_told_so() -> None:
 
 
 def test_errors_and_time_outs_are_told() -> None:
-    workflow = RefineCode(rounds=1, seconds=1)
-    run = check_workflow(workflow, DOUBLE, ScriptedPolicy({"a": fenced("1 / 0"), "b": fenced(RIGHT)}), orders=1)
+    run = check_workflow(
+        RefineCode(rounds=1), DOUBLE, ScriptedPolicy({"a": fenced("1 / 0"), "b": fenced(RIGHT)}), orders=1
+    )
     assert "ZeroDivisionError" in run.turns[1][0].observation[0]["content"]
     waits = fenced("while True: pass")
+    workflow = RefineCode(rounds=1, seconds=1)
     rollouts = ScriptedRollouts(workflow, DOUBLE, ScriptedPolicy({"a": waits}), 2, tasks=CodeWithTests(seconds=1))
     found = asyncio.run(TreeSearch().sample(rollouts))
     seen = [turn.observation[0]["content"] for turn in found.turns if turn.parent is not None]
