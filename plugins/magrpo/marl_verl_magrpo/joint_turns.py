@@ -2,9 +2,9 @@
 
     magrpo/turn_T/return     mean return R over the rows of turn T
     magrpo/turn_T/reward     mean reward r of its joint actions: R - r is what comes later
-    magrpo/turn_T/spread     mean over the groups of turn T of the population std of their returns: the size of the
-                             signal, 0 where all siblings earn the same
-    magrpo/turn_T/groups     its groups of two rows or more
+    magrpo/turn_T/spread     population std of the returns in a row's group, mean over the rows of turn T that are not
+                             alone in theirs: the size of the signal, 0 where all siblings earn the same
+    magrpo/turn_T/groups     groups of two rows or more that turn T is in
 
 Turns count from 0, as in the row table.
 """
@@ -24,20 +24,19 @@ class JointTurns(Metric):
     """Rewards, returns and their spread among siblings, turn by turn."""
 
     def of_rows(self, table: RowTable, result: Advantages) -> Mapping[str, float]:
-        """A turn without a group of two has no `spread`."""
+        """A turn of which every row is alone in its group has no `spread`."""
         rows = np.flatnonzero(result.group >= 0)
         turn, ret, reward = table.turn[rows], result.ret[rows], result.reward[rows]
         group = combine([result.group[rows]], len(rows))
         size = np.bincount(group)
-        spread = Population().compute(ret, group)
-        _, first = np.unique(group, return_index=True)
+        spread = Population().compute(ret, group)[group]
         found: dict[str, float] = {}
         for t in np.unique(turn):
             at = turn == t
-            compared = (turn[first] == t) & (size > 1)
+            compared = at & (size[group] > 1)
             found[f"magrpo/turn_{t}/return"] = float(ret[at].mean())
             found[f"magrpo/turn_{t}/reward"] = float(reward[at].mean())
-            found[f"magrpo/turn_{t}/groups"] = float(compared.sum())
+            found[f"magrpo/turn_{t}/groups"] = float(len(np.unique(group[compared])))
             if compared.any():
                 found[f"magrpo/turn_{t}/spread"] = float(spread[compared].mean())
         return found

@@ -14,7 +14,7 @@ from marl_verl.testing.real import Finished, explain, rows, train
 pytestmark = pytest.mark.e2e
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "magrpo" / "magrpo_cpu.yaml"
-STEPS, TASKS, K = 6, 6, 4
+STEPS, TASKS, K = 4, 6, 4
 SHORT = (
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",

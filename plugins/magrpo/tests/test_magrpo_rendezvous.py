@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_magrpo.joint_turns import JointTurns
@@ -250,3 +251,10 @@ def test_the_metric_leaves_out_the_spread_of_rows_without_siblings() -> None:
     assert told["magrpo/turn_1/groups"] == 0
     assert "magrpo/turn_1/spread" not in told
     assert "magrpo/turn_0/spread" in told
+
+
+def test_the_metric_tells_of_both_turns_where_one_group_has_them() -> None:
+    table, result = advantages(sampled(sessions=4, max_nodes=4), group=["uid"])
+    told = JointTurns().of_rows(table, result)
+    assert told["magrpo/turn_0/groups"] == told["magrpo/turn_1/groups"] == 1
+    assert told["magrpo/turn_0/spread"] == told["magrpo/turn_1/spread"] == pytest.approx(float(np.std(result.ret)))
