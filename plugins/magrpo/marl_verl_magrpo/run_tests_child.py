@@ -80,4 +80,5 @@ def attempt(work: Callable[[], None], seconds: float) -> str | None:
     return None
 
 
-main()
+if __name__ == "__main__":
+    main()
