@@ -13,7 +13,7 @@ from marl_verl.testing.real import Finished, explain, rows, train
 pytestmark = pytest.mark.e2e
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "sharp" / "sharp_cpu.yaml"
-STEPS, TASKS, SESSIONS = 4, 16, 8
+STEPS, TASKS, SESSIONS = 8, 16, 8
 WORKERS = ("reader", "idler", "gossip")
 ORDER = ["planner", *WORKERS, *WORKERS, "planner"]  # who acts in an episode
 LONGEST = 4  # tokens of an answer
@@ -72,8 +72,10 @@ def test_a_credit_is_what_the_team_would_have_lost(run: Finished, steps: list[li
     total = {worker: sum(credit[worker] for credit in credits) for worker in WORKERS}
     assert any(credit["gossip"] < 0 for credit in credits)
     # the reader is of use, the gossip does harm, and the idler neither: but for what sampling the planner again changes
-    assert total["reader"] > max(abs(total["idler"]), 5)
-    assert total["gossip"] < min(total["idler"], 0)
+    episodes = len(credits)
+    assert total["reader"] > 0.05 * episodes
+    assert abs(total["idler"]) < 0.02 * episodes
+    assert total["gossip"] < -0.02 * episodes
 
 
 def test_masked_runs_went_through_the_model_and_are_no_rows(run: Finished) -> None:
