@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# Dr. MAS (arXiv 2602.08847): mathematics, solver and verifier, 2 rounds, a Qwen3-4B each, 4 GPUs; as in the authors' script.
+# Dr. MAS (arXiv 2602.08847): mathematics, solver and verifier, 2 rounds, a Qwen3-4B each, 4 GPUs.
 # TRAIN_FILE, TEST_FILE: rows as in example_math.jsonl; python -m marl_verl_dr_mas.convert math makes them.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/dr_mas_math.yaml" \
     marl.task.train_file="${TRAIN_FILE:-data/dr_mas_math/train.jsonl}" \
     marl.task.test_file="${TEST_FILE:-data/dr_mas_math/test.jsonl}" \
-    marl.policies.solver.model.path=Qwen/Qwen3-4B \
-    marl.policies.verifier.model.path=Qwen/Qwen3-4B \
     marl.workflow.options.rounds=2 \
     marl.algorithm.options.penalty=0.1 \
     marl.sampler.sessions=8 \

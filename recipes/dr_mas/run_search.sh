@@ -6,9 +6,6 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/dr_mas_search.yaml" \
     marl.task.train_file="${TRAIN_FILE:-data/dr_mas_search/train.jsonl}" \
     marl.task.test_file="${TEST_FILE:-data/dr_mas_search/test.jsonl}" \
-    marl.policies.verifier.model.path=Qwen/Qwen2.5-7B \
-    marl.policies.searcher.model.path=Qwen/Qwen2.5-7B \
-    marl.policies.answerer.model.path=Qwen/Qwen2.5-7B \
     marl.workflow.options.steps=4 \
     marl.algorithm.options.penalty=0.01 \
     marl.sampler.sessions=5 \
