@@ -205,6 +205,14 @@ def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
     assert "set joint_mode to 'cross'" in refused("train", str(RECIPE), "marl.algorithm.name=magrpo", joint, cross)
 
 
+def test_a_reference_of_a_whole_model_needs_a_gpu(refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
+    kl = "marl.policies.holder.actor.use_kl_loss=true"
+    assert "policy 'holder': actor.use_kl_loss of a whole model needs a GPU" in refused("train", str(RECIPE), kl)
+    for fits in ("marl.policies.holder.model.lora_rank=4", "marl.policies.holder.frozen=true", "hardware=gpu"):
+        assert main(["train", str(RECIPE), "--dry-run", kl, fits]) == 0
+    capsys.readouterr()
+
+
 def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     adapter = ["marl.policies.holder.model.lora_rank=4", "marl.policies.holder.model.target_modules=[q_proj,v_proj]"]
     pool = ["marl.pools.both.gpus=2", "marl.policies.holder.pool=both", "marl.policies.asker.pool=both"]

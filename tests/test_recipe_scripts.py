@@ -37,6 +37,12 @@ def name_of(script: Path) -> str:
     return f"{script.parent.name}/{script.stem.removeprefix('run_')}"
 
 
+def base_of(script: Path) -> Path | None:
+    """The method's own script that a variant calls; None for one that calls `marl-verl` itself."""
+    others = [other for other in SCRIPTS if other != script and other.parent == script.parent]
+    return min((other for other in others if script.stem.startswith(f"{other.stem}_")), default=None)
+
+
 every = pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
 
 
@@ -126,6 +132,7 @@ def test_every_override_of_a_script_is_in_its_config(script: Path) -> None:
         if f"{key}=" in " ".join(SMALL):
             continue
         value = change.value()
+        value = getattr(value, "text", value)  # of a quoted one
         if isinstance(value, dict):  # merged over what the recipe has
             assert isinstance(plain, dict)
             plain = {name: plain[name] for name in value}
@@ -138,10 +145,12 @@ def test_a_script_hands_on_what_it_is_given(script: Path) -> None:
     assert words[-2:] == ["marl.run.seed=7", "trainer.total_training_steps=3"]
 
 
-@every
+@pytest.mark.parametrize("script", [each for each in SCRIPTS if base_of(each) is None], ids=name_of)
 def test_an_unknown_key_is_refused(script: Path) -> None:
     recipe, given = overrides(script)
-    with pytest.raises(MarlError, match=r"unknown key 'marl\.sampler\.sesions': did you mean 'sessions'"):
+    with pytest.raises(
+        MarlError, match=r"unknown key 'marl\.sampler\.sesions': did you mean 'marl\.sampler\.sessions'"
+    ):
         plan_run(recipe, [*given, "marl.sampler.sesions=4"])
 
 
@@ -155,26 +164,203 @@ def test_without_its_data_a_script_names_the_file(script: Path, tmp_path: Path) 
         plan_run(Path(words[1]), [*words[2:], "hardware=gpu"])
 
 
+# What each baseline changes
+
+
 def essence(script: Path) -> dict[str, Any]:
     """What makes a method, and what a baseline changes: flat, by the names that config has."""
     found = plan(script)
     marl: Any = OmegaConf.to_container(found.config.marl, resolve=True)
-    agents = {f"agent {name}": agent.policy for name, agent in found.team.agents.items()}
-    models = {f"model {name}": found.tiny.get(name) or policy.override for name, policy in found.team.policies.items()}
+    resolved: Any = OmegaConf.to_container(found.resolved.policies, resolve=True)
+    policies = {}
+    for name, policy in found.team.policies.items():
+        model = resolved[name]["actor_rollout_ref"]["model"]
+        tiny = found.tiny.get(name)
+        policies[f"policy {name}"] = {
+            "model": model["path"] if tiny is None else (tiny.family, tiny.agents, tiny.steps, tiny.good, tiny.seed),
+            "lora_rank": model["lora_rank"],
+            "trained": policy.trained,
+        }
     return {
         **algorithm_of(found.team).options(),
-        "algorithm": found.team.algorithm.name,
+        **{f"agent {name}": agent.policy for name, agent in found.team.agents.items()},
+        **policies,
         "workflow": (found.team.workflow.name, found.team.workflow.options),
+        "task options": found.team.task.options,
         "sessions": marl["sampler"]["sessions"],
         "sampler options": marl["sampler"]["options"],
         "validation": marl["validation"],
         "schedule": marl["schedule"]["mode"],
-        **agents,
-        **models,
     }
 
 
-def differs(script: Path, base: Path) -> set[str]:
-    """The names in which two scripts' configs differ."""
+ASPECTS = {
+    "comparison": {"advantage", "group", "scale_group", "sample", "singleton", "baseline", "mode", "normalize", "std"}
+    | {"norm_by_std", "eps", "min_std"},
+    "returns": {"returns", "gamma", "lam", "shaping_from", "overlong", "joint_mode"},
+    "sampling": {"sampler", "sampler options", "sessions"},
+    "rewards": {"rewards", "alpha", "weights", "penalty", "w_broadcast", "w_marginal", "w_tool", "planner"},
+    **{name: {name} for name in ("loss", "metrics", "workflow", "task options", "validation", "schedule")},
+}
+
+
+def aspect(name: str) -> str:
+    """Which part of a method an option belongs to."""
+    if name.startswith("credit"):
+        return "credit"
+    if name.startswith(("agent ", "policy ")):
+        return "team"
+    return next(what for what, names in ASPECTS.items() if name in names)
+
+
+def differs(script: Path, base: Path) -> dict[str, tuple[Any, Any]]:
+    """Name -> (in the method, in the variant), where the two configs differ."""
     mine, other = essence(script), essence(base)
-    return {name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name)}
+    names = mine.keys() | other.keys()
+    return {name: (other.get(name), mine.get(name)) for name in names if mine.get(name) != other.get(name)}
+
+
+COMPARED = {"comparison", "metrics"}
+SINGLE = {"team", "workflow"}
+DIFFERS: dict[str, set[str]] = {
+    "at_grpo/cpu_executor_alone": {"team"},
+    "at_grpo/cpu_planner_alone": {"team"},
+    "at_grpo/cpu_joined": {"team"},
+    **{f"at_grpo/{setting}_grpo": {*COMPARED, "sampling"} for setting in ("cpu", "math", "plan_path")},
+    **{f"at_grpo/{setting}_sessions": {"sampling"} for setting in ("cpu", "math", "plan_path")},
+    **{f"at_grpo/{setting}_shared": {"team"} for setting in ("cpu", "math", "plan_path")},
+    **{f"at_grpo/{setting}_single": {*COMPARED, *SINGLE, "sampling"} for setting in ("cpu", "math", "plan_path")},
+    **{f"at_grpo/{setting}_{which}": {"team"} for setting in ("math", "plan_path") for which in ("8b", "lora")},
+    "dr_mas/cpu_own_mean": {"comparison"},
+    "dr_mas/cpu_shared": {"team"},
+    "dr_mas/cpu_shared_grpo": {"comparison", "team"},
+    "dr_mas/cpu_single": {"comparison", "rewards", *SINGLE},
+    "dr_mas/math_8b": {"team"},
+    "dr_mas/search_3b": {"team"},
+    **{f"dr_mas/{setting}_grpo": {"comparison"} for setting in ("cpu", "math", "search")},
+    **{f"dr_mas/{setting}_trajectory_mean": {"comparison"} for setting in ("cpu", "math", "search")},
+    **{f"dr_mas/{setting}_shared": {"team"} for setting in ("math", "search")},
+    **{f"dr_mas/{setting}_single": {"comparison", *SINGLE} for setting in ("math", "search")},
+    "magrpo/cpu_grpo": {"comparison", "returns", "loss", "sampling"},
+    "magrpo/cpu_myopic": {"returns"},
+    "magrpo/cpu_shared": {"team"},
+    "magrpo/cpu_three_turns": {"sampling", "workflow"},
+    "magrpo/code_single_turn": {"workflow"},
+    "magrpo/code_passed": {"workflow"},
+    "magrpo/code_plain": {"workflow"},
+    "magrpo/writing_arxiv": {"workflow", "task options"},
+    **{f"magrpo/{setting}_cross": {"returns", "sampling"} for setting in ("code", "cpu", "writing")},
+    **{f"magrpo/{setting}_normalize": {"comparison"} for setting in ("code", "cpu", "writing")},
+    **{f"magrpo/{setting}_sessions": {"comparison", "sampling"} for setting in ("code", "cpu")},
+    **{f"magrpo/{name}": {"comparison", "returns", "loss", "sampling"} for name in ("code_grpo", "writing_grpo")},
+    "magrpo/cpu_outcome": {"comparison", "returns", "loss", "sampling"},
+    **{
+        f"magrpo/{setting}_single": {"comparison", "returns", "loss", "sampling", *SINGLE}
+        for setting in ("code", "cpu")
+    },
+    "magrpo/writing_single": {"comparison", "returns", "loss", "sampling", "team"},
+    "mars2/code_32b": {"team"},
+    "mars2/code_small": {"team", "returns"},
+    "mars2/code_mars2": {"loss", "returns"},
+    "mars2/cpu_plus": {"loss", "returns"},
+    "mars2/cpu_independent": {*COMPARED, "returns", "sampling"},
+    "mars2/cpu_stack": {"sampling", "validation"},
+    "mars2/code_stack": {"sampling"},
+    **{f"mars2/{setting}_no_shaping": {"returns"} for setting in ("code", "cpu")},
+    **{f"mars2/{setting}_same_model": {"team"} for setting in ("code", "cpu")},
+    **{f"mars2/{setting}_search60": {"validation"} for setting in ("code", "cpu")},
+    **{f"mars2/{setting}_single": {"team", "sampling", "validation"} for setting in ("code", "cpu")},
+    "sharp/cpu_broadcast_only": {"rewards"},
+    "sharp/multi_hop_broadcast_only": {"credit", "rewards"},
+    **{f"sharp/{setting}_full": {"credit"} for setting in ("cpu", "multi_hop")},
+    "sharp/cpu_rescore": {"credit"},
+    **{f"sharp/{setting}_grpo": {*COMPARED, "credit", "rewards", "returns"} for setting in ("cpu", "multi_hop")},
+    **{
+        f"sharp/{setting}_single_agent": {*COMPARED, "credit", "rewards", "returns", "workflow"}
+        for setting in ("cpu", "multi_hop")
+    },
+    **{
+        f"sharp/{setting}_{which}": {"credit"}
+        for setting in ("cpu", "multi_hop")
+        for which in ("shapley", "sampled_shapley")
+    },
+    **{f"sharp/{setting}_separate_policies": {"team"} for setting in ("cpu", "multi_hop")},
+    **{f"sharp/{setting}_turn_groups": {"comparison"} for setting in ("cpu", "multi_hop")},
+}
+"""Variant -> the parts of the method that it changes; everything else is as in the method."""
+
+VARIANTS = [script for script in SCRIPTS if base_of(script)]
+
+
+def test_every_variant_has_its_line() -> None:
+    assert {name_of(script) for script in VARIANTS} == set(DIFFERS)
+
+
+@pytest.mark.parametrize("script", VARIANTS, ids=name_of)
+def test_a_variant_differs_where_it_says_so_and_nowhere_else(script: Path) -> None:
+    base = base_of(script)
+    assert base is not None
+    assert {aspect(name) for name in differs(script, base)} == DIFFERS[name_of(script)], differs(script, base)
+
+
+def of(name: str) -> dict[str, Any]:
+    paper, _, setting = name.partition("/")
+    return essence(RECIPES / paper / f"run_{setting}.sh")
+
+
+@pytest.mark.parametrize("setting", ["cpu", "math", "plan_path"])
+def test_turn_blind_groups_of_at_grpo(setting: str) -> None:
+    assert of(f"at_grpo/{setting}")["group"] == ["uid", "turn", "agent", "slot"]
+    blind = of(f"at_grpo/{setting}_grpo")
+    assert (blind["group"], blind["sampler"]) == (["uid"], "independent")
+    assert of(f"at_grpo/{setting}_sessions")["group"] == ["uid", "turn", "agent", "slot"]
+
+
+@pytest.mark.parametrize("setting", ["cpu", "math", "search"])
+def test_global_normalisation_of_dr_mas(setting: str) -> None:
+    assert of(f"dr_mas/{setting}")["group"] == ["uid", "agent"]
+    for one in ("grpo", "trajectory_mean"):
+        assert of(f"dr_mas/{setting}_{one}")["group"] == ["uid"]
+        assert "amplification" in of(f"dr_mas/{setting}_{one}")["metrics"]
+    assert of(f"dr_mas/{setting}_trajectory_mean")["sample"] == "session_mean"
+
+
+@pytest.mark.parametrize("setting", ["cpu", "multi_hop"])
+def test_broadcast_only_of_sharp(setting: str) -> None:
+    method, only = of(f"sharp/{setting}"), of(f"sharp/{setting}_broadcast_only")
+    assert [method[name] for name in ("w_broadcast", "w_marginal", "w_tool")] == [0.9, 0.9, 0.1]
+    assert [only[name] for name in ("w_broadcast", "w_marginal", "w_tool")] == [0.9, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("setting", ["cpu", "code"])
+def test_twice_the_same_model_of_mars2(setting: str) -> None:
+    def models(name: str) -> set[Any]:
+        found = {key: value["model"] for key, value in of(name).items() if key.startswith("policy ")}
+        assert len(found) == 2
+        return {model if isinstance(model, str) else model[0] for model in found.values()}
+
+    assert len(models(f"mars2/{setting}")) == 2
+    assert len(models(f"mars2/{setting}_same_model")) == 1
+
+
+@pytest.mark.parametrize("script", [each for each in VARIANTS if "single" in each.stem.split("_")], ids=name_of)
+def test_a_single_agent_is_one_agent_or_one_worker_less_team(script: Path) -> None:
+    if "turn" in script.stem:
+        pytest.skip("a single turn")
+    base = base_of(script)
+    assert base is not None
+    learning = {name for name, value in essence(script).items() if name.startswith("policy ") and value["trained"]}
+    acting = {value for name, value in essence(script).items() if name.startswith("agent ")}
+    assert len(learning) == len(acting) == 1
+
+
+@pytest.mark.parametrize("setting", ["code", "cpu"])
+def test_magrpo_without_its_tree_and_turn_blind(setting: str) -> None:
+    method = of(f"magrpo/{setting}")
+    assert (method["sampler"], method["loss"], method["group"]) == (
+        "joint-tree",
+        "reinforce",
+        ["uid", "parent", "agent", "slot"],
+    )
+    assert of(f"magrpo/{setting}_sessions")["group"] == ["uid", "turn", "agent", "slot"]
+    assert of(f"magrpo/{setting}_grpo")["group"] == ["uid"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from omegaconf import DictConfig
+
 from marl_verl.advantage import Algorithm, RowTable
 from marl_verl.advantage.estimator import Rows
 from marl_verl.cli.checks import part
@@ -127,3 +129,16 @@ def check_advantage(sampler: Sampler, algorithm: Algorithm, team: Team) -> None:
         algorithm.compute(RowTable.from_rows(rows))
     except MarlError as error:
         raise MarlError(f"algorithm '{team.algorithm.name}' does not fit the team: {error}") from error
+
+
+def check_reference(resolved: DictConfig, team: Team) -> None:
+    """KL to the start needs a reference; on a CPU verl has none of a whole model, only an adapter switched off."""
+    for name, policy in team.policies.items():
+        if not policy.trained or resolved.trainer.device != "cpu":
+            continue
+        part = resolved.policies[name].actor_rollout_ref
+        if part.actor.use_kl_loss and not part.model.lora_rank:
+            raise MarlError(
+                f"policy '{name}': actor.use_kl_loss of a whole model needs a GPU, because verl keeps its reference in "
+                f"pinned memory: on a CPU give it an adapter (marl.policies.{name}.model.lora_rank), or no KL"
+            )

@@ -150,6 +150,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     checks.check_machine(config, team, folder)
     resolved = resolve(config, team)
     check_schedule(resolved, team, algorithm)
+    fit.check_reference(resolved, team)
     return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder)
 
 
