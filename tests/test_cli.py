@@ -208,7 +208,7 @@ def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
 def test_a_reference_of_a_whole_model_needs_a_gpu(refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
     kl = "marl.policies.holder.actor.use_kl_loss=true"
     assert "policy 'holder': actor.use_kl_loss of a whole model needs a GPU" in refused("train", str(RECIPE), kl)
-    for fits in ("marl.policies.holder.model.lora_rank=4", "marl.policies.holder.frozen=true", "hardware=gpu"):
+    for fits in ("marl.policies.holder.model.lora_rank=4", "marl.policies.holder.frozen=true", "trainer.device=cuda"):
         assert main(["train", str(RECIPE), "--dry-run", kl, fits]) == 0
     capsys.readouterr()
 
