@@ -430,7 +430,7 @@ def test_options_are_flat_and_change_a_copy() -> None:
         "scale_group": None,
         "singleton": "zero",
         "loss": "ppo-clip",
-        "metrics": [],
+        "metrics": ["at-turns", "at-chosen"],
     }
     json.dumps(before)
     assert AT_GRPO.describe().startswith("group (uid, turn, agent, slot), sampler greedy-tree, ")
