@@ -28,10 +28,11 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: lint  ## ruff, mypy and all tests, the real stack included
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not e2e' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m e2e
 
 test-fast: lint  ## the same without the real stack
-	$(BIN)/python -m pytest -m 'not e2e'
+	$(BIN)/python -m pytest -m 'not e2e' -n 2 --dist loadfile
 
 bench: $(STAMP)  ## the measurements of docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks.advantage

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import LIMIT, Finished, left_behind, left_running
+from tests.e2e.conftest import LIMIT, Finished, left_behind, left_running, long
 
 pytestmark = pytest.mark.e2e
 
@@ -59,6 +59,7 @@ def test_an_evaluation_has_the_numbers_of_the_validation_at_its_step(inventory: 
     assert left_behind() == before
 
 
+@long
 def test_an_untrained_asker_loses_what_was_learnt(inventory: Finished) -> None:
     trained = _validation(inventory, 40)["validation/success"]
     found = _eval(inventory.folder, "--untrained", "asker", "--tasks", "100", "--sessions", "4")

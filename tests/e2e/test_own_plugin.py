@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from marl_verl.testing.real import command, explain
-from tests.e2e.conftest import Finished, train
+from tests.e2e.conftest import Finished, long, train
 
 pytestmark = pytest.mark.e2e
 
@@ -145,6 +145,7 @@ def test_sample_episodes_show_the_joint_move(run: Finished) -> None:
     assert header["workflow"]["distribution"] == "twice-plugin"
 
 
+@long
 def test_a_workflow_that_raises_stops_the_run_with_its_name_and_task(tmp_path: Path) -> None:
     broken = PLUGIN.replace("await team.call(len, last.text)", "raise ValueError('the relay is broken')")
     (tmp_path / "site").mkdir()
