@@ -358,7 +358,7 @@ class _Plugin:
     ],
 )
 def test_a_mistaken_plugin_part(refused: Refused, monkeypatch: pytest.MonkeyPatch, overrides: str, said: str) -> None:
-    mine = plugins.assemble({"mine": _Plugin()})
+    mine = plugins.assemble({"mine": _Plugin()}, only=None)
     monkeypatch.setattr(plugins, "load", lambda: mine)
     assert said in refused("train", str(RECIPE), *overrides.split())
 
@@ -371,7 +371,7 @@ def test_what_a_task_set_makes_is_checked(composed: DictConfig) -> None:
 
 
 def test_a_workflow_that_raises_later_is_left_to_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = plugins.assemble({"mine": _Plugin()})
+    mine = plugins.assemble({"mine": _Plugin()}, only=None)
     monkeypatch.setattr(plugins, "load", lambda: mine)
     later = ["marl.workflow.name=raises", "marl.workflow.options.after=1"]
     assert main(["train", str(RECIPE), *later, "--dry-run"]) == 0
