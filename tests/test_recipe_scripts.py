@@ -71,17 +71,23 @@ def call(script: Path, *arguments: str, **variables: str) -> list[str]:
     return called.read_text().split("\0")[:-1]
 
 
-def data_of(script: Path) -> dict[str, str]:
-    """The variables that name the script's data: the example's rows, many times; none where tasks are generated."""
-    examples = {path.stem.removeprefix("example_"): path for path in script.parent.glob("example_*.jsonl")}
+def example_of(script: Path) -> Path | None:
+    """A few rows of the data that a script needs; None where its tasks are generated."""
     setting = script.stem.removeprefix("run_")
+    examples = {path.stem.removeprefix("example_"): path for path in script.parent.glob("example_*.jsonl")}
     fit = [name for name in examples if setting == name or setting.startswith(f"{name}_")]
-    if not fit:
+    return examples[max(fit, key=len)] if fit else None
+
+
+def data_of(script: Path) -> dict[str, str]:
+    """The variables that name the script's data: the example's rows, many times."""
+    example = example_of(script)
+    if example is None:
         return {}
-    rows = [json.loads(line) for line in examples[max(fit, key=len)].read_text().splitlines()]
+    rows = [json.loads(line) for line in example.read_text().splitlines()]
     variables = {}
     for split in ("train", "test"):
-        path = stand_in() / f"{script.parent.name}-{max(fit, key=len)}-{split}.jsonl"
+        path = stand_in() / f"{script.parent.name}-{example.stem}-{split}.jsonl"
         copies = [{**rows[n % len(rows)], "id": f"{split} {n}"} for n in range(COPIES)]
         path.write_text("".join(json.dumps(row) + "\n" for row in copies))
         variables[f"{split.upper()}_FILE"] = str(path)
@@ -154,10 +160,8 @@ def test_an_unknown_key_is_refused(script: Path) -> None:
         plan_run(recipe, [*given, "marl.sampler.sesions=4"])
 
 
-@every
+@pytest.mark.parametrize("script", [each for each in SCRIPTS if example_of(each)], ids=name_of)
 def test_without_its_data_a_script_names_the_file(script: Path, tmp_path: Path) -> None:
-    if not data_of(script):
-        pytest.skip("its tasks are generated")
     nowhere = tmp_path / "nowhere.jsonl"
     words = call(script, TRAIN_FILE=str(nowhere), TEST_FILE=str(nowhere))
     with pytest.raises(MarlError, match=rf"marl\.task\.train_file: no task file '{nowhere}'; the README"):
@@ -343,12 +347,11 @@ def test_twice_the_same_model_of_mars2(setting: str) -> None:
     assert len(models(f"mars2/{setting}_same_model")) == 1
 
 
-@pytest.mark.parametrize("script", [each for each in VARIANTS if "single" in each.stem.split("_")], ids=name_of)
-def test_a_single_agent_is_one_agent_or_one_worker_less_team(script: Path) -> None:
-    if "turn" in script.stem:
-        pytest.skip("a single turn")
-    base = base_of(script)
-    assert base is not None
+SINGLES = [each for each in VARIANTS if each.stem.endswith(("_single", "_single_agent"))]
+
+
+@pytest.mark.parametrize("script", SINGLES, ids=name_of)
+def test_a_single_agent_has_one_policy(script: Path) -> None:
     learning = {name for name, value in essence(script).items() if name.startswith("policy ") and value["trained"]}
     acting = {value for name, value in essence(script).items() if name.startswith("agent ")}
     assert len(learning) == len(acting) == 1
