@@ -1,0 +1,67 @@
+"""Roles on different scales: what a role and turn earns in any case moves no advantage of AT-GRPO's, and GRPO's all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marl_verl_at_grpo.plan_path import TinyPlanPath
+from marl_verl_at_grpo.rewards import FORMED, at_plan_path, at_plan_path_formed
+from marl_verl_at_grpo.tiny_workflows import PlannerExecutor
+
+from marl_verl.advantage import FloatArray, RowTable
+from marl_verl.sampling import Independent
+from marl_verl.testing import ScriptedPolicy, check_sampler
+from marl_verl.testing.rows import Rows, algorithm, episodes, keep
+
+OFFSETS = st.dictionaries(
+    st.tuples(st.integers(0, 2), st.sampled_from(["planner", "solver", "verifier"])), st.integers(-8, 8)
+)
+
+
+def advantages(name: str, rows: Rows) -> FloatArray:
+    return algorithm(name, rewards="alpha", alpha=1.0).compute(RowTable.from_rows(rows)).advantage
+
+
+@given(rows=episodes().map(lambda rows: keep(rows, team="team", role="role")), offsets=OFFSETS)
+@settings(deadline=None, max_examples=20)
+def test_a_reward_that_a_role_has_in_any_case_changes_nothing(rows: Rows, offsets: dict[tuple[int, str], int]) -> None:
+    def moved(row: dict[str, object]) -> float:
+        return row["rewards"]["role"] + offsets.get((row["turn"], row["agent"]), 0)  # type: ignore[index]
+
+    more = [{**row, "rewards": {**row["rewards"], "role": moved(row)}} for row in rows]
+    np.testing.assert_allclose(advantages("at-grpo", more), advantages("at-grpo", rows), atol=1e-6)
+
+
+def test_turn_blind_groups_take_it_for_merit() -> None:
+    def rows(extra: float) -> Rows:
+        rewards = {"planner": (0.0, 1.0), "executor": (1.0, 0.0)}
+        return [
+            {
+                **{"uid": "q", "session": session, "index": turn, "turn": 0, "agent": agent, "length": 1},
+                "rewards": {"team": 0.0, "role": earned[session] + (extra if agent == "planner" else 0.0)},
+            }
+            for session in range(2)
+            for turn, (agent, earned) in enumerate(rewards.items())
+        ]
+
+    plain, moved = advantages("grpo", rows(0.0)), advantages("grpo", rows(FORMED))
+    assert np.sign(plain).tolist() == [-1, 1, 1, -1]
+    assert np.sign(moved).tolist() == [1, -1, 1, -1]  # whoever plans did well, whoever moves did badly
+    np.testing.assert_allclose(advantages("at-grpo", rows(FORMED)), advantages("at-grpo", rows(0.0)), atol=1e-6)
+
+
+@pytest.mark.parametrize(("plan", "formed"), [("U R", True), ("nothing", False)])
+def test_a_plan_that_can_be_read_earns_two_more(plan: str, formed: bool) -> None:
+    tasks = TinyPlanPath()
+    policy = ScriptedPolicy({"planner": plan, "executor": "U"})
+    task = tasks.generate("train", 1, 0)[0]
+    for reward, more in ((at_plan_path, 0.0), (at_plan_path_formed, FORMED if formed else 0.0)):
+        sample = check_sampler(
+            Independent(), PlannerExecutor(), task, policy, 1, tasks=tasks, rewards={"planner": reward}
+        )
+        earned = [turn.rewards["role"] for turn in sample.turns if turn.agent == "planner"]
+        if more == 0.0 and reward is at_plan_path:
+            before = earned
+        assert earned == pytest.approx([value + more for value in before])
