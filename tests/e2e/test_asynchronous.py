@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Finished, left_running, resume, train
+from tests.e2e.conftest import Finished, left_running, long, resume, train
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +48,7 @@ def continued(run: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finish
     return done
 
 
-@pytest.fixture(params=["run", "continued"])
+@pytest.fixture(params=["run", pytest.param("continued", marks=long)])
 def either(request: pytest.FixtureRequest) -> Finished:
     done: Finished = request.getfixturevalue(request.param)
     return done
@@ -127,6 +127,7 @@ def test_both_policies_learned_and_nothing_is_left_running(either: Finished) -> 
     assert left_running() == []
 
 
+@long
 def test_a_continued_run_goes_on_with_its_buffers_and_tasks(run: Finished, continued: Finished) -> None:
     before, after = run.lines("train/success"), continued.lines("train/success")
     assert before[:3] == after[:3]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import INVENTORY, left_running
+from tests.e2e.conftest import INVENTORY, left_running, long
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize("moment", ["starting Ray", "starting policies", "first validation"])
+@pytest.mark.parametrize("moment", ["starting Ray", pytest.param("starting policies", marks=long), "first validation"])
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(INVENTORY), f"marl.run.dir={tmp_path}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)

@@ -1,7 +1,8 @@
 """kill -9 of any process of a run, at any moment: a clear message, nothing left, and a continuation as if nothing was.
 
 A chain is one run that is killed four times and continued each time: once in each phase of a step, each time another
-victim. The first one runs always; all four (MARL_VERL_LONG=1, half an hour) meet each victim in each phase.
+victim. Four chains (MARL_VERL_LONG=1, half an hour) meet each victim in each phase; without that, one run is killed
+twice.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ PHASES = {"updating": 2, "sampling": 3, "syncing weights": 4, "writing a checkpo
 """Phase -> the step in which somebody is killed in it; the held-out tasks are played after steps 2, 4 and 6."""
 
 CHAINS = range(len(VICTIMS) if LONG else 1)
+FEW = ("updating", "writing a checkpoint")  # a training worker, and the driver
 
 
 def _check_end(done: Finished, victim: str, phase: str, before: set[str]) -> None:
@@ -60,6 +62,8 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
     folder, before = tmp_path / "runs" / "killed", left_behind()
     for number, phase in enumerate(PHASES):
+        if not LONG and phase not in FEW:
+            continue
         victim = VICTIMS[(number + chain) % len(VICTIMS)]
         monkeypatch.setenv(killer.VARIABLE, f"{victim}|{phase}|{PHASES[phase]}")
         _check_end(resume(folder) if folder.exists() else train(folder, *SIX_STEPS), victim, phase, before)

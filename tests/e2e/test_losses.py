@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.conftest import Finished, train
+from tests.e2e.conftest import Finished, long, train
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, long]  # each update of verl's is tested in tests/test_losses.py, a run in plugins/mars2
 
 
 @pytest.fixture(scope="module")
