@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from marl_verl.testing.real import Finished, explain, rows, train
 
@@ -25,6 +26,7 @@ SHORT = (
     f"actor_rollout_ref.actor.ppo_mini_batch_size={TASKS}",
     "marl.schedule.fill=16",  # the paper's
     "marl.schedule.batch=8",
+    "marl.policies.flipper.loss=gspo-tis",  # MARS2+'s, the other keeps MARS2's
     "marl.task.test_size=12",
 )
 
@@ -111,6 +113,12 @@ def test_each_policy_learns_from_its_own_nodes_only(run: Finished, trees: list[l
         assert any(line.get(f"policy/{policy}/grad_norm", 0) > 0 for line in lines)
         assert run.summary["policies"][policy]["weight_change"] > 0
     assert run.summary["policies"]["shifter"]["parameters"] != run.summary["policies"]["flipper"]["parameters"]
+
+
+def test_each_policy_has_its_own_loss(run: Finished) -> None:
+    config = yaml.safe_load((run.folder / "config.yaml").read_text(encoding="utf-8"))
+    losses = {name: config["policies"][name]["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"] for name in BOTH}
+    assert losses == {"shifter": "vanilla", "flipper": "gspo"}
 
 
 def test_staleness_and_buffers_are_reported(run: Finished) -> None:
