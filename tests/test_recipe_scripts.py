@@ -48,7 +48,7 @@ every = pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
 
 @functools.cache
 def stand_in() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="marl-scripts-"))
+    folder = Path(tempfile.mkdtemp(prefix="scripts-"))
     (folder / "marl-verl").write_text(STAND_IN)
     (folder / "marl-verl").chmod(0o755)
     return folder
