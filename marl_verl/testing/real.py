@@ -74,9 +74,10 @@ def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = 
     return _run(("train", "--resume", str(folder), *overrides), folder, variables)
 
 
-def explain(folder: Path, step: int) -> list[dict[str, Any]]:
+def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """What `marl-verl explain --run FOLDER --step STEP --json` says: a record for each row."""
-    found: list[dict[str, Any]] = json.loads(command("explain", "--run", str(folder), "--step", str(step), "--json"))
+    words = ("explain", "--run", str(folder), "--step", str(step), "--json")
+    found: list[dict[str, Any]] = json.loads(command(*words, variables=variables))
     return found
 
 

@@ -119,8 +119,8 @@ def test_plugins_lists_it(site: dict[str, str]) -> None:
     assert names == {"workflows": ["twice"], "rewards": ["one-word"], "advantages": ["against-median"]}
 
 
-def test_explain_shows_its_advantage(run: Finished) -> None:
-    records = explain(run.folder, 3)
+def test_explain_shows_its_advantage(run: Finished, site: dict[str, str]) -> None:
+    records = explain(run.folder, 3, site)
     assert {tuple(record["group"]) for record in records} == {("uid", "agent")}
     groups: dict[tuple[str, ...], list[float]] = {}
     for record in records:
