@@ -230,8 +230,6 @@ DIFFERS: dict[str, set[str]] = {
     "at_grpo/cpu_executor_alone": {"team"},
     "at_grpo/cpu_planner_alone": {"team"},
     "at_grpo/cpu_joined": {"team"},
-    "at_grpo/cpu_formed": {"team"},
-    "at_grpo/cpu_formed_grpo": {*COMPARED, "sampling", "team"},
     **{f"at_grpo/{setting}_grpo": {*COMPARED, "sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_sessions": {"sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_shared": {"team"} for setting in ("cpu", "math", "plan_path")},

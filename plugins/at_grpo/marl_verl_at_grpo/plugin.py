@@ -47,5 +47,4 @@ def marl_register_workflows(register: Register) -> None:
 @hookimpl
 def marl_register_rewards(register: Register) -> None:
     register("at-plan-path", "marl_verl_at_grpo.rewards:at_plan_path")
-    register("at-plan-path-formed", "marl_verl_at_grpo.rewards:at_plan_path_formed")
     register("at-own-answer", "marl_verl_at_grpo.math_problems:own_answer")

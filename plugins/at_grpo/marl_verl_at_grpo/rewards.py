@@ -23,7 +23,6 @@ from marl_verl_at_grpo import log
 from marl_verl_at_grpo.board import Board
 
 STEP, INVALID, GOAL, OPTIMAL, FAIL = -0.01, -0.1, 1.0, 0.5, -1.0
-FORMED = 2.0
 
 
 def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
@@ -47,17 +46,3 @@ def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
         shortest = before.refused + walk.refused == 0 and before.taken + walk.taken == board.left(board.start)
         return reward + GOAL + (OPTIMAL if shortest else 0.0)
     return reward + (FAIL if over else 0.0)
-
-
-def at_plan_path_formed(task: Task, turn: Turn, episode: Episode) -> float:
-    """`at-plan-path`, and 2 for an act in which moves can be read: a format reward, as one role of a team often has.
-
-    Nearly all acts of that role earn it, so that it says next to nothing about any of them.
-
-    Raises:
-        MarlError: as `at_plan_path`.
-    """
-    lines = log.read("" if episode.answer is None else episode.answer)
-    own = [line for line in lines if line.agent == turn.agent]
-    formed = turn.turn < len(own) and own[turn.turn].moves is not None
-    return at_plan_path(task, turn, episode) + (FORMED if formed else 0.0)
