@@ -27,7 +27,7 @@ BATCH = [
 def commands(folder: Path) -> dict[str, list[str]]:
     """Name -> command; what they need is written into `folder`."""
     rows = folder / "rows.json"
-    rows.write_text(json.dumps({"algorithm": "grpo", "rows": BATCH}), encoding="utf-8")
+    rows.write_text(json.dumps({"algorithm": "grpo", "options": {}, "rows": BATCH}), encoding="utf-8")
     return {
         "marl-verl --help": [*MAIN, "--help"],
         "marl-verl plugins": [*MAIN, "plugins"],
