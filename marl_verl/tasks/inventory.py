@@ -5,13 +5,13 @@ The holder sees digits in order and sends as many; the asker sees an index and t
 
 from __future__ import annotations
 
-import hashlib
 import random
 from typing import Any
 
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError, unknown
 from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.draw import distinct, held_out
 
 HOLDER, ASKER = "holder", "asker"
 DIGITS = tuple("0123456789")
@@ -40,17 +40,7 @@ class Inventory(TaskSet):
             MarlError: the split has not that many (short lists).
         """
         rng = random.Random(f"inventory {split} {seed}")
-        tasks: dict[str, Task] = {}
-        misses = 0
-        while len(tasks) < count:
-            task = self._draw(rng, split)
-            if task is None or task.id in tasks:
-                misses += 1
-                if misses > 10_000 + 20 * len(tasks):
-                    raise MarlError(f"inventory: found only {len(tasks)} of {count} different {split} tasks")
-                continue
-            tasks[task.id] = task
-        return list(tasks.values())
+        return distinct(lambda: self._draw(rng, split), count, split, "inventory")
 
     def score(self, task: Task, answer: Any) -> float:
         """1 when the answer is the digit asked for, else 0.
@@ -103,8 +93,8 @@ class Inventory(TaskSet):
         digits = rng.choices(DIGITS, k=self.length)
         index = rng.randint(1, self.length)
         words = " ".join(digits)
-        held_out = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % HELD_OUT == 0
-        if held_out != (split == "test"):
+        is_test = held_out(words, HELD_OUT)
+        if is_test != (split == "test"):
             return None
         prompt = f"digits {words} index {ORDINALS[index - 1]}"
         return Task(id=f"inventory {prompt}", prompt=prompt, data={"digits": digits, "index": index})

@@ -8,7 +8,6 @@ the goal, the scout never sees the map.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from typing import Any
 
@@ -16,6 +15,7 @@ from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError, unknown
 from marl_verl.tasks import grid
 from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.draw import held_out
 
 SCOUT, MOVER = "scout", "mover"
 NOTHING = "none"  # what the mover reads when the scout did not send one cell
@@ -127,8 +127,8 @@ class SplitPlanPath(TaskSet):
         if ahead[-1] == goal and grid.legal(self.size, frozenset(walls), start, ahead) == ahead:
             return None  # too easy: a mover that only ever walks straight on would do, trained or not
         board = f"{self.size} start {start} walls {' '.join(walls)} goal {goal}"
-        held_out = int.from_bytes(hashlib.sha256(board.encode()).digest()[:8], "big") % HELD_OUT == 0
-        if held_out != (split == "test"):
+        is_test = held_out(board, HELD_OUT)
+        if is_test != (split == "test"):
             return None
         data = {"size": self.size, "start": start, "walls": walls, "goal": goal, "landmark": landmark}
         words = f"start {start} walls {' '.join(walls)} goal {goal} landmark {landmark}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Sequence
 from typing import Any
 
 from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError, unknown
-from marl_verl.tasks import Split
+from marl_verl.tasks import Split, held_out
 from marl_verl_at_grpo import log
 from marl_verl_at_grpo.board import STEPS, WORDS, Board, cells, place
 
@@ -91,8 +90,8 @@ class PlanPath(TaskSet):
         if left == self.size**2 or left < self.near or (self.far and left > self.far):
             return None
         shown = f"{self.size} start {start} goal {goal} walls {' '.join(walls)}"
-        held_out = int.from_bytes(hashlib.sha256(shown.encode()).digest()[:8], "big") % HELD_OUT == 0
-        if held_out != (split == "test"):
+        is_test = held_out(shown, HELD_OUT)
+        if is_test != (split == "test"):
             return None
         data = {"size": self.size, "walls": walls, "start": start, "goal": goal, "landmark": landmark}
         return Task(id=f"at-plan-path {shown}", prompt=board.drawn(start), data=data)

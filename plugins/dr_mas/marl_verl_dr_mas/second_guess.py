@@ -10,14 +10,13 @@ only, whether its verdict was (`second-guess-verdict`), as large as a recipe's w
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from marl_verl import MarlError, Task, TaskSet, Workflow
 from marl_verl.errors import unknown
-from marl_verl.tasks import Split
+from marl_verl.tasks import Split, distinct, held_out
 
 if TYPE_CHECKING:
     from marl_verl import Episode, Turn
@@ -44,17 +43,7 @@ class SecondGuessTasks(TaskSet):
             MarlError: the split has not that many.
         """
         rng = random.Random(f"second-guess {split} {seed}")
-        tasks: dict[str, Task] = {}
-        misses = 0
-        while len(tasks) < count:
-            task = _draw(rng, split)
-            if task is not None and task.id not in tasks:
-                tasks[task.id] = task
-                continue
-            misses += 1
-            if misses > 10_000 + 20 * len(tasks):
-                raise MarlError(f"second-guess: found only {len(tasks)} of {count} different {split} tasks")
-        return list(tasks.values())
+        return distinct(lambda: _draw(rng, split), count, split, "second-guess")
 
     def score(self, task: Task, answer: Any) -> float:
         """1 when the answer is the box with the prize, else 0. MarlError unless it is a text."""
@@ -105,8 +94,8 @@ def _draw(rng: random.Random, split: Split) -> Task | None:
     place, prize = rng.choice(PLACES), rng.choice(PRIZES)
     things[place] = prize
     prompt = f"boxes {' '.join(boxes)}"
-    held_out = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % HELD_OUT == 0
-    if held_out != (split == "test"):
+    is_test = held_out(prompt, HELD_OUT)
+    if is_test != (split == "test"):
         return None
     name = f"second-guess {prompt} {prize} in {boxes[place]}"
     return Task(name, prompt, {"boxes": boxes, "things": things})

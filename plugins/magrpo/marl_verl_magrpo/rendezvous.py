@@ -15,7 +15,6 @@ team earns from there on says that it was right. Neither agent can know the plac
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 from marl_verl import MarlError, Task, TaskSet, Workflow
 from marl_verl.episode import LiveTeam
 from marl_verl.errors import unknown
-from marl_verl.tasks import Split
+from marl_verl.tasks import Split, distinct, held_out
 
 LEFT, RIGHT = "left", "right"
 ALONE = "alone"  # a team of one: it knows both halves, and its move is that of both
@@ -54,17 +53,7 @@ class Rendezvous(TaskSet):
             MarlError: the split has not that many.
         """
         rng = random.Random(f"rendezvous {split} {seed}")
-        tasks: dict[str, Task] = {}
-        misses = 0
-        while len(tasks) < count:
-            task = self._draw(rng, split)
-            if task is None or task.id in tasks:
-                misses += 1
-                if misses > 10_000 + 20 * count:
-                    raise MarlError(f"rendezvous: found only {len(tasks)} of {count} different {split} tasks")
-                continue
-            tasks[task.id] = task
-        return list(tasks.values())
+        return distinct(lambda: self._draw(rng, split), count, split, "rendezvous")
 
     def score(self, task: Task, answer: Any) -> float:
         """r of a joint move. MarlError for anything but agent -> text."""
@@ -129,8 +118,8 @@ class Rendezvous(TaskSet):
         """One random task, or None where the draw is no task of this split."""
         letters, digits = rng.choices(LETTERS, k=self.length), rng.choices(DIGITS, k=self.length)
         words = " ".join([*letters, *digits])
-        held_out = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % HELD_OUT == 0
-        if held_out != (split == "test"):
+        is_test = held_out(words, HELD_OUT)
+        if is_test != (split == "test"):
             return None
         return Task(f"rendezvous {words}", f"meet at {words}", {"letters": letters, "digits": digits})
 

@@ -13,14 +13,13 @@ passes everything more often than anything that either does alone: that is what 
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from marl_verl import MarlError, Task, TaskSet
 from marl_verl.errors import unknown
-from marl_verl.tasks import Split
+from marl_verl.tasks import Split, distinct, held_out
 
 SHIFTER, FLIPPER = "shifter", "flipper"
 DIGITS = tuple("0123456789")
@@ -62,17 +61,7 @@ class SymbolTests(TaskSet):
             MarlError: the split has not that many.
         """
         rng = random.Random(f"symbol-tests {split} {seed}")
-        tasks: dict[str, Task] = {}
-        misses = 0
-        while len(tasks) < count:
-            task = self._draw(rng)
-            if task.id in tasks or _held_out(task) != (split == "test"):
-                misses += 1
-                if misses > 10_000 + 30 * count:
-                    raise MarlError(f"symbol-tests: found only {len(tasks)} of {count} different {split} tasks")
-                continue
-            tasks[task.id] = task
-        return list(tasks.values())
+        return distinct(lambda: self._of(rng, split), count, split, "symbol-tests")
 
     def score(self, task: Task, answer: Any) -> float:
         """1 when all tests pass, else 0. MarlError: the answer is no text."""
@@ -125,6 +114,11 @@ class SymbolTests(TaskSet):
                 answer.append(digit)
         return answer
 
+    def _of(self, rng: random.Random, split: Split) -> Task | None:
+        """A random task, or None where it is of another split."""
+        task = self._draw(rng)
+        return task if _held_out(task) == (split == "test") else None
+
     def _draw(self, rng: random.Random) -> Task:
         """A random task, of whichever split."""
         kinds = rng.choices(list(KINDS), k=self.length)
@@ -136,7 +130,7 @@ class SymbolTests(TaskSet):
 
 
 def _held_out(task: Task) -> bool:
-    return int.from_bytes(hashlib.sha256(task.prompt.encode()).digest()[:8], "big") % HELD_OUT == 0
+    return held_out(task.prompt, HELD_OUT)
 
 
 def wanted(kind: str, digit: str) -> str:

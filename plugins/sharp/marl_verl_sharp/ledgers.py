@@ -13,13 +13,12 @@ planner sees who reported what, and no ledger.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Mapping
 from typing import Any
 
 from marl_verl.errors import MarlError, unknown
-from marl_verl.tasks import Split, Task, TaskSet
+from marl_verl.tasks import Split, Task, TaskSet, distinct, held_out
 
 PLANNER, READER, IDLER, GOSSIP = "planner", "reader", "idler", "gossip"
 WORKERS = (READER, IDLER, GOSSIP)
@@ -51,17 +50,7 @@ class ThreeLedgers(TaskSet):
             MarlError: the split has not that many (few items).
         """
         rng = random.Random(f"three-ledgers {split} {seed}")
-        tasks: dict[str, Task] = {}
-        misses = 0
-        while len(tasks) < count:
-            task = self._draw(rng, split)
-            if task is None or task.id in tasks:
-                misses += 1
-                if misses > 10_000 + 20 * len(tasks):
-                    raise MarlError(f"three-ledgers: found only {len(tasks)} of {count} different {split} tasks")
-                continue
-            tasks[task.id] = task
-        return list(tasks.values())
+        return distinct(lambda: self._draw(rng, split), count, split, "three-ledgers")
 
     def score(self, task: Task, answer: Any) -> float:
         """Terminal accuracy: 1 when the answer is this year's number of the item, else 0.
@@ -116,8 +105,8 @@ class ThreeLedgers(TaskSet):
         old = {each: rng.choice([digit for digit in DIGITS if digit != new[each]]) for each in items}
         letters = {each: rng.choice(LETTERS) for each in items}
         question = f"{item} {''.join(new.values())}"
-        held_out = int.from_bytes(hashlib.sha256(question.encode()).digest()[:8], "big") % HELD_OUT == 0
-        if held_out != (split == "test"):
+        is_test = held_out(question, HELD_OUT)
+        if is_test != (split == "test"):
             return None
         data = {"item": item, "beside": beside, "ledgers": {READER: new, IDLER: letters, GOSSIP: old}}
         return Task(f"three-ledgers {question} beside {beside}", f"item {item} beside {beside}", data)
