@@ -20,7 +20,7 @@ from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, shown
 
 SAMPLERS = plugins.load().names("samplers")
 POLICY = ScriptedPolicy({"solver": lambda act, session, candidate: f"{act.turn}{candidate}", "judge": "fine"})
-LIMITS = Limits(acts=12, calls=12, call_seconds=5, step_seconds=0.1, episode_seconds=10)
+LIMITS = Limits(acts=12, calls=12, call_seconds=5, step_seconds=0.3, episode_seconds=10)
 
 
 class Good(Workflow):
@@ -138,7 +138,7 @@ BAD_WORKFLOWS: list[tuple[type[Workflow], str, str]] = [
     (NeverActs, "workflow-error", "before any act: it ended without one act"),
     (ActsForNobody, "workflow-error", "at act solver:0: the team has no agent 'juge': did you mean 'judge'?"),
     (ActsForEver, "workflow-error", "at act solver:11: more than 12 acts: does it ever end?"),
-    (LoopsForEver, "timeout", "at act solver:0: it has run 0.1 s without an effect (test_bad_workflows.py, line "),
+    (LoopsForEver, "timeout", "at act solver:0: it has run 0.3 s without an effect (test_bad_workflows.py, line "),
     (
         CallsForEver,
         "workflow-error",

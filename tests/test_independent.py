@@ -150,12 +150,12 @@ def test_a_workflow_that_raises_is_a_failure_with_the_workflow_named() -> None:
 
 def test_an_episode_that_takes_too_long_is_a_failure() -> None:
     rollouts = ScriptedRollouts(
-        Pair(), TASK, POLICY, sessions=2, delay=lambda act, session: 10**9 * session, limits=Limits(episode_seconds=0.2)
+        Pair(), TASK, POLICY, sessions=2, delay=lambda act, session: 10**9 * session, limits=Limits(episode_seconds=0.5)
     )
     found = sample(rollouts)
     assert [episode.session for episode in found.episodes] == [0]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(1, "timeout")]
-    assert "longer than 0.2 s" in found.failures[0].detail
+    assert "longer than 0.5 s" in found.failures[0].detail
 
 
 def test_cancellation_propagates_and_leaves_nothing_running() -> None:

@@ -234,10 +234,8 @@ def test_a_call_that_takes_too_long_raises_in_the_workflow_and_again_on_replay(
     (call,) = journal.calls()
     assert call.raised is not None
     assert call.raised.kind == "builtins:TimeoutError"
-    begun = time.monotonic()
     assert finished(work, journal, call_seconds=0.05).answer == run.answer
     assert asyncio.run(replay(Plain(work), TASK, POLICY.agents, journal)).answer == run.answer
-    assert time.monotonic() - begun < 0.05
     assert len(SLOW) == 1  # the replays made no call
 
 
@@ -251,16 +249,19 @@ def test_a_time_out_of_a_call_that_the_workflow_does_not_catch_is_its_error() ->
 
 
 def test_slow_calls_hold_up_nobody() -> None:
-    """Ten plain functions of 0.1 s side by side take 0.1 s, not one."""
+    """Ten plain functions that wait for each other: none comes back before all ten run."""
+    together = threading.Barrier(10)
+
+    def meets() -> str:
+        together.wait(30)
+        return "met"
 
     async def work(task: Task, team: LiveTeam) -> str:
         await team["solver"].act("x")
-        return str(await team.call(slow, 0.1))
+        return str(await team.call(meets))
 
-    begun = time.monotonic()
-    (found,) = sampled(Plain(work), sessions=10, call_seconds=10)
-    assert len(found.episodes) == 10
-    assert time.monotonic() - begun < 0.8
+    (found,) = sampled(Plain(work), sessions=10, call_seconds=60)
+    assert [episode.answer for episode in found.episodes] == ["met"] * 10
 
 
 def exits() -> None:
@@ -365,9 +366,9 @@ async def gives_way_for_ever(task: Task, team: LiveTeam) -> str:
 
 @pytest.mark.parametrize("fn", [waits_for_ever, waits_for_ever_beside, gives_way_for_ever])
 def test_a_workflow_that_waits_for_ever_ends_with_its_time_and_leaves_nothing(fn: Body) -> None:
-    waiting, good = sampled(Plain(fn), Long(), episode_seconds=0.15)
+    waiting, good = sampled(Plain(fn), Long(), episode_seconds=0.5)
     assert [failure.reason for failure in waiting.failures] == ["timeout"] * 2
-    assert waiting.failures[0].detail == "workflow 'Plain' on task 't1': the episode took longer than 0.15 s"
+    assert waiting.failures[0].detail == "workflow 'Plain' on task 't1': the episode took longer than 0.5 s"
     assert len(good.episodes) == 2
 
 
@@ -421,10 +422,10 @@ async def loops_after_its_end(task: Task, team: LiveTeam) -> str:
 
 @pytest.mark.parametrize("fn", [loops, loops_stubbornly, loops_in_a_lane, loops_in_a_lane_at_once])
 def test_a_loop_without_an_end_and_without_an_effect_is_ended_and_no_other_run(fn: Body) -> None:
-    bad, good = sampled(Plain(fn), Long(200), sessions=1, step_seconds=0.1)
+    bad, good = sampled(Plain(fn), Long(200), sessions=1, step_seconds=0.4)
     assert [failure.reason for failure in bad.failures] == ["timeout"]
     assert re.search(
-        r"workflow 'Plain' on task 't1', .*: it has run 0.1 s without an effect \(test_limits.py, line \d+\): does it",
+        r"workflow 'Plain' on task 't1', .*: it has run 0.4 s without an effect \(test_limits.py, line \d+\): does it",
         bad.failures[0].detail,
     )
     assert "Traceback" in bad.failures[0].trace
@@ -449,8 +450,8 @@ def test_a_workflow_that_catches_even_its_cancellation_is_ended() -> None:
 
 def test_a_loop_that_begins_when_the_run_is_dropped_is_ended_too() -> None:
     begun = time.monotonic()
-    sampled(Plain(loops_after_its_end), sessions=1, step_seconds=0.1)
-    assert time.monotonic() - begun < 5
+    sampled(Plain(loops_after_its_end), sessions=1, step_seconds=0.4)
+    assert time.monotonic() - begun < 30
 
 
 def test_many_short_steps_and_effects_are_not_taken_for_one_long_step() -> None:
@@ -458,13 +459,13 @@ def test_many_short_steps_and_effects_are_not_taken_for_one_long_step() -> None:
         """Hundreds of recorded acts in one step, some work after each."""
         for _ in range(100):
             await team["solver"].act("x")
-            sum(range(100_000))
+            end = time.perf_counter() + 0.01
+            while time.perf_counter() < end:
+                pass
         return "end"
 
-    whole = finished(replayed, step_seconds=0.03).journal
-    begun = time.monotonic()
-    assert finished(replayed, whole, step_seconds=0.03).answer == "end"
-    assert time.monotonic() - begun > 0.1  # or the test proves nothing
+    whole = finished(replayed, step_seconds=0.5).journal
+    assert finished(replayed, whole, step_seconds=0.5).answer == "end"  # a second of work, in pieces of 0.01 s
 
 
 def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:

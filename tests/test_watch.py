@@ -91,7 +91,7 @@ def test_a_killed_actor_is_told_while_the_main_thread_waits_for_another(
         time.sleep(1.5 * module.PERIOD)
         assert not ends.called.is_set()  # a busy one is not a dead one
         os.kill(pid, signal.SIGKILL)
-        assert ends.called.wait(3 * module.PERIOD)
+        assert ends.called.wait(10 * module.PERIOD)
     assert ends.codes == [1]
     message = (
         "the vLLM server died while updating in step 3 (killed, or out of memory: see train.log): "
@@ -106,7 +106,7 @@ def test_a_server_whose_engine_is_dead_is_dead(make: Any, told: list[dict[str, A
     ends = Ends()
     with _watch(ends, tmp_path, vLLM_server=server)():
         server.break_engine.remote()
-        assert ends.called.wait(5 * module.PERIOD)
+        assert ends.called.wait(10 * module.PERIOD)
     assert "the vLLM server died" in told[0]["message"]
 
 
@@ -145,7 +145,7 @@ def test_an_error_of_its_own_stays_what_it_is(make: Any, told: list[dict[str, An
     ends = Ends()
     with pytest.raises(ValueError, match="a mistake"), _watch(ends, tmp_path, idle=idle, busy=busy)():
         raise ValueError("a mistake")
-    assert time.monotonic() - begun < 3 * module.PERIOD
+    assert time.monotonic() - begun < 10 * module.PERIOD
     assert (ends.codes, told) == ([], [])
     del waiting
 

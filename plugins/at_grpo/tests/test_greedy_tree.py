@@ -234,10 +234,10 @@ def test_a_score_that_fails_fails_its_candidate_only() -> None:
 def test_the_time_limit_is_from_one_act_to_the_next() -> None:
     class Slow(ScriptedRollouts):
         async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
-            await asyncio.sleep(60 if candidate == "1-2" else 0.12)
+            await asyncio.sleep(60 if candidate == "1-2" else 0.3)
             return await super().act(act, session, candidate, agent)
 
-    found, _ = tree(CoderTester(rounds=2, proposes=True), rollouts=Slow, limits=Limits(episode_seconds=0.4))
+    found, _ = tree(CoderTester(rounds=2, proposes=True), rollouts=Slow, limits=Limits(episode_seconds=1.0))
     assert found.episodes[0].finished  # four acts took longer than the limit
     assert [failure.reason for failure in found.failures] == ["timeout"]
     assert [turn.index for turn in found.episodes[0].turns] == [2, 4, 8, 11]

@@ -638,7 +638,7 @@ def test_an_action_that_takes_too_long_is_told_once(joint: str) -> None:
                 await asyncio.sleep(60)
             return await super().act(act, session, candidate, agent)
 
-    limits = Limits(episode_seconds=0.2)
+    limits = Limits(episode_seconds=0.5)
     found, _ = tree(Writers(turns=1), rollouts=Slow, limits=limits, options={"joint": joint})
     assert [failure.reason for failure in found.failures] == ["timeout"]
     assert len(found.episodes) == {"aligned": 1, "cross": 2}[joint]

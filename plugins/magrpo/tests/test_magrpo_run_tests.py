@@ -50,7 +50,7 @@ def test_a_loop_ends_and_the_tests_after_it_run() -> None:
     begun = time.monotonic()
     found = run("def f(x):\n    while x: pass", "f(1)", "assert f(0) is None")
     assert found == (Outcome(False, "longer than 0.5 s"), Outcome(True))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
 
 
 def test_a_program_that_catches_everything_ends_as_well() -> None:
@@ -66,7 +66,7 @@ def f(x):
     begun = time.monotonic()
     found = run(stubborn, "f(1)", "assert True", limits=Limits(seconds=1.0, test_seconds=0.5))
     assert [each.passed for each in found] == [False, False]
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 30
 
 
 def test_memory_is_limited() -> None:
@@ -93,11 +93,10 @@ def test_files_are_written_to_a_folder_that_goes_and_stay_small() -> None:
 
 
 def test_the_same_question_is_answered_once() -> None:
-    program = "import time\ntime.sleep(0.4)\ndef f(x): return x"
-    run(program, "assert f(1) == 1")
-    begun = time.monotonic()
-    assert run(program, "assert f(1) == 1") == (Outcome(True),)
-    assert time.monotonic() - begun < 0.1
+    program = "import uuid\nmark = uuid.uuid4().hex\ndef f(x): return x"
+    (first,) = run(program, "assert f(1) != 1, mark")
+    assert not first.passed
+    assert run(program, "assert f(1) != 1, mark") == (first,)  # another run would have another mark
 
 
 def test_not_more_programs_run_at_once_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -622,7 +622,7 @@ def test_an_act_that_takes_too_long_fails_alone() -> None:
         {"a": lambda act: f"end {act.turn}" if act.turn else "0.5"},
         3,
         delay=lambda act, _: 10**9 if act.turn == 1 else 0,
-        limits=Limits(episode_seconds=0.1),
+        limits=Limits(episode_seconds=0.5),
     )
     with pytest.MonkeyPatch.context() as patch:
         scripted(patch, [([], "a"), ([0], "a"), ([], "a")])

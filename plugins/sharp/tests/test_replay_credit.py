@@ -476,7 +476,7 @@ def test_replays_that_take_too_long_are_a_failure() -> None:
         await with_credit(Counterfactual(), rollouts, sample)
         assert len(asyncio.all_tasks()) == 1
 
-    rollouts = ScriptedRollouts(Fan(), TASK, FAN, sessions=2, tasks=OnlyTwo(), limits=Limits(episode_seconds=0.3))
+    rollouts = ScriptedRollouts(Fan(), TASK, FAN, sessions=2, tasks=OnlyTwo(), limits=Limits(episode_seconds=0.6))
     sample = sampled(rollouts)
     rollouts.delay = lambda act, session: 10**9 * session
     asyncio.run(go())
