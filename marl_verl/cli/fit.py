@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from marl_verl.advantage import Algorithm, RowTable
 from marl_verl.advantage.estimator import Rows
 from marl_verl.cli.checks import part
+from marl_verl.config.made_up import made_up
 from marl_verl.credit.base import Credit
 from marl_verl.credit.replay import ReplayCredit
 from marl_verl.errors import MarlError
@@ -96,35 +97,7 @@ def _check_replay(credit: ReplayCredit, sampler: Sampler, algorithm: Algorithm, 
 
 def check_advantage(sampler: Sampler, algorithm: Algorithm, team: Team) -> None:
     """Try the algorithm on made-up rows of this team: a group column or a reward that it cannot find shows now."""
-    credit = algorithm.credit
-    credited = credit.players(list(team.agents)) if isinstance(credit, ReplayCredit) else ()
-    component = credit.component if isinstance(credit, ReplayCredit) else ""
-    rows = [
-        {
-            "uid": "rehearsal",
-            "session": 0 if sampler.branches else attempt,
-            "index": attempt * len(team.agents) + index,
-            "turn": 0,
-            "agent": agent.name,
-            "policy": agent.policy,
-            "slot": "0",
-            # where a path adds up, all agents share a node
-            "node": None if not sampler.branches else f"{attempt}" if sampler.adds_up else f"{attempt}-{index}",
-            # unlike each other: an algorithm for joint rewards meets role rewards here and not in the first step
-            "rewards": {
-                "team": float(attempt),
-                **({"role": float(index)} if agent.reward else {}),
-                **({component: float(attempt)} if agent.name in credited else {}),
-                **({"tool": 1.0} if "tool" in algorithm.rewards.asks() else {}),
-            },
-            "invalid": index == 0,
-            "length": 1,
-            "obs": agent.name,
-            **({"value": 0.0} if algorithm.advantage.wants_critic() else {}),
-        }
-        for attempt in range(2)
-        for index, agent in enumerate(team.agents.values())
-    ]
+    rows = made_up(0, 2, sampler, algorithm, team)
     try:
         algorithm.compute(RowTable.from_rows(rows))
     except MarlError as error:

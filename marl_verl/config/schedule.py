@@ -19,11 +19,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.advantage import Algorithm, RowTable
-from marl_verl.credit.replay import ReplayCredit
+from marl_verl.config.made_up import made_up
 from marl_verl.errors import MarlError, nearest
 from marl_verl.losses import Loss
 from marl_verl.options import build
-from marl_verl.sampling import Sampler
 from marl_verl.team import Team
 
 MODES = ("sync", "async")
@@ -146,7 +145,7 @@ def check_independent(config: DictConfig, team: Team, algorithm: Algorithm) -> N
         OmegaConf.to_container(config.marl.sampler.options, resolve=True),  # type: ignore[arg-type]
         "marl.sampler.options",
     )
-    tasks = [_made_up(number, attempts, sampler, algorithm, team) for number, attempts in enumerate((3, 2, 1))]
+    tasks = [made_up(number, attempts, sampler, algorithm, team) for number, attempts in enumerate((3, 2, 1))]
     told = f"algorithm '{team.algorithm.name}' does not go with {WHERE}.mode=async"
     try:
         together = algorithm.compute(RowTable.from_rows([row for rows in tasks for row in rows])).advantage
@@ -158,38 +157,3 @@ def check_independent(config: DictConfig, team: Team, algorithm: Algorithm) -> N
             f"{told}: it compares rows of different tasks (group, scale_group or singleton over the batch), and a row "
             "gets its advantage as soon as its own task is finished"
         )
-
-
-def _made_up(number: int, attempts: int, sampler: Sampler, algorithm: Algorithm, team: Team) -> list[dict[str, Any]]:
-    """Rows of a task, with every component that the algorithm may ask for, unlike those of other tasks."""
-    credit = algorithm.credit
-    credited = credit.players(list(team.agents)) if isinstance(credit, ReplayCredit) else ()
-    rows = []
-    for attempt in range(attempts):
-        outcome = float((7 * attempt + 3 * number) % 5 + 10 * number)
-        for index, agent in enumerate(team.agents.values()):
-            rewards = {"team": outcome}
-            if agent.reward:
-                rewards["role"] = float((attempt + index) % 2)
-            if isinstance(credit, ReplayCredit) and agent.name in credited:
-                rewards[credit.component] = float(attempt) / (index + 1)
-            if "tool" in algorithm.rewards.asks():
-                rewards["tool"] = 1.0
-            rows.append(
-                {
-                    "uid": f"made-up-{number}",
-                    "session": 0 if sampler.branches else attempt,
-                    "index": attempt * len(team.agents) + index,
-                    "turn": 0,
-                    "agent": agent.name,
-                    "policy": agent.policy,
-                    "slot": "0",
-                    # where a path adds up, all agents share a node
-                    "node": None if not sampler.branches else f"{attempt}" if sampler.adds_up else f"{attempt}-{index}",
-                    "rewards": rewards,
-                    "invalid": (attempt + index) % 2 == 0,
-                    "length": 1 + attempt + number,
-                    "obs": agent.name,
-                }
-            )
-    return rows

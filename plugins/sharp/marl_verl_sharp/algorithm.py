@@ -65,7 +65,10 @@ class SharpMix(RewardMix):
         lacking = ~planner & ~table.present.get("mc", np.zeros(len(table), dtype=np.bool_))
         if lacking.any():
             row = int(np.argmax(lacking))
-            raise MarlError(f"row '{table.key(row)}' of worker '{table.agent.value(row)}' lacks reward 'mc'")
+            raise MarlError(
+                f"row '{table.key(row)}' of worker '{table.agent.value(row)}' lacks reward 'mc': use credit "
+                "'counterfactual' or 'shapley' and leave no worker out of it, or w_marginal=0"
+            )
         session = combine([table.uid.codes, table.session], len(table))
         calls, credit = worker_calls(table, np.flatnonzero(~planner))
         total = np.bincount(session[calls], weights=np.maximum(credit, 0.0), minlength=len(table))
