@@ -7,6 +7,7 @@ import importlib.metadata
 import inspect
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -250,6 +251,22 @@ def test_the_rollout_worker_hands_each_prompt_to_run_prompt() -> None:
     assert "self._run_prompt(" in inspect.getsource(plain.generate_sequences), "generate_sequences goes another way now"
 
 
+def test_training_workers_find_each_other_below_the_ephemeral_ports() -> None:
+    pytest.importorskip("verl")
+    from verl.single_controller.ray import base
+
+    from marl_verl.trainer.ports import rendezvous_ports
+
+    taken = 'self._ray_master_port_range = kwargs.pop("master_port_range", None)'
+    assert taken in inspect.getsource(base.RayWorkerGroup), "trainer/ports.py: RayWorkerGroup takes another word for it"
+    first, end = rendezvous_ports()
+    with socket.socket() as busy:
+        busy.bind(("", first))
+        _, port = base.get_master_addr_port._function([first, end])
+    assert first < int(port) < end <= 32768
+    assert len({rendezvous_ports()[0] for _ in range(20)}) > 10  # not the same for everybody
+
+
 def test_rollout_servers_are_found_by_name() -> None:
     pytest.importorskip("verl")
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class
@@ -263,11 +280,11 @@ def test_weight_sync_sockets_are_named_by_replica_rank() -> None:
     verl = pytest.importorskip("verl")
     folder = Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout"
     name = "ipc:///tmp/rl-colocate-zmq-{job_id}-replica-{%sreplica_rank}-rank-{%s}.sock"
-    for file, socket in (
+    for file, named in (
         ("vllm_rollout.py", name % ("self.", "local_rank")),
         ("utils.py", name % ("", "trainer_rank")),
     ):
-        assert socket in (folder / file).read_text(), (
+        assert named in (folder / file).read_text(), (
             f"rollout/servers.py: {file} names the weight-sync socket differently"
         )
 

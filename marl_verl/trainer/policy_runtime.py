@@ -37,6 +37,7 @@ from marl_verl.trainer.critic import ROLE as CRITIC
 from marl_verl.trainer.critic import CriticRuntime
 from marl_verl.trainer.policy_servers import Servers, nth
 from marl_verl.trainer.pools import Place
+from marl_verl.trainer.ports import rendezvous_ports
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class PolicyRuntime(Servers):
             resource_pool=self.place.resources(),
             ray_cls_with_init=create_colocated_worker_cls(class_dict=together),
             device_name=self.config.trainer.device,
+            master_port_range=rendezvous_ports(),
         )
         self._spawned = group.spawn(prefix_set=set(together))
         self.workers = self._spawned[role]

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 
 from marl_verl.models.tiny import TinyModel, ensure
+from marl_verl.trainer.ports import rendezvous_ports
 from tests.e2e.conftest import Finished, left_running, train
 
 pytestmark = pytest.mark.e2e
@@ -60,9 +60,7 @@ class Outside:
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     """A server of the holder's model."""
     model = ensure(TinyModel(task="inventory", agents=["holder"], seed=1, steps=200, good=0.2))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port, _ = rendezvous_ports()  # vLLM takes its time to listen: no connection may get it meanwhile
     found = Outside(f"http://127.0.0.1:{port}/v1", tmp_path_factory.mktemp("outside") / "server.log")
     options = {"model": model, "served-model-name": "holder", "host": "127.0.0.1", "port": port, "dtype": "float32"}
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--max-model-len=64"]
