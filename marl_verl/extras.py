@@ -26,7 +26,7 @@ EXTRAS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "at-tool-caller-planner",
             "at-tool-user-reasoner",
         ),
-        "rewards": ("at-own-answer", "at-plan-path"),
+        "rewards": ("at-bee-line", "at-bee-line-paid", "at-own-answer", "at-plan-path"),
         "samplers": ("greedy-tree",),
         "mixes": ("alpha",),
         "metrics": ("at-chosen", "at-turns"),

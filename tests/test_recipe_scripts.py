@@ -230,6 +230,8 @@ DIFFERS: dict[str, set[str]] = {
     "at_grpo/cpu_executor_alone": {"team"},
     "at_grpo/cpu_planner_alone": {"team"},
     "at_grpo/cpu_joined": {"team"},
+    "at_grpo/cpu_paid": {"team"},
+    "at_grpo/cpu_paid_grpo": {*COMPARED, "sampling", "team"},
     **{f"at_grpo/{setting}_grpo": {*COMPARED, "sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_sessions": {"sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_shared": {"team"} for setting in ("cpu", "math", "plan_path")},
@@ -318,6 +320,17 @@ def test_turn_blind_groups_of_at_grpo(setting: str) -> None:
     blind = of(f"at_grpo/{setting}_grpo")
     assert (blind["group"], blind["sampler"]) == (["uid"], "independent")
     assert of(f"at_grpo/{setting}_sessions")["group"] == ["uid", "turn", "agent", "slot"]
+
+
+def test_roles_on_different_scales_of_at_grpo() -> None:
+    plain, paid = of("at_grpo/cpu"), of("at_grpo/cpu_paid")
+    assert (plain["agent planner"], paid["agent planner"]) == (
+        ("planner", "at-bee-line"),
+        ("planner", "at-bee-line-paid"),
+    )
+    blind = of("at_grpo/cpu_paid_grpo")
+    changed = {name for name in blind if blind[name] != of("at_grpo/cpu_grpo")[name]}
+    assert changed == {"agent planner"}
 
 
 @pytest.mark.parametrize("setting", ["cpu", "math", "search"])

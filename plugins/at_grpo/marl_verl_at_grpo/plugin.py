@@ -47,4 +47,6 @@ def marl_register_workflows(register: Register) -> None:
 @hookimpl
 def marl_register_rewards(register: Register) -> None:
     register("at-plan-path", "marl_verl_at_grpo.rewards:at_plan_path")
+    register("at-bee-line", "marl_verl_at_grpo.rewards:at_bee_line")
+    register("at-bee-line-paid", "marl_verl_at_grpo.rewards:at_bee_line_paid")
     register("at-own-answer", "marl_verl_at_grpo.math_problems:own_answer")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from marl_verl_at_grpo import log
 from marl_verl_at_grpo.board import STEPS, Board, moves_in
 from marl_verl_at_grpo.plan_path import EXECUTOR, PLANNER, SOLO, PlanPath, TinyPlanPath, around, bee_line
-from marl_verl_at_grpo.rewards import at_plan_path
+from marl_verl_at_grpo.rewards import PAY, at_bee_line, at_bee_line_paid, at_plan_path
 
 from marl_verl import Task
 from marl_verl.episode import Act, Action, Episode, Journal, Turn
@@ -139,11 +139,14 @@ def test_a_split_that_is_too_small_says_so() -> None:
         PlanPath(size=3, wall_share=0.0).generate("test", 90, 0)
 
 
-def reward(turn: int, agent: str, *lines: str, finished: bool = False) -> float:
+def acted(turn: int, agent: str, *lines: str, finished: bool = False) -> tuple[Turn, Episode]:
     act = Act(agent, str(turn), turn, 0, ({"role": "user", "content": ""},))
     acted = Turn.of(act, Action(""), "q", 0, agent)
-    answer = "\n".join(lines)
-    return at_plan_path(TASK, acted, Episode("q", 0, TASK, [acted], answer, False, Journal(), finished=finished))
+    return acted, Episode("q", 0, TASK, [acted], "\n".join(lines), False, Journal(), finished=finished)
+
+
+def reward(turn: int, agent: str, *lines: str, finished: bool = False) -> float:
+    return at_plan_path(TASK, *acted(turn, agent, *lines, finished=finished))
 
 
 def test_the_reward_is_that_of_the_acts_own_moves() -> None:
@@ -174,3 +177,26 @@ def test_who_moves_last_and_is_not_there_has_failed_and_nobody_else() -> None:
 def test_a_state_without_an_answer_has_no_reward() -> None:
     with pytest.raises(MarlError, match="the answer has no line for turn 1 of agent 'executor'"):
         reward(1, EXECUTOR, "executor moves U")
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["planner plans R R"], 2 - 0.02 + 1),  # through both walls, to the goal
+        (["planner plans R U"], 1 - 1 - 0.02),
+        (["planner plans D R"], 1 - 0.01 - 0.1),  # the edge refuses on every board
+        (["planner plans ?"], -0.1),
+        (["executor moves U U", "planner plans D R"], 2 - 0.02),  # from where the team stands
+    ],
+)
+def test_a_plan_is_judged_on_the_board_without_walls(lines: list[str], found: float) -> None:
+    assert at_bee_line(TASK, *acted(0, PLANNER, *lines)) == pytest.approx(found)
+    assert at_bee_line_paid(TASK, *acted(0, PLANNER, *lines)) == pytest.approx(found + PAY)
+    assert at_bee_line(TASK, *acted(0, PLANNER, *lines, finished=True)) == pytest.approx(found)
+
+
+@given(plan=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=2))
+def test_no_plan_is_better_than_the_bee_line(plan: list[str]) -> None:
+    best, other = bee_line("c1", BOARD.goal), " ".join(plan)
+    at_best = at_bee_line(TASK, *acted(0, PLANNER, f"planner plans {' '.join(best)}"))
+    assert at_bee_line(TASK, *acted(0, PLANNER, f"planner plans {other}")) <= at_best
