@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -96,6 +97,7 @@ def test_the_same_question_is_answered_once() -> None:
     program = "import uuid\nmark = uuid.uuid4().hex\ndef f(x): return x"
     (first,) = run(program, "assert f(1) != 1, mark")
     assert not first.passed
+    assert re.fullmatch("AssertionError: [0-9a-f]{32}", first.said)
     assert run(program, "assert f(1) != 1, mark") == (first,)  # another run would have another mark
 
 
