@@ -25,6 +25,9 @@ from marl_verl.trainer.watch import Watch, queue_actors, sentence
 
 FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_")
 
+NOTED_BY_RAY = "ray.experimental.state.api"
+"""What verl imports of Ray that Ray takes down as used, in a table that `ray.init` goes through: not while it does."""
+
 
 def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
     """Do what `folder/config.yaml` says: train, unless other work is given, and end with whoever started us.
@@ -80,6 +83,7 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
     emit("phase", name="starting Ray and loading verl")
     import ray
 
+    importlib.import_module(NOTED_BY_RAY)
     with ThreadPoolExecutor(max_workers=1) as threads:
         verl = threads.submit(importlib.import_module, "verl.trainer.ppo.v1")
         try:
