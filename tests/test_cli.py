@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from marl_verl import plugins
 from marl_verl.cli import checks, prepare, train
-from marl_verl.cli.main import main
+from marl_verl.cli.main import COMMANDS, main
 from marl_verl.cli.progress import Display
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
@@ -459,6 +459,17 @@ def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
         f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules], code)"
     )
     assert done.stdout.splitlines()[-1:] == ["HEAVY [] 0"], done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    told = capsys.readouterr().out
+    assert end.value.code == 0
+    assert "%%" not in told, "argparse reads % in the help of an option, and not in a description"
+    assert f"usage: marl-verl {command}" in told
+    assert len(told.splitlines()) > 5
 
 
 def test_a_plugin_that_cannot_be_imported(tmp_path: Path) -> None:

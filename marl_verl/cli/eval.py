@@ -33,7 +33,7 @@ EXAMPLES = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure a team on held-out tasks: success played greedily, avg@k and pass@k of sampled sessions, each with a "
-        "95 %% confidence interval, and what each agent did. key=value changes how the team plays, e.g. "
+        "95 % confidence interval, and what each agent did. key=value changes how the team plays, e.g. "
         "marl.task.test_size=1000 or actor_rollout_ref.rollout.temperature=0.7."
     )
     parser.epilog = EXAMPLES
