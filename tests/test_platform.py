@@ -267,6 +267,31 @@ def test_training_workers_find_each_other_below_the_ephemeral_ports() -> None:
     assert len({rendezvous_ports()[0] for _ in range(20)}) > 10  # not the same for everybody
 
 
+USED = """
+import importlib, json
+import ray
+from ray._common.usage import usage_lib
+from marl_verl.trainer.run import NOTED_BY_RAY
+def used():
+    return [sorted(usage_lib._recorded_library_usages), sorted(usage_lib._recorded_extra_usage_tags.items())]
+tables = [used()]
+for module in (NOTED_BY_RAY, "verl.trainer.ppo.v1"):
+    importlib.import_module(module)
+    tables.append(used())
+print(json.dumps(tables))
+"""
+
+
+def test_verl_is_imported_while_ray_starts_and_changes_no_table_that_ray_goes_through() -> None:
+    pytest.importorskip("verl")
+    nothing, first, verl = _in_process(NO_ACCELERATOR + USED, run=True)
+    assert first != nothing, "trainer/run.py: Ray takes no notice of NOTED_BY_RAY any more, no need to import it first"
+    assert verl == first, (
+        "trainer/run.py: verl imports more of Ray than before that Ray takes down (ray._common.usage); name it in "
+        "NOTED_BY_RAY, or ray.init, which runs at the same time, can fail: dictionary changed size during iteration"
+    )
+
+
 def test_rollout_servers_are_found_by_name() -> None:
     pytest.importorskip("verl")
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class

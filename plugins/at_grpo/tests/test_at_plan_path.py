@@ -141,8 +141,8 @@ def test_a_split_that_is_too_small_says_so() -> None:
 
 def acted(turn: int, agent: str, *lines: str, finished: bool = False) -> tuple[Turn, Episode]:
     act = Act(agent, str(turn), turn, 0, ({"role": "user", "content": ""},))
-    acted = Turn.of(act, Action(""), "q", 0, agent)
-    return acted, Episode("q", 0, TASK, [acted], "\n".join(lines), False, Journal(), finished=finished)
+    of_act = Turn.of(act, Action(""), "q", 0, agent)
+    return of_act, Episode("q", 0, TASK, [of_act], "\n".join(lines), False, Journal(), finished=finished)
 
 
 def reward(turn: int, agent: str, *lines: str, finished: bool = False) -> float:
