@@ -26,6 +26,7 @@ demo: $(STAMP)  ## two models learn to work together: train, print, plot
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 test: lint  ## ruff, mypy and all tests, the real stack included
 	$(BIN)/python -m pytest -m 'not e2e' -n 2 --dist loadfile

@@ -1,23 +1,74 @@
-"""marl-verl: teams of LLM agents, trained with multi-agent reinforcement learning on top of unmodified verl."""
+"""marl-verl: teams of LLM agents, trained with multi-agent reinforcement learning on top of unmodified verl.
 
-from marl_verl.episode import Action, Episode, Turn, Workflow
-from marl_verl.errors import MarlError
-from marl_verl.hookspecs import hookimpl
-from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import Agent, Policy, Team
+Scripts and notebooks use `train`, `evaluate`, `explain` and `load_run`. Authors of plugins use the other names.
+Names are imported when they are first used, so that `marl-verl --help` and reading files stay fast.
+"""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from marl_verl.version import __version__
+
+if TYPE_CHECKING:
+    from marl_verl.advantage import Advantage
+    from marl_verl.algorithms import Algorithm, Loss, Metric
+    from marl_verl.api import Run, evaluate, explain, load_run, train
+    from marl_verl.credit import Credit
+    from marl_verl.episode import Action, Episode, Team, Turn, Workflow
+    from marl_verl.errors import MarlError, RunError
+    from marl_verl.plugins import hookimpl
+    from marl_verl.rewards import Mix
+    from marl_verl.sampling import Sampler
+    from marl_verl.tasks import Task, TaskSet
+
+_NAMES = {
+    "advantage": ("Advantage",),
+    "algorithms": ("Algorithm", "Loss", "Metric"),
+    "api": ("Run", "evaluate", "explain", "load_run", "train"),
+    "credit": ("Credit",),
+    "episode": ("Action", "Episode", "Team", "Turn", "Workflow"),
+    "errors": ("MarlError", "RunError"),
+    "plugins": ("hookimpl",),
+    "rewards": ("Mix",),
+    "sampling": ("Sampler",),
+    "tasks": ("Task", "TaskSet"),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Action",
-    "Agent",
+    "Advantage",
+    "Algorithm",
+    "Credit",
     "Episode",
+    "Loss",
     "MarlError",
-    "Policy",
+    "Metric",
+    "Mix",
+    "Run",
+    "RunError",
+    "Sampler",
     "Task",
     "TaskSet",
     "Team",
     "Turn",
     "Workflow",
+    "__version__",
+    "evaluate",
+    "explain",
     "hookimpl",
+    "load_run",
+    "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'marl_verl' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"marl_verl.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

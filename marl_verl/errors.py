@@ -6,11 +6,33 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["MarlError", "missing", "nearest", "told", "unknown"]
+__all__ = ["MarlError", "MarlWarning", "RunError", "missing", "nearest", "shown", "told", "unknown"]
 
 
 class MarlError(Exception):
     """A mistake in config, data, plugin or model. The command line prints it and exits with 2."""
+
+
+class MarlWarning(UserWarning):
+    """Something that may be a mistake and does not prevent what the user wants."""
+
+
+class RunError(Exception):
+    """Training or an evaluation failed after it had started. The message has the reason and the path of the log.
+
+    Attributes:
+        log: the file with the output of all processes of the run.
+        mistake: whether the reason is a user's mistake (exit code 2 on the command line, else 1).
+    """
+
+    def __init__(self, reason: str, log: Path, mistake: bool) -> None:
+        super().__init__(f"{reason} (log: {log})")
+        self.log, self.mistake = log, mistake
+
+
+def shown(value: object, width: int = 60) -> str:
+    """A value in an error message, cut to `width` characters."""
+    return f"{value!r:.{width}}"
 
 
 def told(error: BaseException) -> str:

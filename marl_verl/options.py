@@ -1,17 +1,31 @@
-"""Options: the annotated attributes of a class are what a user may set in config, with types checked before work."""
+"""Options: the annotated attributes of a class are what a user may set in config; types and ranges are checked.
+
+class Search(Sampler):
+    width: Positive = 4                                  # a whole number >= 1
+    decay: Annotated[float, Interval(gt=0, le=1)] = 0.9  # of `annotated_types`: Ge, Gt, Le, Lt, Interval
+    order: Literal["depth", "breadth"] = "depth"
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 import types
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge
 
 from marl_verl.errors import MarlError, nearest
 
-__all__ = ["Options", "build", "check_type"]
+__all__ = ["NonNegative", "Options", "Positive", "build", "check_type"]
 
 T = TypeVar("T")
+Positive = Annotated[int, Ge(1)]
+NonNegative = Annotated[int, Ge(0)]
+
+BOUNDS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", operator.le), "lt": ("<", operator.lt)}
+"""Attribute of an annotation -> how a range is written, and the comparison."""
 
 LARGEST = 1e300
 """Numbers beyond it, infinities and NaN are no options: they would surface far from where they were set."""
@@ -31,7 +45,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
 
     Args:
         cls: a dataclass (every subclass of `Options` is one).
-        options: option name -> value, as read from config.
+        options: option name -> value, as read from config; a mapping where the option is a dataclass itself.
         where: how the user wrote it, e.g. "marl.task.options"; it begins the error.
 
     Raises:
@@ -41,11 +55,16 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
         raise MarlError(f"'{where}' must be a mapping of options, got {options!r}")
     given = dict(options or {})
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     for name, value in given.items():
         if name not in fields:
             raise MarlError(f"unknown key '{where}.{name}': {nearest(str(name), fields)}")
-        check_type(value, hints[name], f"{where}.{name}")
+        union = get_args(hints[name]) if get_origin(hints[name]) in (Union, types.UnionType) else (hints[name],)
+        nested = next((part for part in union if dataclasses.is_dataclass(part)), None)
+        if isinstance(nested, type) and isinstance(value, Mapping):
+            given[name] = build(nested, value, f"{where}.{name}")
+        else:
+            check_type(value, hints[name], f"{where}.{name}")
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in given:
@@ -57,22 +76,26 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise MarlError unless `value` has the type `hint` (class, union, literal; containers by their outer type)."""
+    """Raise MarlError unless `value` has the type `hint`: a class, a union, a Literal, or one of them Annotated with a
+    range. Containers are checked by their outer type."""
     if not _matches(value, hint):
-        names = [name for name in get_args(hint) if isinstance(name, str)] if get_origin(hint) is Literal else []
-        near = nearest(value, names) if names and isinstance(value, str) else ""
+        literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
+        names = [name for part in literals for name in get_args(part) if isinstance(name, str)]
+        near = nearest(value, names) if isinstance(value, str) else ""
         raise MarlError(f"'{where}' must be {_in_words(hint)}, got {value!r}" + (f": {near}" if "did" in near else ""))
 
 
 def _in_words(hint: Any) -> str:
     """A type as somebody who writes YAML knows it."""
     origin = get_origin(hint)
+    if origin is Annotated:
+        return _in_words(hint.__origin__) + " and".join(f" {sign} {bound:g}" for sign, _, bound in _bounds(hint))
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(_in_words(part) for part in get_args(hint)))
     if hint is type(None):
         return "null"
     if origin is Literal:
-        return f"one of {', '.join(map(repr, get_args(hint)))}"
+        return f"{'one of ' * (len(get_args(hint)) > 1)}{', '.join(map(repr, get_args(hint)))}"
     words: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     expected = origin or hint
     if isinstance(expected, type) and (issubclass(expected, Mapping) or dataclasses.is_dataclass(expected)):
@@ -82,10 +105,18 @@ def _in_words(hint: Any) -> str:
     return words.get(expected) or str(getattr(hint, "__name__", hint))
 
 
+def _bounds(hint: Any) -> list[tuple[str, Callable[[Any, Any], bool], float]]:
+    """The range that a type is annotated with: (sign, comparison, bound) for each bound."""
+    notes = [(getattr(note, name, None), how) for note in hint.__metadata__ for name, how in BOUNDS.items()]
+    return [(*how, bound) for bound, how in notes if bound is not None]
+
+
 def _matches(value: Any, hint: Any) -> bool:
     origin = get_origin(hint)
     if hint is Any:
         return True
+    if origin is Annotated:
+        return _matches(value, hint.__origin__) and all(holds(value, bound) for _, holds, bound in _bounds(hint))
     if origin in (Union, types.UnionType):
         return any(_matches(value, part) for part in get_args(hint))
     if origin is Literal:

@@ -6,10 +6,12 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Interval
 
 from marl_verl.errors import MarlError, nearest
-from marl_verl.options import build
+from marl_verl.options import Positive, build
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
@@ -18,24 +20,14 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 class Sampling:
     """How an agent's actions are drawn; `None` leaves verl's `rollout` value."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    max_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.temperature is not None and self.temperature < 0:
-            raise MarlError(f"temperature must be 0 or more, got {self.temperature}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise MarlError(f"top_p must be above 0 and at most 1, got {self.top_p}")
-        if self.top_k is not None and (self.top_k < -1 or self.top_k == 0):
-            raise MarlError(f"top_k must be -1 (all tokens) or above 0, got {self.top_k}")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise MarlError(f"max_tokens must be above 0, got {self.max_tokens}")
+    temperature: Annotated[float, Ge(0)] | None = None
+    top_p: Annotated[float, Interval(gt=0, le=1)] | None = None
+    top_k: Literal[-1] | Positive | None = None
+    max_tokens: Positive | None = None
 
 
 @dataclass(frozen=True)
-class Agent:
+class AgentConfig:
     """A role: its name, its instructions (the system message, none if empty), its policy, and its role reward."""
 
     name: str
@@ -61,7 +53,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Policy:
+class PolicyConfig:
     """A model with its own optimiser and servers.
 
     Attributes:
@@ -103,11 +95,11 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Team:
+class TeamConfig:
     """The typed `marl` section."""
 
-    agents: dict[str, Agent]
-    policies: dict[str, Policy]
+    agents: dict[str, AgentConfig]
+    policies: dict[str, PolicyConfig]
     task: Named
     workflow: Named
     algorithm: Named
@@ -117,7 +109,7 @@ class Team:
         return [agent.name for agent in self.agents.values() if agent.policy == policy]
 
 
-def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> Team:
+def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig:
     """The team of a composed `marl` section (plain containers).
 
     Args:
@@ -139,7 +131,7 @@ def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> Team:
     if not allow_frozen and all(policy.frozen for policy in policies.values()):
         raise MarlError(f"all policies are frozen ({_listed(policies)}): nothing would be trained")
     parts = {kind: _named(marl, kind) for kind in ("task", "workflow", "algorithm")}
-    return Team(agents, policies, parts["task"], parts["workflow"], parts["algorithm"])
+    return TeamConfig(agents, policies, parts["task"], parts["workflow"], parts["algorithm"])
 
 
 def _named(marl: Mapping[str, Any], kind: str) -> Named:
@@ -162,38 +154,32 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))
 
 
-def _check_name(kind: str, name: str) -> None:
+def _keys(kind: str, name: str, values: Any) -> dict[str, Any]:
+    """The keys that config gives an agent or a policy, with its name, which is the key of its section."""
+    where = f"marl.{kind}.{name}"
     if not _NAME.fullmatch(name):
-        raise MarlError(f"{kind} name '{name}' must be letters, digits and '-', beginning with a letter")
-
-
-def _agent(name: str, values: Any, policies: Mapping[str, Policy]) -> Agent:
-    _check_name("agent", name)
+        raise MarlError(f"'{where}': a name must be letters, digits and '-', and begin with a letter, got '{name}'")
     if not isinstance(values, Mapping | None):
-        raise MarlError(f"'marl.agents.{name}' must be a mapping such as {{policy: {name}}}, got {values!r}")
-    given = dict(values or {})
-    sampling = build(Sampling, given.pop("sampling", None), f"marl.agents.{name}.sampling")
+        raise MarlError(f"'{where}' must be a mapping, got {values!r}")
+    if "name" in (values or {}):
+        raise MarlError(f"unknown key '{where}.name': the name is the key of the section, '{name}'")
+    return {"name": name, **(values or {})}
+
+
+def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig]) -> AgentConfig:
+    given, where = _keys("agents", name, values), f"marl.agents.{name}"
     if "policy" not in given:
-        raise MarlError(
-            f"agent '{name}' has no policy: 'marl.agents.{name}.policy' must name one of {_listed(policies)}"
-        )
-    if "name" in given:
-        raise MarlError(f"unknown key 'marl.agents.{name}.name': an agent's name is its key, '{name}'")
-    agent = build(Agent, {"name": name, "sampling": sampling, **given}, f"marl.agents.{name}")
+        raise MarlError(f"agent '{name}' has no policy: '{where}.policy' must name one of {_listed(policies)}")
+    agent = build(AgentConfig, {key: value for key, value in given.items() if value is not None}, where)
     if agent.policy not in policies:
         raise MarlError(f"agent '{name}' has the unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
     return agent
 
 
-def _policy(name: str, values: Any) -> Policy:
-    _check_name("policy", name)
-    if not isinstance(values, Mapping | None):
-        raise MarlError(f"'marl.policies.{name}' must be a mapping such as {{model: {{path: ...}}}}, got {values!r}")
-    override, where = dict(values or {}), f"marl.policies.{name}"
-    own = {key: override.pop(key) for key in OWN_KEYS if key in override}
-    if own.get("endpoint") is not None:
-        own["endpoint"] = build(Endpoint, own["endpoint"], f"{where}.endpoint")
-    policy = build(Policy, {"name": name, "override": override, **own}, where)
+def _policy(name: str, values: Any) -> PolicyConfig:
+    override, where = _keys("policies", name, values), f"marl.policies.{name}"
+    own = {key: override.pop(key) for key in ("name", *OWN_KEYS) if key in override}
+    policy = build(PolicyConfig, {**own, "override": override}, where)
     if policy.endpoint is not None:
         if policy.tiny is not None or override:
             raise MarlError(

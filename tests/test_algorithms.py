@@ -12,7 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from marl_verl import plugins
-from marl_verl.advantage import Advantages, Algorithm, RowTable
+from marl_verl.advantage import Advantages, RowTable
+from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError
 from marl_verl.testing import check_algorithm
 from tests.batches import FIT, SHIPPED, Rows, algorithm, episodes, find, keep, row
@@ -329,25 +330,6 @@ def test_sums_to_go(rows: Rows, gamma: float) -> None:
         assert joint[i] == pytest.approx(sum(gamma ** (t - r["turn"]) * v for t, v in turns.items()), abs=1e-12)
 
 
-@given(rows=episodes(), gamma=st.sampled_from([0.5, 1.0]))
-@settings(deadline=None, max_examples=10)
-def test_potential_based_shaping_adds_the_same_to_every_way_through_a_session(rows: Rows, gamma: float) -> None:
-    rows = [{**r, "rewards": {"team": r["rewards"]["team"], "potential": r["rewards"]["role"]}} for r in rows]
-    shaped = returns("potential-based", rows, gamma=gamma)
-    sessions = {(r["uid"], r["session"]) for r in rows}
-    for uid, session in sessions:
-        mine = [(i, r) for i, r in enumerate(rows) if (r["uid"], r["session"]) == (uid, session)]
-        mine.sort(key=lambda pair: pair[1]["index"])
-        extra = sum(gamma**k * (shaped[i] - r["rewards"]["team"]) for k, (i, r) in enumerate(mine))
-        assert extra == pytest.approx(-mine[0][1]["rewards"]["potential"], abs=1e-9)  # only where it began counts
-
-
-def test_agents_that_act_at_once_face_one_state() -> None:
-    rows = [row("q", 0, i, i // 2, "ab"[i % 2], team=float(i // 2), potential=1.0 + 2 * (i // 2)) for i in range(4)]
-    assert returns("potential-based", rows, simultaneous=True).tolist() == [2.0, 2.0, -2.0, -2.0]
-    assert returns("potential-based", rows).tolist() == [0.0, 2.0, 1.0, -2.0]  # one after the other
-
-
 def test_a_long_chain_is_no_slower_than_a_wide_tree() -> None:
     n = 20_000
     rows = [
@@ -355,13 +337,6 @@ def test_a_long_chain_is_no_slower_than_a_wide_tree() -> None:
     ]
     assert returns("tree_mean", rows).tolist() == [float(n - i) for i in range(n)]
     assert returns("discounted", rows).tolist() == [float(n - i) for i in range(n)]
-
-
-def test_the_potential_is_no_reward() -> None:
-    rows = [row("q", s, 0, 0, "a", team=float(s), potential=9.0 * s) for s in range(2)]
-    result = compute(algorithm("grpo", returns="potential-based"), rows)
-    assert result.reward.tolist() == [0.0, 1.0]
-    assert result.ret.tolist() == [0.0, 1.0 - 9.0]
 
 
 def test_turns_that_an_agent_skips_count_in_a_joint_discount() -> None:

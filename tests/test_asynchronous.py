@@ -19,15 +19,20 @@ import torch
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
+from marl_verl import plugins
+from marl_verl.algorithms import Algorithm
+from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of
+from marl_verl.config.synthetic import SyntheticTeam
 from marl_verl.errors import MarlError
-from marl_verl.parts import algorithm_named, algorithm_of
+from marl_verl.rollout.dispatch import spread
 from marl_verl.rollout.gate import Gate
-from marl_verl.team import read_team
-from marl_verl.trainer import asynchronous
+from marl_verl.team import TeamConfig, read_team
+from marl_verl.threads import in_thread
+from marl_verl.trainer import batches
 from marl_verl.trainer.asynchronous import Asynchronous, advantages
-from marl_verl.trainer.dispatch import spread
-from marl_verl.trainer.learner import in_thread
+from marl_verl.trainer.buffer import Waiting
+from marl_verl.trainer.metrics import team_metrics
 
 ROOT = Path(__file__).parents[1]
 SESSIONS, PATIENCE = 2, 30.0
@@ -52,8 +57,8 @@ class Runtime:
         self.during: Callable[[int], None] = lambda number: None
         self.log: list[str] = []
 
-    def rest(self) -> None:
-        self.log.append(f"rest {'closed' if self.name in self.servers.closed else 'open'}")
+    def sleep(self) -> None:
+        self.log.append(f"sleep {'closed' if self.name in self.servers.closed else 'open'}")
 
     def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
         self.log.append(f"update {'closed' if self.name in self.servers.closed else 'open'}")
@@ -65,8 +70,8 @@ class Runtime:
         )
         return padded, {"pg_loss": float(len(self.updates))}
 
-    def ready(self, version: int) -> None:
-        self.log.append(f"ready {'closed' if self.name in self.servers.closed else 'open'}")
+    def sync_weights(self, version: int) -> None:
+        self.log.append(f"sync {'closed' if self.name in self.servers.closed else 'open'}")
         self.servers.version[self.name] = version
 
 
@@ -134,6 +139,7 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
         **identity,
         **place,
         "rewards": {"team": float(session)},
+        "team_reward": None,
         "min_global_steps": version,
         "max_global_steps": version,
         "response_len": 2,
@@ -146,45 +152,60 @@ def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -
     return SimpleNamespace(report=SimpleNamespace(**told, extra_tokens={}, lines=[], metrics={}), keys=keys, tags=tags)
 
 
+class Policies:
+    """As much of `trainer.policies.Policies` as a schedule uses."""
+
+    def __init__(self, trained: list[Runtime], frozen: Sequence[str]) -> None:
+        self.trained = trained
+        self.runtimes = dict.fromkeys([*(runtime.name for runtime in trained), *frozen])
+        self.advantages: dict[str, float] = {}
+
+    def put_advantages(self, batch: KVBatchMeta, advantage: Any) -> None:
+        self.advantages.update(zip(batch.keys, map(float, advantage), strict=True))
+
+
 class Trainer:
-    """As much of `TeamTrainer` as a schedule uses."""
+    """A scripted `trainer.schedule.Training`."""
 
     def __init__(self, learning: Sequence[str] = ("a", "b"), frozen: Sequence[str] = (), tasks: int = 4, **own: Any):
         section = {"mode": "async", "fill": 4, "batch": 2, "ahead": 1, "max_staleness": 3, **own}
         self.config = OmegaConf.create({"marl": {"schedule": section}, "data": {"train_batch_size": tasks}})
         self.algorithm = algorithm_named("at-grpo-sessions", {}, "options")
+        self.components = frozenset(("team",))
         self.servers = Servers(learning)
-        self.runtimes = [Runtime(name, self.servers) for name in learning]
+        self.policies = Policies([Runtime(name, self.servers) for name in learning], frozen)
         self.agent_loop_manager = Workers(self.servers, [*learning, *frozen])
         self.global_steps, self.total_training_steps = 1, 100
         self.reports: list[Any] = []
-        self.advantages: dict[str, float] = {}
         self.stored: list[int] = []
         self.position, self.tasks = 0, tasks
 
-    def trained(self) -> list[Runtime]:
-        return self.runtimes
+    @property
+    def runtimes(self) -> list[Runtime]:
+        return self.policies.trained
 
-    def _fetch_one_gen_batch(self) -> dict[str, list[Any]]:
-        indices = list(range(self.position, self.position + self.tasks))
+    @property
+    def advantages(self) -> dict[str, float]:
+        return self.policies.advantages
+
+    def next_tasks(self) -> list[dict[str, Any]]:
+        indices = range(self.position, self.position + self.tasks)
         self.position += self.tasks
-        return {"uid": ["?"] * self.tasks, "index": indices, "keep": [True] * self.tasks}
+        return [{"uid": "?", "index": index, "keep": True} for index in indices]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         yield
 
-    def take_reports(self, reports: list[Any]) -> None:
+    def store_reports(self, reports: list[Any]) -> None:
         self.reports = reports
         for report in reports:
             if report.error:
                 raise MarlError(report.error)
 
-    def write_advantages(self, batch: KVBatchMeta, advantage: Any) -> None:
-        self.advantages.update(zip(batch.keys, map(float, advantage), strict=True))
-
-    def store_rows(self, table: Any, result: Any) -> None:
+    def store_rows(self, table: Any, result: Any) -> dict[str, float]:
         self.stored.append(len(table))
+        return team_metrics(self.algorithm.credited(table), result, self.reports)
 
 
 def steps(trainer: Trainer, schedule: Asynchronous, count: int) -> tuple[list[dict[str, float]], list[str]]:
@@ -219,7 +240,7 @@ def until(call: Callable[[], bool]) -> None:
 def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
     trainer = Trainer()
     trainer.agent_loop_manager.seconds = lambda index: 0.001 * (index % 7)
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     lines, cleared = steps(trainer, schedule, 12)
     schedule.settle()
     for runtime, name in zip(trainer.runtimes, "ab", strict=True):
@@ -258,7 +279,7 @@ def test_the_fast_policy_learns_on_while_the_slow_one_updates() -> None:
             enough.set()
 
     slow.during, fast.during = wait_for_the_fast, count
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     within(PATIENCE, lambda: [steps(trainer, schedule, 1) for _ in range(6)])
     schedule.settle()
     assert len(fast.updates) >= 4
@@ -273,7 +294,7 @@ def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
     trainer = Trainer()
     release = threading.Event()
     trainer.runtimes[1].during = lambda number: release.wait(PATIENCE)
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
     slow = schedule.learners["b"].buffer
     until(lambda: slow.tasks >= 8 and not trainer.agent_loop_manager.out)
@@ -288,13 +309,13 @@ def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
 
 def test_a_buffer_may_be_larger_than_what_is_under_way() -> None:
     trainer = Trainer(learning=["a"], fill=64, batch=64)
-    lines, _ = steps(trainer, Asynchronous(trainer), 12)  # type: ignore[arg-type]
+    lines, _ = steps(trainer, Asynchronous(trainer, trainer.config), 12)  # type: ignore[arg-type]
     assert sum(line["train/trained_rows"] for line in lines) == 64
 
 
 def test_metrics_tell_of_each_policy_and_of_all() -> None:
     trainer = Trainer()
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     lines, _ = steps(trainer, schedule, 8)
     for line in lines:
         for count in ("updates", "trained_rows", "stale_dropped", "buffer_rows"):
@@ -315,7 +336,7 @@ def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> Non
     release = threading.Event()
     workers = trainer.agent_loop_manager
     workers.seconds = lambda index: float(not release.wait(PATIENCE)) if index == 0 else 0.001
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     (runtime,) = trainer.runtimes
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
     until(lambda: schedule.learners["a"].buffer.tasks >= 12)
@@ -332,10 +353,10 @@ def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> Non
 
 def test_a_row_beyond_the_bound_is_dropped_and_counted() -> None:
     trainer = Trainer(learning=["a"])
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     learner = schedule.learners["a"]
     learner.version = trainer.servers.version["a"] = 9
-    old = [asynchronous.Waiting(f"old_{i}_0", tag("old", i, 0, "a", 5), 5) for i in range(3)]
+    old = [Waiting(f"old_{i}_0", tag("old", i, 0, "a", 5), 5) for i in range(3)]
     learner.buffer.add(old)
     (line, *_), cleared = steps(trainer, schedule, 2)
     assert line["policy/a/stale_dropped"] == line["train/stale_dropped"] == 3
@@ -345,19 +366,19 @@ def test_a_row_beyond_the_bound_is_dropped_and_counted() -> None:
 
 def test_rows_of_policies_that_do_not_learn_are_compared_and_let_go() -> None:
     trainer = Trainer(learning=["a"], frozen=["judge"])
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     (line,), cleared = steps(trainer, schedule, 1)
     assert len([key for key in cleared if key.endswith("_1")]) == 4 * SESSIONS
     assert "agent/judge/reward" in line
     assert not any(name.startswith("policy/judge") for name in line)
-    assert schedule.version("judge") == 0
+    assert schedule.versions()["judge"] == 0
 
 
 def test_the_last_step_waits_for_what_is_being_learnt() -> None:
     trainer = Trainer(learning=["a"])
     trainer.total_training_steps = 2
     trainer.runtimes[0].during = lambda number: time.sleep(0.1)
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     lines, cleared = steps(trainer, schedule, 2)
     assert schedule.learners["a"].future is None
     learnt = [key for keys, _, _ in trainer.runtimes[0].updates for key in keys]
@@ -368,15 +389,15 @@ def test_the_last_step_waits_for_what_is_being_learnt() -> None:
 # -- gates -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("room", "expected"), [(False, ["update open"]), (True, ["rest closed", "update closed"])])
+@pytest.mark.parametrize(("room", "expected"), [(False, ["update open"]), (True, ["sleep closed", "update closed"])])
 def test_nobody_asks_a_policy_while_its_weights_change(room: bool, expected: list[str]) -> None:
     trainer = Trainer(learning=["a"])
-    trainer.runtimes = [Runtime("a", trainer.servers, room)]
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    trainer.policies = Policies([Runtime("a", trainer.servers, room)], [])
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     steps(trainer, schedule, 3)
     within(PATIENCE, schedule.settle)
     log = trainer.runtimes[0].log
-    assert log == [*expected, "ready closed"] * len(trainer.runtimes[0].updates)
+    assert log == [*expected, "sync closed"] * len(trainer.runtimes[0].updates)
     assert log
     assert not trainer.servers.closed
 
@@ -474,7 +495,7 @@ def test_an_error_in_an_update_stops_the_step_at_once() -> None:
         raise RuntimeError("out of memory")
 
     trainer.runtimes[1].during = fail
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="out of memory"):
         within(PATIENCE, lambda: schedule.step({}, {}))
 
@@ -493,7 +514,7 @@ def test_settling_raises_an_error_at_once_though_another_policy_is_busy() -> Non
         raise RuntimeError("a socket is gone")
 
     trainer.runtimes[0].during, trainer.runtimes[1].during = wait, fail
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     begun = time.monotonic()
     with pytest.raises(RuntimeError, match="a socket is gone"):
         within(PATIENCE, lambda: (schedule.step({}, {}), schedule.settle()))
@@ -503,7 +524,7 @@ def test_settling_raises_an_error_at_once_though_another_policy_is_busy() -> Non
 
 def test_an_error_of_a_rollout_worker_or_a_sampler_stops_the_step() -> None:
     trainer = Trainer()
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     trainer.agent_loop_manager.broken = RuntimeError("worker died")
     trainer.agent_loop_manager._future.set_result(None)
     with pytest.raises(RuntimeError, match="worker died"):
@@ -511,7 +532,7 @@ def test_an_error_of_a_rollout_worker_or_a_sampler_stops_the_step() -> None:
     trainer = Trainer()
     workers = trainer.agent_loop_manager
     workers.seconds = lambda index: 3600.0
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     schedule._dispatch.fill(workers, {"a": 0, "b": 0})
     workers._done.append(done("s1t00000", [], [], "sampling failed"))
     workers._future.set_result(None)
@@ -547,16 +568,16 @@ def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_sto
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     queue = Queue()
-    monkeypatch.setattr(asynchronous, "tq", queue)
+    monkeypatch.setattr(batches, "tq", queue)
     trainer = Trainer(fill=5, batch=3)
     trainer.agent_loop_manager.seconds = lambda index: 0.001 * (index % 5)
-    schedule = Asynchronous(trainer)  # type: ignore[arg-type]
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     steps(trainer, schedule, 5)
     schedule.settle()
     waiting = {name: learner.buffer.rows for name, learner in schedule.learners.items()}
     assert any(waiting.values())
     for number, key in enumerate(trainer.advantages):
-        queue.rows[key] = {name: torch.full((1 + number % 3,), float(number)) for name in asynchronous.KEPT_FIELDS}
+        queue.rows[key] = {name: torch.full((1 + number % 3,), float(number)) for name in batches.KEPT_FIELDS}
     torch.save(schedule.state(), tmp_path / "schedule.pt")
     dealt_with = set(trainer.advantages)
     learnt = {key for runtime in trainer.runtimes for keys, _, _ in runtime.updates for key in keys}
@@ -564,11 +585,11 @@ def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_sto
     before, queue.rows = queue.rows, {}
     again = Trainer(fill=5, batch=3)
     again.position = trainer.position
-    resumed = Asynchronous(again)  # type: ignore[arg-type]
+    resumed = Asynchronous(again, again.config)  # type: ignore[arg-type]
     resumed.restore(torch.load(tmp_path / "schedule.pt", weights_only=False))
     for name, learner in resumed.learners.items():
         assert learner.buffer.rows == waiting[name]
-        assert learner.version == schedule.version(name) == resumed.version(name) > 0
+        assert learner.version == schedule.versions()[name] == resumed.versions()[name] > 0
         again.servers.version[name] = learner.version
         for row in waiting[name]:
             assert queue.tags[row.key] == row.tag
@@ -589,9 +610,10 @@ def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_sto
 
 
 def test_a_run_that_was_synchronous_so_far_begins_with_empty_buffers() -> None:
-    schedule = Asynchronous(Trainer())  # type: ignore[arg-type]
+    trainer = Trainer()
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     schedule.restore(None)
-    assert schedule.version("a") == len(schedule.learners["a"].buffer) == 0
+    assert schedule.versions()["a"] == len(schedule.learners["a"].buffer) == 0
 
 
 # -- advantages of single tasks ----------------------------------------------------------------------------------
@@ -603,10 +625,11 @@ def test_a_task_without_a_component_that_the_mix_names_has_its_advantages_all_th
     )
     algorithm, plain = (algorithm_named("at-grpo-sessions", options, "options") for options in (both, alone))
     tags = [tag("s1t00000", session, 0, "a", 0) for session in range(4)]
-    assert list(advantages(algorithm, tags)) == list(advantages(plain, tags))
-    assert list(advantages(plain, tags)) != [0.0] * 4
+    declared = ("team", "role")
+    assert list(advantages(algorithm, tags, declared)) == list(advantages(plain, tags, declared))
+    assert list(advantages(plain, tags, declared)) != [0.0] * 4
     judged = [{**each, "rewards": {"team": 0.0, "role": float(i % 2)}} for i, each in enumerate(tags)]
-    assert list(advantages(algorithm, judged)) != list(advantages(plain, judged))
+    assert list(advantages(algorithm, judged, declared)) != list(advantages(plain, judged, declared))
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
@@ -640,16 +663,21 @@ def checked(
         "critic": {"scope": scope},
     }
     team = read_team(marl)
-    check_schedule(OmegaConf.create({"marl": marl, "policies": {"one": own, "two": own}}), team, algorithm_of(team))
+    config, method = OmegaConf.create({"marl": marl, "policies": {"one": own, "two": own}}), algorithm_of(team)
+    check_schedule(config, team, method, synthetic(method, team))
+
+
+def synthetic(algorithm: Algorithm, team: TeamConfig) -> SyntheticTeam:
+    return SyntheticTeam(plugins.load().get("samplers", algorithm.sampler)(), algorithm, team)
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"mode": "asnyc"}, "did you mean 'async'"),
-        ({"fill": 0}, "'fill' must be 1 or more, got 0"),
-        ({"max_staleness": 0}, "'max_staleness' must be 1 or more, got 0"),
-        ({"ahead": -1}, "'ahead' must be 0 or more"),
+        ({"fill": 0}, "'marl.schedule.fill' must be a whole number >= 1, got 0"),
+        ({"max_staleness": 0}, "max_staleness' must be a whole number >= 1, got 0"),
+        ({"ahead": -1}, "ahead' must be a whole number >= 0"),
         ({"fill": 4, "batch": 8}, "fill=4 rows, an update takes batch=8"),
         ({"batch": 2.5}, "'marl.schedule.batch' must be a whole number"),
         ({"stale": 1}, "unknown key 'marl.schedule.stale'"),
@@ -685,8 +713,9 @@ def test_policies_that_take_turns_on_a_pool_are_refused() -> None:
     marl: dict[str, Any] = {"agents": AGENTS, "policies": {"one": {"pool": "p"}, "two": {"pool": "p"}}}
     team = read_team({**marl, **{part: {"name": "inventory"} for part in ("task", "workflow", "algorithm")}})
     config = OmegaConf.create({"marl": {"schedule": {"mode": "async"}, "critic": {"scope": None}}, "policies": {}})
+    method = algorithm_named("at-grpo-sessions", {}, "")
     with pytest.raises(MarlError, match="policies 'one' and 'two' share pool 'p'"):
-        check_schedule(config, team, algorithm_named("at-grpo-sessions", {}, ""))
+        check_schedule(config, team, method, synthetic(method, team))
 
 
 @pytest.mark.parametrize("name", ["at-grpo", "at-grpo-sessions", "grpo", "dr-mas", "mars2", "mars2-plus"])
@@ -704,7 +733,7 @@ def test_with_sync_nothing_is_asked_of_loss_or_algorithm() -> None:
 
 @pytest.mark.slow
 def test_what_the_page_shows_fits_the_quickstart_and_without_the_correction_it_is_refused(tmp_path: Path) -> None:
-    from marl_verl.cli.prepare import plan_run
+    from marl_verl.trainer.prepare import plan_run
 
     (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8"), re.DOTALL)
     recipe = OmegaConf.load(ROOT / "recipes" / "quickstart" / "inventory.yaml")

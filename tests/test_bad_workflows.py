@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from marl_verl import plugins
-from marl_verl.episode import Act, Action, Journal, JournalError, Limits, LiveTeam, Run, Workflow
+from marl_verl.episode import Act, Action, Limits, Run, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Sample, Sampler
@@ -26,73 +26,73 @@ LIMITS = Limits(acts=12, calls=12, call_seconds=5, step_seconds=0.3, episode_sec
 class Good(Workflow):
     """What runs beside the bad ones."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         draft = await team["solver"].act(task.prompt)
         verdict = await team["judge"].act(draft.text)
         return (await team["solver"].act(verdict.text)).text
 
 
 class RaisesAtOnce(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         raise KeyError(task.id)
 
 
 class RaisesLater(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         draft = await team["solver"].act(task.prompt)
         await team["judge"].act(draft.text)
         return [draft.text][1]
 
 
 class NeverActs(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         return task.prompt
 
 
 class ActsForNobody(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         draft = await team["solver"].act(task.prompt)
         return (await team["juge"].act(draft.text)).text
 
 
 class ActsForEver(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         while True:
             await team["solver"].act(task.prompt)
 
 
 class LoopsForEver(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         await team["solver"].act(task.prompt)
         while True:
             pass
 
 
 class CallsForEver(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         await team["solver"].act(task.prompt)
         while True:
             await team.call(len, task.prompt)
 
 
 class ReturnsNothing(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> None:
+    async def run(self, task: Task, team: Team) -> None:
         await team["solver"].act(task.prompt)
 
 
 class ShowsNoText(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         await team["solver"].act(task.prompt)
         return (await team["judge"].act(None)).text  # type: ignore[arg-type]
 
 
 class NotAsync(Workflow):
-    def run(self, task: Task, team: LiveTeam) -> Any:  # type: ignore[override]
+    def run(self, task: Task, team: Team) -> Any:  # type: ignore[override]
         return task.prompt
 
 
 class Exits(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         await team["solver"].act(task.prompt)
         raise SystemExit("bye")
 
@@ -219,18 +219,6 @@ def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[
         assert failure.detail.startswith("workflow 'Good' on task 'bad', scoring: ")
         assert failure.detail.endswith(said)
     assert not any(episode.finished for episode in found.episodes)
-
-
-def test_a_journal_of_another_version_or_cut_off_is_told() -> None:
-    text = Journal(seed=3).to_json()
-    assert Journal.from_json(text).seed == 3
-    for bad, said in (
-        (text.replace('"schema": 1', '"schema": 99'), "a journal of schema 99; this version of marl-verl reads"),
-        (text[:-5], "a journal that is not JSON, or cut off"),
-        ('{"seed": 3}', "a journal of schema None"),
-    ):
-        with pytest.raises(JournalError, match=said):
-            Journal.from_json(bad)
 
 
 def test_a_journal_of_another_workflow_is_told_where_it_is_asked_to_fit() -> None:

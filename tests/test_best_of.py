@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.episode import Act, Action, LiveTeam, Workflow
+from marl_verl.episode import Act, Action, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate, Sample
 from marl_verl.sampling.best_of import BestOf
@@ -26,7 +26,7 @@ QUESTION = Task("t1", "question")
 class Pair(Workflow):
     """A draft, and an answer."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         draft = await team["a"].act(task.prompt)
         return (await team["b"].act(draft.text)).text
 
@@ -80,7 +80,7 @@ def test_the_other_sessions_turns_stand_beside_it_with_their_own_rewards() -> No
     (episode,) = found.episodes
     assert [(turn.session, turn.index) for turn in episode.turns] == [(1, 0), (1, 1)]
     assert [(turn.session, turn.index) for turn in episode.others] == [(0, 0), (0, 1), (2, 0), (2, 1)]
-    assert [turn.rewards["team"] for turn in found.turns] == [1, 1, 0, 0, 1, 1]
+    assert [turn.team_reward for turn in found.turns] == [1, 1, 0, 0, 1, 1]
     assert all(turn.node is None for turn in found.turns)
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marl_verl.rollout.dispatch import Dispatch
 from marl_verl.trainer.buffer import Buffer, Waiting
-from marl_verl.trainer.dispatch import Dispatch
 
 sizes = st.integers(1, 6).flatmap(lambda batch: st.tuples(st.integers(batch, 3 * batch), st.just(batch)))
 moves = st.lists(st.one_of(st.lists(st.integers(0, 5), max_size=9), st.just("take")), max_size=30)

@@ -13,18 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.advantage import (
-    Advantage,
-    Advantages,
-    Algorithm,
-    Baseline,
-    Estimator,
-    FloatArray,
-    Mix,
-    Returns,
-    RowTable,
-)
+from marl_verl.advantage import Advantage, Advantages, Baseline, Estimator, FloatArray, Returns, RowTable
+from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError
+from marl_verl.rewards import Mix
 from marl_verl.testing import algorithm as module
 from marl_verl.testing import check_algorithm
 from tests.batches import FIT, SHIPPED, algorithm, row

@@ -136,7 +136,7 @@ def losers_dropped(found: Sample) -> None:
     found.episodes[0].others.clear()
 
 
-def tokens_made_up(found: Sample) -> None:
+def tokens_invented(found: Sample) -> None:
     found.add_tokens("play-on", 1)
 
 
@@ -172,7 +172,7 @@ def two_candidates_at_one_node(found: Sample) -> None:
     found.turns[-1].node = found.turns[-2].node
 
 
-def invalid_made_up(found: Sample) -> None:
+def invalid_invented(found: Sample) -> None:
     found.episodes[0].turns[-1].invalid = "no"
 
 
@@ -217,7 +217,7 @@ def an_episode_twice(found: Sample) -> None:
         (a_row_twice, "one action is 2 rows"),
         (one_key, r"2 rows have the key \(session 0, index"),
         (losers_dropped, r"sampled tokens are in no row, extra_tokens has 0 \(nothing failed\)"),
-        (tokens_made_up, "0 sampled tokens are in no row, extra_tokens has 1"),
+        (tokens_invented, "0 sampled tokens are in no row, extra_tokens has 1"),
         (another_uid, "has uid 'q2', the task's is 'q1'"),
         (unknown_parent, r"row 5 of session 0 \(solver:1, node 2-1\) has parent nobody, which is no node"),
         (the_wrong_parent, r"is shown something else than its parent's state shows: recorded .*, now "),
@@ -225,7 +225,7 @@ def an_episode_twice(found: Sample) -> None:
         (another_observation, "row 1 .* is shown something else"),
         (two_parents, "the rows of node 2-1 have several parents"),
         (two_candidates_at_one_node, "node 2-0 has two actions for act solver:1"),
-        (invalid_made_up, "says invalid='no'; its workflow says None"),
+        (invalid_invented, "says invalid='no'; its workflow says None"),
         (a_gap_in_the_path, "in an episode, and its parent is"),
         (another_score, "has score .*; replayed it is"),
         (another_journal, "has a journal with other actions than its turns"),

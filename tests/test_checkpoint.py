@@ -10,20 +10,20 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.errors import MarlError
-from marl_verl.trainer import checkpoint, identity
-from marl_verl.trainer import checkpoint_files as files
-from marl_verl.trainer.run_dir import RunDir
+from marl_verl.checkpoint import files
+from marl_verl.checkpoint import fingerprint as identity
+from marl_verl.checkpoint import team as checkpoint
+from marl_verl.errors import MarlError, MarlWarning
 
 # a run without workers
 
@@ -31,9 +31,8 @@ from marl_verl.trainer.run_dir import RunDir
 class Saved:
     """A policy or a critic: what it has is one text, in two files."""
 
-    def __init__(self, name: str, content: str = "") -> None:
-        self.name, self.content = name, content
-        self.config = OmegaConf.create({"actor_rollout_ref": {"model": {"path": "/no/model", "lora_rank": 0}}})
+    def __init__(self, content: str) -> None:
+        self.content = content
 
     def save(self, folder: Path, step: int) -> None:
         (folder / "huggingface").mkdir(parents=True)
@@ -60,26 +59,34 @@ class Place:
     state, restore = state_dict, load_state_dict
 
 
-def _trainer(run: Path, step: int = 0, content: str = "", keep: int = 2) -> Any:
-    config = _config()
-    config.marl.checkpoint = {"keep": keep}
-    config.trainer.resume_mode = "auto"
-    trained = [Saved("one", content), Saved("two", content)]
-    return SimpleNamespace(
-        global_steps=step,
-        run_dir=RunDir(run),
-        config=config,
-        trained=lambda: trained,
-        critics={"team": Saved("team", content)},
-        train_dataloader=Place({"at": step}),
-        schedule=Place({"rows": [step]}),
-    )
+class Run(checkpoint.Checkpoints):
+    """The checkpoints of a run at a step, and what is in them."""
 
+    def __init__(
+        self,
+        run: Path,
+        step: int = 0,
+        content: str = "",
+        keep: int = 2,
+        models: Sequence[Path] = (),
+        small: bool = False,
+    ) -> None:
+        self.step, self.config = step, _config()
+        self.config.marl.checkpoint = {"keep": keep}
+        self.config.trainer.resume_mode = "auto"
+        names = ["policies/one"] if small else ["policies/one", "policies/two", "critics/team"]
+        self.parts = {name: Saved(content) for name in names}
+        self.data, self.schedule = Place({"at": step}), Place({"rows": [step]})
+        super().__init__(self.config, run, self.parts, self.data, self.schedule, list(models))
 
-def _checkpoint(trainer: Any) -> None:
-    """As a step of the trainer does: the name comes when the step's metrics are stored."""
-    checkpoint.write(trainer)
-    checkpoint.commit(trainer)
+    def save(self) -> None:
+        """As a step of the trainer does: the name comes when the step's metrics are stored."""
+        self.write(self.step)
+        self.commit(self.step)
+
+    @property
+    def contents(self) -> set[str]:
+        return {part.content for part in self.parts.values()}
 
 
 def _config(change: Callable[[Any], None] | None = None) -> Any:
@@ -114,7 +121,7 @@ def _config(change: Callable[[Any], None] | None = None) -> Any:
 
 
 def _save(run: Path, step: int, content: str = "", keep: int = 2) -> Path:
-    _checkpoint(_trainer(run, step, content, keep))
+    Run(run, step, content, keep).save()
     return run / "checkpoints" / f"step_{step}"
 
 
@@ -159,12 +166,11 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 
     folder = _save(tmp_path, 7, "mine")
     expected = [random.random(), float(np.random.random()), float(torch.rand(()))]
-    later = _trainer(tmp_path)
-    assert checkpoint.load(later) == 7
+    later = Run(tmp_path)
+    assert later.load() == 7
     assert [random.random(), float(np.random.random()), float(torch.rand(()))] == expected
-    assert [policy.content for policy in later.trained()] == ["mine 7", "mine 7"]
-    assert later.critics["team"].content == "mine 7"
-    assert later.train_dataloader.now == {"at": 7}
+    assert later.contents == {"mine 7"}
+    assert later.data.now == {"at": 7}
     assert later.schedule.now == {"rows": [7]}
     team = checkpoint.read(folder)
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -176,12 +182,12 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_fresh_run_loads_nothing(tmp_path: Path) -> None:
-    assert checkpoint.load(_trainer(tmp_path)) == 0
+    assert Run(tmp_path).load() == 0
     _save(tmp_path, 7)
-    fresh = _trainer(tmp_path)
+    fresh = Run(tmp_path)
     fresh.config.trainer.resume_mode = "disable"
-    assert checkpoint.load(fresh) == 0
-    assert fresh.trained()[0].content == ""
+    assert fresh.load() == 0
+    assert fresh.contents == {""}
 
 
 @pytest.mark.slow
@@ -231,17 +237,13 @@ def watch() -> _Watch:
     return _Watch()
 
 
-def _small(*arguments: Any) -> Any:
-    """A trainer of one policy: there are as many kinds of steps, and fewer of each."""
-    trainer = _trainer(*arguments)
-    trained = trainer.trained()[:1]
-    trainer.trained = lambda: trained
-    trainer.critics = {}
-    return trainer
+def _small(*arguments: Any) -> Run:
+    """A run of one policy: there are as many kinds of steps, and fewer of each."""
+    return Run(*arguments, small=True)
 
 
 def _save_small(run: Path, step: int) -> None:
-    _checkpoint(_small(run, step, "old"))
+    _small(run, step, "old").save()
 
 
 def _first(run: Path) -> None:
@@ -295,10 +297,10 @@ def test_a_kill_at_any_step_leaves_the_last_one(
         run = tmp_path / f"killed-{moments}"
         if begun.exists():
             shutil.copytree(begun, run)
-        trainer = _small(run, 4, "new", keep)
+        new = _small(run, 4, "new", keep)
         try:
             with watch.killing_after(moments):
-                _checkpoint(trainer)
+                new.save()
             done = True
         except Killed:
             moments += 1
@@ -306,13 +308,13 @@ def test_a_kill_at_any_step_leaves_the_last_one(
         found = checkpoint.complete(run / "checkpoints")
         assert [files.damage(path) for path in found] == [None] * len(found)
         later = _small(run)
-        step = checkpoint.load(later)
+        step = later.load()
         assert step in {4, max(had, default=0)}
         if step:
-            assert {policy.content for policy in later.trained()} <= {f"old {step}", f"new {step}"}
-            assert later.train_dataloader.now == {"at": step}
+            assert later.contents <= {f"old {step}", f"new {step}"}
+            assert later.data.now == {"at": step}
         # and the run that goes on has a clean folder
-        _checkpoint(_small(run, 4, "newer", keep))
+        _small(run, 4, "newer", keep).save()
         names = os.listdir(run / "checkpoints")
         assert "step_4" in names
         assert len(names) <= keep
@@ -332,14 +334,14 @@ def test_too_little_space_is_told_before_anything_is_written(tmp_path: Path, mon
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size - 2048))
     before = sorted(os.listdir(tmp_path / "checkpoints"))
     with pytest.raises(MarlError) as error:
-        _checkpoint(_trainer(tmp_path, 4))
+        Run(tmp_path, 4).save()
     said = str(error.value)
     assert "not enough space to save step 4" in said
     assert "as much as checkpoint 'step_3' has" in said
     assert "the last complete checkpoint is step 3; free 2.0 KiB and continue with marl-verl train --resume" in said
     assert sorted(os.listdir(tmp_path / "checkpoints")) == before
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size + (1 << 21)))
-    _checkpoint(_trainer(tmp_path, 4))
+    Run(tmp_path, 4).save()
 
 
 @pytest.mark.slow
@@ -347,16 +349,13 @@ def test_the_first_one_is_measured_by_the_models(tmp_path: Path, monkeypatch: py
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"x" * (1 << 20))
-    trainer = _trainer(tmp_path, 4)
-    trainer.trained()[0].config.actor_rollout_ref.model.path = str(model)
-    # an adapter does not save its base
-    trainer.trained()[1].config.actor_rollout_ref.model = {"path": str(model), "lora_rank": 4}
+    run = Run(tmp_path, 4, models=[model])
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=(4 << 20) - 1))
     with pytest.raises(MarlError, match=r"it takes 4\.0 MiB \(4 times the 1\.0 MiB of the models on disk.*no complete"):
-        _checkpoint(trainer)
+        run.save()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4 << 20))
-    _checkpoint(trainer)
+    run.save()
 
 
 def _disk_full() -> OSError:
@@ -400,7 +399,7 @@ def test_a_disk_that_fills_up(
     monkeypatch.setattr(Saved, "save", save)
     last = "the last complete checkpoint is step 3" if had else "there is no complete checkpoint"
     with pytest.raises(MarlError, match=f"no space left while saving step 4 in .*: {last}; free space"):
-        _checkpoint(_trainer(tmp_path, 4))
+        Run(tmp_path, 4).save()
     assert os.listdir(tmp_path / "checkpoints") == (["step_3"] if had else [])
 
 
@@ -411,7 +410,7 @@ def test_another_error_is_not_taken_for_a_full_disk(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Saved, "save", save)
     with pytest.raises(PermissionError):
-        _checkpoint(_trainer(tmp_path, 4))
+        Run(tmp_path, 4).save()
 
 
 @pytest.fixture
@@ -437,7 +436,7 @@ def test_a_disk_that_is_really_full(small_disk: Path, monkeypatch: pytest.Monkey
     _save(small_disk, 3)
     monkeypatch.setattr(Saved, "save", save)
     with pytest.raises(MarlError, match=r"no space left while saving step 4 .*the last complete checkpoint is step 3"):
-        _checkpoint(_trainer(small_disk, 4))
+        Run(small_disk, 4).save()
     assert os.listdir(small_disk / "checkpoints") == ["step_3"]
 
 
@@ -459,13 +458,18 @@ def _other_content(folder: Path) -> str:
     return r"the content of 'policies/two/model.pt' has changed since it was written"
 
 
+def _no_files(folder: Path) -> str:
+    (folder / "team.json").write_text('{"step": 7}')
+    return r"team\.json has no files, identity, plugins"
+
+
 def _no_json(folder: Path) -> str:
     (folder / "team.json").write_text("{")
     return r"team\.json cannot be read"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", [_shorter, _missing, _other_content, _no_json])
+@pytest.mark.parametrize("harm", [_shorter, _missing, _other_content, _no_files, _no_json])
 def test_a_damaged_one_is_told_with_the_newest_intact_one(tmp_path: Path, harm: Callable[[Path], str]) -> None:
     for step in (5, 6, 7):
         _save(tmp_path, step, "mine", keep=3)
@@ -479,7 +483,7 @@ def test_a_damaged_one_is_told_with_the_newest_intact_one(tmp_path: Path, harm: 
         in (str(error.value))
     )
     with pytest.raises(MarlError, match="is damaged"):
-        checkpoint.load(_trainer(tmp_path))
+        Run(tmp_path).load()
     harm(root / "step_5")
     with pytest.raises(MarlError, match="none of the others is intact: start a new run"):
         checkpoint.newest(tmp_path)
@@ -490,14 +494,6 @@ def test_an_intact_one_is_found(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) is None
     folder = _save(tmp_path, 7)
     assert checkpoint.newest(tmp_path) == folder
-
-
-def test_one_of_an_older_version_is_told(tmp_path: Path) -> None:
-    old = tmp_path / "checkpoints" / "step_3"
-    old.mkdir(parents=True)
-    (old / "team.json").write_text(json.dumps({"step": 3, "agents": {"a": "one"}, "seed": 0}))
-    with pytest.raises(MarlError, match="was made by an older version of marl-verl"):
-        checkpoint.newest(tmp_path)
 
 
 # whose run it is
@@ -516,14 +512,14 @@ def test_the_same_run_continues() -> None:
 
 def test_a_checkpoint_counts_when_the_metrics_of_its_step_are_stored(tmp_path: Path) -> None:
     """Else a run killed in between would go on after a step whose metrics nobody has."""
-    _checkpoint(_trainer(tmp_path, 2))
-    trainer = _trainer(tmp_path, 4)
-    checkpoint.write(trainer)
-    root = trainer.run_dir.checkpoints
+    Run(tmp_path, 2).save()
+    run = Run(tmp_path, 4)
+    run.write(4)
+    root = tmp_path / "checkpoints"
     assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [2]
-    checkpoint.commit(trainer)
+    run.commit(4)
     assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [2, 4]
-    checkpoint.commit(_trainer(tmp_path, 5))  # a step without one
+    Run(tmp_path, 5).commit(5)  # a step without one
     assert [checkpoint.step_of(path) for path in checkpoint.complete(root)] == [2, 4]
 
 
@@ -617,7 +613,11 @@ def test_all_that_differs_is_told_at_once(tmp_path: Path) -> None:
         values["marl"]["policies"].pop("two")
 
     version = plugins.load().fingerprint()[0].partition("==")[2].partition(":")[0]
-    saved = {"identity": identity.identity(_config()), "plugins": {"marl-verl": "0.0.1", "papers": "2.0"}}
+    old = {"marl-verl": "0.0.1", "papers": "2.0"}
+    saved = {
+        "identity": identity.identity(_config()),
+        "plugins": {n: {"version": v, "content": ""} for n, v in old.items()},
+    }
     with pytest.raises(MarlError) as error:
         identity.check_same(saved, _config(change), tmp_path)
     said = str(error.value)
@@ -640,19 +640,32 @@ def test_only_plugins_that_a_run_uses_count(monkeypatch: pytest.MonkeyPatch) -> 
 
     class Mine:
         @hookimpl
-        def marl_register_algorithms(self, register: Any) -> None:
-            register("mine", GRPO)
+        def marl_register(self, registry: Any) -> None:
+            registry.algorithm("mine", GRPO)
 
     assembled = plugins.assemble({"mine": Mine()})
     monkeypatch.setattr(plugins, "load", lambda: assembled)
     assert "in-memory" not in identity.used_plugins(_config())
     used = identity.used_plugins(_config(_set("marl.algorithm.name", "mine")))
-    assert used["in-memory"] == "0"
+    assert used["in-memory"] == {"version": "0", "content": ""}
+    assert len(used["marl-verl"]["content"]) == 64
     assert "marl-verl" in used
 
 
+def test_changed_source_of_a_plugin_is_a_warning(tmp_path: Path) -> None:
+    saved = {"identity": identity.identity(_config()), "plugins": identity.used_plugins(_config())}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        identity.check_same(saved, _config(), tmp_path)
+    saved["plugins"]["marl-verl"]["content"] = "f" * 64
+    with pytest.warns(MarlWarning, match=r"source of marl-verl .* has changed since .*content hash ffffffffffff -> "):
+        identity.check_same(saved, _config(), tmp_path)
+
+
 def test_reading_checkpoints_imports_no_torch() -> None:
-    code = "import sys; from marl_verl.trainer import checkpoint, export; from marl_verl.cli import export; "
+    code = (
+        "import sys; import marl_verl.checkpoint.team, marl_verl.checkpoint.export; from marl_verl.cli import export; "
+    )
     code += "sys.exit([name for name in ('torch', 'ray', 'verl', 'vllm', 'transformers') if name in sys.modules] or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

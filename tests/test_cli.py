@@ -17,16 +17,17 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import save_file
 
-from marl_verl import plugins
-from marl_verl.cli import checks, prepare, train
+from marl_verl import hookimpl, plugins
 from marl_verl.cli.main import COMMANDS, main
-from marl_verl.cli.progress import Display
+from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
-from marl_verl.hookspecs import hookimpl
+from marl_verl.process.progress import Display
 from marl_verl.rewards.valid_answer import valid_answer
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.files import write_tasks
+from marl_verl.trainer import prepare
+from marl_verl.trainer.prepare import make_run_directory
 
 pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
 
@@ -54,8 +55,8 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def no_trainer(*_: object, **__: object) -> None:
         pytest.fail("a trainer was started: this command had to be refused, or lacks --dry-run")
 
-    monkeypatch.setattr(train, "TrainerProcess", no_trainer)
-    monkeypatch.setattr(train, "make_run_directory", no_trainer)
+    monkeypatch.setattr("marl_verl.process.supervisor.TrainerProcess", no_trainer)
+    monkeypatch.setattr(prepare, "make_run_directory", no_trainer)
 
 
 @pytest.fixture
@@ -108,9 +109,12 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], said: str) -
         ("marl.policies.holder.frozen=true marl.policies.asker.frozen=true", "all policies are frozen"),
         ("+marl.policies.spare.frozen=true", "policy 'spare' is used by no agent"),
         ("marl.policies.holder.tiny.stps=3", "unknown key 'marl.policies.holder.tiny.stps': did you mean 'steps'?"),
-        ("marl.policies.holder.tiny.good=2", "marl.policies.holder.tiny: the share of good"),
+        ("marl.policies.holder.tiny.good=2", "'marl.policies.holder.tiny.good' must be a number >= 0 and <= 1"),
         ("marl.policies.holder.tiny=null", "policy 'holder' has no model"),
-        ("marl.policies.holder.model.path=/nope", "policy 'holder' has two models"),
+        (
+            "marl.policies.holder.model.path=/nope",
+            "two models, marl.policies.holder.tiny and marl.policies.holder.model.path",
+        ),
         (
             "marl.policies.holder.tiny=null marl.policies.holder.model.path=/nope/x",
             "no model folder of policy 'holder'",
@@ -139,21 +143,21 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], said: str) -
         ("marl.algorithm.options.sampler=indep", "unknown sampler 'indep': did you mean 'independent'?"),
         ("marl.validation.sampler=best", "unknown sampler 'best': did you mean 'best-of'?"),
         ("marl.validation.options.x=1", "unknown key 'marl.validation.options.x'"),
-        ("marl.validation.sessions=0", "'marl.validation.sessions' must be a whole number, 1 or more"),
-        ("marl.rollout.episode_tokens=0", "'marl.rollout.episode_tokens' must be above 0"),
+        ("marl.validation.sessions=0", "'marl.validation.sessions' must be a whole number >= 1"),
+        ("marl.rollout.episode_tokens=0", "'marl.rollout.episode_tokens' must be a whole number >= 1 or null"),
         ("marl.rollout.call_seconds=soon", "'marl.rollout.call_seconds' must be"),
         ("marl.algorithm.options.credit=nun", "unknown credit 'nun': did you mean 'none'?"),
         ("marl.algorithm.options.loss=ppo", "unknown loss 'ppo': did you mean 'ppo-clip'?"),
         ("marl.sampler.options.x=1", "unknown key 'marl.sampler.options.x'"),
-        ("marl.sampler.sessions=0", "'marl.sampler.sessions' must be a whole number, 1 or more, got 0"),
-        ("marl.run.seed=-1", "'marl.run.seed' must be a whole number, 0 or more, got -1"),
+        ("marl.sampler.sessions=0", "'marl.sampler.sessions' must be a whole number >= 1, got 0"),
+        ("marl.run.seed=-1", "'marl.run.seed' must be a whole number >= 0, got -1"),
         ("marl.run.seed=${foo}", "the marl section cannot be resolved"),
         ("data.seed=${foo}", "config cannot be resolved"),
         ("marl.run.name=a/b", "'marl.run.name' must be the name of a folder"),
-        ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be between 0 and 1"),
-        ("marl.rollout.act_seconds=0", "'marl.rollout.act_seconds' must be above 0"),
-        ("marl.checkpoint.keep=0", "'marl.checkpoint.keep' must be a whole number, 1 or more"),
-        ("trainer.total_training_steps=0", "'trainer.total_training_steps' must be a whole number, 1 or more, got 0"),
+        ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be a number >= 0 and <= 1"),
+        ("marl.rollout.act_seconds=0", "'marl.rollout.act_seconds' must be a number > 0 or null"),
+        ("marl.checkpoint.keep=0", "'marl.checkpoint.keep' must be a whole number >= 1"),
+        ("trainer.total_training_steps=0", "'trainer.total_training_steps' must be a whole number >= 1, got 0"),
         ("trainer.total_training_steps=x", "'trainer.total_training_steps' must be a number, got 'x'"),
         ("data.train_batch_size=40", "data.train_batch_size=40 is not a multiple of"),
         ("data.train_files=x", "'data.train_files' must stay None, it is 'x': a team's tasks are marl.task.train_file"),
@@ -186,8 +190,7 @@ def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> Non
         ("name=magrpo options.sampler=greedy-tree", "(the algorithm's own sampler is 'joint-tree')"),
         ("name=grpo options.credit=c3", "credit 'c3' does not go with sampler 'independent': it compares siblings"),
         ("name=grpo options.credit=step-groups options.credit_step=team options.sampler=greedy-tree", "a session"),
-        ("name=magrpo options.rewards=penalty", "are one joint action and have"),
-        ("options.credit=shapley options.returns=discounted", "credit 'shapley' stands on every turn of an agent"),
+        ("options.credit=shapley options.returns=discounted", "credit 'shapley' is repeated on every turn of an agent"),
         ("name=sharp", "marl.algorithm.options.credit_without: unknown agent 'planner'"),
     ],
 )
@@ -330,19 +333,13 @@ class _Raises(Workflow):
 
 class _Plugin:
     @hookimpl
-    def marl_register_tasks(self, register: Any) -> None:
-        register("told", _Told)
-        register("no-class", valid_answer)
-        register("gone", "no_such_package:Thing")
-
-    @hookimpl
-    def marl_register_workflows(self, register: Any) -> None:
+    def marl_register(self, registry: Any) -> None:
+        registry.task("told", _Told)
+        registry.task("no-class", valid_answer)
+        registry.task("gone", "no_such_package:Thing")
         for name, workflow in (("silent", _Silent), ("stranger", _Stranger), ("raises", _Raises)):
-            register(name, workflow)
-
-    @hookimpl
-    def marl_register_algorithms(self, register: Any) -> None:
-        register("no-algorithm", _Told)
+            registry.workflow(name, workflow)
+        registry.algorithm("no-algorithm", _Told)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +382,7 @@ def run(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run directory as `train` makes it, with a checkpoint at step 20."""
     monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs])
     plan = prepare.plan_run(RECIPE, [])
-    folder = prepare.make_run_directory(plan, Display())
+    folder = make_run_directory(plan, Display())
     saved = folder / "checkpoints" / "step_20"
     saved.mkdir(parents=True)
     config: Any = OmegaConf.load(folder / "config.yaml")
@@ -409,14 +406,14 @@ def test_a_run_directory_is_whole_or_not_there(monkeypatch: pytest.MonkeyPatch) 
     plan = prepare.plan_run(RECIPE, [])
     plan.tasks["test"] = [Task("odd", "p", {"x": {1}})]
     with pytest.raises(checks.MarlError, match="the data of task 'odd'"):
-        prepare.make_run_directory(plan, Display())
+        make_run_directory(plan, Display())
     assert list(Path("runs").iterdir()) == []
 
 
 def test_a_run_is_continued_with_its_own_config(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = prepare.continue_run(run, ["trainer.total_training_steps=50", "marl.policies.asker.actor.optim.lr=1e-2"])
     assert plan.resumed
-    prepare.make_run_directory(plan, Display())
+    make_run_directory(plan, Display())
     config: Any = OmegaConf.load(run / "config.yaml")
     assert config.trainer.resume_mode == "auto"
     optims = [config.policies[name].actor_rollout_ref.actor.optim for name in ("holder", "asker")]
@@ -480,7 +477,8 @@ def test_a_plugin_that_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "broken_plugin.py").write_text("import no_such_module\n")
     code = f"import sys\nfrom marl_verl.cli.main import main\nsys.exit(main(['train', {str(RECIPE)!r}, '--dry-run']))"
     done = _python(code, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 2
+    assert done.returncode == 0  # the recipe uses none of its names
+    assert done.stderr.startswith("marl-verl: warning: ")
     assert done.stderr.count("\n") == 1
     assert "broken 1.0 (plugin 'broken')" in done.stderr
     assert "No module named 'no_such_module'" in done.stderr

@@ -150,18 +150,6 @@ def test_c3_as_an_advantage() -> None:
     assert result.members(0).tolist() == [0, 1, 2]
 
 
-def test_difference_rewards_take_the_place_of_what_they_are_made_of() -> None:
-    rows = [row("q", s, 0, 0, "a", team=1.0, default=0.25 * s, role=10.0) for s in range(3)]
-    assert credit("difference", rows).tolist() == [1.0, 0.75, 0.5]
-    method = algorithm("at-grpo", credit="difference")
-    assert method.compute(RowTable.from_rows(rows)).reward.tolist() == [11.0, 10.75, 10.5]
-    with pytest.raises(MarlError, match=r"unknown reward component 'defualt': did you mean 'default'"):
-        algorithm("at-grpo", credit="difference", credit_default="defualt").compute(RowTable.from_rows(rows))
-    rows[1]["rewards"]["credit"] = 1.0
-    with pytest.raises(MarlError, match=r"row 'q_1_0' has a reward 'credit' already"):
-        method.compute(RowTable.from_rows(rows))
-
-
 @given(rows=episodes().map(lambda rows: keep(rows, episode="outcome", step="joint")))
 @settings(deadline=None, max_examples=30)
 def test_step_groups_are_gigpos_second_level(rows: Rows) -> None:

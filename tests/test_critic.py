@@ -15,10 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.critic import check_critic, tiny_critic
+from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import resolve
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
-from marl_verl.parts import algorithm_of
 from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations
 from marl_verl.rollout.rows import turn_rows
 from marl_verl.sampling import Independent
@@ -192,10 +192,10 @@ def test_a_model_of_its_own_has_its_own_tokenizer(composed: DictConfig, tmp_path
             "marl.critic.scope=team",
             "needs a critic of scope 'policy': leave it out, or set marl.algorithm.options.critic",
         ),
-        ("marl.critic.scope=tem", "unknown value 'tem' of 'marl.critic.scope': did you mean 'team'?"),
+        ("marl.critic.scope=tem", "must be one of 'policy', 'team' or null, got 'tem': did you mean 'team'?"),
         ("marl.critic.optim.lrr=1", "unknown key 'marl.critic.optim.lrr': did you mean 'lr'?"),
         ("marl.critic.optm={lr: 1}", "unknown key 'marl.critic.optm': did you mean 'optim'?"),
-        ("marl.critic.max_prompt_length=0", "'marl.critic.max_prompt_length' must be a whole number, 1 or more, got 0"),
+        ("marl.critic.max_prompt_length=0", "marl.critic.max_prompt_length' must be a whole number >= 1 or null"),
         ("marl.critic.model.path=/no/such", "model folder of marl.critic: '/no/such'"),
         ("marl.critic.optim.lr=[1]", "'marl.critic.optim.lr'"),
     ],
@@ -277,7 +277,7 @@ def critics_of(*told: Told) -> Any:
         }
     )
     critics = Critics(config, team, {})
-    critics._runtimes = {each.name: each for each in told}  # type: ignore[misc]
+    critics.runtimes = {each.name: each for each in told}  # type: ignore[misc]
     return critics
 
 
@@ -310,7 +310,7 @@ def test_no_critics_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     critics = critics_of()
     assert critics.values(batch(monkeypatch)) is None
     assert critics.update(batch(monkeypatch), np.zeros(5)) == {}
-    assert (critics.names, critics.items(), critics.guests("one")) == ([], [], [])
+    assert (critics.runtimes, critics.colocated("one")) == ({}, [])
 
 
 @pytest.mark.slow

@@ -67,15 +67,17 @@ class Critic:
     """A `CriticRuntime` with a real worker, whose head is not 0."""
 
     def __init__(self, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> None:
+        from marl_verl.config.loss import updates_per_batch
+        from marl_verl.config.placement import Pool
+        from marl_verl.rollout.devices import Devices
         from marl_verl.trainer.critic import CriticRuntime
         from marl_verl.trainer.critic_worker import CriticWorker
-        from marl_verl.trainer.placement import Pool
-        from marl_verl.trainer.pools import Place
 
         config = with_overrides(composed, [f"marl.policies.one.model.path={model}", *SETTINGS, *overrides])
         config = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
-        place = Place(Pool("one", 1, 1, ("one",), shared=False), serial=False)
-        self.runtime = CriticRuntime("one", config.critics.one, place, batch_size=int(config.data.train_batch_size))
+        devices = Devices(Pool("one", 1, 1, ("one",), shared=False), serial=False)
+        updates = updates_per_batch(config, config.critics.one.critic)
+        self.runtime = CriticRuntime("one", config.critics.one, devices, updates)
         worker = CriticWorker(self.runtime.worker().kwargs["config"])
         worker.reset()
         worker.set_loss_fn(self.runtime._loss)

@@ -19,12 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-from marl_verl import sweep
 from marl_verl.cli import doctor
 from marl_verl.cli.main import main
-from marl_verl.doctor import Finding, imports, machine, packages, plugins, process
-from marl_verl.doctor.finding import error, ok, warning
-from marl_verl.sweep import Belongings
+from marl_verl.doctor import Finding, error, imports, machine, ok, packages, plugins, process, warning
+from marl_verl.process import cleanup
+from marl_verl.process.cleanup import RunResources
 
 GIB = 1 << 30
 
@@ -281,13 +280,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
 
 def task(name: str) -> str:
-    return f"@hookimpl\ndef marl_register_tasks(register): register('{name}', 'somewhere:Else')"
+    return f"@hookimpl\ndef marl_register(registry): registry.task('{name}', 'somewhere:Else')"
 
 
 def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callable[..., None]) -> None:
     site("quits", "raise SystemExit(3)")
     site("broken", "import nowhere_at_all")
-    site("misspelt", "@hookimpl\ndef marl_register_task(register): ...")
+    site("misspelt", "@hookimpl\ndef marl_regster(registry): ...")
     site("later", task("later"), needs="marl-verl>=7")
     site("first", task("maze"))
     site("second", task("maze"))
@@ -295,22 +294,26 @@ def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callabl
     site("good", "print('noise')\n" + task("other"))
     noted: list[str] = []
     found = list(plugins.check(noted.append))
-    wrong = {each.check: each for each in found if each.state == "error" and each.check != "plugins"}
+    wrong = {each.check: each for each in found if each.state == "warning" and each.check != "plugins"}
     assert sorted(wrong) == ["plugin broken", "plugin later", "plugin misspelt", "plugin quits"]
-    assert "ends the process that loads it: it ended with exit code 3" in wrong["plugin quits"].said
+    assert "SystemExit: 3" in wrong["plugin quits"].said
     assert "No module named 'nowhere_at_all'" in wrong["plugin broken"].said
-    assert "did you mean 'marl_register_tasks'" in wrong["plugin misspelt"].said
+    assert "did you mean 'marl_register'" in wrong["plugin misspelt"].said
     assert "is made for marl-verl >=7" in wrong["plugin later"].said
     assert wrong["plugin broken"].do.startswith("pip install --upgrade broken, or export MARL_VERL_PLUGINS=")
     assert {each.check for each in found if each.state == "ok"} == {
         f"plugin {n}" for n in ("first", "good", "second", "third")
     }
-    together = [each.said for each in found if each.check == "plugins" and each.state == "error"]
-    assert together == [
-        f"task 'maze' is registered twice: by first 1.0 (plugin 'first') and by {n} 1.0 (plugin '{n}')"
-        for n in ("second", "third")
-    ]
-    assert "loading plugin good ..." in noted
+    (twice,) = [each.said for each in found if each.check == "plugins" and "leaves out" not in each.said]
+    owners = " and by ".join(f"{n} 1.0 (plugin '{n}')" for n in ("first", "second", "third"))
+    assert twice == f"task 'maze' is registered by {owners}: write 'first:maze' or 'second:maze' or 'third:maze'"
+    assert "loading plugins ..." in noted
+
+
+def test_a_plugin_that_ends_the_process_is_an_error(site: Callable[..., None]) -> None:
+    site("quits", "import os; os._exit(3)")
+    (found,) = [each for each in plugins.check(quiet) if each.state == "error"]
+    assert "the process that loads the plugins failed: it ended with exit code 3" in found.said
 
 
 def test_a_name_in_the_variable_that_nobody_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,18 +412,18 @@ def test_shared_memory(free: float, state: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_leftovers_are_told_and_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sweep.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(cleanup.tempfile, "tempdir", str(tmp_path))
     assert machine.leftovers().state == "ok"
     ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    belongings = Belongings.begin("a-run-of-a-test")
-    belongings.command = sweep.Process.of(ended.pid)
-    belongings.write()
+    resources = RunResources.begin("a-run-of-a-test")
+    resources.command = cleanup.Process.of(ended.pid)
+    resources.write()
     assert machine.leftovers().state == "ok", "its command line is alive"
     ended.communicate()
     found = machine.leftovers()
     assert found.state == "warning"
-    assert found.do == f"python -m marl_verl.sweep {belongings.scratch}"
-    assert Path(belongings.scratch, "run.json").is_file()
-    assert [each.scratch for each in sweep.abandoned()] == [belongings.scratch]
-    assert sweep.sweep_abandoned() == [belongings.scratch]
+    assert found.do == f"python -m marl_verl.process.cleanup {resources.scratch}"
+    assert Path(resources.scratch, "run.json").is_file()
+    assert [each.scratch for each in cleanup.abandoned()] == [resources.scratch]
+    assert cleanup.cleanup_abandoned() == [resources.scratch]
     assert machine.leftovers().state == "ok"

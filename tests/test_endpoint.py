@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from marl_verl.episode import Action, Journal, Limits, Run, Workflow
+from marl_verl.config.endpoint import check_endpoint
+from marl_verl.episode import Action, Limits, Run, Workflow
+from marl_verl.episode.codec import decode_journal, encode_episode, encode_journal
 from marl_verl.errors import MarlError
-from marl_verl.journals.write import episode_data
 from marl_verl.rollout.asking import ObservationTooLong, request_seed
-from marl_verl.rollout.endpoint import EndpointClient, check_endpoint, reach
+from marl_verl.rollout.endpoint import EndpointClient, reach
 from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
 from marl_verl.sampling import Independent, Sample
 from marl_verl.sampling.rollouts import Scene
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import Agent, Endpoint, Sampling
+from marl_verl.team import AgentConfig, Endpoint, Sampling
 from tests.chat_server import ChatServer, Reply, models, refused, said, serving
 
 TASK = Task("t", "2 + 2", {})
@@ -73,7 +74,7 @@ class Always(TaskSet):
 
 def sample(
     url: str,
-    agent: Agent | None = None,
+    agent: AgentConfig | None = None,
     held_out: dict[str, Any] | None = None,
     limits: Limits | None = None,
     sessions: int = 1,
@@ -82,7 +83,7 @@ def sample(
 
     async def play() -> Sample:
         asking = client(url)
-        scene = Scene(Twice(), Always(), {"judge": agent or Agent("judge", "outside")}, limits=limits or Limits())
+        scene = Scene(Twice(), Always(), {"judge": agent or AgentConfig("judge", "outside")}, limits=limits or Limits())
         parts = TeamParts(scene, {"outside": asking}, seed=5)
         try:
             return await Independent().sample(TaskRollouts(parts, TASK, "u", 3, sessions, held_out))
@@ -96,7 +97,9 @@ def sample(
 
 
 def test_a_request_has_the_conversation_the_sampling_and_a_seed() -> None:
-    agent = Agent("judge", "outside", instructions="You judge.", sampling=Sampling(temperature=0.25, max_tokens=8))
+    agent = AgentConfig(
+        "judge", "outside", instructions="You judge.", sampling=Sampling(temperature=0.25, max_tokens=8)
+    )
     with server() as running:
         sample(running.url, agent)
         first, second = running.asked
@@ -130,7 +133,7 @@ def test_top_k_is_sent_where_it_is_set(top_k: int, sent: int | None) -> None:
 def test_a_greedy_validation_is_greedy_there_too() -> None:
     greedy = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
     with server() as running:
-        sample(running.url, Agent("judge", "outside", sampling=Sampling(temperature=0.9)), held_out=greedy)
+        sample(running.url, AgentConfig("judge", "outside", sampling=Sampling(temperature=0.9)), held_out=greedy)
         assert [(request["temperature"], request["top_p"]) for request in running.asked] == [(0.0, 1.0)] * 2
         assert set(running.asked[0]) == {"model", "messages", "temperature", "top_p", "max_tokens", "seed"}
 
@@ -176,13 +179,13 @@ def test_its_tokens_are_told_where_those_of_others_are() -> None:
     with server(said("a", tokens=5), said("b", tokens=6)) as running:
         (episode,) = sample(running.url).episodes
     assert [turn.action.length for turn in episode.turns] == [5, 6]
-    again = Journal.from_json(episode.journal.to_json())
+    again = decode_journal(encode_journal(episode.journal))
     assert [record.action.length for record in again.acts()] == [5, 6]
     assert again == episode.journal
-    assert [turn["length"] for turn in episode_data(episode, tokens=False)["turns"]] == [5, 6]
+    assert [turn["length"] for turn in encode_episode(episode, tokens=False)["turns"]] == [5, 6]
     # also in a file without token ids
-    small = episode.journal.to_data(without=("seconds", "prompt_ids", "response_ids", "log_probs"))
-    assert [record.action.length for record in Journal.from_data(small).acts()] == [5, 6]
+    small = encode_journal(episode.journal, without=("seconds", "prompt_ids", "response_ids", "log_probs"))
+    assert [record.action.length for record in decode_journal(small).acts()] == [5, 6]
 
 
 def test_its_tokens_count_in_an_episodes_budget() -> None:

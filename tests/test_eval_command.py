@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.cli import checks, prepare
-from marl_verl.cli import eval as command
-from marl_verl.cli.eval_text import EvaluationDisplay
+from marl_verl.checkpoint.files import manifest
 from marl_verl.cli.main import main
-from marl_verl.cli.progress import Display
+from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.evaluation import lengths
+from marl_verl.errors import RunError
+from marl_verl.evaluation import launch, lengths
 from marl_verl.evaluation.request import RESULT, Request
-from marl_verl.trainer.checkpoint_files import manifest
+from marl_verl.process.progress import Display
+from marl_verl.trainer import prepare
 
 pytestmark = pytest.mark.slow  # whole configs are composed and resolved
 
@@ -37,23 +37,22 @@ class _Played:
     """Stands in for the process that plays: writes what it would, and remembers what it was given."""
 
     seen: dict[str, Any]
-    code = 0
+    failure: RunError | None = None
     failing = False
 
-    def __init__(self, folder: Path, policies: list[str], debug: bool, module: str) -> None:
-        self.folder = folder
-        self.log = folder / "train.log"
+    def __init__(self, folder: Path, policies: list[str], module: str, log: Path) -> None:
+        self.folder, self.log = folder, log
         _Played.seen = {"policies": policies, "module": module}
 
-    def run(self, display: Display, begun: float) -> int:
+    def run(self, display: Display, begun: float) -> None:
         request = Request.read(self.folder)
         config: Any = OmegaConf.load(self.folder / "config.yaml")
         _Played.seen |= {"request": request, "config": config, "folder": self.folder}
         self.log.write_text("log\n")
         (self.folder / "episodes").mkdir()
         (self.folder / "episodes" / f"step_{request.step:05d}.jsonl").write_text("{}\n")
-        if self.code:
-            return self.code
+        if self.failure:
+            raise self.failure
         display.event({"event": "phase", "name": "starting policies"})
         display.event({"event": "playing", "sampled": False, "done": 0, "tasks": 6})
         display.event({"event": "playing", "sampled": False, "done": 6, "tasks": 6})
@@ -76,7 +75,6 @@ class _Played:
             "tokens": 1234,
         }
         (self.folder / RESULT).write_text(json.dumps(result))
-        return 0
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +104,8 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(made / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checks, "has_accelerator", lambda: False)
-    monkeypatch.setattr(command, "TrainerProcess", _Played)
-    monkeypatch.setattr(_Played, "code", 0)
+    monkeypatch.setattr(launch, "TrainerProcess", _Played)
+    monkeypatch.setattr(_Played, "failure", None)
     return Path("runs") / "inventory-1"
 
 
@@ -126,7 +124,7 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     def no_process(*_: object, **__: object) -> None:
         pytest.fail("a process was started: this command had to be refused")
 
-    monkeypatch.setattr(command, "TrainerProcess", no_process)
+    monkeypatch.setattr(launch, "TrainerProcess", no_process)
 
     def refuse(*arguments: str) -> str:
         before = sorted(run.rglob("*"))
@@ -156,7 +154,7 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         ("--k 0", "--k must be whole numbers, 1 or more, e.g. --k 1,4,8, got '0'"),
         ("--greedy-only --k 1", "--k is of the sampled pass, and --greedy-only leaves that out"),
         ("--greedy-only --sessions 4", "--sessions is of the sampled pass"),
-        ("--seed -1", "'marl.run.seed' must be a whole number, 0 or more, got -1"),
+        ("--seed -1", "'marl.run.seed' must be a whole number >= 0, got -1"),
         ("--swap asker", "--swap 'asker' must name two agents"),
         ("--swap asker=holdr", "--swap names the unknown agent 'holdr': did you mean 'holder'?"),
         ("--untrained askr", "--untrained names the unknown agent 'askr': did you mean 'asker'?"),
@@ -171,8 +169,8 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         ("marl.workflow.name=split-plan-path", "before any act: KeyError"),
         ("marl.agents.askr.instructions=x", "unknown key 'marl.agents.askr.instructions': did you mean 'asker'?"),
         ("marl.agents.asker.reward=valid-anser", "unknown reward 'valid-anser': did you mean 'valid-answer'?"),
-        ("marl.agents.asker.sampling.max_tokens=9", "must be between 1 and data.max_response_length=8, got 9"),
-        ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be between 0 and 1"),
+        ("marl.agents.asker.sampling.max_tokens=9", "must be <= data.max_response_length=8, got 9"),
+        ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be a number >= 0 and <= 1"),
         ("actor_rollout_ref.rollout.temprature=1", "did you mean 'actor_rollout_ref.rollout.temperature'?"),
         ("actor_rollout_ref.rollout.n=2", "must stay 1, it is 2"),
         ("marl.policies.asker.pool=both", "policy 'asker' is on the pool 'both', and marl.pools has none"),
@@ -214,7 +212,7 @@ def test_a_run_without_a_checkpoint_has_step_0(refused: Refused, run: Path, monk
     for step in (20, 40):
         (run / "checkpoints" / f"step_{step}" / "team.json").unlink()
     assert "has no complete checkpoint: --step 0 evaluates the team before training" in refused(str(run))
-    monkeypatch.setattr(command, "TrainerProcess", _Played)
+    monkeypatch.setattr(launch, "TrainerProcess", _Played)
     assert main(["eval", str(run), "--step", "0"]) == 0
 
 
@@ -233,7 +231,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
         return [40, 51, 60]
 
     monkeypatch.setattr(lengths, "_lengths", lengths_of)
-    header = {"schema": 1, "kind": "episodes", "marl_verl": "0", "step": 40, "split": "test", "seed": 0}
+    header = {"schema": 2, "kind": "episodes", "marl_verl": "0", "step": 40, "split": "test", "seed": 0}
     part = {"name": "inventory", "options": {}, "distribution": "d", "version": "1"}
     agents = {name: {"policy": name, "reward": None, "instructions": ""} for name in ("holder", "asker")}
     header |= {"task": part, "workflow": part, "agents": agents, "algorithm": {"name": "x"}, "sampler": {"name": "y"}}
@@ -241,7 +239,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
     act |= {"observation": [{"role": "user", "content": "index 2"}], "action": {"text": "4"}}
     episode = {"id": "g40t0_0", "uid": "g40t0", "session": 0, "answer": "4", "success": True, "score": 1.0}
     episode |= {"finished": True, "turns": [], "others": [], "task": {"id": "t", "prompt": "p", "data": {}}}
-    episode |= {"journal": {"schema": 1, "seed": 0, "records": [act]}}
+    episode |= {"leaf": None, "journal": {"schema": 2, "seed": 0, "records": [act]}}
     (run / "episodes").mkdir()
     (run / "episodes" / "step_00040.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, episode)))
     said = refused(str(run), "--swap", "asker=holder", "data.max_prompt_length=50")
@@ -249,7 +247,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
     assert "data.max_prompt_length=50 with the tokenizer of policy 'holder', the longest has 60 tokens" in said
     # nothing that the holder saw is stored
     assert seen == [([({"role": "user", "content": "index 2"},)], "holder")]
-    monkeypatch.setattr(command, "TrainerProcess", _Played)
+    monkeypatch.setattr(launch, "TrainerProcess", _Played)
     assert main(["eval", str(run), "--untrained", "asker"]) == 0  # its tokenizer is the one of training
     assert len(seen) == 1
 
@@ -263,7 +261,7 @@ def test_the_newest_checkpoint_is_played_with_every_policy_frozen(
     assert main(["eval", str(run), "--tasks", "4", "--untrained", "asker"]) == 0
     seen = _Played.seen
     config, request = seen["config"], seen["request"]
-    assert seen["module"] == "marl_verl.trainer.evaluate"
+    assert seen["module"] == "marl_verl.evaluation.run"
     assert (request.step, request.sessions, request.ks, request.seed) == (40, 8, (1, 4, 8), 5)
     assert seen["policies"] == list(config.policies) == ["holder", "asker-untrained"]
     paths = [config.policies[name].actor_rollout_ref.model.path for name in seen["policies"]]
@@ -343,15 +341,15 @@ def test_the_same_evaluation_replaces_itself_and_another_does_not(run: Path) -> 
 
 
 def test_of_one_that_failed_the_log_and_the_episodes_stay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Played, "code", 2)
+    monkeypatch.setattr(_Played, "failure", RunError("too many attempts failed", Path("its.log"), mistake=True))
     assert main(["eval", str(run)]) == 2
     assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["step_40.jsonl", "step_40.log"]
 
 
 def test_progress_tells_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     clock = iter([100.0, 130.0, 131.0, 150.0])
-    monkeypatch.setattr("marl_verl.cli.eval_text.time.monotonic", lambda: next(clock))
-    display = EvaluationDisplay()
+    monkeypatch.setattr("marl_verl.process.progress.time.monotonic", lambda: next(clock))
+    display = Display()
     for done in (0, 120, 130, 300):
         display.event({"event": "playing", "sampled": True, "done": done, "tasks": 300})
     assert capsys.readouterr().out.splitlines() == [

@@ -17,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from marl_verl.checkpoint.export import Source
 from marl_verl.errors import MarlError
+from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
 from marl_verl.evaluation.cast import Part, acting, cast, parse_swap
 from marl_verl.evaluation.config import check_overrides, evaluation_config
@@ -26,9 +28,7 @@ from marl_verl.evaluation.statistics import interval, pass_at_k, sampled_scores
 from marl_verl.evaluation.tally import Tally
 from marl_verl.journals.write import as_line, failure_data
 from marl_verl.sampling import Failure
-from marl_verl.team import Team, read_team
-from marl_verl.trainer import evaluate
-from marl_verl.trainer.export import Source
+from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.report import wilson
 
 
@@ -123,6 +123,7 @@ def _episode(*turns: tuple[str, int, str | None, str, dict[str, float]]) -> str:
         slots[agent] += 1
         records.append({"effect": "act", "agent": agent, "slot": slot, "action": {"stop_reason": stop}})
         turn = {"agent": agent, "called": None, "slot": slot, "length": length, "invalid": invalid, "rewards": rewards}
+        turn["team_reward"] = None
         made.append(turn)
     return json.dumps({"turns": made, "journal": {"records": records}})
 
@@ -177,16 +178,16 @@ class _Trainer:
         self.val_dataset = [0, 1, 2]
         self.stored: list[str] = []
         self.checked = 0
-        self.run_dir = types.SimpleNamespace(episodes=lambda step, lines: self.stored.extend(lines))
+        self.records, self.val_dataloader, self.agent_loop_manager, self.global_steps = self, None, None, 4
         self.asked: list[dict[str, Any]] = []
 
-    def journal_header(self, split: str) -> str:
-        return f"header {split}"
+    def episodes(self, step: int, lines: list[str]) -> None:
+        self.stored += lines
 
     def check_failures(self, reports: list[Any]) -> None:
         self.checked = len(reports)
 
-    def play(self, trainer: Any, sampled: bool, keep: int, at_once: int) -> Iterator[list[Any]]:
+    def play(self, tasks: Any, rollouts: Any, step: int, sampled: bool, keep: int, at_once: int) -> Iterator[list[Any]]:
         self.asked.append({"sampled": sampled, "keep": keep, "at_once": at_once})
         reports = []
         for task in range(3):
@@ -220,7 +221,6 @@ def test_an_evaluation_plays_greedily_then_sampled(monkeypatch: pytest.MonkeyPat
     assert result["tokens"] == 24
     # the first task's greedy episode, and every failure
     assert [line.partition(":")[0] for line in trainer.stored] == [
-        "header test",
         '{"turns"',
         '{"failure"',
         '{"failure"',
@@ -275,11 +275,11 @@ MARL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def team() -> Team:
+def team() -> TeamConfig:
     return read_team(MARL)
 
 
-def test_every_agent_acts_as_trained(team: Team) -> None:
+def test_every_agent_acts_as_trained(team: TeamConfig) -> None:
     assert cast(team, step=40) == {
         "solver": Part("big", "trained", "big"),
         "checker": Part("big", "trained", "big"),
@@ -292,14 +292,14 @@ def test_every_agent_acts_as_trained(team: Team) -> None:
     assert (weights["judge"], weights["critic"]) == ("frozen", "outside")
 
 
-def test_step_0_is_the_team_before_training(team: Team) -> None:
+def test_step_0_is_the_team_before_training(team: TeamConfig) -> None:
     parts = cast(team, step=0)
     assert parts["solver"] == Part("big", "untrained", "big")
     assert parts["judge"] == Part("fixed", "frozen", "fixed")
     assert parts["solver"].describe(0) == "before training"
 
 
-def test_two_agents_exchange_policies(team: Team) -> None:
+def test_two_agents_exchange_policies(team: TeamConfig) -> None:
     parts = cast(team, 40, [("solver", "verifier")])
     assert {name: part.policy for name, part in parts.items()} == {
         "solver": "small",
@@ -313,14 +313,14 @@ def test_two_agents_exchange_policies(team: Team) -> None:
     assert [two[name].policy for name in ("solver", "checker", "verifier", "judge")] == ["small", "fixed", "big", "big"]
 
 
-def test_one_agent_of_a_shared_policy_is_put_back(team: Team) -> None:
+def test_one_agent_of_a_shared_policy_is_put_back(team: TeamConfig) -> None:
     parts = cast(team, 40, untrained=["checker"])
     assert parts["checker"] == Part("big", "untrained", "big-untrained")
     assert parts["solver"] == Part("big", "trained", "big")
     assert list(acting(parts)) == ["big", "big-untrained", "small", "fixed", "far"]
 
 
-def test_an_exchange_comes_before_the_untrained(team: Team) -> None:
+def test_an_exchange_comes_before_the_untrained(team: TeamConfig) -> None:
     parts = cast(team, 40, [("solver", "verifier")], untrained=["solver"])
     assert parts["solver"] == Part("small", "untrained", "small-untrained")
     assert "small" not in acting(parts)
@@ -350,13 +350,15 @@ def test_the_name_of_an_untrained_policy_is_free() -> None:
         ([("solver", "judge")], ["solver"], "--untrained solver changes nothing: its policy 'fixed' was never trained"),
     ],
 )
-def test_a_cast_that_is_refused(team: Team, swaps: list[tuple[str, str]], untrained: list[str], said: str) -> None:
+def test_a_cast_that_is_refused(
+    team: TeamConfig, swaps: list[tuple[str, str]], untrained: list[str], said: str
+) -> None:
     with pytest.raises(MarlError) as error:
         cast(team, 40, swaps, untrained)
     assert said in str(error.value)
 
 
-def test_nothing_is_untrained_twice(team: Team) -> None:
+def test_nothing_is_untrained_twice(team: TeamConfig) -> None:
     with pytest.raises(MarlError, match="at --step 0 no policy is trained yet"):
         cast(team, 0, untrained=["solver"])
 
@@ -375,7 +377,7 @@ def _config() -> Any:
     return OmegaConf.create({"marl": MARL, "data": {}, "trainer": {"resume_mode": "auto"}})
 
 
-def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: Team) -> None:
+def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfig) -> None:
     parts = cast(team, 40, untrained=["verifier"])
     given = _config()
     config = evaluation_config(
@@ -399,7 +401,7 @@ def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: Team) -> 
     assert given == _config()  # the run's own is left alone
 
 
-def test_a_pool_that_nobody_is_left_on_is_left_out(team: Team) -> None:
+def test_a_pool_that_nobody_is_left_on_is_left_out(team: TeamConfig) -> None:
     small = {"agents": {"a": {"policy": "big"}, "b": {"policy": "small"}}}
     marl = {**MARL, **small, "policies": {"big": MARL["policies"]["big"], "small": {}}}
     config: Any = OmegaConf.create({"marl": marl, "data": {}, "trainer": {}})

@@ -15,18 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marl_verl import plugins
-from marl_verl.advantage import Advantage, Advantages, Algorithm, Estimator, Mix, RowTable
+from marl_verl import explain, hookimpl, plugins
+from marl_verl.advantage import Advantage, Advantages, Estimator, RowTable
 from marl_verl.advantage.rows import FloatArray
-from marl_verl.cli import checks
+from marl_verl.algorithms import Algorithm
+from marl_verl.algorithms.document import step_document
 from marl_verl.cli.main import main
+from marl_verl.config import checks
 from marl_verl.config.compose import compose
-from marl_verl.credit import DifferenceRewards
+from marl_verl.config.parts import algorithm_named
+from marl_verl.credit import TableCredit
 from marl_verl.errors import MarlError
-from marl_verl.explain import derive, explain, step_document
-from marl_verl.hookspecs import hookimpl
-from marl_verl.parts import algorithm_named
-from marl_verl.trainer.run_dir import RunDir
+from marl_verl.inspect.explain import derive
+from marl_verl.process.run_dir import RunDir
+from marl_verl.rewards import Mix
 from tests import batches
 
 ROOT = Path(__file__).parents[1]
@@ -209,10 +211,23 @@ def test_every_transform_on_the_way_to_the_return() -> None:
 
 
 def test_a_credit_computed_from_the_rows_is_shown() -> None:
-    rows = [row("q", s, 0, team=float(s), default=0.25) for s in range(2)]
-    first = explain(document(*rows, credit="difference", norm_by_std=False))[0]
+    rows = [row("q", s, 0, team=s / 4) for s in range(2)]
+    first = explain(document(*rows, credit="c3", norm_by_std=False))[0]
     assert {"name": "component: credit", "value": -0.25} in first["transforms"]
     assert first["reward"] == -0.25
+
+
+def test_a_team_reward_of_an_episode_is_placed_by_the_returns() -> None:
+    rows = [{**row("q", 0, index, turn=index, role=0.5), "team_reward": 2.0} for index in range(2)]
+    options = {"returns": "discounted", "baseline": "none", "norm_by_std": False}
+    assert [each["advantage"] for each in explain(document(*rows, **options))] == [3.0, 2.5]
+    named = {"rewards": "weights", "weights": {"team": 1.0, "tool": 1.0}}
+    with pytest.raises(MarlError, match="unknown reward component 'tool'"):
+        explain(document(*rows, **named))
+    declared = explain({**document(*rows, **named), "components": ["team", "tool"]})
+    assert [each["reward"] for each in declared] == [2.0, 2.0]
+    with pytest.raises(MarlError, match="'components' must be a list of names, got 'team'"):
+        explain({**document(*rows), "components": "team"})
 
 
 def test_padding_is_left_out_of_everything(told: Command) -> None:
@@ -298,7 +313,7 @@ MISTAKES = [
     (pair(returns="immediat"), "unknown return 'immediat': did you mean 'immediate'?"),
     (pair(loss="ppo-clop"), "unknown loss 'ppo-clop': did you mean 'ppo-clip'?"),
     (pair(sampler="independant"), "unknown sampler 'independant': did you mean 'independent'?"),
-    (pair(credit="differnce"), "unknown credit 'differnce': did you mean 'difference'?"),
+    (pair(credit="step-group"), "unknown credit 'step-group': did you mean 'step-groups'?"),
     (pair(weights={"taem": 1.0}), "unknown reward component 'taem': did you mean 'team'?"),
     (pair(algorithm="dr-mas", penalty="much"), "'options.penalty' must be a number, got 'much'"),
     (pair(norm_by_std=1), "'options.norm_by_std' must be true or false, got 1"),
@@ -420,12 +435,22 @@ class _Odd(Estimator):
         return Advantages.of(reward, reward, zeros, zeros + 1, group, group, (), stages)
 
 
+@dataclass(frozen=True)
+class DifferenceRewards(TableCredit):
+    """D_i = G(z) - G(z with i's default action)."""
+
+    name = "difference"
+
+    def compute(self, table: RowTable) -> FloatArray:
+        return table.component("team") - table.component("default")
+
+
 class _Plugin:
     @hookimpl
-    def marl_register_algorithms(self, register: Any) -> None:
-        register("mine", Algorithm("independent", Mix(), DifferenceRewards(), Advantage(), "ppo-clip"))
-        register("odd", Algorithm("independent", Mix(), "none", _Odd(), "ppo-clip"))
-        register("no-algorithm", _Odd)
+    def marl_register(self, registry: Any) -> None:
+        registry.algorithm("mine", Algorithm("independent", Mix(), DifferenceRewards(), Advantage(), "ppo-clip"))
+        registry.algorithm("odd", Algorithm("independent", Mix(), "none", _Odd(), "ppo-clip"))
+        registry.algorithm("no-algorithm", _Odd)
 
 
 def test_algorithms_of_plugins(told: Command, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,7 +498,7 @@ def test_options_survive_being_stored(name: str) -> None:
         {"group": [], "overlong": {"L": 8, "C": 4}},
         {"baseline": "leave-one-out", "std": "population", "scale_group": ["agent"]},
         {"rewards": "weights", "weights": {"team": 2}},
-        {"credit": "difference"},
+        {"credit": "c3"},
         {"credit": "step-groups"},
         {"advantage": "joint", "mode": "rloo"},
     ):
@@ -543,7 +568,7 @@ def test_a_continued_run_forgets_later_steps(told: Command) -> None:
 def test_how_often_rows_are_kept_is_checked() -> None:
     recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
     assert compose(recipe, [], hardware="cpu").marl.run.keep_rows == 1
-    with pytest.raises(MarlError, match=r"'marl\.run\.keep_rows' must be a whole number, 0 or more, got -1"):
+    with pytest.raises(MarlError, match=r"'marl\.run\.keep_rows' must be a whole number >= 0, got -1"):
         checks.check_numbers(compose(recipe, ["marl.run.keep_rows=-1"], hardware="cpu"))
     with pytest.raises(MarlError, match=r"'marl\.run\.keep_rows' must be a whole number, got 'x'"):
         compose(recipe, ["marl.run.keep_rows=x"], hardware="cpu")

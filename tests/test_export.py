@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from marl_verl.checkpoint import files
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
-from marl_verl.trainer import checkpoint_files as files
 
 RECIPE = """
 defaults: [marl_trainer, _self_]
@@ -176,7 +176,7 @@ def test_an_older_step_is_what_a_run_continues_with(
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["whole", "shards"])
 def test_how_far_all_weights_came(run: Path, policy: str) -> None:
-    from marl_verl.trainer.weights import Tensors, assembled, policy_change
+    from marl_verl.checkpoint.weights import Tensors, assembled, policy_change
 
     saved = run / "checkpoints" / "step_8" / "policies" / policy
     parameters, change = policy_change(str(run.parent / "model"), saved)
@@ -191,7 +191,7 @@ def test_how_far_all_weights_came(run: Path, policy: str) -> None:
 @pytest.mark.slow
 def test_how_far_an_adapter_takes_its_model(run: Path, tmp_path: Path) -> None:
     """||s B A|| / ||W||: what merging it changes."""
-    from marl_verl.trainer.weights import policy_change, weight_change
+    from marl_verl.checkpoint.weights import policy_change, weight_change
 
     assert _export(run, "adapter", tmp_path / "merged", "--merge") == 0
     saved = run / "checkpoints" / "step_8" / "policies" / "adapter"
@@ -214,7 +214,7 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int)
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from marl_verl.trainer.weights import assembled
+    from marl_verl.checkpoint.weights import assembled
 
     world, outer = 2 * replicas, [Replicate()] * (replicas - 1)
     whole = {"uneven": torch.arange(15.0).view(3, 5), "columns": torch.arange(8.0).view(2, 4), "same": torch.ones(3)}

@@ -11,9 +11,8 @@ import marl_verl
 from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
-from marl_verl.extras import EXTRAS, extra_of
-from marl_verl.hookspecs import KINDS
-from marl_verl.plugins import GROUP, VARIABLE, Plugins
+from marl_verl.plugins import GROUP, KINDS, VARIABLE, Plugins
+from marl_verl.plugins.extras import EXTRAS, extra_of
 
 ROOT = Path(__file__).parents[1]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
@@ -25,14 +24,15 @@ def names(found: Plugins) -> set[tuple[str, str]]:
 
 
 def brought(extra: str) -> set[tuple[str, str]]:
-    return {(kind, name) for kind, each in EXTRAS[extra].items() for name in each}
+    (record,) = [record for record in plugins.discover(extra).describe() if record["plugin"] == extra]
+    return {(kind, name) for kind, each in record["names"].items() for name in each}
 
 
 @every
 def test_the_table_is_what_the_plugin_registers(extra: str) -> None:
     (record,) = [record for record in plugins.discover(extra).describe() if record["plugin"] == extra]
     assert record["distribution"] == f"marl-verl-{extra}"
-    assert {(kind, name) for kind, each in record["names"].items() for name in each} == brought(extra)
+    assert {name for each in record["names"].values() for name in each} == set(EXTRAS[extra].split())
 
 
 @every
@@ -58,9 +58,10 @@ def test_a_name_whose_plugin_is_left_out_says_so(extra: str) -> None:
 
 @every
 def test_a_name_whose_plugin_is_not_installed_says_what_brings_it(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = brought(extra)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
     found = plugins.discover()
-    for kind, name in brought(extra):
+    for kind, name in wanted:
         with pytest.raises(MarlError) as error:
             found.get(kind, name)
         expected = f"comes with marl-verl-{extra}, which is not installed: pip install 'marl-verl[{extra}]'"
@@ -71,30 +72,36 @@ def test_the_command_line_says_it_with_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = plugins.assemble({}, only="")
-    alone.registry.disabled = ()
+    alone.disabled = ()
     monkeypatch.setattr(plugins, "load", lambda: alone)
     assert main(["train", str(INVENTORY), "marl.algorithm.name=sharp", "--dry-run"]) == 2
     said = "algorithm 'sharp' comes with marl-verl-sharp, which is not installed: pip install 'marl-verl[sharp]'"
     assert capsys.readouterr().err.strip() == f"marl-verl: {said}"
 
 
+def test_a_name_whose_plugin_is_broken_has_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marl_verl_sharp.plugin.marl_register", None)
+    with pytest.raises(
+        MarlError, match=r"credit 'shapley' comes with marl-verl-sharp, which cannot be loaded: .* no hook"
+    ):
+        plugins.discover().get("credits", "shapley")
+
+
 def test_a_name_of_no_extra_has_the_nearest() -> None:
-    assert extra_of("algorithms", "shrap") is None
+    assert extra_of("shrap") is None
     with pytest.raises(MarlError, match="unknown algorithm 'shrap': did you mean 'sharp'"):
         plugins.discover().get("algorithms", "shrap")
 
 
 @pytest.mark.parametrize("wanted", ["marl-verl>=9", "Marl_Verl<0.1; python_version > '3'"])
-def test_a_plugin_for_another_version_is_refused(wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_for_another_version_is_broken(wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "later_plugin.py").write_text("raise AssertionError('it was imported')")
     info = tmp_path / "later-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: later\nVersion: 1.0\nRequires-Dist: {wanted}\n")
     (info / "entry_points.txt").write_text(f"[{GROUP}]\nlater = later_plugin\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(MarlError) as error:
-        plugins.discover()
-    said = str(error.value)
+    (said,) = plugins.discover().broken.values()
     assert said.startswith("later 1.0 (plugin 'later') is made for marl-verl ")
     assert f"and this is {marl_verl.__version__}" in said
     assert VARIABLE in said
@@ -105,7 +112,7 @@ def test_a_requirement_that_does_not_apply_here_refuses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "now_plugin.py").write_text(
-        "from marl_verl import hookimpl\n@hookimpl\ndef marl_register_rewards(register): register('now', len)\n"
+        "from marl_verl import hookimpl\n@hookimpl\ndef marl_register(registry): registry.reward('now', len)\n"
     )
     info = tmp_path / "now-1.0.dist-info"
     info.mkdir()

@@ -15,8 +15,9 @@ from marl_verl_magrpo.algorithm import JointAdvantage
 from marl_verl.advantage import Advantage, RowTable
 from marl_verl.advantage.estimator import Rows as Kind
 from marl_verl.advantage.gae import GAE
+from marl_verl.algorithms.document import step_document
 from marl_verl.errors import MarlError
-from marl_verl.explain import Explanation, derive, step_document
+from marl_verl.inspect.explain import Explanation, derive
 from tests.batches import FIT, Rows, algorithm, find, row
 
 UNIT = st.floats(0, 1)
@@ -165,7 +166,7 @@ def test_what_does_not_fit_is_refused() -> None:
     )
     joint = JointAdvantage(returns=GAE())
     assert "returns 'gae' need a critic, and advantage 'joint' trains none" in str(joint.misfit(Kind()))
-    assert Advantage(returns=GAE()).outcome == "each agent's last turn"
+    assert Advantage(returns=GAE()).sums_turns
 
 
 @given(rows=FIT["mappo"]())

@@ -1,4 +1,4 @@
-"""docs/plugins.md has every hook, and every code block of README and docs is run: here, or by the test named here."""
+"""docs/plugins.md has every method of the registry, and every code block of README and docs is run by a test."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from marl_verl import hookspecs, plugins
+from marl_verl import plugins
 from marl_verl.advantage import RowTable
-from marl_verl.cli.describe import describe
+from marl_verl.algorithms.losses import Loss
 from marl_verl.cli.main import COMMANDS, _parse, main
-from marl_verl.cli.prepare import plan_run
-from marl_verl.extras import EXTRAS
-from marl_verl.losses import Loss
-from marl_verl.plugins import Plugins
+from marl_verl.core_parts import CORE_PARTS
+from marl_verl.plugins import KINDS, Plugins, Registry
+from marl_verl.plugins.extras import EXTRAS
 from marl_verl.tasks import Task
 from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow
 from marl_verl.testing.rows import row
+from marl_verl.trainer.describe import describe
+from marl_verl.trainer.prepare import plan_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,7 +40,10 @@ ELSEWHERE = {
     ("README.md", "python"): "test_readme.py",  # two blocks are one module, whose workflow solves its tasks
     ("README.md", "yaml"): "test_readme.py",  # a whole recipe, for models that nobody has here
     ("algorithms.md", "python"): "test_docs.py",  # its numbers are compared
+    ("algorithms.md", "py"): "test_docs.py",  # its numbers, too
     ("algorithms.md", "yaml"): "test_docs.py",  # with every option of its comments
+    ("one-file-plugins.md", "yaml"): "test_plugin_files.py",
+    ("python.md", "python"): "test_api.py",
     ("sampling.md", "yaml"): "test_docs.py",
     ("schedules.md", "yaml"): "test_asynchronous.py",
     ("teams.md", "yaml"): "test_recipes.py",  # and what comes out is looked at
@@ -71,7 +75,7 @@ def blocks(path: Path) -> Iterator[Block]:
         r"^(#+ [^\n]*)$|^```(\w*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     ):
         if heading:
-            section = heading.removeprefix("### ") if heading.startswith("### marl_") else ""
+            section = heading.removeprefix("### ") if re.match(r"### (marl_|registry\.)", heading) else ""
         else:
             number += 1
             place = path.relative_to(ROOT)
@@ -110,29 +114,31 @@ def test_what_is_run_elsewhere_is(page: str, language: str) -> None:
     assert f"```{language}" in test or f'("{language}")' in test
 
 
-# Every hook has its section
+# Every hook and every method has its section
+
+METHODS_OF_REGISTRY = [f"registry.{name}" for name in vars(Registry) if not name.startswith("_") and name != "entries"]
+SECTIONS = sorted([*METHODS_OF_REGISTRY, *plugins.HOOKS - {"marl_register"}])
+SHOWN_ABOVE = ("registry.task", "registry.workflow")  # whose names the first recipe of the page has
 
 
-def test_every_hook_has_a_section() -> None:
-    headings = re.findall(r"^### (marl_\w+)$", (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(headings) == sorted(plugins.HOOKS)
+def test_every_method_and_observer_has_a_section() -> None:
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^### ((?:marl_|registry\.)\w+)$", text, re.MULTILINE)) == SECTIONS
+    assert len(METHODS_OF_REGISTRY) == len(KINDS)
 
 
-@pytest.mark.parametrize("hook", sorted(plugins.HOOKS))
-def test_a_section_begins_with_the_example_of_the_hook(hook: str) -> None:
-    """What `help` shows and what the page shows is the same."""
-    documented = re.search(r"Example::\n\n(.*)", getattr(hookspecs, hook).__doc__ or "", re.DOTALL)
-    assert documented, f"{hook} has no example in its docstring"
-    first = next(block for block in PLUGINS if block.section == hook)
-    assert first.language == "python"
-    assert first.code.strip() == textwrap.dedent(documented[1]).strip()
-    if hook.startswith("marl_register_") and hook != "marl_register_workflows":  # whose names are in that of tasks
-        assert any(block.language == "yaml" for block in PLUGINS if block.section == hook), "how does a recipe use it?"
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_has_an_example_and_a_recipe(section: str) -> None:
+    mine = [block for block in PLUGINS if block.section == section]
+    assert mine[0].language == "python"
+    assert (section if section.startswith("registry") else f"def {section}") in mine[0].code
+    if section.startswith("registry.") and section not in SHOWN_ABOVE:
+        assert any(block.language == "yaml" for block in mine), "how does a recipe use it?"
 
 
 @pytest.fixture(scope="module")
 def shown() -> Iterator[dict[str, types.ModuleType]]:
-    """Every Python block of docs/plugins.md as a module: "hook-1", ...; one sees the names of those above it there."""
+    """Python blocks of docs/plugins.md as modules: "section-1", ...; one sees the names of those above it there."""
     found: dict[str, types.ModuleType] = {}
     above: dict[str, dict[str, Any]] = {}
     for block in PLUGINS:
@@ -235,21 +241,13 @@ def returns(known: Plugins) -> None:
     assert discounted.compute(RowTable.from_rows(rows), np.ones(3)).tolist() == [1.0, 0.5, 0.25]
 
 
-def groups(known: Plugins) -> None:
-    assert check_algorithm(grpo(known, group="by-policy"), ROWS).group_by == ("uid", "policy")
-
-
-def baselines(known: Plugins) -> None:
-    assert known.get("baselines", "worst")().compute(VALUE, GROUP).tolist() == [1.0, 5.0, 1.0]
-    assert check_algorithm(grpo(known, baseline="worst"), ROWS).advantage.min() == 0.0
-
-
-def scales(known: Plugins) -> None:
-    assert known.get("scales", "range")().compute(VALUE, GROUP).tolist() == [1.0, 0.0]
-    check_algorithm(grpo(known, std="range"), ROWS)
-
-
 def advantages(known: Plugins) -> None:
+    worst = known.get("advantages", "above-worst")
+    assert worst.baseline.compute(VALUE, GROUP).tolist() == [1.0, 5.0, 1.0]
+    assert worst.std.compute(VALUE, GROUP).tolist() == [1.0, 0.0]
+    result = check_algorithm(grpo(known, advantage="above-worst"), ROWS)
+    assert result.group_by == ("uid", "policy")
+    assert result.advantage.min() == 0.0
     assert check_algorithm(known.get("advantages", "centred"), ROWS, reach="batch").advantage.sum() == pytest.approx(0)
     assert check_algorithm(known.get("advantages", "per-role"), ROWS).group_by == ("uid", "agent")
 
@@ -270,6 +268,8 @@ def metrics(known: Plugins) -> None:
 def algorithms(known: Plugins) -> None:
     result = check_algorithm(known.get("algorithms", "role-grpo"), ROWS)
     assert result.reward.tolist() == [r["rewards"]["team"] + r["rewards"]["role"] / 2 for r in ROWS]
+    assert known.get("algorithms", "five-names").options()["credit"] == "step-groups"
+    assert check_algorithm(known.get("algorithms", "brief-grpo"), ROWS).group_by == ("uid", "agent")
 
 
 def episode_finished(known: Plugins) -> None:
@@ -283,18 +283,33 @@ def step_finished(known: Plugins) -> None:
 USES: dict[str, Callable[[Plugins], None]] = {
     "marl_episode_finished": episode_finished,
     "marl_step_finished": step_finished,
-    **{
-        f"marl_register_{use.__name__}": use
-        for use in (tasks, workflows, rewards, samplers, credits, mixes, returns, groups, baselines, scales)
-    },
-    **{f"marl_register_{use.__name__}": use for use in (advantages, losses, metrics, algorithms)},
+    "registry.task": tasks,
+    "registry.workflow": workflows,
+    "registry.reward": rewards,
+    "registry.sampler": samplers,
+    "registry.credit": credits,
+    "registry.mix": mixes,
+    "registry.returns": returns,
+    "registry.advantage": advantages,
+    "registry.loss": losses,
+    "registry.metric": metrics,
+    "registry.algorithm": algorithms,
 }
 
 
-@pytest.mark.parametrize("hook", sorted(plugins.HOOKS))
-def test_the_example_does_what_it_says(hook: str, known: Plugins) -> None:
-    assert hook in USES, f"{hook} has no test: write what its example does"
-    USES[hook](known)
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_example_does_what_it_says(section: str, known: Plugins) -> None:
+    USES[section](known)
+
+
+def test_the_names_by_which_parts_go_are_the_core_s() -> None:
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    argument = {"mixes": "rewards", "credits": "credit", "advantages": "advantage", "groups": "group"}
+    argument |= {"baselines": "baseline", "scales": "std"}
+    for kind, names in CORE_PARTS.items():
+        line = re.search(rf"^\| `{argument.get(kind, kind)}`[^|]*\| ([^|]*) \|", text, re.MULTILINE)
+        assert line
+        assert re.findall(r"`([\w-]+)`", line[1]) == list(names)
 
 
 def test_the_observers_saw_it(shown: dict[str, types.ModuleType], known: Plugins) -> None:
@@ -434,16 +449,17 @@ def test_every_command_is_shown() -> None:
 
 
 def test_the_table_of_extras_is_what_they_bring() -> None:
-    """Every name that `marl_verl.extras` says an extra brings is in its line, and no name that nobody brings."""
+    """Every name that `plugins.extras` says an extra brings is in its line, and no name that nobody brings."""
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^\| `([\w-]+)` \| (`marl-verl-.*)$", text, re.MULTILINE))
     assert set(lines) == set(EXTRAS)
-    for extra, kinds in EXTRAS.items():
-        named = {name for names in kinds.values() for name in names}
+    found = plugins.discover()
+    for extra, names in EXTRAS.items():
+        named = set(names.split())
         said = set(re.findall(r"`([\w-]+)`", lines[extra]))
         assert f"marl-verl-{extra}" in said
-        own = {name for kind in ("tasks", "workflows", "rewards") for name in kinds.get(kind, ())}
-        assert named - own <= said
+        own = {name for name in named if any(found.find(kind, name) for kind in ("tasks", "workflows", "rewards"))}
+        assert {name for name in named - own if not found.find("algorithms", name)} <= said
         assert said <= named | {f"marl-verl-{extra}"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.episode import Act, Action, Episode, Limits, LiveTeam, Run, Workflow
+from marl_verl.episode import Act, Action, Episode, Limits, Run, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Independent, Sample
@@ -25,7 +25,7 @@ POLICY = ScriptedPolicy({"solver": ["draft", "better"], "judge": lambda act: f"s
 class Pair(Workflow):
     """The solver twice, and two judges beside each other."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         draft = await team["solver"].act(task.prompt)
         await asyncio.gather(team["judge"].act(draft.text, slot="a"), team["judge"].act(draft.text, slot="b"))
         return (await team["solver"].act(draft.text)).text
@@ -74,7 +74,8 @@ def test_every_session_becomes_an_episode_with_its_turns_and_score() -> None:
         (2, "judge", "b", 0),
         (3, "solver", "1", 1),
     ]
-    assert all(turn.rewards == {"team": 1.0} and turn.uid == "t1" and turn.session == 2 for turn in episode.turns)
+    assert all((turn.rewards, turn.team_reward) == ({}, 1.0) for turn in episode.turns)
+    assert all((turn.uid, turn.session) == ("t1", 2) for turn in episode.turns)
 
 
 def test_sessions_and_the_acts_of_one_session_are_sampled_at_the_same_time() -> None:
@@ -134,7 +135,7 @@ def test_a_failing_session_says_why_and_the_others_go_on(
 
 def test_a_workflow_that_raises_is_a_failure_with_the_workflow_named() -> None:
     class Broken(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             if team.random.random() < 0.5:
                 raise KeyError("gone")
             return (await team["solver"].act(task.prompt)).text

@@ -13,10 +13,10 @@ import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_sharp.counterfactual import Counterfactual
 
-from marl_verl.advantage.mix import Mix
 from marl_verl.credit import ReplayCredit
-from marl_verl.episode import Action, Episode, Journal, Limits, LiveTeam, ReplayMismatch, Run, Workflow
+from marl_verl.episode import Action, Episode, Journal, Limits, ReplayMismatch, Run, Team, Workflow
 from marl_verl.errors import MarlError
+from marl_verl.rewards import Mix
 from marl_verl.sampling import Independent, Rollouts, Sample, Sampler, ask, attempt, drive
 from marl_verl.sampling.rollouts import SceneRollouts
 from marl_verl.tasks.base import Task
@@ -29,7 +29,7 @@ TWO = talkers(0, ("solver", "verifier"))
 class Relay(Workflow):
     """The solver, then the verifier, who sees what was said."""
 
-    async def run(self, task: Task, team: LiveTeam) -> Any:
+    async def run(self, task: Task, team: Team) -> Any:
         draft = await team["solver"].act(task.prompt)
         team.propose(draft.text)
         verdict = await team["verifier"].act(f"{task.prompt} {draft.text}")
@@ -39,14 +39,14 @@ class Relay(Workflow):
 class Alone(Workflow):
     """The verifier never acts."""
 
-    async def run(self, task: Task, team: LiveTeam) -> Any:
+    async def run(self, task: Task, team: Team) -> Any:
         return (await team["solver"].act(task.prompt)).text
 
 
 class Never(Workflow):
     """Nobody acts."""
 
-    async def run(self, task: Task, team: LiveTeam) -> Any:
+    async def run(self, task: Task, team: Team) -> Any:
         return "an answer"
 
 
@@ -55,7 +55,7 @@ class Raw(Workflow):
 
     where: str = "answer"
 
-    async def run(self, task: Task, team: LiveTeam) -> Any:
+    async def run(self, task: Task, team: Team) -> Any:
         draft = await team["solver"].act(task.prompt)
         if self.where == "proposal":
             team.propose(draft)
@@ -71,7 +71,7 @@ class Unsteady(Workflow):
     what: str = ""
     steady_runs: int = 1
 
-    async def run(self, task: Task, team: LiveTeam) -> Any:
+    async def run(self, task: Task, team: Team) -> Any:
         number = max(next(self.__dict__.setdefault("runs", itertools.count())) + 1 - self.steady_runs, 0)
         draft = await team["solver"].act(f"{task.prompt} {number if self.what == 'observation' else ''}")
         if self.what == "proposal":
@@ -134,7 +134,7 @@ def test_what_a_replay_does_otherwise_is_named(what: str, said: str) -> None:
 
 def test_an_act_that_only_comes_later_is_named() -> None:
     class Grows(Unsteady):
-        async def run(self, task: Task, team: LiveTeam) -> Any:
+        async def run(self, task: Task, team: Team) -> Any:
             answer = await super().run(task, team)
             if next(self.__dict__.setdefault("ends", itertools.count())) >= 2:
                 await team["solver"].act("once more")
@@ -146,7 +146,7 @@ def test_an_act_that_only_comes_later_is_named() -> None:
 
 def test_proposals_of_lanes_may_come_in_any_order() -> None:
     class Lanes(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> Any:
+        async def run(self, task: Task, team: Team) -> Any:
             async def lane(agent: str) -> str:
                 action = await team[agent].act(task.prompt)
                 team.propose(action.text)
@@ -327,7 +327,7 @@ def test_random_behaviour_ends_with_an_error() -> None:
     draws = random.Random(3)
 
     class Dice(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> Any:
+        async def run(self, task: Task, team: Team) -> Any:
             draft = await team["solver"].act(f"{task.prompt} {draws.random()}")
             return (await team["verifier"].act(draft.text)).text
 
@@ -337,7 +337,7 @@ def test_random_behaviour_ends_with_an_error() -> None:
 
 def test_a_workflow_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hangs(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> Any:
+        async def run(self, task: Task, team: Team) -> Any:
             await team["solver"].act(task.prompt)
             await asyncio.Event().wait()
 
@@ -351,9 +351,8 @@ def test_a_workflow_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_options_of_the_scene() -> None:
     thrice = Programmed((Solo("solver"), Solo("verifier"), Solo("solver")))
-    sample = check_sampler(Independent(), thrice, TASK, TWO, tasks=Hashed(), outcome="last turn")
-    assert all(turn.rewards["team"] == 0.0 for turn in sample.turns if turn.turn == 0)
-    assert any(turn.rewards["team"] for turn in sample.turns)
+    sample = check_sampler(Independent(), thrice, TASK, TWO, tasks=Hashed())
+    assert [turn.team_reward for turn in sample.turns] == [each.score for each in sample.episodes for _ in range(3)]
     with pytest.raises(MarlError, match="more than 1 acts"):
         check_sampler(Independent(), Relay(), TASK, TWO, limits=Limits(acts=1))
     role = Mix(role=1.0)
@@ -367,7 +366,7 @@ def test_the_options_of_the_scene() -> None:
 
 def test_failures_of_a_sequential_workflow_say_the_same_in_any_order() -> None:
     class Fails(Relay):
-        async def run(self, task: Task, team: LiveTeam) -> Any:
+        async def run(self, task: Task, team: Team) -> Any:
             raise KeyError(await super().run(task, team))
 
     runs = itertools.count()

@@ -13,21 +13,22 @@ from typing import Any
 
 import pytest
 
-from marl_verl.cli.checks import rehearse
+from marl_verl.config.checks import rehearse
 from marl_verl.episode import (
     Act,
     Action,
     Journal,
     Limits,
-    LiveTeam,
     OverBudget,
     Run,
     Stuck,
+    Team,
     Workflow,
     WorkflowError,
     perform,
     replay,
 )
+from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Independent, Sample, drive
 from marl_verl.tasks.base import Task
@@ -36,13 +37,13 @@ from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
 
 TASK = Task("t1", "question")
 POLICY = ScriptedPolicy({"solver": "12345", "judge": "123"})
-Body = Callable[[Task, LiveTeam], Awaitable[Any]]
+Body = Callable[[Task, Team], Awaitable[Any]]
 
 
 class Plain(Workflow):
     body: Any
 
-    async def run(self, task: Task, team: LiveTeam) -> Any:
+    async def run(self, task: Task, team: Team) -> Any:
         return await self.body(task, team)
 
 
@@ -51,7 +52,7 @@ class Long(Workflow):
 
     acts: int = 20
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         for _ in range(self.acts):
             action = await team["solver"].act("x")
         return action.text
@@ -89,12 +90,12 @@ def sampled(*workflows: Workflow, sessions: int = 2, **limits: Any) -> list[Samp
     return asyncio.run(go())
 
 
-async def for_ever(task: Task, team: LiveTeam) -> None:
+async def for_ever(task: Task, team: Team) -> None:
     while True:
         await team["solver"].act("x")
 
 
-async def for_ever_stubborn(task: Task, team: LiveTeam) -> None:
+async def for_ever_stubborn(task: Task, team: Team) -> None:
     while True:
         try:
             await team["solver"].act("x")
@@ -102,7 +103,7 @@ async def for_ever_stubborn(task: Task, team: LiveTeam) -> None:
             continue
 
 
-async def for_ever_unknown(task: Task, team: LiveTeam) -> None:
+async def for_ever_unknown(task: Task, team: Team) -> None:
     await team["solver"].act("x")
     while True:
         try:
@@ -111,7 +112,7 @@ async def for_ever_unknown(task: Task, team: LiveTeam) -> None:
             continue
 
 
-async def for_ever_calling(task: Task, team: LiveTeam) -> None:
+async def for_ever_calling(task: Task, team: Team) -> None:
     while True:
         try:
             await team.call(len, "x")
@@ -136,7 +137,7 @@ def test_a_workflow_that_never_ends_is_told_even_where_it_catches_every_error(fn
 def test_a_concurrent_workflow_may_take_more_acts_than_the_default() -> None:
     """It is replayed at its end, with its own limits."""
 
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         async def lane(agent: str) -> None:
             for _ in range(600):
                 await team[agent].act("x")
@@ -148,7 +149,7 @@ def test_a_concurrent_workflow_may_take_more_acts_than_the_default() -> None:
 
 
 def test_tokens_are_counted_over_all_agents_and_told_with_the_numbers() -> None:
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         while True:
             await team["solver"].act("x")
             await team["judge"].act("x")
@@ -168,7 +169,7 @@ def test_an_episode_that_ends_with_the_last_token_it_may_take_is_one() -> None:
 
 
 def test_recorded_tokens_count_as_well_but_not_against_what_is_recorded() -> None:
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         for _ in range(4):
             await team["solver"].act("x")
         return "end"
@@ -183,7 +184,7 @@ def test_recorded_tokens_count_as_well_but_not_against_what_is_recorded() -> Non
 def test_the_end_of_a_concurrent_episode_is_not_refused_for_its_tokens() -> None:
     """It is replayed, and there the solver comes to its second act when more has been said already."""
 
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
             await team["solver"].act("x")
             await team["solver"].act("y")
@@ -220,7 +221,7 @@ SLOW: list[float] = []
 def test_a_call_that_takes_too_long_raises_in_the_workflow_and_again_on_replay(
     tool: Callable[[float], Any], seconds: float
 ) -> None:
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         try:
             said = await team.call(tool, seconds)
         except TimeoutError as error:
@@ -230,7 +231,7 @@ def test_a_call_that_takes_too_long_raises_in_the_workflow_and_again_on_replay(
     SLOW.clear()
     run = finished(work, call_seconds=0.05)
     assert run.answer == "12345too long: it took longer than 0.05 s"
-    journal = Journal.from_json(run.journal.to_json())
+    journal = decode_journal(encode_journal(run.journal))
     (call,) = journal.calls()
     assert call.raised is not None
     assert call.raised.kind == "builtins:TimeoutError"
@@ -240,7 +241,7 @@ def test_a_call_that_takes_too_long_raises_in_the_workflow_and_again_on_replay(
 
 
 def test_a_time_out_of_a_call_that_the_workflow_does_not_catch_is_its_error() -> None:
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         return str(await team.call(slow_async, 1000.0))
 
     (found,) = sampled(Plain(work), call_seconds=0.02)
@@ -256,7 +257,7 @@ def test_slow_calls_hold_up_nobody() -> None:
         together.wait(30)
         return "met"
 
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         await team["solver"].act("x")
         return str(await team.call(meets))
 
@@ -285,7 +286,7 @@ async def exits_async() -> None:
 def test_a_call_cannot_end_the_process_or_pass_for_a_cancellation(tool: Callable[[], Any], seconds: float) -> None:
     """A tool that parses its arguments with argparse calls sys.exit; in an event loop that ends everybody's work."""
 
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         try:
             await team.call(tool)
         except RuntimeError as error:
@@ -323,7 +324,7 @@ def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
         finally:
             ended.append("tool")
 
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         await asyncio.gather(team["solver"].act("x"), team.call(tool), team.call(slow, 0.05), asyncio.sleep(1000))
         return "end"
 
@@ -342,13 +343,13 @@ def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
     asyncio.run(go())
 
 
-async def waits_for_ever(task: Task, team: LiveTeam) -> str:
+async def waits_for_ever(task: Task, team: Team) -> str:
     await team["solver"].act("x")
     await asyncio.sleep(10**6)
     return "end"
 
 
-async def waits_for_ever_beside(task: Task, team: LiveTeam) -> str:
+async def waits_for_ever_beside(task: Task, team: Team) -> str:
     async def lane() -> None:
         await team["judge"].act("y")
         await asyncio.Event().wait()
@@ -359,7 +360,7 @@ async def waits_for_ever_beside(task: Task, team: LiveTeam) -> str:
     return "end"
 
 
-async def gives_way_for_ever(task: Task, team: LiveTeam) -> str:
+async def gives_way_for_ever(task: Task, team: Team) -> str:
     while True:
         await asyncio.sleep(0)
 
@@ -375,13 +376,13 @@ def test_a_workflow_that_waits_for_ever_ends_with_its_time_and_leaves_nothing(fn
 # the watchdog
 
 
-async def loops(task: Task, team: LiveTeam) -> None:
+async def loops(task: Task, team: Team) -> None:
     await team["solver"].act("x")
     while True:
         pass
 
 
-async def loops_stubbornly(task: Task, team: LiveTeam) -> None:
+async def loops_stubbornly(task: Task, team: Team) -> None:
     while True:
         try:
             int("x")
@@ -389,7 +390,7 @@ async def loops_stubbornly(task: Task, team: LiveTeam) -> None:
             continue
 
 
-async def loops_in_a_lane(task: Task, team: LiveTeam) -> None:
+async def loops_in_a_lane(task: Task, team: Team) -> None:
     async def lane() -> None:
         await team["judge"].act("y")
         while True:
@@ -398,7 +399,7 @@ async def loops_in_a_lane(task: Task, team: LiveTeam) -> None:
     await asyncio.gather(team["solver"].act("x"), lane())
 
 
-async def loops_in_a_lane_at_once(task: Task, team: LiveTeam) -> None:
+async def loops_in_a_lane_at_once(task: Task, team: Team) -> None:
     async def lane() -> None:
         while True:
             pass
@@ -406,7 +407,7 @@ async def loops_in_a_lane_at_once(task: Task, team: LiveTeam) -> None:
     await asyncio.gather(team["solver"].act("x"), lane())
 
 
-async def loops_after_its_end(task: Task, team: LiveTeam) -> str:
+async def loops_after_its_end(task: Task, team: Team) -> str:
     async def beside() -> None:
         try:
             await team["judge"].act("y")
@@ -432,7 +433,7 @@ def test_a_loop_without_an_end_and_without_an_effect_is_ended_and_no_other_run(f
     assert len(good.episodes) == 1
 
 
-async def catches_everything(task: Task, team: LiveTeam) -> None:
+async def catches_everything(task: Task, team: Team) -> None:
     while True:
         try:
             await team["solver"].act("x")
@@ -455,7 +456,7 @@ def test_a_loop_that_begins_when_the_run_is_dropped_is_ended_too() -> None:
 
 
 def test_many_short_steps_and_effects_are_not_taken_for_one_long_step() -> None:
-    async def replayed(task: Task, team: LiveTeam) -> str:
+    async def replayed(task: Task, team: Team) -> str:
         """Hundreds of recorded acts in one step, some work after each."""
         for _ in range(100):
             await team["solver"].act("x")
@@ -471,7 +472,7 @@ def test_many_short_steps_and_effects_are_not_taken_for_one_long_step() -> None:
 def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:
     """Steps of just about the time limit, many times: each ends well, or as Stuck, and the loop never sees a thing."""
 
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         for _ in range(2):
             said = await team["solver"].act("x")
             end = time.perf_counter() + 0.001 * (0.9 + 0.05 * team.random.randrange(12))
@@ -490,7 +491,7 @@ def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:
 
 
 def test_rehearsal_tells_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marl_verl.cli.checks.REHEARSAL_SECONDS", 0.2)
+    monkeypatch.setattr("marl_verl.config.checks.REHEARSAL_SECONDS", 0.2)
     team = read_team(
         {
             "task": {"name": "inventory"},

@@ -8,11 +8,11 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
+from marl_verl.algorithms.losses import GSPO, PPO_CLIP, PPO_CLIP_TIS, Loss
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.resolve import resolve
 from marl_verl.errors import MarlError
-from marl_verl.losses import GSPO, PPO_CLIP, PPO_CLIP_TIS, Loss
 from marl_verl.team import read_team
 
 LOSSES = ("ppo-clip", "ppo-clip-tis", "gspo", "gspo-tis", "reinforce")

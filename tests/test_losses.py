@@ -263,7 +263,7 @@ def _plain(loss: str) -> tuple[Hand, Tensors]:
 
 
 @pytest.mark.parametrize("loss", ["ppo-clip", "reinforce"])
-def test_entropy_is_in_nats_a_token_whatever_the_loss_adds_up(
+def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(
     loss: str, folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, metrics = Actor(folder, loss, monkeypatch).update(ROWS, sampled(model))
@@ -285,7 +285,7 @@ def test_the_names_that_config_checks_are_verls() -> None:
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
     from verl.trainer.ppo.rollout_corr_helper import SUPPORTED_ROLLOUT_RS_OPTIONS
 
-    from marl_verl import losses
+    from marl_verl.algorithms import losses
     from marl_verl.config.loss import REJECTIONS
 
     assert set(REJECTIONS) == SUPPORTED_ROLLOUT_RS_OPTIONS

@@ -15,10 +15,8 @@ import pytest
 import yaml
 
 import marl_verl
-from marl_verl import plugins
 from marl_verl.cli import new_plugin
 from marl_verl.cli.main import COMMANDS, main
-from marl_verl.hookspecs import KINDS
 
 ROOT = Path(marl_verl.__file__).parents[1]
 
@@ -71,22 +69,18 @@ def test_its_recipe_composes(package: tuple[Path, dict[str, str]]) -> None:
     assert re.search("1 passed", done.stdout), done.stdout + done.stderr
 
 
-def test_there_is_an_example_of_every_hook(package: tuple[Path, dict[str, str]]) -> None:
+def test_the_parts_that_authors_write_most_are_registered(package: tuple[Path, dict[str, str]]) -> None:
     folder, variables = package
     done = python("-m", "marl_verl.cli.main", "plugins", "--json", cwd=folder, env=variables)
     assert done.returncode == 0, done.stderr
     record = next(one for one in json.loads(done.stdout) if one["plugin"] == "team-play")
-    assert record["hooks"] == sorted(plugins.HOOKS)
-    assert set(record["names"]) == set(KINDS)
-    assert sorted(new_plugin.registered("team-play")) == sorted(
-        (kind, name) for kind, names in record["names"].items() for name in names
-    )
+    assert record["hooks"] == ["marl_register"]
+    assert set(record["names"]) == {"tasks", "workflows", "rewards", "samplers", "credits", "algorithms"}
     assert all(
         name == "team-play" or name.startswith("team-play-") for names in record["names"].values() for name in names
     )
     targets = {target.split(":")[0].split(".")[1] for names in record["names"].values() for target in names.values()}
-    files = {path.stem for path in (folder / "team_play").glob("*.py")} - {"__init__", "plugin", "watch"}
-    assert targets == files, "every kind has a file of its own, and no file is without use"
+    assert targets == {path.stem for path in (folder / "team_play").glob("*.py")} - {"__init__"}
 
 
 def test_only_public_names_are_imported(package: tuple[Path, dict[str, str]]) -> None:
@@ -101,15 +95,13 @@ def test_only_public_names_are_imported(package: tuple[Path, dict[str, str]]) ->
                 there = getattr(public, "__all__", None)
                 assert name in there if there is not None else hasattr(public, name), f"{path.name}: {source}.{name}"
             assert source.count(".") <= 1, f"{path.name} imports {source}"
-    assert found > 20
+    assert found > 15
 
 
 def test_the_recipe_names_what_is_registered(package: tuple[Path, dict[str, str]]) -> None:
     folder, _ = package
     recipe = yaml.safe_load((folder / "recipes" / "train.yaml").read_text())["marl"]
     assert recipe["algorithm"]["name"] == "team-play"
-    ci = yaml.safe_load((folder / ".github" / "workflows" / "tests.yml").read_text())
-    assert "python -m pytest" in [step.get("run") for step in ci["jobs"]["tests"]["steps"]]
     assert ".venv/" in (folder / ".gitignore").read_text()
     commands = re.findall(r"^marl-verl (\S+)", (folder / "README.md").read_text(), re.MULTILINE)
     assert commands
@@ -129,11 +121,11 @@ def test_nothing_of_the_scaffold_is_left(package: tuple[Path, dict[str, str]]) -
     for path in [folder, *folder.rglob("*")]:
         if "__pycache__" not in str(path) and path.is_file():
             assert not re.search("my.method", path.read_text(), re.IGNORECASE), path
-    assert len([path for path in folder.rglob("*") if path.is_file()]) >= 25
+    assert len([path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in str(path)]) <= 10
 
 
 def test_it_asks_for_the_versions_that_it_was_written_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(marl_verl, "__version__", "2.11.3")
+    monkeypatch.setattr(new_plugin, "__version__", "2.11.3")
     assert new(tmp_path / "it", "my-team") == 0
     project = tomllib.loads((tmp_path / "it" / "pyproject.toml").read_text())["project"]
     assert "marl-verl>=2.11,<2.12" in project["dependencies"]
@@ -149,7 +141,7 @@ def test_the_default_folder_is_the_name_here(
     assert "cd my-team" in said
     assert "pip install -e" in said
     assert sorted(os.listdir()) == ["my-team"]
-    assert (tmp_path / "my-team" / "my_team" / "plugin.py").is_file()
+    assert (tmp_path / "my-team" / "my_team" / "__init__.py").is_file()
 
 
 # What is refused

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.placement import Pool, check_placement, check_room, pools_of
 from marl_verl.errors import MarlError
 from marl_verl.platforms.active import HARDWARE_VARIABLE
-from marl_verl.team import Team, read_team
-from marl_verl.trainer.placement import Pool, check_placement, check_room, pools_of
+from marl_verl.team import TeamConfig, read_team
 
 ROLLOUT = {
     "tensor_model_parallel_size": 1,
@@ -24,7 +24,9 @@ ROLLOUT = {
 }
 
 
-def case(policies: dict[str, Any], pools: dict[str, Any] | None = None, **trainer: int) -> tuple[DictConfig, Team]:
+def case(
+    policies: dict[str, Any], pools: dict[str, Any] | None = None, **trainer: int
+) -> tuple[DictConfig, TeamConfig]:
     marl = {
         "agents": {f"agent-{name}": {"policy": name} for name in policies},
         "policies": policies,
@@ -74,10 +76,10 @@ def test_a_pool_may_have_the_name_of_a_policy_that_is_elsewhere() -> None:
         (
             {"a": {"pool": "big"}},
             {"big": {"gpus": 0}},
-            "'marl.pools.big.gpus' must be a whole number, 1 or more, got 0",
+            "'marl.pools.big.gpus' must be a whole number >= 1, got 0",
         ),
         ({"a": {"pool": "big"}}, {"big": {"nodes": "two"}}, "'marl.pools.big.nodes' must be a whole number"),
-        ({"a": {"pool": "big"}}, {"big": 2}, "'marl.pools.big' must be a mapping such as {gpus: 1, nodes: 1}, got 2"),
+        ({"a": {"pool": "big"}}, {"big": 2}, "'marl.pools.big' must be a mapping of options, got 2"),
         (
             {"a": {}, "d": {"endpoint": {"url": "http://x/v1", "model": "m"}, "pool": "big"}},
             {"big": {}},

@@ -36,7 +36,7 @@ STATE = """
 import importlib.metadata, json, os
 import verl
 from verl.plugin.platform import PlatformRegistry, get_platform
-from marl_verl.platforms import verl_plugin
+from marl_verl.rollout import verl_plugin
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 import verl.utils.distributed as distributed
 print(json.dumps({
@@ -255,10 +255,12 @@ def test_training_workers_find_each_other_below_the_ephemeral_ports() -> None:
     pytest.importorskip("verl")
     from verl.single_controller.ray import base
 
-    from marl_verl.trainer.ports import rendezvous_ports
+    from marl_verl.rollout.devices import rendezvous_ports
 
     taken = 'self._ray_master_port_range = kwargs.pop("master_port_range", None)'
-    assert taken in inspect.getsource(base.RayWorkerGroup), "trainer/ports.py: RayWorkerGroup takes another word for it"
+    assert taken in inspect.getsource(base.RayWorkerGroup), (
+        "rollout/devices.py: RayWorkerGroup takes another word for it"
+    )
     first, end = rendezvous_ports()
     with socket.socket() as busy:
         busy.bind(("", first))
@@ -315,7 +317,7 @@ def test_weight_sync_sockets_are_named_by_replica_rank() -> None:
 
 
 def test_a_server_asks_whoever_stands_beside_it_for_a_place_and_nothing_else() -> None:
-    """`rollout/slots.py` answers in the place of training workers."""
+    """`rollout/devices.py` answers in the place of training workers."""
     verl = pytest.importorskip("verl")
     folder = Path(verl.__file__).parent / "workers" / "rollout"
     source = (folder / "vllm_rollout" / "vllm_async_server.py").read_text()
@@ -324,13 +326,13 @@ def test_a_server_asks_whoever_stands_beside_it_for_a_place_and_nothing_else() -
     ]
     assert launch.count("worker.__ray_call__.remote(") == 1, "launch_servers asks workers in another way"
     for part in ("get_node_id()", "get_accelerator_ids()[get_resource_name()][0]"):
-        assert part in launch, f"rollout/slots.py: launch_servers no longer asks workers for {part}"
+        assert part in launch, f"rollout/devices.py: launch_servers no longer asks workers for {part}"
     used = [line.strip() for line in source.splitlines() if "self.workers" in line and "len(self.workers)" not in line]
     assert used == [
         "self.workers = workers",
         "for worker in self.workers",
         "workers = self.workers[node_rank * gpus_per_replica_node : (node_rank + 1) * gpus_per_replica_node]",
-    ], f"rollout/slots.py: the workers of a server are used for more: {used}"
+    ], f"rollout/devices.py: the workers of a server are used for more: {used}"
 
 
 def test_a_server_with_weights_of_its_own_sleeps_and_wakes_without_a_sync() -> None:
@@ -342,8 +344,8 @@ def test_a_server_with_weights_of_its_own_sleeps_and_wakes_without_a_sync() -> N
 
 
 def test_policies_and_runs_have_ranges_of_replica_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from marl_verl.config.server_names import POLICIES_VARIABLE, RANKS_A_POLICY, first_replica_rank, rollout_name
     from marl_verl.platforms.active import RUN_VARIABLE
-    from marl_verl.rollout.servers import POLICIES_VARIABLE, RANKS_A_POLICY, first_replica_rank, rollout_name
 
     monkeypatch.setenv(POLICIES_VARIABLE, '["scout", "mover"]')
     first = []

@@ -9,25 +9,26 @@ import subprocess
 import sys
 import textwrap
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import marl_verl
-from marl_verl import hookspecs, plugins
+from marl_verl import plugins
+from marl_verl.algorithms import Algorithm
 from marl_verl.cli import plugins as command
 from marl_verl.cli.plugins import add_arguments
-from marl_verl.errors import MarlError
-from marl_verl.hookspecs import KINDS, hookimpl
+from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.plugins import KINDS, Registry, content, hookimpl
 
 Install = Callable[..., None]
-HEADER = "from marl_verl.hookspecs import hookimpl\n"
+HEADER = "from marl_verl import hookimpl\n"
 GAMES = """
 @hookimpl
-def marl_register_tasks(register):
-    register("sokoban", "games_pkg.parts:Sokoban")
+def marl_register(registry):
+    registry.task("sokoban", "games_pkg.parts:Sokoban")
 """
 
 
@@ -73,7 +74,7 @@ def test_an_installed_distribution_is_found_with_its_provenance(install: Install
     install(GAMES)
     found = plugins.discover()
     entry = found.entry("tasks", "sokoban")
-    assert (entry.distribution, entry.version, entry.plugin) == ("games", "1.2", "games")
+    assert (entry.distribution, entry.version, entry.source.plugin) == ("games", "1.2", "games")
     assert "games==1.2:games" in found.fingerprint()
     assert "sokoban" in found.names("tasks")
     record = next(r for r in found.describe() if r["plugin"] == "games")
@@ -83,7 +84,8 @@ def test_an_installed_distribution_is_found_with_its_provenance(install: Install
         "version": "1.2",
         "target": "games_plugin",
         "enabled": True,
-        "hooks": ["marl_register_tasks"],
+        "error": "",
+        "hooks": ["marl_register"],
         "names": {"tasks": {"sokoban": "games_pkg.parts:Sokoban"}},
     }
     json.dumps(found.describe())
@@ -94,16 +96,16 @@ def test_modules_classes_and_instances_are_plugins(install: Install) -> None:
         """
         class AsClass:
             @hookimpl
-            def marl_register_rewards(self, register):
-                register("by-class", len)
+            def marl_register(self, registry):
+                registry.reward("by-class", len)
 
         class AsInstance:
             def __init__(self, name):
                 self.name = name
 
             @hookimpl
-            def marl_register_rewards(self, register):
-                register(self.name, len)
+            def marl_register(self, registry):
+                registry.reward(self.name, len)
 
             @staticmethod
             @hookimpl
@@ -114,8 +116,8 @@ def test_modules_classes_and_instances_are_plugins(install: Install) -> None:
         one = AsInstance("by-instance")
 
         @hookimpl
-        def marl_register_rewards(register):
-            register("by-module", len)
+        def marl_register(registry):
+            registry.reward("by-module", len)
         """,
         points={"m": "games_plugin", "c": "games_plugin:AsClass", "i": "games_plugin:one"},
     )
@@ -134,12 +136,12 @@ def test_an_unhashable_instance_is_a_plugin_too() -> None:
         name: str
 
         @hookimpl
-        def marl_register_rewards(self, register: hookspecs.Register) -> None:
-            register(self.name, len)
+        def marl_register(self, registry: Registry) -> None:
+            registry.reward(self.name, len)
 
     found = plugins.assemble({"a": Mine("one"), "b": Mine("two")})
     assert found.names("rewards") == ["one", "two", "valid-answer"]
-    assert found.entry("rewards", "two").plugin == "b"
+    assert found.entry("rewards", "two").source.plugin == "b"
 
 
 # Limits
@@ -176,65 +178,131 @@ def test_processes_with_other_plugins_are_told(install: Install) -> None:
 # Mistakes
 
 
-def test_a_name_registered_twice_names_both_distributions(install: Install) -> None:
+def test_a_name_registered_twice_is_an_error_where_it_is_used(install: Install) -> None:
     install(GAMES)
-    install(GAMES, name="more-games", version="0.3")
+    install(GAMES + "    registry.task('chess', len)", name="more-games", version="0.3")
+    found = plugins.discover()
+    assert found.get("tasks", "chess") is len
+    assert "sokoban" in found.names("tasks")
     with pytest.raises(MarlError) as error:
-        plugins.discover()
+        found.get("tasks", "sokoban")
     assert str(error.value) == (
-        "task 'sokoban' is registered twice: by games 1.2 (plugin 'games') and by more-games 0.3 (plugin 'more-games')"
+        "task 'sokoban' is registered by games 1.2 (plugin 'games') and by more-games 0.3 (plugin 'more-games'): "
+        "write 'games:sokoban' or 'more-games:sokoban'"
     )
 
 
-def test_a_builtin_name_cannot_be_taken(install: Install) -> None:
-    install("@hookimpl\ndef marl_register_algorithms(register): register('grpo', object())")
-    with pytest.raises(MarlError, match=r"algorithm 'grpo' is registered twice: by marl-verl .* and by games 1\.2"):
-        plugins.discover()
+def test_a_distribution_selects_one_of_two(install: Install) -> None:
+    install(GAMES.replace('"games_pkg.parts:Sokoban"', "len"))
+    install(GAMES.replace('"games_pkg.parts:Sokoban"', "max"), name="more-games", version="0.3")
+    found = plugins.discover()
+    assert found.get("tasks", "games:sokoban") is len
+    assert found.get("tasks", "more-games:sokoban") is max
+    assert found.entry("tasks", "marl-verl:inventory") == found.entry("tasks", "inventory")
+    with pytest.raises(MarlError, match=r"unknown task 'more-game:sokoban': did you mean 'more-games:sokoban'"):
+        found.get("tasks", "more-game:sokoban")
+
+
+def test_a_builtin_name_has_to_be_selected_too(install: Install) -> None:
+    install("@hookimpl\ndef marl_register(registry): registry.algorithm('grpo', object())")
+    found = plugins.discover()
+    with pytest.raises(MarlError, match=r"algorithm 'grpo' is registered by marl-verl .* and by games 1\.2"):
+        found.get("algorithms", "grpo")
+    assert isinstance(found.get("algorithms", "marl-verl:grpo"), Algorithm)
+
+
+REGISTER = "@hookimpl\ndef marl_register(registry): "
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (
-            "@hookimpl\ndef marl_register_task(register): ...",
-            ["'marl_register_task'", "did you mean 'marl_register_tasks'"],
-        ),
+        ("@hookimpl\ndef marl_regster(registry): ...", ["'marl_regster'", "did you mean 'marl_register'"]),
+        ("@hookimpl\ndef marl_register_tasks(register): ...", ["unknown hook", "did you mean 'marl_register'"]),
         ("def marl_episod_finished(episode): ...", ["did you mean 'marl_episode_finished'"]),
-        ("def marl_register_tasks(register): ...", ["'marl_register_tasks'", "'@hookimpl'"]),
-        ("@hookimpl\ndef marl_register_tasks(registry): ...", ["no valid plugin", "registry"]),
+        ("def marl_register(registry): ...", ["'marl_register'", "'@hookimpl'"]),
+        ("@hookimpl\ndef marl_register(register): ...", ["no valid plugin", "register"]),
         ("@hookimpl(specname='marl_nothing')\ndef mine(register): ...", ["no valid plugin", "marl_nothing"]),
         ("import nowhere_at_all", ["'games_plugin'", "ModuleNotFoundError", "nowhere_at_all"]),
         ("raise ValueError('no\\nlicence')", ["'games_plugin'", "ValueError: no licence"]),
+        ("raise SystemExit(3)", ["'games_plugin'", "SystemExit: 3"]),
         ("def def", ["SyntaxError"]),
         ("x = 1", ["implements no hook"]),
-        ("@hookimpl\ndef marl_register_tasks(register): 1 / 0", ["marl_register_tasks", "ZeroDivisionError"]),
-        ("@hookimpl\ndef marl_register_tasks(register): register('a b', len)", ["'a b'", "letters"]),
-        (
-            "@hookimpl\ndef marl_register_tasks(register): register('a', 'pkg.mod')",
-            ["'pkg.mod'", "package.module:attribute"],
-        ),
-        ("@hookimpl\ndef marl_register_tasks(register): register('a', None)", ["target is None"]),
+        (f"{REGISTER}1 / 0", ["marl_register", "ZeroDivisionError"]),
+        (f"{REGISTER}registry.taks('a', len)", ["AttributeError", "taks"]),
+        (f"{REGISTER}registry.task('a b', len)", ["'a b'", "letters"]),
+        (f"{REGISTER}registry.task('a', 'pkg.mod')", ["'pkg.mod'", "package.module:attribute"]),
+        (f"{REGISTER}registry.task('a', None)", ["target is None"]),
+        (f"{REGISTER}[registry.task('a', len) for _ in range(2)]", ["task 'a'", "registered twice by the same"]),
     ],
 )
-def test_a_broken_plugin_is_an_error_at_load(install: Install, code: str, said: list[str]) -> None:
+def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, code: str, said: list[str]) -> None:
     install(code)
+    found = plugins.discover()
+    (source,) = found.broken
+    assert source.plugin == "games"
+    assert found.get("tasks", "inventory")
+    assert found.names("tasks") == plugins.discover("").names("tasks") or "at-plan-path" in found.names("tasks")
     with pytest.raises(MarlError) as error:
-        plugins.discover()
-    for part in ["games 1.2", "plugin 'games'", *said]:
+        found.get("tasks", "sokoban")
+    for part in ["unknown task 'sokoban'", "cannot be loaded", "games 1.2", "plugin 'games'", *said]:
         assert part in str(error.value)
     assert "\n" not in str(error.value)
+    (record,) = [record for record in found.describe() if record["plugin"] == "games"]
+    assert record["error"] == found.broken[source]
+    assert not record["names"]
+    plugins.load.cache_clear()
+    try:
+        with pytest.warns(MarlWarning, match=re.escape(found.broken[source])):
+            plugins.load()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            plugins.load()  # once
+    finally:
+        plugins.load.cache_clear()
+
+
+def test_a_plugin_that_is_handed_in_may_not_be_broken() -> None:
+    with pytest.raises(MarlError, match=r"in-memory 0 \(plugin 'mine'\) implements no hook"):
+        plugins.assemble({"mine": object()})
+
+
+def test_a_plugin_that_fails_after_a_name_registers_nothing(install: Install) -> None:
+    install(GAMES + "    raise ValueError('late')")
+    with pytest.raises(MarlError, match=r"unknown task 'sokoban'.*failed in marl_register: ValueError: late"):
+        plugins.discover().get("tasks", "sokoban")
 
 
 def test_an_entry_point_to_a_missing_attribute(install: Install) -> None:
     install(GAMES, points={"games": "games_plugin:Gone"})
-    with pytest.raises(MarlError, match=r"games 1\.2 \(plugin 'games'\) cannot be loaded from 'games_plugin:Gone'"):
-        plugins.discover()
+    (why,) = plugins.discover().broken.values()
+    assert why.startswith("games 1.2 (plugin 'games') cannot be loaded from 'games_plugin:Gone'")
 
 
 def test_one_module_under_two_entry_points(install: Install) -> None:
     install("@hookimpl\ndef marl_step_finished(step): ...", points={"a": "games_plugin", "b": "games_plugin"})
-    with pytest.raises(MarlError, match=r"plugin 'b'\) is no valid plugin: ValueError: Plugin already registered"):
-        plugins.discover()
+    (why,) = plugins.discover().broken.values()
+    assert "(plugin 'b') is no valid plugin: ValueError: Plugin already registered" in why
+
+
+def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> None:
+    install(GAMES)
+    install("x = 1", name="solo")
+    (tmp_path / "games_pkg").mkdir()
+    part = tmp_path / "games_pkg" / "parts.py"
+    part.write_text("one")
+    package = plugins.Source("p", "games", "1", "games_pkg.parts:Plugin")
+    before = plugins.content_of(package)
+    assert len(before) == 64
+    part.write_text("two")
+    content.content_of.cache_clear()
+    assert plugins.content_of(package) != before
+    assert len(plugins.content_of(plugins.Source("p", "solo", "1", "solo_plugin"))) == 64
+    assert plugins.content_of(plugins.Source("p", "in-memory", "0", "<object>")) == ""
+    assert plugins.content_of(plugins.Source("p", "file", "0", "solo_plugin", "abc")) == "abc"
+    found = {record["plugin"]: record for record in plugins.discover("games").describe(content=True)}
+    assert len(found["games"]["content"]) == len(found["builtin"]["content"]) == 64
+    assert found["solo"]["content"] == ""  # not loaded
 
 
 @pytest.mark.parametrize(
@@ -262,7 +330,7 @@ def test_a_lazy_target_is_imported_late_and_told_if_it_cannot(
 
 
 def test_a_lazy_target_may_be_an_attribute_of_a_class(install: Install, tmp_path: Path) -> None:
-    register = "@hookimpl\ndef marl_register_rewards(register): register('r', 'games_plugin:Rewards.short')"
+    register = f"{REGISTER}registry.reward('r', 'games_plugin:Rewards.short')"
     install(f"{register}\nclass Rewards:\n    short = 5")
     assert plugins.discover().get("rewards", "r") == 5
 
@@ -277,76 +345,17 @@ def test_unknown_names_and_kinds_offer_the_nearest() -> None:
         found.entry("losses", "x")
 
 
-# The examples in the documentation
+# The registry
 
 
-def example(hook: str) -> str:
-    match = re.search(r"Example::\n\n(.*)", textwrap.dedent(getattr(hookspecs, hook).__doc__ or ""), re.DOTALL)
-    assert match, f"{hook} has no example"
-    return textwrap.dedent(match[1])
-
-
-def run_example(hook: str) -> Any:
-    module = types.ModuleType(f"example_of_{hook}")
-    sys.modules[module.__name__] = module  # dataclasses look their module up
-    try:
-        exec(compile(example(hook), hook, "exec"), module.__dict__)
-    finally:
-        del sys.modules[module.__name__]
-    return module
-
-
-def test_every_kind_has_a_hook_and_the_observers_are_there() -> None:
-    registering = {f"marl_register_{kind}" for kind in KINDS}
-    assert registering | {"marl_episode_finished", "marl_step_finished"} == plugins.HOOKS
-
-
-@pytest.mark.parametrize("hook", sorted(plugins.HOOKS))
-def test_the_example_of_each_hook_is_a_plugin(hook: str) -> None:
-    found = plugins.assemble({"example": run_example(hook)})
-    (record,) = [r for r in found.describe() if r["plugin"] == "example"]
-    assert record["hooks"] == [hook]
-    if hook.startswith("marl_register_"):
-        assert list(record["names"]) == [hook.removeprefix("marl_register_")]
-
-
-def test_the_examples_do_what_they_say() -> None:
-    from marl_verl.advantage import RowTable
-    from marl_verl.options import build
-
-    sums = build(plugins.assemble({"e": run_example("marl_register_tasks")}).get("tasks", "sums"), {"largest": 5}, "o")
-    train, test = sums.generate("train", 4, 0), sums.generate("test", 4, 0)
-    assert not {t.id for t in train} & {t.id for t in test}
-    assert sums.score(train[2], " 6 ") == 1.0
-
-    found = plugins.assemble(
-        {"a": run_example("marl_register_advantages"), "b": run_example("marl_register_algorithms")}
-    )
-    rows = [
-        {
-            "uid": "q",
-            "session": s,
-            "index": 0,
-            "turn": 0,
-            "agent": "a",
-            "rewards": {"team": float(s), "role": 0.0},
-            "length": 1,
-        }
-        for s in range(3)
-    ]
-    table = RowTable.from_rows(rows)
-    assert found.get("advantages", "centred").compute(table, table.rewards["team"]).advantage.tolist() == [
-        -1.0,
-        0.0,
-        1.0,
-    ]
-    assert found.get("algorithms", "role-grpo").compute(table).advantage.tolist() == pytest.approx([-1, 0, 1], abs=1e-5)
-
-    watch, steps = run_example("marl_episode_finished"), run_example("marl_step_finished")
-    found = plugins.assemble({"w": watch, "s": steps})
-    found.hook.marl_episode_finished(episode=types.SimpleNamespace(turns=[1, 2]))
-    found.hook.marl_step_finished(step=7, metrics={"train/success": 0.5})
-    assert (watch.lengths, steps.curve) == ([2], [(7, 0.5)])
+def test_every_kind_has_a_method() -> None:
+    registry = Registry(plugins.Source("p", "d", "1", "t"))
+    methods = [name for name in vars(Registry) if not name.startswith("_") and callable(getattr(Registry, name))]
+    for name in methods:
+        getattr(registry, name)(f"any-{name}", "package.module:attribute")
+    assert {kind for kind, _ in registry.entries} == set(KINDS)
+    assert len(methods) == len(KINDS)
+    assert {"marl_register", "marl_episode_finished", "marl_step_finished"} == plugins.HOOKS
 
 
 # The command
@@ -376,6 +385,10 @@ def test_the_command_lists_plugins(
     assert re.search(r"tasks +sokoban\n", text)
     assert re.search(r"observes +step_finished", text)
     assert re.search(r"other   other 3 .* disabled", text)
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "games,other")
+    with pytest.warns(MarlWarning, match="RuntimeError"):
+        assert re.search(r"other   other 3 .*   broken: other 3 .* RuntimeError", show(capsys))
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "games")
     records = {r["plugin"]: r for r in json.loads(show(capsys, "--json"))}
     assert records["other"]["enabled"] is False
     assert records["builtin"]["names"]["algorithms"]["grpo"] == "marl_verl.algorithms.grpo:GRPO"

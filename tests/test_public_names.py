@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PUBLIC = (
     "marl_verl",
-    *(f"marl_verl.{name}" for name in ("advantage", "credit", "episode", "errors", "hookspecs", "losses", "options")),
+    *(f"marl_verl.{name}" for name in ("advantage", "algorithms", "credit", "episode", "errors", "options", "rewards")),
     *(f"marl_verl.{name}" for name in ("plugins", "sampling", "tasks", "testing", "testing.real", "testing.rows")),
     "marl_verl.testing.workflows",
 )

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from marl_verl.cli.describe import describe
-from marl_verl.cli.prepare import Plan, plan_run
 from marl_verl.config.compose import parse_overrides
+from marl_verl.config.parts import algorithm_of
 from marl_verl.errors import MarlError
-from marl_verl.parts import algorithm_of
+from marl_verl.trainer.describe import describe
+from marl_verl.trainer.prepare import Plan, plan_run
 
 pytestmark = pytest.mark.slow
 RECIPES = Path(__file__).parents[1] / "recipes"

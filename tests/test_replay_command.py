@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
-from marl_verl import plugins
+from marl_verl import hookimpl, plugins
 from marl_verl.cli.main import main
-from marl_verl.episode import Action, Episode, LiveTeam, Workflow
+from marl_verl.config.parts import algorithm_named
+from marl_verl.episode import Action, Episode, Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.hookspecs import hookimpl
-from marl_verl.journals import header, sample_lines
-from marl_verl.journals.write import as_line
-from marl_verl.parts import algorithm_named
+from marl_verl.journals.write import as_line, header, sample_lines
+from marl_verl.process.run_dir import RunDir
 from marl_verl.sampling import Failure, Independent, Sample
 from marl_verl.tasks import grid
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.tasks.inventory import HolderAsker, Inventory
-from marl_verl.tasks.split_plan_path import ScoutMover, SplitPlanPath
-from marl_verl.team import Agent, Named, Policy, Team
+from marl_verl.tasks.inventory import Inventory
+from marl_verl.tasks.split_plan_path import SplitPlanPath
+from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
-from marl_verl.trainer.run_dir import RunDir
+from marl_verl.workflows.inventory import HolderAsker
+from marl_verl.workflows.split_plan_path import ScoutMover
 
 Shown = Callable[..., str]
 TASK = Task("t1", "2 + 2 = ?", {"gold": "4"})
@@ -47,7 +47,7 @@ class Review(Workflow):
 
     rounds: int = 3
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         asked = [{"role": "user", "content": task.prompt}]
         for _ in range(self.rounds):
             draft = await team["solver"].act(asked)
@@ -73,7 +73,7 @@ class Sums(TaskSet):
 class Chorus(Workflow):
     """Everybody at once; who speaks alone is asked for more. Without an answer it fails."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         said = await team.act({"left": task.prompt, "right": task.prompt})
         if said["left"].text == "(no answer)":
             raise ValueError("the left one is silent")
@@ -89,15 +89,12 @@ def parts(**changed: Any) -> Any:
 
     class Mine:
         @hookimpl
-        def marl_register_workflows(self, register: Any) -> None:
+        def marl_register(self, registry: Any) -> None:
             for name in ("review", "chorus"):
                 if found[name] is not None:
-                    register(name, found[name])
-
-        @hookimpl
-        def marl_register_tasks(self, register: Any) -> None:
+                    registry.workflow(name, found[name])
             if found["sums"] is not None:
-                register("sums", found["sums"])
+                registry.task("sums", found["sums"])
 
     return plugins.assemble({"mine": Mine()}, only=None)
 
@@ -150,9 +147,9 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Shown:
 
 
 def head(workflow: str = "review", agents: tuple[str, ...] = ("solver", "judge"), **options: Any) -> str:
-    team = Team(
-        {name: Agent(name, "base", "Be brief." if name == "judge" else "") for name in agents},
-        {"base": Policy("base")},
+    team = TeamConfig(
+        {name: AgentConfig(name, "base", "Be brief." if name == "judge" else "") for name in agents},
+        {"base": PolicyConfig("base")},
         Named("sums"),
         Named(workflow, options),
         Named("at-grpo"),
@@ -247,14 +244,14 @@ def test_json_has_everything(told: Shown) -> None:
 
 def test_long_texts_are_cut_in_the_middle_and_repeated_ones_left_out(told: Shown) -> None:
     class Growing(Review):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             seen = "line\n" * 60
             for _ in range(3):
                 said = await team["solver"].act(seen)
                 seen = f"{seen}{said.text}\n"
             return (await team["judge"].act("a" * 900 + "b" * 900 + "c" * 900)).text
 
-    plugins.load().registry._loaded["workflows", "review"] = Growing
+    plugins.load()._targets["workflows", "review"] = Growing
     shown = told(write(play(solver=("one", "two", "three"), workflow=Growing())))
     assert shown.count("    line\n") == 60
     assert "  sees\n    (the first 304 characters as solver:1)\n    two\n" in shown
@@ -484,13 +481,13 @@ def test_an_act_that_can_be_left_out(told: Shown) -> None:
         return "yes" if act.slot == "1" else "(no answer) is no verdict"
 
     class Lenient(Review):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             draft = await team["solver"].act(task.prompt)
             if (await team["judge"].act(draft.text)).text != "(no answer)":
                 draft = await team["solver"].act("again")
             return draft.text
 
-    plugins.load().registry._loaded["workflows", "review"] = Lenient
+    plugins.load()._targets["workflows", "review"] = Lenient
     path = write(play(solver=("5", "4"), judge=judge, workflow=Lenient()))
     shown = told(path, "--mask", "judge:0")
     assert "not reached any more: solver:1\nanswer 5\n" in shown
@@ -561,14 +558,14 @@ def test_masking_an_unfinished_path(told: Shown) -> None:
     class Quiet(Review):
         """Calls nothing."""
 
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             for _ in range(3):
                 draft = await team["solver"].act(task.prompt)
                 team.propose(draft.text)
                 await team["judge"].act(draft.text)
             return draft.text
 
-    plugins.load().registry._loaded["workflows", "review"] = Quiet
+    plugins.load()._targets["workflows", "review"] = Quiet
     rollouts = ScriptedRollouts(Quiet(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
 
     async def go() -> Episode:
@@ -603,22 +600,22 @@ def test_other_sessions_are_shown_by_session(told: Shown) -> None:
 
 def test_a_workflow_that_has_changed_is_told_with_the_effect(refused: Shown, since: Callable[..., None]) -> None:
     class Polite(Review):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             (await team["solver"].act(f"please: {task.prompt}"))
             return "4"
 
     class Short(Review):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             return (await team["solver"].act([{"role": "user", "content": task.prompt}])).text
 
     class Longer(Review):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             answer = await super().run(task, team)
             await team["solver"].act("sure?")
             return answer
 
     class Broken(Review):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             raise KeyError("gone")
 
     path = write(play())
@@ -657,11 +654,11 @@ def test_another_score_answer_or_mark_is_shown_and_told(refused: Shown, since: C
             return False
 
     class Verbose(Review):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             return f"it is {await super().run(task, team)}"
 
     class Marks(Review):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             answer = await super().run(task, _Deaf(team))  # type: ignore[arg-type]
             return answer
 
@@ -683,7 +680,7 @@ def test_another_score_answer_or_mark_is_shown_and_told(refused: Shown, since: C
 class _Deaf:
     """A team to which nothing is invalid."""
 
-    def __init__(self, team: LiveTeam) -> None:
+    def __init__(self, team: Team) -> None:
         self._team = team
 
     def invalid(self, action: Action, why: str) -> None:
@@ -714,7 +711,7 @@ def test_an_answer_that_cannot_be_scored_with_an_act_masked(refused: Shown, sinc
             return float(int(answer) == 4)
 
     class Silent(Review):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             return (await team["solver"].act(task.prompt)).text
 
     path = write(play(solver="4", workflow=Silent()))
@@ -783,7 +780,7 @@ def without(data: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name != key}
 
 
-HEAD = {"schema": 1, "kind": "episodes", "step": 1, "split": "train", "marl_verl": "0"}
+HEAD = {"schema": 2, "kind": "episodes", "step": 1, "split": "train", "marl_verl": "0"}
 
 
 @pytest.mark.parametrize(
@@ -798,9 +795,9 @@ HEAD = {"schema": 1, "kind": "episodes", "step": 1, "split": "train", "marl_verl
         ('{"rows": [],\n "options": {}}', "these are rows, which `marl-verl explain` shows"),
         ('{"schema":1,"kind":"epi', "'bad' is cut off in line 1, its header"),
         ("[]", "'bad' holds no stored episodes: line 1 is not {"),
-        (json.dumps({**HEAD, "schema": 2}), "'bad' has schema 2; this version of marl-verl reads 1"),
+        (json.dumps({**HEAD, "schema": 1}), "'bad' has schema 1; this version of marl-verl reads 2"),
         (json.dumps(HEAD), "'bad': the header in line 1 lacks 'agents'; the file was written by marl-verl 0, this is "),
-        (json.dumps({**HEAD, "agents": []}), "the header in line 1 is malformed: "),
+        (json.dumps({**HEAD, "agents": []}), "the header in line 1, agents: expected `object`, got `array`; "),
     ],
 )  # fmt: skip
 def test_files_that_are_none(refused: Shown, content: str, said: str) -> None:
@@ -812,16 +809,16 @@ def test_files_that_are_none(refused: Shown, content: str, said: str) -> None:
     ("change", "said"),
     [
         (lambda d: without(d, "journal"), "line 2: the episode lacks 'journal'; the file was written by marl-verl "),
-        (lambda d: {**d, "score": "high"}, "line 2: 'score' must be a number, got 'high'"),
-        (lambda d: {**d, "task": 5}, "line 2: the episode is malformed: "),
+        (lambda d: {**d, "score": "high"}, "line 2: the episode, score: expected `float`, got `str`; the"),
+        (lambda d: {**d, "task": 5}, "line 2: the episode, task: expected `object`, got `int`; the"),
         (lambda d: [d], "line 2: it is no JSON object"),
-        (lambda d: without({**d, "failure": "timeout"}, "detail"), "line 2: the failure lacks 'detail'"),
-        (lambda d: {**d, "turns": [5]}, "line 2: episode 'q_0': turn 0 is no JSON object; the file was"),
+        (lambda d: {"failure": "timeout", "uid": "q", "session": 0, "task": "t"}, "line 2: the failure lacks 'detail'"),
+        (lambda d: {**d, "turns": [5]}, "line 2: the episode, turns[0]: expected `object`, got `int`; "),
         (
             lambda d: {**d, "turns": [d["turns"][0], without(d["turns"][1], "session")]},
             "episode 'q_0': turn 1 lacks 'session'; the file was written by marl-verl ",
         ),
-        (lambda d: {**d, "others": [without(d["turns"][1], "node")]}, "turn beside it 0 lacks "),
+        (lambda d: {**d, "others": [without(d["turns"][1], "node")]}, "other turn 0 lacks 'node'"),
         (
             lambda d: {**d, "journal": {**d["journal"], "schema": 9}},
             "episode 'q_0': a journal of schema 9; this version",
@@ -863,9 +860,9 @@ def inventory(sessions: int = 1) -> str:
     tasks = Inventory()
     policy = ScriptedPolicy({"holder": "1 2 3 4", "asker": "1"})
     rollouts = ScriptedRollouts(HolderAsker(), tasks.generate("train", 1, 0)[0], policy, sessions, tasks)
-    team = Team(
-        {name: Agent(name, name) for name in ("holder", "asker")},
-        {name: Policy(name) for name in ("holder", "asker")},
+    team = TeamConfig(
+        {name: AgentConfig(name, name) for name in ("holder", "asker")},
+        {name: PolicyConfig(name) for name in ("holder", "asker")},
         Named("inventory"),
         Named("inventory"),
         Named("grpo"),
@@ -918,9 +915,9 @@ def documented() -> None:
 
     rollouts = ScriptedRollouts(ScoutMover(turns=2), task, ScriptedPolicy({"scout": scout, "mover": mover}), 3, tasks)
     rollouts.uid = "s12t00000"
-    team = Team(
-        {"scout": Agent("scout", "scout"), "mover": Agent("mover", "mover")},
-        {"scout": Policy("scout"), "mover": Policy("mover")},
+    team = TeamConfig(
+        {"scout": AgentConfig("scout", "scout"), "mover": AgentConfig("mover", "mover")},
+        {"scout": PolicyConfig("scout"), "mover": PolicyConfig("mover")},
         Named("split-plan-path"),
         Named("split-plan-path", {"turns": 2}),
         Named("at-grpo", {"sampler": "independent"}),
@@ -943,5 +940,5 @@ def test_what_the_documentation_shows_is_what_is_printed(
     assert len(shown) == 3
     for command, output in shown:
         assert told(*command.split()) == output
-    monkeypatch.setattr("marl_verl.tasks.split_plan_path.NOTHING", "nothing")
+    monkeypatch.setattr("marl_verl.workflows.split_plan_path.NOTHING", "nothing")
     assert f"```\n{refused('--run', 'runs/paths', '--episode', 's12t00000_0')}```" in text

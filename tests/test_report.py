@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from marl_verl.cli import summary
-from marl_verl.cli.progress import Display
+from marl_verl.inspect import summary
+from marl_verl.process.progress import Display
 from marl_verl.trainer.report import _agents, wilson
 
 
@@ -47,7 +47,7 @@ def test_weight_change(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from marl_verl.trainer.weights import weight_change
+    from marl_verl.checkpoint.weights import weight_change
 
     for name, weight in (("before", [3.0, 4.0]), ("after", [3.0, 4.5])):
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""From a finished run to rows: rewards, the outcome's place, what was of no use, and what each agent's metrics say."""
+"""From a finished run to rows: rewards, where the team reward counts, invalid actions, and metrics of each agent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from marl_verl_at_grpo.algorithm import AlphaMix
 
 from marl_verl.advantage import RowTable, agent_statistics
 from marl_verl.episode import Action, Run, Workflow, WorkflowError
+from marl_verl.errors import MarlError
 from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
 from marl_verl.rollout.rows import identity, row_tag
 from marl_verl.sampling import Independent, drive
 from marl_verl.sampling.rollouts import Scene
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import Agent
+from marl_verl.team import AgentConfig
 from marl_verl.testing import ScriptedPolicy, check_workflow
 from tests.batches import algorithm, row
 
@@ -42,9 +43,9 @@ class Always(TaskSet):
         return 1.0
 
 
-def episode(outcome: Any, says: Any = "4") -> Any:
-    agents = {name: Agent(name, "p") for name in ("solver", "checker")}
-    parts = TeamParts(Scene(Rounds(), Always(), agents, outcome=outcome), {}, seed=0)
+def episode(says: Any = "4") -> Any:
+    agents = {name: AgentConfig(name, "p") for name in ("solver", "checker")}
+    parts = TeamParts(Scene(Rounds(), Always(), agents), {}, seed=0)
     policy = ScriptedPolicy({"solver": says, "checker": "go on"})
 
     async def sample() -> Any:
@@ -61,35 +62,63 @@ def episode(outcome: Any, says: Any = "4") -> Any:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "team"),
+    ("method", "team"),
     [
-        ("every turn", [1, 1, 1, 1, 1]),
-        ("last turn", [0, 0, 0, 0, 1]),  # solver 0, checker 0, solver 1, checker 1, solver 2
-        ("each agent's last turn", [0, 0, 0, 1, 1]),
+        (algorithm("grpo"), [1, 1, 1, 1, 1]),
+        (algorithm("gigpo"), [1, 1, 1, 1, 1]),
+        (algorithm("magrpo-sessions"), [0, 0, 0, 0, 1]),  # solver 0, checker 0, solver 1, checker 1, solver 2
+        (algorithm("grpo", returns="discounted"), [0, 0, 0, 1, 1]),
+        (algorithm("ippo"), [0, 0, 0, 1, 1]),
     ],
 )
-def test_the_outcome_stands_where_returns_count_it_once(outcome: str, team: list[int]) -> None:
-    assert [turn.rewards["team"] for turn in episode(outcome).turns] == team
+def test_the_return_decides_on_which_rows_the_team_reward_counts(method: Any, team: list[int]) -> None:
+    rows = [identity(row_tag(turn, 1)) for turn in episode().turns]
+    assert all("team" not in each["rewards"] and each["team_reward"] == 1.0 for each in rows)
+    table = RowTable.from_rows([*rows, {**rows[0], "index": 9, "turn": 9, "padding": True}])
+    assert method.placed(table).rewards["team"].tolist() == [*team, 0]
+    shuffled = method.placed(RowTable.from_rows(rows[::-1]))
+    assert shuffled.rewards["team"].tolist() == team[::-1]
+    assert RowTable.from_rows(shuffled.to_rows()).rewards["team"].tolist() == team[::-1]  # as a step is stored
 
 
-def test_every_algorithm_says_where_it_needs_the_outcome() -> None:
-    assert algorithm("at-grpo").advantage.outcome == "every turn"
-    assert algorithm("magrpo").advantage.outcome == "last turn"
-    assert algorithm("magrpo", returns="discounted").advantage.outcome == "each agent's last turn"
-    assert algorithm("at-grpo", returns="discounted").advantage.outcome == "each agent's last turn"
-    assert algorithm("gigpo").advantage.outcome == "every turn"
+def test_a_row_with_a_team_reward_of_its_own_keeps_it() -> None:
+    rows = [row("q", 0, i, i, "a", team=float(i)) for i in range(3)]
+    assert algorithm("grpo", returns="discounted").placed(RowTable.from_rows(rows)).rewards["team"].tolist() == [
+        0,
+        1,
+        2,
+    ]
+    with pytest.raises(MarlError, match="row 1 has a 'team_reward' and a reward 'team'"):
+        RowTable.from_rows([rows[0], {**rows[1], "team_reward": 1.0}])
+
+
+def test_which_returns_sum_turns() -> None:
+    assert not algorithm("grpo").advantage.sums_turns
+    assert not algorithm("gigpo").advantage.sums_turns
+    assert algorithm("magrpo").advantage.sums_turns
+    assert algorithm("ippo").advantage.sums_turns
+    assert algorithm("at-grpo", returns="discounted").advantage.sums_turns
+
+
+def test_a_declared_component_that_no_row_has_is_0() -> None:
+    rows = [row("q", i, 0, 0, "a", team=float(i)) for i in range(2)]
+    named = algorithm("grpo", rewards="weights", weights={"team": 1.0, "role": 2.0})
+    with pytest.raises(MarlError, match="unknown reward component 'role'"):
+        named.compute(RowTable.from_rows(rows))
+    declared = RowTable.from_rows(rows, declared=["team", "role"])
+    assert named.compute(declared).reward.tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("name", ["path_sum", "discounted"])
-def test_without_a_discount_every_turn_gets_the_outcome_once(name: str) -> None:
+def test_without_a_discount_every_turn_gets_the_team_reward_once(name: str) -> None:
     method = algorithm("magrpo", returns=name, mode="raw")
-    done = episode(method.advantage.outcome)
+    done = episode()
     table = RowTable.from_rows([identity(row_tag(turn, 1)) for turn in done.turns])
     assert method.compute(table).ret.tolist() == [1.0] * 5
 
 
 def test_an_action_of_no_use_is_a_mark_on_its_row() -> None:
-    done = episode("every turn", says=["4", "?", "4"])
+    done = episode(says=["4", "?", "4"])
     assert [turn.invalid for turn in done.turns] == [None, None, "no number", None, None]
     rows = [identity(row_tag(turn, 1)) for turn in done.turns]
     assert [r["invalid"] for r in rows] == [False, False, True, False, False]
@@ -106,7 +135,7 @@ def test_only_an_action_of_the_run_can_be_of_no_use() -> None:
     class Wrong(Workflow):
         async def run(self, task: Task, team: Any) -> str:
             await team["solver"].act("x")
-            team.invalid(Action("made up"), "never said")
+            team.invalid(Action("another"), "never said")
             return "y"
 
     async def go() -> None:
@@ -120,7 +149,7 @@ def test_only_an_action_of_the_run_can_be_of_no_use() -> None:
 
 
 def test_turns_that_saw_the_same_share_an_observation() -> None:
-    obs = [row_tag(turn, 1)["obs"] for turn in episode("every turn").turns]
+    obs = [row_tag(turn, 1)["obs"] for turn in episode().turns]
     solver, checker = obs[::2], obs[1::2]
     assert solver[0] == solver[2] != solver[1]
     assert checker[0] == checker[1]
@@ -128,7 +157,7 @@ def test_turns_that_saw_the_same_share_an_observation() -> None:
 
 
 def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
-    agents = {"solver": Agent("solver", "p", reward="long"), "checker": Agent("checker", "p")}
+    agents = {"solver": AgentConfig("solver", "p", reward="long"), "checker": AgentConfig("checker", "p")}
     mix = AlphaMix(alpha=0.5)
     scene = Scene(Rounds(), Always(), agents, {"long": lambda task, turn, episode: 3.0}, mix=mix)
 
@@ -144,7 +173,7 @@ def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
 
 @pytest.mark.parametrize("gives", [float("nan"), None, "much"])
 def test_a_role_reward_that_is_no_number_is_a_failure_of_its_session(gives: Any) -> None:
-    agents = {"solver": Agent("solver", "p", reward="odd"), "checker": Agent("checker", "p")}
+    agents = {"solver": AgentConfig("solver", "p", reward="odd"), "checker": AgentConfig("checker", "p")}
 
     async def odd(task: Task, turn: Any, episode: Any) -> Any:
         return gives if episode.session == 1 else 0.5
@@ -180,7 +209,7 @@ class Recorder:
 def requests(seed: int = 0, step: int = 1) -> list[tuple[str, int]]:
     """What two sessions ask for, and a second candidate for each act."""
     client = Recorder()
-    agents = {name: Agent(name, "p") for name in ("solver", "checker")}
+    agents = {name: AgentConfig(name, "p") for name in ("solver", "checker")}
     parts = TeamParts(Scene(Rounds(), Always(), agents), {"p": client}, seed=seed)
 
     async def ask() -> None:

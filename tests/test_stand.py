@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.episode import Act, Journal, Limits, LiveTeam, ReplayMismatch, Run, Workflow, WorkflowError
+from marl_verl.episode import Act, Journal, Limits, ReplayMismatch, Run, Team, Workflow, WorkflowError
 from marl_verl.tasks.base import Task
 from marl_verl.testing import scripted_action, shown
 
 TASK = Task("t1", "question")
 AGENTS = ("a", "b", "c")
-Body = Callable[[Task, LiveTeam], Awaitable[Any]]
+Body = Callable[[Task, Team], Awaitable[Any]]
 
 
 class Plain(Workflow):
     body: Any
 
-    async def run(self, task: Task, team: LiveTeam) -> Any:
+    async def run(self, task: Task, team: Team) -> Any:
         return await self.body(task, team)
 
 
@@ -50,7 +50,7 @@ def answer(run: Run, agent: str, text: str = "done") -> None:
     run.supply(act, scripted_action(act, text))
 
 
-async def two_lanes(task: Task, team: LiveTeam) -> str:
+async def two_lanes(task: Task, team: Team) -> str:
     async def lane(agent: str) -> str:
         first = await team[agent].act("first")
         return (await team[agent].act(first.text)).text
@@ -59,7 +59,7 @@ async def two_lanes(task: Task, team: LiveTeam) -> str:
 
 
 def test_all_acts_of_concurrent_lanes_and_of_a_joint_move_are_told_together() -> None:
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         await asyncio.gather(team["a"].act("x"), team.act({"b": "y", "c": "z"}))
         return "end"
 
@@ -135,7 +135,7 @@ def test_next_and_stand_can_be_mixed() -> None:
 def test_a_lane_deep_in_gathers_is_waited_for_while_another_stands(depth: int) -> None:
     """Between two acts a deep lane takes many rounds of the loop: down, and up again, through every level."""
 
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         async def deep(level: int, what: str) -> str:
             if level:
                 return (await asyncio.gather(deep(level - 1, what), asyncio.sleep(0)))[0]
@@ -171,7 +171,7 @@ def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callab
     """The lane whose call takes longest is still told first, and the journal has one order."""
 
     def work(pauses: tuple[float, ...]) -> Body:
-        async def run(task: Task, team: LiveTeam) -> str:
+        async def run(task: Task, team: Team) -> str:
             async def lane(agent: str, pause: float) -> str:
                 for _ in range(2):  # the second call is made when the first is back
                     await team.call(tool, pause)
@@ -197,7 +197,7 @@ def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callab
 
 
 def test_a_workflow_that_ends_while_others_wait_is_finished() -> None:
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         beside = asyncio.create_task(team["b"].act("never answered"))
         said = (await team["a"].act("x")).text
         assert not beside.done()
@@ -214,7 +214,7 @@ def test_a_workflow_that_ends_while_others_wait_is_finished() -> None:
 
 
 def test_a_workflow_that_raises_while_others_wait_is_told() -> None:
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
             await team["a"].act("x")
             raise KeyError("gone")
@@ -233,7 +233,7 @@ def test_a_workflow_that_raises_while_others_wait_is_told() -> None:
 
 
 def test_a_broken_rule_is_told_though_another_lane_waits_and_the_workflow_hides_it() -> None:
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
             try:
                 await team["nobody"].act("x")
@@ -255,7 +255,7 @@ def test_a_broken_rule_is_told_though_another_lane_waits_and_the_workflow_hides_
 def test_cancelled_while_it_waits_it_can_be_asked_again_or_closed(what: str) -> None:
     release = asyncio.Event()
 
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         if what == "async call":
             await team.call(release.wait)
         elif what == "threaded call":
@@ -288,7 +288,7 @@ def test_cancelled_while_it_waits_it_can_be_asked_again_or_closed(what: str) -> 
 
 
 def test_two_who_wait_at_once_is_an_error() -> None:
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         await team.call(async_tool, 1000)
         return (await team["a"].act("x")).text
 
@@ -307,7 +307,7 @@ def test_two_who_wait_at_once_is_an_error() -> None:
 def test_a_state_that_no_replay_reaches_is_told() -> None:
     tries = iter(range(10))
 
-    async def work(task: Task, team: LiveTeam) -> str:
+    async def work(task: Task, team: Team) -> str:
         async def lane(agent: str) -> str:
             await team.call(async_tool, 0.0)
             return (await team[agent].act(f"try {next(tries)}")).text
@@ -342,7 +342,7 @@ def test_one_state_has_one_list_of_acts_whatever_arrived_first(plan: Any, one: i
                 await asyncio.sleep(0)
             return f"{what}!"
 
-        async def follow(part: Any, team: LiveTeam, path: str, seen: str) -> str:
+        async def follow(part: Any, team: Team, path: str, seen: str) -> str:
             if part == "act":
                 return (await team["a"].act(seen, slot=path)).text
             if part == "joint":
@@ -358,7 +358,7 @@ def test_one_state_has_one_list_of_acts_whatever_arrived_first(plan: Any, one: i
                 seen = await follow(each, team, f"{path}.{number}", seen)
             return seen
 
-        async def run(task: Task, team: LiveTeam) -> str:
+        async def run(task: Task, team: Team) -> str:
             first = await team["a"].act(task.prompt)
             return await follow(plan, team, "p", first.text)
 

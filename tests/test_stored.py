@@ -14,25 +14,26 @@ from hypothesis import strategies as st
 from marl_verl_sharp.counterfactual import Counterfactual
 
 from marl_verl import plugins
-from marl_verl.cli import checks
+from marl_verl.config import checks
 from marl_verl.config.compose import compose
-from marl_verl.episode import Act, Action, Episode, Journal, LiveTeam, Turn, Workflow, replay
+from marl_verl.config.parts import algorithm_named
+from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflow, replay
+from marl_verl.episode.codec import decode_journal, encode_episode, plain
 from marl_verl.errors import MarlError
-from marl_verl.journals import EpisodeFile, header, rerun, sample_lines
-from marl_verl.journals.rerun import PLACEHOLDER, differences
-from marl_verl.journals.write import as_line, episode_data, plain
-from marl_verl.parts import algorithm_named
+from marl_verl.inspect.rerun import PLACEHOLDER, differences, rerun
+from marl_verl.journals.read import EpisodeFile
+from marl_verl.journals.write import as_line, header, sample_lines
+from marl_verl.process.run_dir import RunDir
 from marl_verl.sampling import Failure, Independent, Sample
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import Agent, Named, Policy, Team
+from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
-from marl_verl.trainer.run_dir import RunDir
 
 ROOT = Path(__file__).parents[1]
 TASK = Task("t1", "say it", {"gold": "b", "of": ["ü", None, 1.5]})
-TEAM = Team(
-    {"solver": Agent("solver", "p", "Solve."), "judge": Agent("judge", "p", reward="valid-answer")},
-    {"p": Policy("p")},
+TEAM = TeamConfig(
+    {"solver": AgentConfig("solver", "p", "Solve."), "judge": AgentConfig("judge", "p", reward="valid-answer")},
+    {"p": PolicyConfig("p")},
     Named("inventory", {"length": 3}),
     Named("inventory"),
     Named("grpo"),
@@ -42,7 +43,7 @@ TEAM = Team(
 class Lanes(Workflow):
     """The solver, two judges beside each other, each with a call, and the solver again."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         draft = await team["solver"].act(task.prompt)
 
         async def judge(slot: str) -> str:
@@ -140,18 +141,18 @@ def test_a_file_is_written_whole_and_the_same(tmp_path: Path) -> None:
 
 def test_tokens_are_left_out_unless_wanted() -> None:
     episode = sampled(sessions=1).episodes[0]
-    small, whole = (json.loads(as_line(episode_data(episode, tokens))) for tokens in (False, True))
+    small, whole = (json.loads(as_line(encode_episode(episode, tokens))) for tokens in (False, True))
     actions = [record["action"] for record in small["journal"]["records"] if record["effect"] == "act"]
     assert all(set(action) == {"text", "stop_reason", "version", "tokens"} for action in actions)
     assert [turn["length"] for turn in small["turns"]] == [len(turn.action.response_ids) for turn in episode.turns]
     assert whole["journal"]["records"][0]["action"]["response_ids"] == list(b"a")
-    assert Journal.from_data(whole["journal"]) == episode.journal
+    assert decode_journal(whole["journal"]) == episode.journal
 
 
 def test_a_text_that_utf8_cannot_hold_is_stored() -> None:
     episode = sampled(sessions=1).episodes[0]
     episode.answer = "half \ud83d of ü"
-    line = as_line(episode_data(episode, False))
+    line = as_line(encode_episode(episode, False))
     found = EpisodeFile.parse(content(line), "f").episode(episode.id)
     assert found.answer == episode.answer
 
@@ -166,7 +167,7 @@ def test_round_trip() -> None:
     for episode in sample.episodes:
         assert without_clock(file.episode(episode.id)) == without_clock(episode)
     assert file.header.agents["solver"].instructions == "Solve."
-    assert (file.header.step, file.header.split, file.header.sampler) == (12, "train", "independent")
+    assert (file.header.step, file.header.split, file.header.sampler.name) == (12, "train", "independent")
     assert (file.header.task.name, file.header.task.options) == ("inventory", {"length": 3})
     assert (file.damaged, file.failures) == ([], [])
 
@@ -194,7 +195,7 @@ def test_round_trip_of_paths_in_trees(
     for turn in turns:
         turn.rewards, turn.invalid = dict(rewards), invalid
     episode = Episode("u", 4, TASK, turns[:1], answer, True, journal, 0.0, 0.5, finished, turns[1:])
-    file = EpisodeFile.parse(content(as_line(episode_data(episode, True))), "f")
+    file = EpisodeFile.parse(content(as_line(encode_episode(episode, True))), "f")
     assert file.episode(episode.id) == episode
     assert file.episode(episode.id).turns[0].key == ("solver", "0")
 
@@ -290,9 +291,9 @@ def test_what_is_kept_is_checked() -> None:
     config = compose(ROOT / "recipes" / "quickstart" / "inventory.yaml", [], hardware="cpu")
     checks.check_numbers(config)
     for key, value, said in (
-        ("keep_journals", -1, "must be a whole number, 0 or more, got -1"),
-        ("journal_tasks", 0, "must be above 0, got 0: marl.run.keep_journals=0 stores none"),
-        ("journal_tasks", "some", "must be a whole number or null, got 'some'"),
+        ("keep_journals", -1, "must be a whole number >= 0, got -1"),
+        ("journal_tasks", 0, "must be a whole number >= 1 or null, got 0"),
+        ("journal_tasks", "some", "must be a whole number >= 1 or null, got 'some'"),
     ):
         wrong = config.copy()
         wrong.marl.run[key] = value
@@ -331,7 +332,7 @@ def test_equal_calls_of_concurrent_lanes_are_found_as_the_engine_finds_them(tick
     class Race(Workflow):
         """Which lane calls first depends on how many iterations of the loop each takes to get there."""
 
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             async def long() -> int:
                 for _ in range(3):
                     await team["solver"].act("go")

@@ -14,11 +14,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_verl.errors import MarlError
-from marl_verl.models import bpe, tiny
-from marl_verl.models.bpe import make_bpe_tokenizer
+from marl_verl.models import tiny
 from marl_verl.models.factory import Shape, make_model
-from marl_verl.models.tokenizer import END, make_tokenizer
+from marl_verl.models.tokenizer import BPE_END, BPE_ROLES, END, make_bpe_tokenizer, make_tokenizer
 from marl_verl.models.warmup import IGNORED, batches, warm_up
+from marl_verl.options import build
 from marl_verl.tasks.inventory import Inventory
 
 SCOUT = tiny.TinyModel("split-plan-path", ["scout"], steps=3, batch_size=4)
@@ -79,7 +79,7 @@ def test_pieces_give_every_text_back_and_one_text_has_several_pieces(pieces):
     letters = pieces.convert_tokens_to_ids(list("message"))
     assert len(usual) < len(letters)
     assert pieces.decode(letters) == "message"  # as it may have been sampled: encoding the text anew would change it
-    assert not set(bpe.ROLES) & set(pieces.convert_ids_to_tokens(pieces.encode("user", add_special_tokens=False)))
+    assert not set(BPE_ROLES) & set(pieces.convert_ids_to_tokens(pieces.encode("user", add_special_tokens=False)))
 
 
 def test_the_chat_template_of_pieces_knows_roles_and_line_breaks(pieces):
@@ -147,7 +147,7 @@ def test_a_llama_learns_as_well(pieces):
     assert warm_up(model, pieces, pairs, 16, 3e-3) < 1.0
 
 
-@pytest.mark.parametrize(("spec", "network", "end"), [(HOLDER, "Qwen3", END), (LLAMA, "Llama", bpe.END)])
+@pytest.mark.parametrize(("spec", "network", "end"), [(HOLDER, "Qwen3", END), (LLAMA, "Llama", BPE_END)])
 def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path, spec, network, end):
     told: list[float] = []
     folder = tiny.ensure(spec, tmp_path, told.append)
@@ -214,8 +214,6 @@ def test_looking_a_model_up_imports_no_torch():
         ({"agents": ["holde"]}, "did you mean 'holder'"),
         ({"task_options": {"lenght": 4}}, "did you mean 'length'"),
         ({"agents": []}, "at least one agent"),
-        ({"good": 1.5}, "0 to 1"),
-        ({"batch_size": 0}, "batch_size must be 1 or more"),
         ({"family": "lama"}, "did you mean 'llama'"),
     ],
     ids=str,
@@ -224,6 +222,18 @@ def test_a_wrong_description_is_told_before_anything_is_made(tmp_path, wrong, sa
     with pytest.raises(MarlError, match=said):
         tiny.ensure_all([replace(HOLDER, **wrong)], tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"good": 1.5}, "'tiny.good' must be a number >= 0 and <= 1, got 1.5"),
+        ({"batch_size": 0}, "'tiny.batch_size' must be a whole number >= 1, got 0"),
+    ],
+)
+def test_an_option_out_of_its_range_is_an_error(wrong, said):
+    with pytest.raises(MarlError, match=said):
+        build(tiny.TinyModel, {"task": "inventory", "agents": ["holder"], **wrong}, "tiny")
 
 
 def test_a_failure_leaves_nothing_half_written(tmp_path, monkeypatch):

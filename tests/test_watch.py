@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from marl_verl.evaluation.request import REQUEST
-from marl_verl.trainer import watch as module
-from marl_verl.trainer.watch import Phases, Watch, go_on, is_well, queue_actors, sentence
+from marl_verl.process import watch as module
+from marl_verl.process.watch import Phases, Watch, go_on, is_well, queue_actors, sentence
 
 pytestmark = pytest.mark.slow
 

@@ -126,7 +126,7 @@ def cpu_verl() -> Iterator[None]:
     from verl.plugin.platform import PlatformRegistry, get_platform, set_platform
 
     from marl_verl.platforms.cpu import CPUPlatform
-    from marl_verl.platforms.verl_plugin import install_cpu_platform
+    from marl_verl.rollout.verl_plugin import install_cpu_platform
 
     variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     with pytest.MonkeyPatch.context() as patch:
@@ -183,9 +183,9 @@ class Actor:
         from verl.trainer.ppo import padding_utils
         from verl.workers.engine_workers import ActorRolloutRefWorker
 
+        from marl_verl.config.placement import pools_of
+        from marl_verl.rollout.devices import Devices
         from marl_verl.trainer import correction, policy_runtime
-        from marl_verl.trainer.placement import pools_of
-        from marl_verl.trainer.pools import Place
 
         change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
         config = with_overrides(_composed(model.parent), [*change, *overrides])
@@ -201,8 +201,8 @@ class Actor:
         worker.init_model()
         self._module = worker.actor.engine.module
         self._worker = worker
-        place = Place(*pools_of(self.config, team), serial=False)
-        self.runtime = policy_runtime.PolicyRuntime(team.policies["one"], self.config, place)
+        devices = Devices(*pools_of(self.config, team), serial=False)
+        self.runtime = policy_runtime.PolicyRuntime(team.policies["one"], self.config, devices)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The model's weights by name, float64."""

@@ -2,7 +2,6 @@
 
     rows.py        the row table: every turn of a batch, in columns
     part.py        what parts have in common: a kind, a name, options
-    mix.py         reward components -> one reward per row
     returns.py     reward -> return
     gae.py         reward and a critic's values -> generalised advantage estimation
     tree.py        who is whose parent, for returns and credits over a tree
@@ -12,15 +11,12 @@
     normalise.py   means and spreads; what happens to a group of one
     estimator.py   `Advantage`: all of these as one composition
     result.py      `Advantages`: what comes out, with everything that explains it
-    algorithm.py   `Algorithm`: five names, its options, and `compute`
-    metric.py      `Metric`: a number of a method's own
     statistics.py  per agent: rewards, shares of zero-variance groups and groups of one, ...
 
 NumPy only, float64; no torch, ray or verl import. The methods themselves are in `marl_verl.algorithms`, table credits
 in `marl_verl.credit`.
 """
 
-from marl_verl.advantage.algorithm import Algorithm
 from marl_verl.advantage.baselines import Baseline, LeaveOneOut, Max, Mean, NoBaseline
 from marl_verl.advantage.estimator import Advantage, Estimator, GroupEstimator, Rows
 from marl_verl.advantage.gae import GAE
@@ -37,13 +33,11 @@ from marl_verl.advantage.groups import (
     group_ids,
     sample_ids,
 )
-from marl_verl.advantage.metric import Metric
-from marl_verl.advantage.mix import Mix, RewardMix, total, weighted
 from marl_verl.advantage.normalise import Population, Scale, Unbiased, group_mean
 from marl_verl.advantage.overlong import Overlong
-from marl_verl.advantage.part import Part
+from marl_verl.advantage.part import Part, PartField
 from marl_verl.advantage.result import Advantages
-from marl_verl.advantage.returns import Discounted, Immediate, PathSum, PotentialBased, Returns, TreeMean
+from marl_verl.advantage.returns import Discounted, Immediate, PathSum, Returns, TreeMean
 from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 from marl_verl.advantage.statistics import AgentStatistics, agent_statistics
 
@@ -52,7 +46,6 @@ __all__ = [
     "Advantage",
     "Advantages",
     "AgentStatistics",
-    "Algorithm",
     "BATCH",
     "Baseline",
     "Discounted",
@@ -65,17 +58,14 @@ __all__ = [
     "LeaveOneOut",
     "Max",
     "Mean",
-    "Metric",
-    "Mix",
     "NoBaseline",
     "OBSERVATION",
     "Overlong",
     "Part",
+    "PartField",
     "PathSum",
     "Population",
-    "PotentialBased",
     "Returns",
-    "RewardMix",
     "RowTable",
     "Rows",
     "SIBLINGS",
@@ -91,6 +81,4 @@ __all__ = [
     "group_ids",
     "group_mean",
     "sample_ids",
-    "total",
-    "weighted",
 ]

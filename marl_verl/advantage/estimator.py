@@ -8,22 +8,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marl_verl.advantage.baselines import Baseline, Mean
+from marl_verl.advantage.baselines import Baseline
 from marl_verl.advantage.groups import SAMPLES, check_columns, group_ids, sample_ids
 from marl_verl.advantage.normalise import (
     SINGLETONS,
     Compared,
     Scale,
-    Unbiased,
     check_eps,
     group_mean,
     treat_singletons,
 )
 from marl_verl.advantage.overlong import Overlong
-from marl_verl.advantage.part import Part
+from marl_verl.advantage.part import Part, PartField
 from marl_verl.advantage.result import Advantages
-from marl_verl.advantage.returns import Immediate, Outcome, Returns, Scope
-from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
+from marl_verl.advantage.returns import Returns, Scope
+from marl_verl.advantage.rows import BoolArray, FloatArray, IntArray, RowTable
 from marl_verl.errors import MarlError, unknown
 
 
@@ -34,12 +33,12 @@ class Rows:
     Attributes:
         tree: turns have siblings, parents and children.
         crossed: a row can be at several nodes.
-        adds_up: component `team` is what a turn adds to its path, not what the state that it leads to is worth.
+        incremental: component `team` is what a turn adds to its path, see `Sampler.incremental`.
     """
 
     tree: bool = False
     crossed: bool = False
-    adds_up: bool = False
+    incremental: bool = False
 
 
 class Estimator(Part):
@@ -48,9 +47,13 @@ class Estimator(Part):
     kind: ClassVar[str] = "advantages"
 
     @property
-    def outcome(self) -> Outcome:
-        """On which turns of an episode the team's reward has to stand: on all of them, unless returns add them up."""
-        return "every turn"
+    def sums_turns(self) -> bool:
+        """See `Returns.sums_turns`."""
+        return False
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] the rows on which the team reward of their episode counts. `table` has no padding."""
+        return np.ones(len(table), dtype=np.bool_)
 
     def reads(self) -> tuple[str, ...]:
         """Reward components that it reads by itself: the sum of all components leaves them out."""
@@ -81,14 +84,17 @@ class GroupEstimator(Estimator):
     group: tuple[str, ...]
 
     @property
-    def outcome(self) -> Outcome:
-        return self.returns.outcome
+    def sums_turns(self) -> bool:
+        return self.returns.sums_turns
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        return self.returns.team_rows(table)
 
     def reads(self) -> tuple[str, ...]:
         return self.returns.reads()
 
     def misfit(self, rows: Rows) -> str | None:
-        name, own = f"returns '{self.returns.name}'", self.returns.outcome == "every turn"
+        name, sums = f"returns '{self.returns.name}'", self.returns.sums_turns
         if rows.crossed:
             return "its rows are at several nodes, which takes advantage 'joint' with joint_mode 'cross'"
         if self.returns.wants_critic() and not self.wants_critic():
@@ -97,9 +103,9 @@ class GroupEstimator(Estimator):
             return f"{name} adds up the turns of a session, and a tree has siblings: use tree_mean"
         if not rows.tree and self.returns.of == "trees":
             return f"{name} needs a tree, and turns have no children here: use path_sum"
-        if rows.tree and not rows.adds_up and not own:
+        if rows.tree and sums and not rows.incremental:
             return f"{name} adds up a path, and each turn here has all that its state is worth: use immediate"
-        if rows.adds_up and own:
+        if rows.incremental and not sums:
             return f"{name} takes a turn by itself, and each here has only what it adds to its path: use tree_mean"
         columns = [column for column in self.group if column in ("node", "parent")]
         if not rows.tree and columns:
@@ -110,6 +116,8 @@ class GroupEstimator(Estimator):
 @dataclass(frozen=True)
 class Advantage(GroupEstimator):
     """A = (R - b_group) / (sigma_group + eps): a row against the rows of its group.
+
+    Parts and groups are given as objects or by name: `Advantage(baseline="leave-one-out", group="agent")`.
 
     Attributes (names as in the golden files, which come from the papers' own code):
         returns: how rewards become a return R.
@@ -131,15 +139,15 @@ class Advantage(GroupEstimator):
     """
 
     name: ClassVar[str] = "advantage"
-    returns: Returns = Immediate()
+    returns: PartField[Returns] = PartField("returns", "immediate")
     overlong: Mapping[str, Any] | Overlong | None = None
     sample: str = "row"
-    group: tuple[str, ...] = ("uid",)
-    baseline: Baseline = Mean()
+    group: PartField[tuple[str, ...]] = PartField("groups", "task")
+    baseline: PartField[Baseline] = PartField("baselines", "mean")
     norm_by_std: bool = True
-    std: Scale = Unbiased()
+    std: PartField[Scale] = PartField("scales", "unbiased")
     eps: float = 1e-6
-    scale_group: tuple[str, ...] | None = None
+    scale_group: PartField[tuple[str, ...] | None] = PartField("groups", None)
     singleton: str = "zero"
 
     def __post_init__(self) -> None:

@@ -9,9 +9,9 @@ turns in the session, by index. V(o) is one number a turn, of the observation be
 the discounted return minus V(o_t); with lam = 0 it is the TD error delta_t.
 
 The next value is that of the agent's own next turn, also where the critic sees what the whole team has seen (MAPPO,
-arXiv 2103.01955): rewards stand on the rows of the agent that they are for, so what follows a turn is what the same
-agent earns from its next turn on. Turns of an agent that acts in several lanes at once follow each other by index, as
-in `Discounted`: its outcome stands on the last of all its turns.
+arXiv 2103.01955): rewards are on the rows of the agent that earned them, so what follows a turn is what the same agent
+earns from its next turn on. Turns of an agent that acts in several lanes at once follow each other by index, as in
+`Discounted`: the team reward counts on the last of all its turns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from marl_verl.advantage.groups import combine
-from marl_verl.advantage.returns import Outcome, Returns, Scope, check_gamma, sum_to_go
+from marl_verl.advantage.returns import Returns, Scope, check_gamma, last_turns, sum_to_go
 from marl_verl.advantage.rows import BoolArray, FloatArray, RowTable
 from marl_verl.errors import MarlError
 
@@ -44,7 +44,7 @@ class GAE(Returns):
     gamma: float = 1.0
     lam: float = 0.95
     critic: Scope = "policy"
-    outcome: ClassVar[Outcome] = "each agent's last turn"
+    sums_turns = True
     of = "sessions"
 
     def __post_init__(self) -> None:
@@ -54,6 +54,10 @@ class GAE(Returns):
 
     def wants_critic(self) -> Scope:
         return self.critic
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] each agent's last turn in the session."""
+        return last_turns(table)
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """A of every row, [n]. MarlError if no row has a value, or an agent has them on some rows only."""

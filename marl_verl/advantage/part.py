@@ -1,26 +1,40 @@
-"""Parts: the small things an advantage is composed of. Their options are their fields, flat in config."""
+"""Parts: what an algorithm is composed of, given as objects or by name. Their options are their fields, flat in config.
+
+A name of the core is resolved at once. Another one may be a plugin's: it stays a `Named` part until the algorithm is
+looked up among the plugins, which replaces it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.core_parts import CORE_PARTS
+from marl_verl.errors import MarlError, nearest, unknown
 from marl_verl.options import check_type
 
 Find = Callable[[str, str], Any]
-"""(kind, name) -> what is registered: a part, its class, or for "groups" a tuple of columns."""
+"""(kind, name) -> what is registered: a part or its class."""
 
 P = TypeVar("P")
+
+ARGUMENTS = {"groups": "group", "baselines": "baseline", "scales": "scale"}
+"""Kinds that only the core has names for, and how one is called: no plugin registers one."""
+
+
+def kebab(name: str) -> str:
+    """LeaveOneOut -> leave-one-out."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
 
 
 class Part:
     """Base of returns, baselines, scales, mixes, table credits and estimators: a frozen dataclass.
 
     Attributes:
-        kind: as in `marl_register_<kind>`.
+        kind: "returns", "baselines", ...; a key of `plugins.KINDS` where plugins register such parts.
         name: under which it is registered; the class's name in kebab-case where a class does not say.
     """
 
@@ -33,9 +47,69 @@ class Part:
             cls.name = kebab(cls.__name__)
 
 
-def kebab(name: str) -> str:
-    """LeaveOneOut -> leave-one-out."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+@dataclasses.dataclass(frozen=True, init=False, eq=False)
+class Named(Part):
+    """A part that is only known by its name. MarlError where it is used before the plugins have resolved it."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "name", name)
+
+    def __repr__(self) -> str:
+        return repr(self.name)
+
+    def __getattr__(self, attribute: str) -> NoReturn:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        raise MarlError(
+            f"'{self.name}' is not among the {self.kind} of marl-verl ({', '.join(CORE_PARTS[self.kind])}). "
+            "A plugin's name is resolved in a registered algorithm; elsewhere pass the object."
+        )
+
+
+class PartField(Generic[P]):
+    """A field of a part or algorithm that takes a part or its name: `baseline=LeaveOneOut()` or "leave-one-out".
+
+    It reads as the part, or for kind "groups" as the tuple of columns.
+
+    Raises:
+        MarlError: on construction, for a name that cannot exist (nearest offered), or an object of another kind.
+    """
+
+    def __init__(self, kind: str, default: P | str) -> None:
+        self.kind, self.default = kind, default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, part: object | None, owner: type) -> P:
+        return self.default if part is None else part.__dict__[self.name]  # type: ignore[return-value]
+
+    def __set__(self, part: object, value: P | str) -> None:
+        found: Any = named(self.kind, value) if isinstance(value, str) else value
+        if self.kind != "groups" and (isinstance(found, type) or getattr(found, "kind", None) != self.kind):
+            raise MarlError(f"'{self.name}' must be one of the {self.kind} or a name, got {value!r:.80}")
+        part.__dict__[self.name] = found
+
+
+def named(kind: str, name: str) -> Any:
+    """The core's part of that name, or a `Named` part for plugins to resolve.
+
+    MarlError (nearest offered) for an unknown name of a kind that plugins do not register.
+    """
+    found = _core(kind, name)
+    return found() if isinstance(found, type) else found
+
+
+def _core(kind: str, name: str) -> Any:
+    """As `named`, but the class where the core has one under the name."""
+    target = CORE_PARTS[kind].get(name)
+    if target is not None:
+        module, _, attribute = target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    if kind in ARGUMENTS:
+        raise unknown(ARGUMENTS[kind], name, CORE_PARTS[kind])
+    return Named(kind, name)
 
 
 def name_of(part: Any) -> str:
@@ -70,10 +144,11 @@ def plain(value: Any) -> Any:
 def changed(part: P, options: Mapping[str, Any], find: Find | None, where: str) -> P:
     """A copy of a part with those of `options` that are its own, or of the parts in it.
 
-    A part named in `options` replaces the one there; fields that both have keep their value unless `options` has it.
+    A part named in `options` replaces the one there. Where a class is registered under the name, fields that both have
+    keep their value unless `options` has it.
 
     Args:
-        find: looks up names; None where no part is to be replaced.
+        find: looks up names of plugins; None for the core's names only.
         where: as the user wrote it; it begins the error.
 
     Raises:
@@ -89,9 +164,10 @@ def changed(part: P, options: Mapping[str, Any], find: Find | None, where: str) 
             new[field.name] = changed(replaced(old, wanted, find, key), options, find, where)
         elif field.name in options:
             value = options[field.name]
-            if field.name in GROUPS and isinstance(value, str) and find is not None:
-                value = find("groups", value)
-            check_type(value, hints[field.name], key)
+            if field.name in GROUPS and isinstance(value, str):
+                value = named("groups", value)
+            hint = hints[field.name]
+            check_type(value, get_args(hint)[0] if get_origin(hint) is PartField else hint, key)
             new[field.name] = value
     if not new:
         return part
@@ -102,19 +178,27 @@ def changed(part: P, options: Mapping[str, Any], find: Find | None, where: str) 
 
 
 GROUPS = ("group", "scale_group")
-"""Fields that hold columns; a registered group's name serves for them."""
+"""Fields that hold columns, or the name of a group."""
 
 
 def replaced(old: Part, wanted: str, find: Find | None, key: str) -> Any:
-    """The part called `wanted`, with the values of fields that it has in common with `old`."""
-    if wanted == name_of(old):
-        return old
-    if find is None:
-        raise MarlError(f"'{key}' cannot be changed to '{wanted}' without the plugins")
-    found = find(old.kind, wanted)
+    """The part called `wanted`; a registered class gets the values of fields that it has in common with `old`."""
+    if isinstance(old, Named) and find is not None:
+        resolved = _found(old, old.name, find, key)
+        return resolved if wanted == old.name else replaced(resolved, wanted, find, key)
+    return old if wanted == name_of(old) else _found(old, wanted, find, key)
+
+
+def _found(old: Part, wanted: str, find: Find | None, key: str) -> Any:
+    """The part of that name and of the kind of `old`."""
+    found = _core(old.kind, wanted) if find is None or old.kind in ARGUMENTS else find(old.kind, wanted)
     new = found() if isinstance(found, type) else found
+    if isinstance(new, Named):
+        raise MarlError(f"'{key}' cannot be changed to '{wanted}' without the plugins")
     if not dataclasses.is_dataclass(new) or not isinstance(new, Part) or new.kind != old.kind:
         raise MarlError(f"'{key}': '{wanted}' is registered among {old.kind} and is not one: {new!r:.80}")
+    if not isinstance(found, type):
+        return new  # an object was registered with the values that it has
     mine, theirs = get_type_hints(type(new)), get_type_hints(type(old))
     # of the same type: a `mode` of other choices is another option
     common = [f.name for f in dataclasses.fields(new) if f.name in theirs and mine[f.name] == theirs[f.name]]

@@ -9,12 +9,9 @@ import numpy as np
 
 from marl_verl.advantage.groups import combine
 from marl_verl.advantage.part import Part
-from marl_verl.advantage.rows import FloatArray, IntArray, RowTable, check_shared
+from marl_verl.advantage.rows import BoolArray, FloatArray, IntArray, RowTable, check_shared
 from marl_verl.advantage.tree import Tree
 from marl_verl.errors import MarlError
-
-Outcome = Literal["every turn", "each agent's last turn", "last turn"]
-"""On which turns of an episode its outcome (component `team`) stands, so that a sum over turns counts it once."""
 
 Scope = Literal["policy", "team"]
 """What a critic sees: what the agent saw, one critic for each policy; or what the whole team has seen, one for all."""
@@ -24,12 +21,12 @@ class Returns(Part):
     """R of a row, from the rewards of the batch.
 
     Attributes:
-        outcome: on which turns the team's reward has to stand for this return.
+        sums_turns: whether R adds up rewards of several turns: what is repeated on each of them would count repeatedly.
         of: whether it looks along the turns of a session, of a tree, or at neither.
     """
 
     kind: ClassVar[str] = "returns"
-    outcome: ClassVar[Outcome] = "every turn"
+    sums_turns: ClassVar[bool] = False
     of: ClassVar[Literal["both", "sessions", "trees"]] = "both"
 
     def reads(self) -> tuple[str, ...]:
@@ -39,6 +36,10 @@ class Returns(Part):
     def wants_critic(self) -> Scope | None:
         """The critic whose values it takes from the table; None for none."""
         return None
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] the rows on which the team reward of their episode counts: all, unless R adds up turns of a session."""
+        return np.ones(len(table), dtype=np.bool_)
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """Return per row, [n]. `table` has no padding and is sorted by key; `reward` [n] is finite."""
@@ -55,7 +56,7 @@ class Returns(Part):
 
 @dataclass(frozen=True)
 class Immediate(Returns):
-    """R_t = r_t: a turn answers for its own reward (a team reward is on every turn, so it counts)."""
+    """R_t = r_t: a turn answers for its own reward, and for the team reward of its episode."""
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         return reward
@@ -66,11 +67,15 @@ class Discounted(Returns):
     """R_t = sum_{k >= t} gamma^(k - t) r_k over the agent's own turns in the session."""
 
     gamma: float = 1.0
-    outcome: ClassVar[Outcome] = "each agent's last turn"
+    sums_turns = True
     of = "sessions"
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] each agent's last turn in the session."""
+        return last_turns(table)
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         trajectory = combine([table.uid.codes, table.session, table.agent.codes], len(table))
@@ -90,11 +95,15 @@ class PathSum(Returns):
 
     name: ClassVar[str] = "path_sum"
     gamma: float = 1.0
-    outcome: ClassVar[Outcome] = "last turn"
+    sums_turns = True
     of = "sessions"
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] the rows of the session's last joint turn."""
+        return latest(table.turn, combine([table.uid.codes, table.session], len(table)))
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """MarlError if agents that act in one turn of a session have different rewards."""
@@ -117,7 +126,7 @@ class TreeMean(Returns):
 
     name: ClassVar[str] = "tree_mean"
     gamma: float = 1.0
-    outcome: ClassVar[Outcome] = "last turn"
+    sums_turns = True
     of = "trees"
 
     def __post_init__(self) -> None:
@@ -135,43 +144,22 @@ class TreeMean(Returns):
         return ret
 
 
-@dataclass(frozen=True)
-class PotentialBased(Returns):
-    """R_t = r_t + gamma * Phi(s_{t+1}) - Phi(s_t); Phi after a session's last turn is 0.
-
-    Phi(s_t) is the reward component `potential` of the row: of the state that its agent faced. The next state is that
-    of the session's next act, whoever acts; where agents act at once, so that all rows of a turn face one state, set
-    `simultaneous`. Source: Ng, Harada and Russell 1999: the best policy stays the best.
-    """
-
-    gamma: float = 1.0
-    simultaneous: bool = False
-    potential: str = "potential"
-    of = "sessions"
-
-    def __post_init__(self) -> None:
-        check_gamma(self.gamma)
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.potential,)
-
-    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """MarlError if a row lacks the potential, or rows of one joint turn differ in it."""
-        phi = table.component(self.potential)
-        when = table.turn if self.simultaneous else table.index
-        states = combine([table.uid.codes, table.session, when], len(table))  # numbered in the order of time
-        check_shared(table, phi, states, "one state")
-        _, first = np.unique(states, return_index=True)
-        session = combine([table.uid.codes[first], table.session[first]], len(first))
-        same = np.append(session[1:] == session[:-1], False)
-        following = np.where(same, np.append(phi[first][1:], 0.0), 0.0)
-        return reward + self.gamma * following[states] - phi
-
-
 def check_gamma(gamma: float) -> None:
     """MarlError unless 0 <= gamma <= 1."""
     if not 0 <= gamma <= 1:
         raise MarlError(f"'gamma' must be between 0 and 1, got {gamma}")
+
+
+def last_turns(table: RowTable) -> BoolArray:
+    """[n] which rows are the last turn of their agent in the session."""
+    return latest(table.index, combine([table.uid.codes, table.session, table.agent.codes], len(table)))
+
+
+def latest(time: IntArray, group: IntArray) -> BoolArray:
+    """[n] which rows have the largest `time` [n] >= 0 of their group, ids [n]."""
+    last = np.zeros(int(group.max()) + 1, dtype=np.int64)
+    np.maximum.at(last, group, time)
+    return np.asarray(time == last[group])
 
 
 def sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArray | None = None) -> FloatArray:

@@ -4,63 +4,21 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
-import numbers
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from marl_verl.advantage import columns
+from marl_verl.advantage.columns import FLAGS, BoolArray, FloatArray, IntArray, Labels, Rows, distinct
 from marl_verl.advantage.tree import Tree
+from marl_verl.episode.row import COUNTS, LABELS
 from marl_verl.errors import MarlError, unknown
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "RowTable", "check_shared"]
 
-LABELS = ("uid", "agent", "policy", "slot", "node", "parent")  # columns of names
-COUNTS = ("session", "index", "turn", "length")  # columns of whole numbers
-FLAGS = ("padding", "invalid")
-OPTIONAL: Mapping[str, object] = {
-    "policy": None,
-    "slot": None,
-    "node": None,
-    "parent": None,
-    "padding": False,
-    "invalid": False,
-}
-COLUMNS = (*LABELS, *COUNTS, "rewards", *FLAGS, "value")
-
-
-@dataclass(frozen=True)
-class Labels:
-    """A column of names as integers, so that grouping never compares strings.
-
-    Attributes:
-        codes: [n], index into `names`; -1 where the row has none (the parent of a root).
-        names: sorted, so that codes do not depend on the order of rows.
-    """
-
-    codes: IntArray
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, values: Sequence[str | None], names: tuple[str, ...] | None = None) -> Labels:
-        """Codes for `values`; with `names`, codes into these (two columns that refer to the same things share them)."""
-        names = sorted_names(values) if names is None else names
-        code: dict[str | None, int] = {name: i for i, name in enumerate(names)}
-        code[None] = -1
-        return cls(np.fromiter((code[value] for value in values), np.int64, len(values)), names)
-
-    def value(self, row: int) -> str | None:
-        """The name in one row."""
-        code = int(self.codes[row])
-        return None if code < 0 else self.names[code]
-
-    def take(self, rows: IntArray) -> Labels:
-        return Labels(self.codes[rows], self.names)
+COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", *FLAGS, "value")
 
 
 @dataclass(frozen=True)
@@ -78,12 +36,15 @@ class RowTable:
             none.
         rewards: component -> [n] float64, 0 where the row does not have it.
         present: component -> [n] bool, whether the row has it.
+        team_reward: [n] the team reward of the row's episode, NaN where `rewards` has the component "team" itself. On
+            which rows it counts the return decides, see `with_team`.
         length: [n] response tokens.
         padding: [n] bool; rows that only fill a batch. They enter no statistic.
         invalid: [n] bool; acts that the workflow could not use (`team.invalid`).
         values: [n] what a critic expected of the state that the agent faced, before it acted; NaN where there is none.
         extra: further columns of names that rows carried, e.g. `obs`; usable as group keys.
         own: reward components that some part reads by itself: the sum of all components leaves them out.
+        declared: reward components that the run makes, also where none of these rows has them.
     """
 
     uid: Labels
@@ -97,52 +58,53 @@ class RowTable:
     parent: Labels
     rewards: Mapping[str, FloatArray]
     present: Mapping[str, BoolArray]
+    team_reward: FloatArray
     length: IntArray
     padding: BoolArray
     invalid: BoolArray
     values: FloatArray
     extra: Mapping[str, Labels]
     own: frozenset[str] = frozenset()
+    declared: frozenset[str] = frozenset()
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> RowTable:
+    def from_rows(cls, rows: Rows, declared: Iterable[str] = ()) -> RowTable:
         """A table from one mapping per row, as in a JSON file of rows.
 
         Needed keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
-        node, parent, padding, invalid, value (a number). Any other key becomes a column of names.
+        node, parent, padding, invalid, value and team_reward (numbers). Any other key becomes a column of names.
+
+        Args:
+            declared: the reward components that the run makes (`Algorithm.components`).
 
         Raises:
-            MarlError: no rows, a key that is missing or has the wrong type, or two rows with the same (uid, session,
-                index).
+            MarlError: no rows, a key that is missing or has the wrong type, two rows with the same (uid, session,
+                index), or a row with a `team_reward` and a reward "team".
         """
         if not rows:
             raise MarlError("there are no rows: an advantage needs at least one")
-        labels = {name: _names(rows, name) for name in LABELS}
-        tree = sorted_names([*labels["node"], *labels["parent"]])
-        counts = {name: _whole_numbers(rows, name) for name in COUNTS}
-        rewards, present = _rewards(rows)
+        names = {name: columns.cells(rows, name, str) for name in LABELS}
+        tree = distinct([*names["node"], *names["parent"]])
+        rewards, present = columns.rewards_of(rows)
         extra = sorted({key for row in rows for key in row} - set(COLUMNS))
         for key in extra:
             if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
                 raise MarlError(f"unknown column '{key}': did you mean '{close[0]}'?")
-        table = cls(
-            uid=Labels.of(labels["uid"]),
-            agent=Labels.of(labels["agent"]),
-            policy=Labels.of(labels["policy"]),
-            slot=Labels.of(labels["slot"]),
-            node=Labels.of(labels["node"], tree),
-            parent=Labels.of(labels["parent"], tree),
-            rewards=rewards,
-            present=present,
-            padding=_flag(rows, "padding"),
-            invalid=_flag(rows, "invalid"),
-            values=_values(rows),
-            extra={key: Labels.of([None if row.get(key) is None else str(row[key]) for row in rows]) for key in extra},
-            session=counts["session"],
-            index=counts["index"],
-            turn=counts["turn"],
-            length=counts["length"],
-        )
+        found: dict[str, Any] = {
+            **{name: Labels.of(names[name], tree if name in ("node", "parent") else None) for name in LABELS},
+            **{name: columns.whole_numbers(rows, name) for name in COUNTS},
+            **{name: np.array(columns.cells(rows, name, bool), dtype=np.bool_) for name in FLAGS},
+            "rewards": rewards,
+            "present": present,
+            "team_reward": columns.numbers_or_nan(rows, "team_reward"),
+            "values": columns.numbers_or_nan(rows, "value"),
+            "extra": {key: Labels.of(columns.texts(rows, key)) for key in extra},
+        }
+        table = cls(**found, declared=frozenset(declared))
+        twice = table.present.get("team", np.zeros(len(table), dtype=np.bool_)) & ~np.isnan(table.team_reward)
+        if twice.any():
+            i = int(np.argmax(twice))
+            raise MarlError(f"row {i} has a 'team_reward' and a reward 'team'. Give one of them.")
         table.order()
         return table
 
@@ -153,34 +115,56 @@ class RowTable:
         """The row's name, "{uid}_{session}_{index}", as in verl's TransferQueue."""
         return f"{self.uid.value(row)}_{self.session[row]}_{self.index[row]}"
 
+    def column(self, name: str) -> Labels | IntArray:
+        """A column of names or whole numbers. MarlError with the nearest name if there is no such column."""
+        if name in self.extra:
+            return self.extra[name]
+        if name not in (*LABELS, *COUNTS):
+            raise unknown("column", name, [*LABELS, *COUNTS, *self.extra])
+        found: Labels | IntArray = getattr(self, name)
+        return found
+
     def codes(self, column: str) -> IntArray:
-        """A column as integers >= -1, for grouping. MarlError with the nearest name if there is no such column."""
-        if column in LABELS:
-            labels: Labels = getattr(self, column)
-            return labels.codes
-        if column in COUNTS:
-            counts: IntArray = getattr(self, column)
-            return counts
-        if column in self.extra:
-            return self.extra[column].codes
-        raise unknown("column", column, [*LABELS, *COUNTS, *self.extra])
+        """A column as integers >= -1, for grouping. MarlError as `column`."""
+        found = self.column(column)
+        return found.codes if isinstance(found, Labels) else found
 
     def value(self, column: str, row: int) -> str | int | None:
         """What one row has in a column, as the user knows it."""
-        codes = self.codes(column)
-        if column in COUNTS:
-            return int(codes[row])
-        labels: Labels = self.extra[column] if column in self.extra else getattr(self, column)
-        return labels.value(row)
+        found = self.column(column)
+        return found.value(row) if isinstance(found, Labels) else int(found[row])
 
     def component(self, name: str) -> FloatArray:
         """A reward component that every row has, [n]. MarlError with the nearest name, or the first row without it."""
-        present = self.present.get(name)
-        if present is None or not present.any():
-            raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
+        present = self.having(name)
         if not present.all():
             raise MarlError(f"row '{self.key(int(np.argmin(present)))}' lacks reward '{name}'")
         return self.rewards[name]
+
+    def having(self, name: str) -> BoolArray:
+        """[n] which rows have a reward component. MarlError (nearest offered) if none has and it is not declared."""
+        present = self.present.get(name)
+        if present is not None and (present.any() or name in self.declared):
+            return present
+        if name in self.declared:
+            return np.zeros(len(self), dtype=np.bool_)
+        raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
+
+    def with_team(self, counts: BoolArray) -> RowTable:
+        """The table with its episodes' team rewards as component "team" of their rows.
+
+        Args:
+            counts: [n] the rows on which it counts; on the others of an episode it is 0.
+        """
+        recorded = ~np.isnan(self.team_reward)
+        team = np.where(recorded, np.where(counts, self.team_reward, 0.0), self.rewards.get("team", 0.0))
+        present = recorded | self.present.get("team", False)
+        return replace(
+            self,
+            rewards={**self.rewards, "team": team},
+            present={**self.present, "team": present},
+            team_reward=np.full(len(self), np.nan),
+        )
 
     def with_component(self, name: str, values: FloatArray, present: BoolArray | None = None) -> RowTable:
         """The table with one more reward component. MarlError if rows have one of that name already."""
@@ -197,7 +181,7 @@ class RowTable:
     @functools.cached_property
     def tree(self) -> Tree:
         """The tree that `node` and `parent` make. MarlError as `Tree.of`."""
-        return Tree.of(self)
+        return Tree.of(self.uid, self.node, self.parent, self.key)
 
     def order(self) -> IntArray:
         """The rows that are not padding, sorted by (uid, session, index): reductions in this order give the same bits
@@ -228,25 +212,7 @@ class RowTable:
 
     def take(self, rows: IntArray) -> RowTable:
         """The table of these rows, in this order."""
-        return RowTable(
-            uid=self.uid.take(rows),
-            session=self.session[rows],
-            index=self.index[rows],
-            turn=self.turn[rows],
-            agent=self.agent.take(rows),
-            policy=self.policy.take(rows),
-            slot=self.slot.take(rows),
-            node=self.node.take(rows),
-            parent=self.parent.take(rows),
-            rewards={name: values[rows] for name, values in self.rewards.items()},
-            present={name: values[rows] for name, values in self.present.items()},
-            length=self.length[rows],
-            padding=self.padding[rows],
-            invalid=self.invalid[rows],
-            values=self.values[rows],
-            own=self.own,
-            extra={name: labels.take(rows) for name, labels in self.extra.items()},
-        )
+        return replace(self, **{field.name: _taken(getattr(self, field.name), rows) for field in fields(self)})
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One JSON-able mapping per row; `from_rows` gives the table back."""
@@ -255,8 +221,9 @@ class RowTable:
         for i in range(len(self)):
             row: dict[str, Any] = {name: self.value(name, i) for name in names}
             row["rewards"] = {c: float(values[i]) for c, values in self.rewards.items() if self.present[c][i]}
-            if not np.isnan(self.values[i]):
-                row["value"] = float(self.values[i])
+            for name, column in (("team_reward", self.team_reward), ("value", self.values)):
+                if not np.isnan(column[i]):
+                    row[name] = float(column[i])
             rows.append({**row, "padding": bool(self.padding[i]), "invalid": bool(self.invalid[i])})
         return rows
 
@@ -275,68 +242,10 @@ def check_shared(table: RowTable, values: FloatArray, ids: IntArray, what: str) 
         )
 
 
-def sorted_names(values: Sequence[str | None]) -> tuple[str, ...]:
-    """The distinct names in a column."""
-    return tuple(sorted({value for value in values if value is not None}))
-
-
-def _typed(row: Mapping[str, Any], i: int, key: str, kind: type) -> Any:
-    if key not in row and key not in OPTIONAL:
-        raise MarlError(f"row {i} has no '{key}'")
-    value = row.get(key, OPTIONAL.get(key))
-    if value is None and OPTIONAL.get(key, ...) is None:
-        return None
-    value = value.item() if isinstance(value, np.generic) else value
-    if kind is numbers.Integral and isinstance(value, int) and value >= 1 << 62:
-        raise MarlError(f"row {i}: '{key}' is too large")
-    if not isinstance(value, kind) or (kind is numbers.Integral and isinstance(value, bool)):
-        raise MarlError(f"row {i}: '{key}' must be {_SHOWN[kind]}, got {value!r}")
-    return value
-
-
-_SHOWN = {str: "a name", numbers.Integral: "a whole number >= 0", bool: "true or false", Mapping: "a mapping"}
-
-
-def _flag(rows: Sequence[Mapping[str, Any]], key: str) -> BoolArray:
-    return np.array([_typed(row, i, key, bool) for i, row in enumerate(rows)], dtype=np.bool_)
-
-
-def _names(rows: Sequence[Mapping[str, Any]], key: str) -> list[str | None]:
-    return [_typed(row, i, key, str) for i, row in enumerate(rows)]
-
-
-def _whole_numbers(rows: Sequence[Mapping[str, Any]], key: str) -> IntArray:
-    values = np.array([_typed(row, i, key, numbers.Integral) for i, row in enumerate(rows)], dtype=np.int64)
-    if values.min() < 0:
-        i = int(np.argmin(values))
-        raise MarlError(f"row {i}: '{key}' must be {_SHOWN[numbers.Integral]}, got {int(values[i])}")
-    return values
-
-
-def _values(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
-    """[n] float64, NaN where a row has none."""
-    values = np.full(len(rows), np.nan)
-    for i, row in enumerate(rows):
-        value = row.get("value")
-        if value is None:
-            continue
-        if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
-            raise MarlError(f"row {i}: 'value' must be a finite number, got {value!r}")
-        values[i] = float(value)
-    return values
-
-
-def _rewards(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]:
-    given: list[Mapping[str, Any]] = [_typed(row, i, "rewards", Mapping) for i, row in enumerate(rows)]
-    components = sorted({name for rewards in given for name in rewards})
-    values = {name: np.zeros(len(rows)) for name in components}
-    present = {name: np.zeros(len(rows), dtype=np.bool_) for name in components}
-    for i, rewards in enumerate(given):
-        for name, value in rewards.items():
-            if not isinstance(value, numbers.Real) or isinstance(value, bool):
-                raise MarlError(f"row {i}: reward '{name}' must be a number, got {value!r}")
-            try:
-                values[name][i], present[name][i] = float(value), True
-            except OverflowError as error:
-                raise MarlError(f"row {i}: reward '{name}' is too large") from error
-    return values, present
+def _taken(column: Any, rows: IntArray) -> Any:
+    """Some rows of a column, or of each of several."""
+    if isinstance(column, Mapping):
+        return {name: _taken(each, rows) for name, each in column.items()}
+    if isinstance(column, Labels):
+        return column.take(rows)
+    return column[rows] if isinstance(column, np.ndarray) else column

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from marl_verl.advantage.columns import BoolArray, FloatArray, IntArray, Labels
 from marl_verl.episode.row import JOIN
 from marl_verl.errors import MarlError
-
-if TYPE_CHECKING:
-    from marl_verl.advantage.rows import FloatArray, IntArray, RowTable
 
 
 @dataclass(frozen=True)
@@ -34,32 +31,39 @@ class Tree:
     depth: IntArray
 
     @classmethod
-    def of(cls, table: RowTable) -> Tree:
-        """Read the tree off a table.
+    def of(cls, uid: Labels, nodes: Labels, parents: Labels, key: Callable[[int], str]) -> Tree:
+        """The tree of a table's columns.
+
+        Args:
+            uid, nodes, parents: columns `uid`, `node` and `parent`; the latter two share their `names`.
+            key: row -> its name in errors.
 
         Raises:
             MarlError: a parent that is no node of the task, or nodes that are their own ancestors.
         """
-        row, code, parent_code, named = _places(table)
-        tasks = len(table.uid.names)
+        row, code, parent_code, named = _places(nodes, parents)
+        tasks = len(uid.names)
         # rows without a node are numbered behind the named nodes of all tasks
-        own = np.where(code >= 0, table.uid.codes[row] * named + code, tasks * named + row)
+        own = np.where(code >= 0, uid.codes[row] * named + code, tasks * named + row)
         inner = np.flatnonzero(parent_code >= 0)
-        node, found, count = _numbered(own, table.uid.codes[inner] * named + parent_code[inner])
+        node, found, count = _numbered(own, uid.codes[inner] * named + parent_code[inner])
         if (found < 0).any():
             at = int(inner[int(np.argmax(found < 0))])
             raise MarlError(
-                f"row '{table.key(at)}' has parent '{table.parent.value(at)}', which is no node of task "
-                f"'{table.uid.value(at)}'"
+                f"row '{key(at)}' has parent '{parents.value(at)}', which is no node of task '{uid.value(at)}'"
             )
-        parent = np.full(len(table), -1, dtype=np.int64)
+        parent = np.full(len(uid.codes), -1, dtype=np.int64)
         parent[inner] = found
         above = np.full(count, -1, dtype=np.int64)
         above[node] = parent[row]
         if (torn := above[node] != parent[row]).any():
             at = int(row[int(np.argmax(torn))])
-            raise MarlError(f"node '{table.node.value(at)}' of task '{table.uid.value(at)}' has more than one parent")
-        return cls(row, node, parent, count, _depth(above, node, row, table))
+            raise MarlError(f"node '{nodes.value(at)}' of task '{uid.value(at)}' has more than one parent")
+        depth, endless = _depth(above)
+        if endless.any():
+            at = int(row[int(np.argmax(endless[node]))])
+            raise MarlError(f"node '{nodes.value(at)}' of task '{uid.value(at)}' (row '{key(at)}') is its own ancestor")
+        return cls(row, node, parent, count, depth)
 
     @property
     def crossed(self) -> bool:
@@ -96,13 +100,13 @@ def is_joined(name: str) -> bool:
     return JOIN in name and all(name.split(JOIN))
 
 
-def _places(table: RowTable) -> tuple[IntArray, IntArray, IntArray, int]:
+def _places(nodes: Labels, parents: Labels) -> tuple[IntArray, IntArray, IntArray, int]:
     """(row, node code) pairs, the parents' codes [n], and how many codes there are; joined names are taken apart."""
-    rows, codes, names = np.arange(len(table), dtype=np.int64), table.node.codes, table.node.names
-    parents = set(np.unique(table.parent.codes).tolist())
-    split = {code for code in np.unique(codes).tolist() if code >= 0 and code not in parents and is_joined(names[code])}
+    rows, codes, names = np.arange(len(nodes.codes), dtype=np.int64), nodes.codes, nodes.names
+    inner = set(np.unique(parents.codes).tolist())
+    split = {code for code in np.unique(codes).tolist() if code >= 0 and code not in inner and is_joined(names[code])}
     if not split:
-        return rows, codes, table.parent.codes, len(names)
+        return rows, codes, parents.codes, len(names)
     parts = [list(dict.fromkeys(name.split(JOIN))) if i in split else [name] for i, name in enumerate(names)]
     number = {part: i for i, part in enumerate(sorted({part for each in parts for part in each}))}
     first = np.cumsum([0, *map(len, parts)])
@@ -111,8 +115,8 @@ def _places(table: RowTable) -> tuple[IntArray, IntArray, IntArray, int]:
     row = np.repeat(rows, sizes)
     place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     code = np.where(codes[row] >= 0, flat[np.minimum(first[codes[row]] + place, len(flat) - 1)], -1)
-    parent = np.array([number.get(name, -1) for name in names], dtype=np.int64)[table.parent.codes]
-    return row, code, np.where(table.parent.codes >= 0, parent, -1), len(number)
+    parent = np.array([number.get(name, -1) for name in names], dtype=np.int64)[parents.codes]
+    return row, code, np.where(parents.codes >= 0, parent, -1), len(number)
 
 
 def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int]:
@@ -131,8 +135,8 @@ def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int
     return number[keys], number[wanted], int(there.sum())
 
 
-def _depth(above: IntArray, node: IntArray, row: IntArray, table: RowTable) -> IntArray:
-    """[N] distance from the root, given each node's parent; in log2(depth) rounds.
+def _depth(above: IntArray) -> tuple[IntArray, BoolArray]:
+    """[N] distance from the root, given each node's parent, and which nodes are below a cycle; in log2(depth) rounds.
 
     Invariant: `far` is an ancestor (-1 once it is beyond the root), and `depth` the distance to it; each round doubles
     the distance.
@@ -141,11 +145,8 @@ def _depth(above: IntArray, node: IntArray, row: IntArray, table: RowTable) -> I
     for _ in range(len(above).bit_length() + 1):
         below = np.flatnonzero(far >= 0)
         if not len(below):
-            return depth
+            break
         ancestor = far[below]
         depth[below] += depth[ancestor]
         far[below] = far[ancestor]
-    at = int(row[int(np.argmax(far[node] >= 0))])
-    raise MarlError(
-        f"node '{table.node.value(at)}' of task '{table.uid.value(at)}' (row '{table.key(at)}') is its own ancestor"
-    )
+    return depth, far >= 0

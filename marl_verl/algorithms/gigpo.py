@@ -7,12 +7,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, Algorithm, Mix
+from marl_verl.advantage import Advantages
 from marl_verl.advantage.estimator import Estimator, Rows
-from marl_verl.advantage.groups import TASK, check_columns, group_ids, sample_ids
-from marl_verl.advantage.normalise import Scale, Unbiased, check_eps, group_mean
+from marl_verl.advantage.groups import check_columns, group_ids, sample_ids
+from marl_verl.advantage.normalise import Scale, check_eps, group_mean
+from marl_verl.advantage.part import PartField
 from marl_verl.advantage.returns import check_gamma
 from marl_verl.advantage.rows import FloatArray, RowTable, check_shared
+from marl_verl.algorithms import Algorithm
 from marl_verl.credit.step_groups import Mode, same_observation, step_returns, within
 
 
@@ -35,13 +37,13 @@ class GroupInGroup(Estimator):
     """
 
     name: ClassVar[str] = "group-in-group"
-    group: tuple[str, ...] = TASK
+    group: PartField[tuple[str, ...]] = PartField("groups", "task")
     group_by_agent: bool = False
     mode: Mode = "mean_norm"
     step_w: float = 1.0
     gamma: float = 0.95
     step: str = "step"
-    std: Scale = Unbiased()
+    std: PartField[Scale] = PartField("scales", "unbiased")
     eps: float = 1e-6
     episode_singleton: Literal["zero", "raw"] = "raw"
     step_singleton: Literal["zero", "raw"] = "zero"
@@ -90,9 +92,9 @@ class GroupInGroup(Estimator):
 
 GIGPO = Algorithm(
     sampler="independent",
-    rewards=Mix(),
+    rewards="weights",
     credit="none",
-    advantage=GroupInGroup(),
+    advantage="group-in-group",
     loss="ppo-clip",
 )
 """A = A_episode + A_step: sessions of a task against each other, and steps from one observation against each other."""

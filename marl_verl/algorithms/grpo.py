@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from marl_verl.advantage import Advantage, Algorithm, Mix
+from marl_verl.advantage import Advantage
+from marl_verl.algorithms import Algorithm
+from marl_verl.rewards import Mix
 
 GRPO = Algorithm(
     sampler="independent",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from marl_verl.advantage import Advantage, Algorithm, Mix
+from marl_verl.advantage import Advantage
 from marl_verl.advantage.gae import GAE
+from marl_verl.algorithms import Algorithm
+from marl_verl.rewards import Mix
 
 IPPO = Algorithm(
     sampler="independent",

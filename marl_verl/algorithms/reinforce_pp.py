@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from marl_verl.advantage import Advantage, Algorithm, Mix
+from marl_verl.advantage import Advantage
 from marl_verl.advantage.groups import BATCH
+from marl_verl.algorithms import Algorithm
+from marl_verl.rewards import Mix
 
 REINFORCE_PP = Algorithm(
     sampler="independent",

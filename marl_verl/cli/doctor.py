@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
-from marl_verl.cli.output import harmless, show
-from marl_verl.cli.progress import Display
 from marl_verl.doctor import Finding
+from marl_verl.process.progress import Display
+from marl_verl.process.terminal import harmless, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

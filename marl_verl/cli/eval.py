@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import time
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from marl_verl.cli.eval_plan import FOLDER, Plan, plan
-from marl_verl.cli.eval_text import EvaluationDisplay, heading, results
-from marl_verl.cli.output import show
-from marl_verl.cli.progress import Display
-from marl_verl.cli.trainer_process import TrainerProcess
+from marl_verl.api import evaluate
+from marl_verl.cli.plugin_files import add_plugin_argument
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.request import RESULT
+from marl_verl.evaluation.text import results
+from marl_verl.process.progress import Display
+from marl_verl.process.terminal import show
 
 EXAMPLES = """
   marl-verl eval runs/inventory-1                              the newest checkpoint, on all held-out tasks
@@ -40,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="how the team plays")
+    add_plugin_argument(parser)
     parser.add_argument("--step", type=int, metavar="N", help="of which checkpoint; left out: the newest; 0: untrained")
     parser.add_argument("--tasks", type=int, metavar="N", help="only the first N held-out tasks")
     parser.add_argument("--sessions", type=int, metavar="K", help="sampled sessions of each task (8)")
@@ -61,89 +57,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 0; 2 for a mistake in what the user gave, 1 for a crash, 130 after Ctrl-C."""
-    begun = time.time()
-    _check_output(options.output)
-    found = plan(options)
-    console = Console(stderr=True, highlight=False, soft_wrap=True) if options.json else None
-    display = EvaluationDisplay(console)
-    display.print(heading(found))
-    evaluations = found.run / FOLDER
-    evaluations.mkdir(exist_ok=True)
-    name = _name(found, evaluations)
-    try:
-        found.write()
-        code = _play(found, evaluations / name, display, begun, options.debug)
-        if code:
-            return code
-        result = json.loads((found.folder / RESULT).read_text(encoding="utf-8"))
-    finally:
-        shutil.rmtree(found.folder, ignore_errors=True)
-    document = _document(found, result, time.time() - begun)
-    said = json.dumps(document, indent=1)
-    for path in (evaluations / f"{name}.json", options.output):
-        if path is not None:
-            _write(path, said)
+    """Play the evaluation, and print its numbers."""
+    if options.run is None:
+        raise MarlError("which run? e.g. marl-verl eval runs/NAME")
+    display = Display(Console(stderr=True, highlight=False, soft_wrap=True) if options.json else None)
+    done = evaluate(
+        options.run,
+        options.overrides,
+        step=options.step,
+        tasks=options.tasks,
+        sessions=options.sessions,
+        k=options.k,
+        swap=options.swap,
+        untrained=options.untrained,
+        seed=options.seed,
+        greedy_only=options.greedy_only,
+        plugins=options.plugin,
+        output=options.output,
+        progress=display,
+    )
     if options.json:
-        show(said)
+        show(json.dumps(done.numbers, indent=1))
     else:
-        results(document, display)
-        display.print(f"in {evaluations / name}.json, episodes: marl-verl replay {evaluations / name}.jsonl")
+        results(done.numbers, display)
+        display.print(f"in {done.file}, episodes: marl-verl replay {done.file.with_suffix('.jsonl')}")
     return 0
-
-
-def _play(found: Plan, kept: Path, display: Display, begun: float, debug: bool) -> int:
-    """Run the process that plays; its log and its episodes stay, whatever happens. Returns its exit code."""
-    process = TrainerProcess(found.folder, list(found.team.policies), debug=debug, module="marl_verl.trainer.evaluate")
-    process.log = kept.with_name(f"{kept.name}.log")
-    process.log.unlink(missing_ok=True)
-    code = process.run(display, begun)
-    for episodes in (found.folder / "episodes").glob("step_*.jsonl"):
-        shutil.move(episodes, kept.with_name(f"{kept.name}.jsonl"))
-    return code
-
-
-def _document(found: Plan, result: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The numbers, and what they are of."""
-    keys = ("swap", "untrained")
-    return {**result, **{key: found.settings[key] for key in keys}, "seconds": seconds, "settings": found.settings}
-
-
-def _name(found: Plan, evaluations: Path) -> str:
-    """step_N, and what was changed; numbered where another evaluation has that name."""
-    swaps = [f"swap-{first}-{second}" for first, second in found.settings["swap"]]
-    untrained = [f"untrained-{agent}" for agent in found.settings["untrained"]]
-    base = "_".join([f"step_{found.request.step}", *swaps, *untrained])
-    name, number = base, 1
-    while _taken(evaluations / f"{name}.json", found.settings):
-        number += 1
-        name = f"{base}_{number}"
-    return name
-
-
-def _taken(path: Path, settings: dict[str, Any]) -> bool:
-    """Whether a file has the result of another evaluation; the same one is played again in its place."""
-    if not path.is_file():
-        return False
-    try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["settings"] != settings)
-    except (ValueError, KeyError, TypeError):
-        return True
-
-
-def _check_output(path: Path | None) -> None:
-    """Refuse now what could not be written in minutes."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise MarlError(f"--output '{path}' is a folder: name a file")
-    parent = path.resolve().parent
-    if not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
-        raise MarlError(f"--output '{path}' cannot be written to")
-
-
-def _write(path: Path, said: str) -> None:
-    try:
-        path.write_text(said + "\n", encoding="utf-8")
-    except OSError as error:
-        raise MarlError(f"'{path}' cannot be written: {error.strerror}") from error

@@ -7,12 +7,13 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from marl_verl import __version__
-from marl_verl.cli.output import harmless
-from marl_verl.errors import MarlError, nearest, unknown
+from marl_verl.errors import MarlError, MarlWarning, RunError, nearest, unknown
+from marl_verl.process.terminal import harmless
+from marl_verl.version import __version__
 
 COMMANDS = {
     "train": "train a team as a recipe says",
@@ -27,21 +28,51 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Exit code 0; 2 for a user's mistake, told in one sentence; 130 after Ctrl-C."""
+    """Run a command. Exit code 0; 2 for a user's mistake, 1 for a run that failed, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in arguments
-    try:
+
+    def run() -> int:
         options = _parse(arguments)
         return int(_module(options.command).run(options))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return reported(run, "--debug" in arguments)
+
+
+def reported(work: Callable[[], int], debug: bool = False) -> int:
+    """Call a function, print the error that it raises in one line, and return the exit code.
+
+    Args:
+        debug: print the traceback too; of a run that failed, the end of its log.
+    """
+    try:
+        return work()
     except MarlError as error:
         if debug:
             traceback.print_exc()
         said = harmless(" ".join(str(error).split()))  # one line, whatever a plugin's error holds
         print("marl-verl:", said, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("marl-verl: interrupted", file=sys.stderr)
+    except RunError as error:
+        if debug:
+            print("\n".join(error.log.read_text(errors="replace").splitlines()[-60:]), file=sys.stderr)
+        print("marl-verl:", error, file=sys.stderr)
+        return 2 if error.mistake else 1
+    except KeyboardInterrupt as error:
+        if not error.args:  # else it is printed already
+            print("marl-verl: interrupted", file=sys.stderr)
         return 130
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """Print our own warnings as errors are printed, without the line of code that raised them."""
+    if issubclass(category, MarlWarning):
+        print("marl-verl: warning:", harmless(" ".join(str(message).split())), file=sys.stderr)
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _module(command: str) -> Any:

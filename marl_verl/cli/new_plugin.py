@@ -1,4 +1,4 @@
-"""`marl-verl new-plugin NAME [--output FOLDER]`: a package for a plugin of one's own, whose tests pass as written.
+"""`marl-verl new-plugin NAME [--output FOLDER]`: write a package for a plugin, whose tests pass as written.
 
 The package in `marl_verl/scaffold` is copied, with its name and the versions of marl-verl that it is for replaced.
 """
@@ -16,24 +16,23 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import marl_verl
 from marl_verl import plugins
-from marl_verl.cli.output import show
 from marl_verl.errors import MarlError
-from marl_verl.hookspecs import KINDS
+from marl_verl.process.terminal import show
+from marl_verl.version import __version__
 
-SCAFFOLD = Path(marl_verl.__file__).parent / "scaffold"
+SCAFFOLD = Path(__file__).parent.parent / "scaffold"
 NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"
 """What the scaffold says where a package has its own."""
 
-HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
-"""Names that would have a meaning where the scaffold stands."""
+HIDDEN = {"gitignore": ".gitignore"}
+"""Names that would have a meaning inside the scaffold."""
 
 LONGEST = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Write a package for a plugin: one example of each kind of hook, tests, CI and a recipe."
+    parser.description = "Write a package for a plugin: an example of a team and of a method, tests and a recipe."
     parser.add_argument("name", metavar="NAME", help="of the distribution, such as my-method")
     parser.add_argument("--output", metavar="FOLDER", type=Path, help="where to write it; default: NAME, here")
 
@@ -46,13 +45,13 @@ def run(options: argparse.Namespace) -> int:
     write(name, folder)
     place = shlex.quote(str(folder))
     show(
-        f"wrote {folder}: plugin '{name}', module {module(name)}, a part of every kind in a file of its own\n"
+        f"wrote {folder}: plugin '{name}', module {module(name)} with a team and a method\n"
         "next:\n"
         f"  cd {place}\n"
         '  pip install -e ".[test]"                   # marl-verl finds it by its entry point\n'
         "  python -m pytest                           # passes as it is\n"
         "  marl-verl train recipes/train.yaml         # two tiny models, on a CPU\n"
-        f"then change {module(name)}/, and take away what you do not need; docs/plugins.md of marl-verl has each hook"
+        f"then change {module(name)}/, and delete what you do not need; see docs/plugins.md of marl-verl"
     )
     return 0
 
@@ -92,19 +91,10 @@ def check_free(name: str) -> None:
     found = importlib.util.find_spec(module(name))
     if found is not None and found.origin is not None:
         raise MarlError(f"there is a module '{module(name)}' already, in '{found.origin}': choose another name")
-    known = plugins.load()
-    for kind, wanted in registered(name):
-        if wanted in known.names(kind):
-            owner = known.entry(kind, wanted).source
-            raise MarlError(
-                f"{KINDS[kind]} '{wanted}', which the plugin would register, is of {owner}: choose another name"
-            )
-
-
-def registered(name: str) -> list[tuple[str, str]]:
-    """(kind, name) of every part that the plugin registers."""
-    (code,) = (text for place, text in files(name) if place.name == "plugin.py")
-    return re.findall(r"def marl_register_(\w+)\(.*\n    register\(\"([^\"]+)\"", code)
+    for entry in plugins.load().find("algorithms", name):
+        raise MarlError(
+            f"algorithm '{name}', which the plugin would register, is of {entry.source}: choose another name"
+        )
 
 
 def write(name: str, folder: Path) -> None:
@@ -139,5 +129,5 @@ def files(name: str) -> Iterator[tuple[Path, str]]:
 
 def versions() -> str:
     """The versions of marl-verl that a plugin written now is for: this one's minor version, ">=0.1,<0.2"."""
-    major, minor = (int(part) for part in marl_verl.__version__.split(".")[:2])
+    major, minor = (int(part) for part in __version__.split(".")[:2])
     return f">={major}.{minor},<{major}.{minor + 1}"

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, TypeVar
 
-from marl_verl import __version__, plugins
-from marl_verl.cli import replay_json, replay_text
-from marl_verl.cli.files import add_file_arguments, chosen, unpacked
-from marl_verl.cli.output import harmless, show
-from marl_verl.cli.replay_list import failure_text, list_text
-from marl_verl.episode import Episode, Workflow, WorkflowError
-from marl_verl.errors import MarlError, nearest
-from marl_verl.hookspecs import KINDS
-from marl_verl.journals.read import EpisodeFile, Supplied
-from marl_verl.journals.rerun import Key, Rerun, differences, rerun
-from marl_verl.options import build
-from marl_verl.tasks.base import TaskSet
-from marl_verl.trainer.run_dir import RunDir
-
-T = TypeVar("T")
+from marl_verl.cli.files import add_file_arguments, check_file_arguments, file_content
+from marl_verl.cli.plugin_files import add_plugin_argument
+from marl_verl.episode import Episode
+from marl_verl.errors import MarlError
+from marl_verl.inspect import replay_json, replay_text
+from marl_verl.inspect.files import read_step, run_of, unpacked, use_plugin_files
+from marl_verl.inspect.replay import changes, replay
+from marl_verl.journals.read import EpisodeFile
+from marl_verl.process.run_dir import RunDir
+from marl_verl.process.terminal import harmless, show
 
 TRAINING = "s"
 """How the id of a training episode begins: `s12t00000_0` is of step 12. Those of validations have other letters."""
@@ -49,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run a stored episode again, without a model, and show it as a conversation with its rewards."
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_plugin_argument(parser)
     add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
     parser.add_argument("--episode", metavar="ID", help="which episode; left out: a list of them, or the only one")
     parser.add_argument(
@@ -83,55 +77,57 @@ def run(options: argparse.Namespace) -> int:
         if options.mask:
             raise MarlError(f"'{name}' is a failed attempt ({failed[0].reason}): it has no act to mask")
         records = [replay_json.failure_record(each) for each in failed]
-        show(replay_json.as_json(records) if options.json else failure_text(file, failed))
+        show(replay_json.as_json(records) if options.json else replay_text.failure_text(file, failed))
         return 0
     return _episode(file, file.episode(name), options)
 
 
 def _chosen(options: argparse.Namespace) -> tuple[str, bytes]:
     """The file that the user named; of a run the step whose episode is wanted, or the newest."""
-    example = "journals/step_00012.jsonl"
+    check_file_arguments(options, "journals/step_00012.jsonl")
+    use_plugin_files(options.folder if options.file is None else run_of(options.file), options.plugin)
+    if options.file is not None:
+        return file_content(options)
     place = re.match(r"([a-z])(\d+)t\d", options.episode or "")
-    step = int(place[2]) if place else None
+    step = options.step if options.step is not None or place is None else int(place[2])
     if place and place[1] != TRAINING:
         remedy = "validate with marl.rollout.keep_episodes=4"
-        return chosen(options, RunDir.stored_episodes, example, remedy, "validation", step)
-    return chosen(options, RunDir.stored_journals, example, "train it with marl.run.keep_journals=1", step=step)
+        return read_step("replay", options.folder, RunDir.stored_episodes, remedy, "validation", step)
+    return read_step(
+        "replay", options.folder, RunDir.stored_journals, "train it with marl.run.keep_journals=1", step=step
+    )
 
 
 def _list(file: EpisodeFile, options: argparse.Namespace) -> int:
     if options.json:
         show(replay_json.as_json(replay_json.list_record(file)))
     else:
-        validations = {} if options.folder is None else RunDir(options.folder).stored_episodes()
-        show(list_text(file, _named(file, options), next(reversed(validations.values()), None)))
+        named, validations = shlex.quote(options.file or ""), {}
+        if options.folder is not None:
+            named = f"--run {shlex.quote(str(options.folder))} --step {file.header.step}"
+            validations = RunDir(options.folder).stored_episodes()
+        show(replay_text.list_text(file, named, next(reversed(validations.values()), None)))
     if file.damaged:
         more = f" (and {len(file.damaged) - 1} more)" if len(file.damaged) > 1 else ""
-        print(f"marl-verl: {harmless(f'{file.source}: {file.damaged[0]}{more}')}", file=sys.stderr)
+        _warn(f"{file.source}: {file.damaged[0]}{more}")
     return 2 if file.damaged else 0
-
-
-def _named(file: EpisodeFile, options: argparse.Namespace) -> str:
-    """How the command line names a file; without what an episode's id says."""
-    if options.folder is None:
-        return shlex.quote(options.file)
-    return f"--run {shlex.quote(str(options.folder))} --step {file.header.step}"
 
 
 def _episode(file: EpisodeFile, episode: Episode, options: argparse.Namespace) -> int:
     """Run one episode again and show it."""
-    masked = [_key(word, episode) for word in options.mask]
-    again, without = (None, None) if options.stored else asyncio.run(_replayed(file, episode, masked))
+    again, masked = (None, None) if options.stored else replay(file, episode, options.mask)
     if options.json:
-        show(replay_json.as_json(replay_json.episode_record(file, episode, again, without)))
+        show(replay_json.as_json(replay_json.episode_record(file, episode, again, masked)))
     else:
-        show(replay_text.episode_text(file, episode, again, without, _run(file, options)))
-    if again is not None and (found := differences(episode, again)):
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        said = f"episode '{episode.id}' is not what is stored: {found[0]}{more}{_versions(file)}"
-        print(f"marl-verl: {harmless(said)}", file=sys.stderr)
-        return 2
-    return 0
+        show(replay_text.episode_text(file, episode, again, masked, _run(file, options)))
+    changed = None if again is None else changes(file, episode, again)
+    if changed is not None:
+        _warn(changed)
+    return 0 if changed is None else 2
+
+
+def _warn(message: str) -> None:
+    print(f"marl-verl: {harmless(message)}", file=sys.stderr)
 
 
 def _run(file: EpisodeFile, options: argparse.Namespace) -> str | None:
@@ -142,64 +138,3 @@ def _run(file: EpisodeFile, options: argparse.Namespace) -> str | None:
     if folder is None or file.header.step not in RunDir(folder).stored_rows():
         return None
     return shlex.quote(str(folder))
-
-
-async def _replayed(file: EpisodeFile, episode: Episode, masked: list[Key]) -> tuple[Rerun, Rerun | None]:
-    """The episode run again, and with some acts masked."""
-    workflow = _built("workflows", file.header.workflow, Workflow, file)
-    tasks = _built("tasks", file.header.task, TaskSet, file)
-    agents, name = file.header.agents, file.header.workflow.name
-    try:
-        again = await rerun(workflow, tasks, agents, episode)
-    except MarlError as error:
-        said = str(error) if isinstance(error, WorkflowError) else f"workflow '{name}' ends, but {error}"
-        changed = f"episode '{episode.id}' cannot be replayed: {said}{_versions(file)}"
-        raise MarlError(f"{changed}; --stored shows it without running it") from error
-    if not masked:
-        return again, None
-    try:
-        return again, await rerun(workflow, tasks, agents, episode, masked)
-    except MarlError as error:
-        acts = ", ".join(":".join(key) for key in masked)
-        said = f"episode '{episode.id}' of workflow '{name}' cannot be replayed without {acts}: {error}"
-        raise MarlError(f"{said}; without --mask it can") from error
-
-
-def _built(kind: str, stored: Supplied, base: type[T], file: EpisodeFile) -> T:
-    """A part that the file names, with its options. MarlError if it is not registered here, or has changed."""
-    try:
-        known, what = plugins.load(), KINDS[kind]
-    except MarlError as error:  # one broken plugin, which need not be of this file
-        raise MarlError(f"{error}; --stored shows episodes without any plugin") from error
-    if stored.name not in known.names(kind):
-        hint = nearest(stored.name, known.names(kind))
-        origin = f"{stored.distribution} {stored.version}"
-        raise MarlError(
-            f"{file.source}: {what} '{stored.name}' is not registered here; it came from {origin}: install that, or "
-            f"see whether {plugins.VARIABLE} leaves it out ({hint}); --stored shows episodes without it"
-        )
-    found = known.get(kind, stored.name)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise MarlError(f"{what} '{stored.name}' must be a subclass of {base.__name__}, it is {found!r:.80}")
-    return build(found, stored.options, f"{what} '{stored.name}'")
-
-
-def _versions(file: EpisodeFile) -> str:
-    """What has another version here than where the file was written, in parentheses; empty where nothing has."""
-    known, header = plugins.load(), file.header
-    then, now = {"marl-verl": header.marl_verl}, {"marl-verl": __version__}
-    for kind, part in (("workflows", header.workflow), ("tasks", header.task)):
-        entry = known.entry(kind, part.name)
-        then[part.distribution], now[part.distribution] = part.version, "not there"
-        now[entry.distribution] = entry.version
-    changed = [f"{name} was {then[name]} and is {now[name]} here" for name in then if then[name] != now[name]]
-    return f" ({', '.join(changed)})" if changed else ""
-
-
-def _key(word: str, episode: Episode) -> Key:
-    """The act that AGENT:SLOT names. MarlError (nearest offered) if the episode has none."""
-    acts: dict[str, Any] = {":".join(record.act.key): record.act.key for record in episode.journal.acts()}
-    if word not in acts:
-        raise MarlError(f"episode '{episode.id}' has no act '{word}': {nearest(word, acts)}")
-    key: Key = acts[word]
-    return key

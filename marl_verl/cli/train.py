@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
-from marl_verl.cli import summary
-from marl_verl.cli.describe import describe
-from marl_verl.cli.prepare import Plan, continue_run, make_run_directory, plan_run
-from marl_verl.cli.progress import Display
-from marl_verl.cli.trainer_process import TrainerProcess
+from marl_verl.api import train
+from marl_verl.cli.plugin_files import add_plugin_argument
 from marl_verl.errors import MarlError
 
 
@@ -21,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. trainer.total_training_steps=20 marl.run.seed=1"
     )
+    add_plugin_argument(parser)
     parser.add_argument("--resume", type=Path, metavar="RUN", help="continue the run in this directory")
     parser.add_argument(
         "--dry-run", action="store_true", help="check everything, print the resolved team, start nothing"
@@ -28,27 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 0 when training finished, 2 for a mistake in what the user gave, 1 for a crash, 130 after Ctrl-C."""
-    begun = time.time()
-    plan = _plan(options)
-    display = Display()
-    if options.dry_run:
-        display.print(describe(plan))
-        return 0
-    display.print(describe(plan))
-    folder = make_run_directory(plan, display)
-    display.print(f"run {folder}, log {folder / 'train.log'}")
-    process = TrainerProcess(folder, list(plan.team.policies), debug=options.debug)
-    code = process.run(display, begun)
-    if code == 0:
-        summary.show(folder, display)
-    return code
-
-
-def _plan(options: argparse.Namespace) -> Plan:
+    """Train. With --resume the first word is an override, too."""
     if options.resume is not None:
-        overrides = ([str(options.recipe)] if options.recipe else []) + options.overrides
-        return continue_run(options.resume, overrides)
-    if options.recipe is None:
+        overrides = [str(word) for word in (options.recipe, *options.overrides) if word is not None]
+        train(None, overrides, plugins=options.plugin, resume=options.resume, dry_run=options.dry_run)
+    elif options.recipe is None:
         raise MarlError("which recipe? e.g. marl-verl train recipes/quickstart/split_plan_path.yaml")
-    return plan_run(options.recipe, options.overrides)
+    else:
+        train(options.recipe, options.overrides, plugins=options.plugin, dry_run=options.dry_run)
+    return 0

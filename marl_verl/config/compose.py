@@ -6,7 +6,7 @@ import copy
 import functools
 import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.errors import MarlError, missing, nearest
+from marl_verl.options import check_type
 from marl_verl.platforms.active import has_accelerator
 
 HERE = Path(__file__).parent
@@ -136,7 +137,7 @@ def _check_names(given: Sequence[Override], config: DictConfig) -> None:
 
 
 def _check_known(key: str, base: Any) -> None:
-    paths = dict(_paths(base))
+    paths = dict(key_paths(base))
     parent = key.rpartition(".")[0]
     # whatever stands below an empty mapping or null belongs to somebody else
     if key not in paths and paths.get(parent, base) not in ({}, None):
@@ -196,12 +197,13 @@ def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:
         raise MarlError(f"config '{folder / name}.yaml'{wanted}: {said}") from error
 
 
-def _paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(node, dict):
+def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything in nested mappings, the mappings themselves included."""
+    if isinstance(node, Mapping):
         for key, value in node.items():
             path = f"{prefix}.{key}" if prefix else str(key)
             yield path, value
-            yield from _paths(value, path)
+            yield from key_paths(value, path)
 
 
 def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = (), free: re.Pattern[str] = OPEN) -> None:
@@ -243,14 +245,8 @@ def _check_value(given: Any, valid: Any, where: str, strict: bool) -> None:
     if _undecided(given) or _undecided(valid) or valid is None or (given is None and not strict):
         return
     if isinstance(valid, bool):
-        right, wanted = isinstance(given, bool), "true or false"
-    elif isinstance(valid, int) and strict:
-        right, wanted = isinstance(given, int) and not isinstance(given, bool), "a whole number"
+        check_type(given, bool, where)
     elif isinstance(valid, int | float):
-        right, wanted = isinstance(given, int | float) and not isinstance(given, bool), "a number"
+        check_type(given, int if strict and isinstance(valid, int) else float, where)
     elif isinstance(valid, str) and strict:
-        right, wanted = isinstance(given, str), "text"
-    else:
-        return
-    if not right:
-        raise MarlError(f"'{where}' must be {wanted}, got {given!r}")
+        check_type(given, str, where)

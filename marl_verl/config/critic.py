@@ -7,21 +7,19 @@ model unless `marl.critic` names another. Its loss is a mean over rows, since a 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.advantage import Algorithm
+from marl_verl.algorithms import Algorithm
 from marl_verl.config.compose import VERL_OPEN, check_keys
-from marl_verl.errors import MarlError, missing, nearest
-from marl_verl.models.tiny import TinyModel, folder_of
-from marl_verl.options import build
-from marl_verl.team import Team
+from marl_verl.config.policy_models import local_model, tiny_model
+from marl_verl.errors import MarlError, nearest
+from marl_verl.models.tiny import TinyModel
+from marl_verl.options import Positive, check_type
+from marl_verl.team import TeamConfig
 
-SCOPES = ("policy", "team")
 OWN_KEYS = ("scope", "tiny", "max_prompt_length")
 """Keys of `marl.critic` that are not a part of verl's `critic`."""
 TEAM_CRITIC = "team"
@@ -33,7 +31,7 @@ LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules"
 
 
 def critic_configs(
-    config: DictConfig, team: Team, algorithm: Algorithm, policies: Mapping[str, Any]
+    config: DictConfig, team: TeamConfig, algorithm: Algorithm, policies: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """What the trainer needs for each critic, by its name; none where the algorithm needs none.
 
@@ -65,7 +63,7 @@ def critic_configs(
     }
 
 
-def check_critic(config: DictConfig, team: Team, algorithm: Algorithm) -> str | None:
+def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> str | None:
     """The scope of the run's critics: the algorithm's wish, which `marl.critic.scope` may only repeat.
 
     Raises:
@@ -74,8 +72,8 @@ def check_critic(config: DictConfig, team: Team, algorithm: Algorithm) -> str | 
     """
     section, wish, name = _section(config), algorithm.advantage.wants_critic(), team.algorithm.name
     scope = section.get("scope")
-    if scope is not None and scope not in SCOPES:
-        raise MarlError(f"unknown value {scope!r} of 'marl.critic.scope': {nearest(str(scope), SCOPES)}, or null")
+    check_type(scope, Literal["policy", "team"] | None, "marl.critic.scope")
+    check_type(section.get("max_prompt_length"), Positive | None, "marl.critic.max_prompt_length")
     given = [key for key, value in section.items() if value is not None]
     if wish is None and given:
         raise MarlError(
@@ -93,31 +91,25 @@ def check_critic(config: DictConfig, team: Team, algorithm: Algorithm) -> str | 
         if key not in base and key not in OWN_KEYS:
             raise MarlError(f"unknown key 'marl.critic.{key}': {nearest(key, [*map(str, base), *OWN_KEYS])}")
     check_keys(_override(section), base, "marl.critic", free=VERL_OPEN)
-    limit = section.get("max_prompt_length")
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise MarlError(f"'marl.critic.max_prompt_length' must be a whole number, 1 or more, got {limit!r}")
-    _check_model(section)
+    path = (section.get("model") or {}).get("path")
+    if path and "${" not in str(path):
+        local_model("marl.critic", path)
     return wish
 
 
-def tiny_critic(config: DictConfig, team: Team) -> TinyModel | None:
+def tiny_critic(config: DictConfig, team: TeamConfig) -> TinyModel | None:
     """The tiny model that `marl.critic.tiny` asks for; its path then belongs into `marl.critic.model.path`.
 
     Raises:
-        MarlError: a wrong option, or a model as well.
+        MarlError: as `tiny_model`.
     """
     section = _section(config)
     tiny = section.get("tiny")
     if tiny is None:
         return None
-    if not isinstance(tiny, Mapping):
-        raise MarlError(f"'marl.critic.tiny' must be a mapping of options, got {tiny!r}")
-    if (section.get("model") or {}).get("path"):
-        raise MarlError("the critic has two models, marl.critic.tiny and marl.critic.model.path: set one to null")
-    given = {"task": team.task.name, "agents": list(team.agents), "task_options": team.task.options}
-    made = build(TinyModel, {**given, "seed": int(config.marl.run.seed), **tiny}, "marl.critic.tiny")
-    folder_of(made)  # asks the task set for a few demonstrations: it may have none
-    return made
+    check_type(tiny, Mapping, "marl.critic.tiny")
+    path, seed = (section.get("model") or {}).get("path"), int(config.marl.run.seed)
+    return tiny_model("marl.critic", tiny, path, team, list(team.agents), seed)
 
 
 def _section(config: DictConfig) -> dict[str, Any]:
@@ -129,17 +121,6 @@ def _section(config: DictConfig) -> dict[str, Any]:
 
 def _override(section: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if key not in OWN_KEYS}
-
-
-def _check_model(section: Mapping[str, Any]) -> None:
-    """A local folder must exist; a name such as Qwen/Qwen3-0.6B is left to the hub."""
-    path = (section.get("model") or {}).get("path")
-    if not path or "${" in str(path) or "://" in str(path):
-        return
-    folder = Path(str(path)).expanduser()
-    on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and not folder.parent.is_dir()
-    if not on_hub and not folder.is_dir():
-        raise missing("model folder of marl.critic:", folder, folder.parent.glob("*/"))
 
 
 def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.algorithms.losses import Loss
+from marl_verl.config.compose import key_paths
 from marl_verl.errors import MarlError, nearest
-from marl_verl.losses import Loss
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 ANOTHER_LOSS = "choose another loss (marl.algorithm.options.loss)"
@@ -42,6 +43,16 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
     return whole
 
 
+def updates_per_batch(config: DictConfig, model: Any) -> int:
+    """Optimiser updates that an epoch takes over a batch, whatever the number of rows: mini-batches count tasks.
+
+    Args:
+        config: the run's.
+        model: the section of an actor or critic.
+    """
+    return max(1, int(config.data.train_batch_size) // int(model.ppo_mini_batch_size))
+
+
 def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None:
     """Whether a policy that learns can learn with the loss.
 
@@ -54,8 +65,7 @@ def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None
     """
     actor, correction = config.actor_rollout_ref.actor, config.algorithm.rollout_correction
     batch = config.data.train_batch_size
-    # as TeamTrainer counts them
-    updates = actor.ppo_epochs * max(1, batch // actor.ppo_mini_batch_size)
+    updates = actor.ppo_epochs * updates_per_batch(config, actor)
     if loss.one_update and updates != 1:
         raise MarlError(
             f"loss '{name}' takes one optimiser update a batch, policy '{policy}' would take {updates} "
@@ -79,7 +89,9 @@ def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None
 def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[str, Any]) -> None:
     """The config must not say something else than the loss: verl's default is not saying anything."""
     default = _verl_default(where)
-    for key, value in _leaves(settings):
+    for key, value in key_paths(settings):
+        if isinstance(value, Mapping):
+            continue
         given = OmegaConf.select(config, f"{where}.{key}")
         if given is not None and given not in (value, OmegaConf.select(default, key)):
             instead = f"set marl.policies.<name>.actor.{key}" if where == ACTOR else ANOTHER_LOSS
@@ -119,14 +131,6 @@ def _is_threshold(value: Any) -> bool:
     except ValueError:
         return False
     return len(bounds) <= 2 and 0 < bounds[0] <= bounds[-1]
-
-
-def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _verl_default(where: str) -> DictConfig:

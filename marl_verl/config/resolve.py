@@ -9,20 +9,20 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
+from marl_verl.algorithms.losses import Loss
 from marl_verl.config.compose import VERL_OPEN, check_keys
 from marl_verl.config.critic import critic_configs
 from marl_verl.config.lora import with_lora
 from marl_verl.config.loss import check_policy, with_loss
+from marl_verl.config.parts import algorithm_of
+from marl_verl.config.placement import Pool, pools_of
+from marl_verl.config.server_names import rollout_name
 from marl_verl.errors import MarlError, nearest
-from marl_verl.losses import Loss
-from marl_verl.parts import algorithm_of
 from marl_verl.platforms.active import has_accelerator
-from marl_verl.rollout.servers import rollout_name
-from marl_verl.team import OWN_KEYS, Policy, Team
-from marl_verl.trainer.placement import Pool, pools_of
+from marl_verl.team import OWN_KEYS, PolicyConfig, TeamConfig
 
 
-def policy_config(config: DictConfig, policy: Policy) -> DictConfig:
+def policy_config(config: DictConfig, policy: PolicyConfig) -> DictConfig:
     """The config as one policy sees it: over `actor_rollout_ref`, which has the loss, the policy's part.
 
     Raises:
@@ -48,7 +48,7 @@ def policy_config(config: DictConfig, policy: Policy) -> DictConfig:
     return whole
 
 
-def resolve(config: DictConfig, team: Team) -> DictConfig:
+def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
     """The config that is written to the run directory and that the trainer reads.
 
     Raises:
@@ -79,7 +79,7 @@ def resolve(config: DictConfig, team: Team) -> DictConfig:
     return resolved
 
 
-def loss_of(team: Team, policy: str) -> tuple[str, Loss]:
+def loss_of(team: TeamConfig, policy: str) -> tuple[str, Loss]:
     """(name, loss) that a policy learns with. MarlError if it is unknown, or registered and no `Loss`."""
     name = team.policies[policy].loss or algorithm_of(team).loss
     loss = plugins.load().get("losses", name)
@@ -88,7 +88,7 @@ def loss_of(team: Team, policy: str) -> tuple[str, Loss]:
     return name, loss
 
 
-def _policy(config: DictConfig, team: Team, name: str, pool: Pool) -> dict[str, Any]:
+def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict[str, Any]:
     """What the trainer merges over the whole config for a policy, with nothing left to resolve."""
     policy = team.policies[name]
     called, loss = loss_of(team, name)
@@ -108,7 +108,7 @@ def _policy(config: DictConfig, team: Team, name: str, pool: Pool) -> dict[str, 
     }
 
 
-def offload(own: DictConfig, policy: Policy) -> None:
+def offload(own: DictConfig, policy: PolicyConfig) -> None:
     """A policy whose turn it is not leaves the GPU, unless the policy says otherwise itself."""
     said = OmegaConf.create(policy.override)
     for key in ("param_offload", "optimizer_offload"):

@@ -12,20 +12,19 @@ That is sound only if
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.advantage import Algorithm, RowTable
-from marl_verl.config.made_up import made_up
-from marl_verl.errors import MarlError, nearest
-from marl_verl.losses import Loss
-from marl_verl.options import build
-from marl_verl.team import Team
+from marl_verl.algorithms import Algorithm
+from marl_verl.algorithms.losses import Loss
+from marl_verl.config.synthetic import SyntheticTeam
+from marl_verl.errors import MarlError
+from marl_verl.options import NonNegative, Positive, build
+from marl_verl.team import TeamConfig
 
-MODES = ("sync", "async")
 WHERE = "marl.schedule"
 
 
@@ -41,19 +40,13 @@ class Settings:
         max_staleness: updates of its policy that a row may be behind.
     """
 
-    mode: str = "sync"
-    fill: int = 16
-    batch: int = 8
-    ahead: int = 1
-    max_staleness: int = 4
+    mode: Literal["sync", "async"] = "sync"
+    fill: Positive = 16
+    batch: Positive = 8
+    ahead: NonNegative = 1
+    max_staleness: Positive = 4
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise MarlError(f"unknown mode '{self.mode}': {nearest(self.mode, MODES)}")
-        for name, least in (("fill", 1), ("batch", 1), ("ahead", 0), ("max_staleness", 1)):
-            value = getattr(self, name)
-            if value < least:
-                raise MarlError(f"'{name}' must be {least} or more, got {value}")
         if self.batch > self.fill:
             raise MarlError(f"a buffer that is full has fill={self.fill} rows, an update takes batch={self.batch}")
 
@@ -64,7 +57,7 @@ def settings_of(config: DictConfig) -> Settings:
     return build(Settings, section, WHERE)
 
 
-def check_schedule(config: DictConfig, team: Team, algorithm: Algorithm) -> None:
+def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam) -> None:
     """Whether a run can learn as `marl.schedule` says.
 
     Args:
@@ -87,10 +80,10 @@ def check_schedule(config: DictConfig, team: Team, algorithm: Algorithm) -> None
             _check_pool(team, name)
             _check_loss(config.policies[name], name, policy.loss or algorithm.loss)
             _check_batch(config.policies[name], name, settings.batch)
-    check_independent(config, team, algorithm)
+    check_independent(synthetic)
 
 
-def _check_pool(team: Team, name: str) -> None:
+def _check_pool(team: TeamConfig, name: str) -> None:
     pool = team.policies[name].pool
     others = [other for other, policy in team.policies.items() if other != name and policy.pool == pool]
     if pool is not None and others:
@@ -132,24 +125,20 @@ def _check_batch(own: DictConfig, policy: str, batch: int) -> None:
         )
 
 
-def check_independent(config: DictConfig, team: Team, algorithm: Algorithm) -> None:
-    """Whether the advantage of a task's rows depends on that task alone: tried on made-up rows of this team.
+def check_independent(synthetic: SyntheticTeam) -> None:
+    """Whether the advantage of a task's rows depends on that task alone: tried on synthetic rows.
 
     Three tasks, one of them with a single attempt, must get the same together as each by itself.
 
     Raises:
         MarlError: they do not.
     """
-    sampler = build(
-        plugins.load().get("samplers", algorithm.sampler),
-        OmegaConf.to_container(config.marl.sampler.options, resolve=True),  # type: ignore[arg-type]
-        "marl.sampler.options",
-    )
-    tasks = [made_up(number, attempts, sampler, algorithm, team) for number, attempts in enumerate((3, 2, 1))]
-    told = f"algorithm '{team.algorithm.name}' does not go with {WHERE}.mode=async"
+    compute, table = synthetic.algorithm.compute, synthetic.table
+    tasks = [synthetic.rows(number, attempts) for number, attempts in enumerate((3, 2, 1))]
+    told = f"algorithm '{synthetic.team.algorithm.name}' does not go with {WHERE}.mode=async"
     try:
-        together = algorithm.compute(RowTable.from_rows([row for rows in tasks for row in rows])).advantage
-        apart = np.concatenate([algorithm.compute(RowTable.from_rows(rows)).advantage for rows in tasks])
+        together = compute(table([row for rows in tasks for row in rows])).advantage
+        apart = np.concatenate([compute(table(rows)).advantage for rows in tasks])
     except MarlError as error:
         raise MarlError(f"{told}: {error}") from error
     if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):

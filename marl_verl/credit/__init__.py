@@ -4,7 +4,6 @@ base.py              `Credit`: what all of them are
 table.py             `TableCredit`: a credit computed from the rows of a batch
 replay.py            `ReplayCredit`: a credit found by replaying an episode
 none.py              nobody's share is singled out
-difference.py        G(z) - G(z with this turn's default action)
 c3.py                a subtree against its siblings' subtrees
 step_groups.py       a step against other steps from the same observation (GiGPO)
 shapley.py           the Shapley value of a game, and leave-one-out
@@ -12,10 +11,8 @@ shapley.py           the Shapley value of a game, and leave-one-out
 Credits that mask agents come with the plugin `marl-verl-sharp`.
 """
 
-import marl_verl.advantage  # noqa: F401  (first: its `Algorithm` needs `Credit`, which needs its `Part`)
 from marl_verl.credit.base import Credit
 from marl_verl.credit.c3 import C3
-from marl_verl.credit.difference import DifferenceRewards
 from marl_verl.credit.none import NoCredit
 from marl_verl.credit.replay import ReplayCredit
 from marl_verl.credit.shapley import MOST_PLAYERS, coalitions, leave_one_out, shapley
@@ -25,7 +22,6 @@ from marl_verl.credit.table import TableCredit
 __all__ = [
     "C3",
     "Credit",
-    "DifferenceRewards",
     "MOST_PLAYERS",
     "NoCredit",
     "ReplayCredit",

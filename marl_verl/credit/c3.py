@@ -15,14 +15,14 @@ from marl_verl.credit.table import TableCredit
 
 @dataclass(frozen=True)
 class C3(TableCredit):
-    """credit(v) = Q(v) - mean of Q over v's siblings without v; Q(v) = mean outcome of the leaves below v.
+    """credit(v) = Q(v) - mean of Q over v's siblings without v; Q(v) = mean team reward of the leaves below v.
 
     Siblings are the same agent's turns from the same parent: what came before them is identical, so the difference is
-    theirs. An only child gets 0. `credit` takes the place of the outcome in the sum of components; an algorithm that
+    theirs. An only child gets 0. `credit` takes the place of `of` in the sum of components; an algorithm that
     uses it as advantage has baseline "none".
 
     Attributes:
-        of: the outcome's component; what it is at inner nodes does not matter.
+        of: the component that Q averages; what it is at inner nodes does not matter.
     """
 
     name: ClassVar[str] = "c3"
@@ -36,11 +36,11 @@ class C3(TableCredit):
 
     def compute(self, table: RowTable) -> FloatArray:
         """MarlError for a row without the component, or as `Tree.of`."""
-        outcome, tree = table.component(self.of), table.tree
+        reward, tree = table.component(self.of), table.tree
         total, leaves = np.zeros(tree.count), np.zeros(tree.count)
         inner = np.zeros(tree.count, dtype=np.bool_)
         inner[tree.parent[tree.parent >= 0]] = True
-        value = tree.node_mean(outcome)
+        value = tree.node_mean(reward)
         total[~inner], leaves[~inner] = value[~inner], 1.0
         _, one = np.unique(tree.node, return_index=True)  # one row of each node leads up
         above = tree.parent[tree.row[one]]

@@ -9,7 +9,8 @@ import numpy as np
 
 from marl_verl.advantage.baselines import Mean
 from marl_verl.advantage.groups import combine, group_ids
-from marl_verl.advantage.normalise import Compared, Scale, Unbiased, check_eps, treat_singletons
+from marl_verl.advantage.normalise import Compared, Scale, check_eps, treat_singletons
+from marl_verl.advantage.part import PartField
 from marl_verl.advantage.returns import check_gamma, sum_to_go
 from marl_verl.advantage.rows import FloatArray, IntArray, RowTable, check_shared
 from marl_verl.credit.table import TableCredit
@@ -35,9 +36,9 @@ class StepGroups(TableCredit):
     name: ClassVar[str] = "step-groups"
     step: str = "step"
     gamma: float = 0.95
-    group: tuple[str, ...] = ("uid",)
+    group: PartField[tuple[str, ...]] = PartField("groups", "task")
     mode: Mode = "mean_norm"
-    std: Scale = Unbiased()
+    std: PartField[Scale] = PartField("scales", "unbiased")
     eps: float = 1e-6
     singleton: Literal["zero", "raw"] = "zero"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from marl_verl.doctor.finding import Finding, error, ok, warning
-from marl_verl.doctor.process import Done, Python
+from marl_verl.doctor import Finding, error, ok, warning
+from marl_verl.doctor.process import Done, outcome, started
 from marl_verl.platforms.active import has_accelerator
 
 SECONDS = 240.0
@@ -23,10 +23,10 @@ LOADED = {
 def check(note: Callable[[str], None]) -> Iterator[Finding]:
     """A finding for each, in a process of its own, all at once."""
     with ExitStack() as stack:
-        work = {name: stack.enter_context(Python(code)) for name, code in LOADED.items()}
+        work = {name: stack.enter_context(started(code)) for name, code in LOADED.items()}
         for name, running in work.items():
             note(f"loading {name} ...")
-            yield finding(name, running.wait(SECONDS))
+            yield finding(name, outcome(running, SECONDS))
 
 
 def finding(name: str, done: Done) -> Finding:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 
-from marl_verl.cli.checks import CPU_BYTES, CPU_BYTES_A_POLICY, DISK_BYTES
-from marl_verl.doctor.finding import Finding, error, ok, warning
+from marl_verl.config.checks import CPU_BYTES, CPU_BYTES_A_POLICY, DISK_BYTES
+from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.models.tiny import default_cache
 from marl_verl.platforms.active import HARDWARE_VARIABLE, has_accelerator
-from marl_verl.sweep import abandoned
+from marl_verl.process.cleanup import abandoned
 
 GIB = 1 << 30
 SHARED = Path("/dev/shm")
@@ -123,5 +123,5 @@ def leftovers() -> Finding:
         return ok("leftovers", "no run that was killed has left anything")
     processes = sum(len(run.processes()) for run in found)
     said = f"{len(found)} killed runs have left {processes} processes, and {', '.join(run.scratch for run in found)}"
-    do = " && ".join(f"python -m marl_verl.sweep {run.scratch}" for run in found)
+    do = " && ".join(f"python -m marl_verl.process.cleanup {run.scratch}" for run in found)
     return warning("leftovers", f"{said}; the next run removes them", do)

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from marl_verl.doctor.finding import Finding, error, ok, warning
+from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.platforms.active import has_accelerator
 
 HEAVY = ("torch", "verl", "ray", "transferqueue", "transformers")

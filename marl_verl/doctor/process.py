@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -21,44 +23,41 @@ class Done:
     wrong: str
 
 
-class Python:
-    """Code at work, with this process's Python and modules. A context manager: at its end the process is gone."""
+@contextmanager
+def started(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Code running with this process's Python and modules, which is killed at the end of the block."""
+    # -P: what lies in the working folder is no module; what this process finds is found there
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
-    def __init__(self, code: str, *arguments: str) -> None:
-        # -P: what lies in the working folder is no module; what this process finds is found there
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code, *arguments],
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
 
-    def __enter__(self) -> Python:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def wait(self, seconds: float) -> Done:
-        """What becomes of it within `seconds` from now."""
-        try:
-            out, errors = self._process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return Done("", f"it was not done after {seconds:g} s")
-        code = self._process.returncode
-        if code == 0:
-            return Done(out, "")
-        last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
-        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return Done(out, last.strip() or f"it ended with {ended}, and said nothing")
+def outcome(process: subprocess.Popen[str], seconds: float) -> Done:
+    """What becomes of a process within `seconds` from now."""
+    try:
+        out, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return Done("", f"it was not done after {seconds:g} s")
+    code = process.returncode
+    if code == 0:
+        return Done(out, "")
+    last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
+    ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return Done(out, last.strip() or f"it ended with {ended}, and said nothing")
 
 
 def python(code: str, *arguments: str, seconds: float) -> Done:
     """Run code to its end, for at most `seconds`."""
-    with Python(code, *arguments) as running:
-        return running.wait(seconds)
+    with started(code, *arguments) as process:
+        return outcome(process, seconds)

@@ -2,20 +2,13 @@
 
 from marl_verl.episode.calls import perform
 from marl_verl.episode.engine import Run, replay
+from marl_verl.episode.episode import Episode
+from marl_verl.episode.errors import OverBudget, ReplayMismatch, Stuck, UnknownAgent, WorkflowError
 from marl_verl.episode.journal import ActRecord, CallRecord, Journal, JournalError
 from marl_verl.episode.limits import Limits, Reason
 from marl_verl.episode.row import JOIN
-from marl_verl.episode.turn import Act, Action, Episode, Message, Observation, Turn
-from marl_verl.episode.workflow import (
-    LiveTeam,
-    Member,
-    OverBudget,
-    ReplayMismatch,
-    Stuck,
-    UnknownAgent,
-    Workflow,
-    WorkflowError,
-)
+from marl_verl.episode.turn import Act, Action, Message, Observation, Turn
+from marl_verl.episode.workflow import Member, Team, Workflow
 
 __all__ = [
     "Act",
@@ -27,7 +20,6 @@ __all__ = [
     "Journal",
     "JournalError",
     "Limits",
-    "LiveTeam",
     "Member",
     "Message",
     "Observation",
@@ -36,6 +28,7 @@ __all__ = [
     "ReplayMismatch",
     "Run",
     "Stuck",
+    "Team",
     "Turn",
     "UnknownAgent",
     "Workflow",

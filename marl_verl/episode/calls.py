@@ -1,14 +1,33 @@
-"""Calling somebody else's function from the event loop, so that a slow one holds up nobody else."""
+"""Calls from the event loop: a slow function blocks no other run, and the result is recorded."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import contextvars
+import dataclasses
 import inspect
+import json
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+
+from marl_verl.episode.journal import CallRecord, Raised, find_class
+
+
+async def recorded(
+    fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord, seconds: float | None
+) -> tuple[CallRecord, Exception | None]:
+    """Call `fn`: `asked` with the result, or with the exception, which is then returned too.
+
+    Raises:
+        TypeError, ValueError: the result is no JSON value.
+    """
+    try:
+        value = await perform(fn, arguments, seconds)
+    except Exception as error:  # noqa: BLE001  (recorded, and raised in the workflow)
+        return dataclasses.replace(asked, raised=raised(error)), error
+    return dataclasses.replace(asked, value=as_json(value)), None
 
 
 async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: float | None = None) -> Any:
@@ -24,13 +43,13 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
     """
     if seconds is None:
         value = _plainly(fn, arguments)
-        return await _told(value) if inspect.isawaitable(value) else value
+        return await _awaited(value) if inspect.isawaitable(value) else value
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
             # an async function only makes its coroutine when called: no thread for that
             value = fn(*arguments) if is_async(fn) else await _in_thread(fn, arguments)
-            return await _told(value) if inspect.isawaitable(value) else value
+            return await _awaited(value) if inspect.isawaitable(value) else value
     except TimeoutError as error:
         if not limit.expired():
             raise  # its own
@@ -44,23 +63,19 @@ def is_async(fn: Callable[..., Any]) -> bool:
 
 
 def _plainly(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Call it. What is no Exception would end the event loop, or pass for a cancellation."""
+    """Call it. What is no Exception would end the event loop, or look like a cancellation."""
     try:
         return fn(*arguments)
     except (SystemExit, StopIteration, asyncio.CancelledError, GeneratorExit) as error:
-        raise _as_exception(error) from error
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
-async def _told(value: Awaitable[Any]) -> Any:
-    """Await it; a cancellation is one."""
+async def _awaited(value: Awaitable[Any]) -> Any:
+    """Await it; here a cancellation is one."""
     try:
         return await value
     except SystemExit as error:
-        raise _as_exception(error) from error
-
-
-def _as_exception(error: BaseException) -> RuntimeError:
-    return RuntimeError(f"{type(error).__name__}: {error}")
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 async def _in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
@@ -68,24 +83,55 @@ async def _in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     done: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def tell(value: Any, error: BaseException | None) -> None:
-        if done.done():
-            return  # nobody waits for it any more
-        if error is None:
-            done.set_result(value)
-        else:
-            done.set_exception(error)
+    def settle(set_: Callable[[Any], None], result: Any) -> None:
+        if not done.done():  # else the caller no longer waits
+            set_(result)
 
     def work() -> None:
-        value: Any = None
-        error: BaseException | None = None
+        outcome: tuple[Callable[[Any], None], Any]
         try:
-            value = context.run(_plainly, fn, arguments)
-        except BaseException as raised:  # noqa: BLE001 - told to who awaits it
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
-            loop.call_soon_threadsafe(tell, value, error)
+            outcome = done.set_result, context.run(_plainly, fn, arguments)
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            outcome = done.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the caller no longer waits
+            loop.call_soon_threadsafe(settle, *outcome)
 
     # a daemon: an executor's threads would keep the process from ending
     threading.Thread(target=work, name="marl-verl call", daemon=True).start()
     return await done
+
+
+def as_json(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, dataclasses as their fields. TypeError if JSON cannot hold it."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_dataclass)
+
+
+def _dataclass(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def function_name(fn: Any) -> str:
+    """ "module:qualified name" of a function; of the class, for an object that is callable."""
+    fn = getattr(fn, "func", fn)  # functools.partial
+    named = fn if hasattr(fn, "__qualname__") else type(fn)
+    module = getattr(named, "__module__", None) or "builtins"  # a method of a built-in type has none
+    return f"{module}:{named.__qualname__}"
+
+
+def raised(error: Exception) -> Raised:
+    """The record of an exception: its class, or the nearest base that can be found again by name, and its arguments.
+
+    Arguments that JSON cannot hold are kept as their `repr`. The workflow sees `Raised.rebuild`, live as on replay.
+    """
+    base: type = next(
+        kind for kind in type(error).__mro__ if find_class(f"{kind.__module__}:{kind.__qualname__}") is kind
+    )
+    arguments = []
+    for argument in error.args:
+        try:
+            arguments.append(json.loads(as_json(argument)))
+        except TypeError:
+            arguments.append(repr(argument))
+    return Raised(f"{base.__module__}:{base.__qualname__}", as_json(arguments))

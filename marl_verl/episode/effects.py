@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NoReturn
 
-from marl_verl.episode.calls import perform
-from marl_verl.episode.journal import (
-    ActRecord,
-    CallKey,
-    CallRecord,
-    Journal,
-    JournalError,
-    Record,
-    as_json,
-    function_name,
-    raised,
-)
+from marl_verl.episode.calls import as_json, function_name, recorded
+from marl_verl.episode.errors import OverBudget, ReplayMismatch, Stuck, UnknownAgent, WorkflowError, short
+from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
 from marl_verl.episode.limits import Limits
+from marl_verl.episode.order import Wait
 from marl_verl.episode.turn import Act, Action, as_observation, changed
-from marl_verl.episode.watchdog import Watchdog
-from marl_verl.episode.workflow import OverBudget, ReplayMismatch, Seen, Stuck, UnknownAgent, Workflow, WorkflowError
+from marl_verl.episode.watchdog import Watchdog, forever
+from marl_verl.episode.workflow import Seen, Workflow
 from marl_verl.errors import nearest
 from marl_verl.tasks.base import Task
 
 PATIENCE = 100
 """Errors after the one that ended a run, before its workflow is stopped in a way that no `except Exception` catches."""
-
-
-@dataclass(slots=True, eq=False)
-class Wait:
-    """An act the run stands at: its place among the records, and the future its task awaits."""
-
-    act: Act
-    position: int
-    future: asyncio.Future[Action]
 
 
 class Effects:
@@ -152,7 +133,9 @@ class Effects:
             self._check_call(asked)
             self._calling += 1
             try:
-                record, cause = await self._perform(fn, arguments, asked)
+                record, cause = await recorded(fn, arguments, asked, self.limits.call_seconds)
+            except (TypeError, ValueError) as error:
+                raise self._fail(f"call {function} must return a JSON value: {error}") from error
             finally:
                 self._calling -= 1
                 self._news += 1
@@ -160,7 +143,7 @@ class Effects:
                 self._wake()
             self._records[position] = record
         try:
-            return record.outcome()
+            return record.result()
         except JournalError as error:
             raise self._fail(str(error)) from error
         except Exception as error:  # the recorded one, with the original as its cause when it is new
@@ -206,7 +189,7 @@ class Effects:
         self._refused += 1
         if self._refused > PATIENCE:
             self.parked = True
-            await _parked()
+            await forever()
         raise asyncio.CancelledError
 
     def _enter(self) -> None:
@@ -283,19 +266,6 @@ class Effects:
             now = short(str(asked))
             raise self._fail(f"{now} is not in the journal, which has {instead}", ReplayMismatch)
 
-    async def _perform(
-        self, fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord
-    ) -> tuple[CallRecord, Exception | None]:
-        """Call it, and record what came of it."""
-        try:
-            value = await perform(fn, arguments, self.limits.call_seconds)
-        except Exception as error:  # noqa: BLE001  (recorded, and raised in the workflow)
-            return replace(asked, raised=raised(error)), error
-        try:
-            return replace(asked, value=as_json(value)), None
-        except (TypeError, ValueError) as error:
-            raise self._fail(f"call {asked.function} must return a JSON value: {error}") from error
-
     def _fail(self, what: str, kind: type[WorkflowError] = WorkflowError) -> WorkflowError:
         """An error that ends the run even if the workflow catches it."""
         after = "before any act" if self._last is None else f"at {short(str(self._last))}"
@@ -320,22 +290,7 @@ class Effects:
             self._driver.set_result(None)
 
 
-@types.coroutine
-def _parked() -> Generator[Any, None, None]:
-    """For ever. Without a running loop the task's coroutine is being deallocated, and a yield is what ends that."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        yield None
-    else:
-        yield from loop.create_future()
-
-
 def slot_name(name: str | None, turn: int) -> str:
     if name is None:
         return str(turn)
     return f"{name}#{turn}" if turn else name
-
-
-def short(text: str, width: int = 120) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -6,13 +6,12 @@
             run.supply(act, await sample(act))
     run.answer, run.turns, run.journal
 
-Each run is one asyncio task (plus those the workflow starts). Paused at an act it holds its frames and one future, no
-more; `close` drops it. Restarting is a new `Run` from a journal, so there is nothing to copy or rewind.
+Each run is one asyncio task (plus those the workflow starts). Restarting is a new `Run` from a journal: nothing is
+copied or rewound.
 
-Order. The journal's order must not depend on which of several concurrent actions happens to arrive first. A sequential
-workflow has one order only. Where effects came from more than one asyncio task, the finished run is replayed once,
-every action given as soon as its act is reached (`replay`), and that order of reaching them is the journal's. Where a
-run stands (`stand`) after such effects, it is put in order in the same way.
+Order: the journal's order must not depend on which of several concurrent actions arrives first. Where effects came from
+more than one asyncio task, the run is replayed once it has finished or is blocked (`stand`), every action given as soon
+as its act is reached, and the order of reaching them is the journal's.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from marl_verl.episode.effects import Effects
+from marl_verl.episode.errors import ReplayMismatch, WorkflowError, with_line
 from marl_verl.episode.journal import ActRecord, Journal
 from marl_verl.episode.limits import Limits
 from marl_verl.episode.order import numbered, reordered
 from marl_verl.episode.turn import Act, Action, changed
 from marl_verl.episode.watchdog import watchdog
-from marl_verl.episode.workflow import LiveTeam, ReplayMismatch, Workflow, WorkflowError
-from marl_verl.errors import MarlError, told
+from marl_verl.episode.workflow import Team, Workflow
 from marl_verl.tasks.base import Task
 
 logger = logging.getLogger(__name__)
@@ -59,22 +57,17 @@ class Run(Effects):
 
     __slots__ = ()
 
-    # what a sampler uses
-
     async def next(self) -> tuple[Act, ...] | None:
-        """Wait until the workflow stands at a new move: its acts that need an action (several in a joint move).
+        """Wait for the next move that needs actions: its acts (several in a joint move), in the order of reaching them.
 
-        Moves are told one by one in the order in which they were reached. Returns None once the workflow has finished;
-        acts it no longer waits for are then dropped. One caller at a time.
+        Returns None once the workflow has finished; acts it no longer waits for are then dropped. One caller at a time.
 
         Raises:
             WorkflowError: the workflow raised, or broke a rule; the run is over.
             ReplayMismatch: `strict` or `sealed`, and the workflow left the journal.
         """
-        if self._closed:
-            raise RuntimeError("next() on a run that is closed")
-        if self._driver is not None:
-            raise RuntimeError("next() is already awaited elsewhere")
+        if self._closed or self._driver is not None:
+            raise RuntimeError(f"next() on a run that is {'closed' if self._closed else 'awaited elsewhere'}")
         root = self._begin()
         while not self.finished:
             if self._fatal is not None:
@@ -94,9 +87,8 @@ class Run(Effects):
         """Wait until the run can go no further without an action.
 
         Returns:
-            Every act that it then waits for: several in a joint move, or where lines of work are concurrent. They come
-            in the order in which a replay reaches them, whatever arrived first; asked again, the same at once. None
-            once the workflow has finished. A line that waits for something else than an effect is not waited for.
+            Every act that it waits for, in the order in which a replay reaches them; None once the workflow has
+            finished. A line of work that waits for something other than an effect is ignored.
 
         Raises:
             WorkflowError, ReplayMismatch: as `next`.
@@ -119,9 +111,7 @@ class Run(Effects):
         return self.waiting
 
     def supply(self, act: Act, action: Action) -> None:
-        """Answer an act that the run stands at.
-
-        An action for an act that the workflow has given up, or for a run that has ended, is dropped: it came too late.
+        """Answer an act that the run waits for. Dropped if the workflow has cancelled the act, or the run has ended.
 
         Raises:
             ValueError: the run does not stand at this act (answered already, or never reached).
@@ -171,8 +161,7 @@ class Run(Effects):
             self._wake()
 
     async def aclose(self) -> None:
-        """Drop the run, and return when none of its tasks is left. One that goes on when it is cancelled is left behind
-        after some seconds, and logged."""
+        """Drop the run and wait for its tasks. One that ignores its cancellation is logged after some seconds."""
         self.close()
         await self._end_tasks()
 
@@ -181,8 +170,6 @@ class Run(Effects):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-    # inside
 
     def _begin(self) -> asyncio.Task[Any]:
         if self._root is None:
@@ -211,13 +198,13 @@ class Run(Effects):
             self._driver = None
 
     async def _main(self) -> Any:
-        work = self.workflow.run(self.task, LiveTeam(self, self.agents))
+        work = self.workflow.run(self.task, Team(self, self.agents))
         if not inspect.isawaitable(work):
             raise self._fail("`run` must be an `async def`")
         try:
             return await work
         except SystemExit as error:  # it would end the event loop, with everybody's runs
-            raise self._fail(_told_where(error)) from error
+            raise self._fail(with_line(error)) from error
 
     async def _finish(self, root: asyncio.Task[Any]) -> None:
         """The workflow has ended: well, or with an error."""
@@ -229,16 +216,16 @@ class Run(Effects):
         unanswered = None in self._records
         if error is not None:
             await self.aclose()
-            if isinstance(error, WorkflowError):
-                raise error
-            raise self._fail(_told_where(error)) from error
+            if not isinstance(error, WorkflowError):
+                raise self._fail(with_line(error)) from error
+            raise error
         self._moves.clear()
         self._waiting.clear()
         for task in self._open():  # acts that the workflow started and did not wait for
             task.cancel()
         await self._end_tasks()
         if self._concurrent and not unanswered and not self._sealed:
-            again = await replay(self.workflow, self.task, self.agents, self.journal, self._again())
+            again = await replay(self.workflow, self.task, self.agents, self.journal, replace(self.limits, tokens=None))
             self._records, self.proposals, self.invalid = again._records, again.proposals, again.invalid
         self._records = numbered(self._records)
         self._answer, self.finished = root.result(), True
@@ -250,8 +237,8 @@ class Run(Effects):
         """
         if not self._concurrent or not self._arrived or self._given_up or self._sealed:
             return True
-        news, journal = self._news, self.journal
-        async with Run(self.workflow, self.task, self.agents, journal, sealed=True, limits=self._again()) as again:
+        news, journal, limits = self._news, self.journal, replace(self.limits, tokens=None)
+        async with Run(self.workflow, self.task, self.agents, journal, sealed=True, limits=limits) as again:
             await again.stand()
             if self._news != news:
                 return False
@@ -263,10 +250,6 @@ class Run(Effects):
             self._records, self._waiting = reordered(self._waiting, again._records, again._waiting)
             self.proposals, self._arrived = again.proposals, False
         return True
-
-    def _again(self) -> Limits:
-        """Limits of a replay: what was sampled was within its tokens."""
-        return replace(self.limits, tokens=None)
 
     async def _end_tasks(self) -> None:
         """Wait for cancelled tasks."""
@@ -296,10 +279,7 @@ async def replay(
     journal: Journal,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Run:
-    """Run a finished journal again, without a model: every action is given as soon as its act is reached.
-
-    Returns:
-        The finished run, its acts in the order of this replay.
+    """Run a finished journal again, every action given as soon as its act is reached; returns the finished run.
 
     Raises:
         ReplayMismatch: the workflow reached something that the journal has not.
@@ -317,12 +297,3 @@ async def replay(
                     raise run._fail(f"{act} is shown another observation on replay: {said}", ReplayMismatch)
                 run.supply(act, record.action)
     return run
-
-
-def _told_where(error: BaseException) -> str:
-    """An exception in a sentence, with the line it came from."""
-    if isinstance(error, MarlError):
-        return told(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if frames else ""
-    return f"{told(error)}{where}"

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
+from dataclasses import dataclass, replace
 
-from marl_verl.episode.effects import Wait
 from marl_verl.episode.journal import ActRecord, Record
+from marl_verl.episode.turn import Act, Action
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """An act that a run waits for: its position among the records, and the future that the workflow's task awaits."""
+
+    act: Act
+    position: int
+    future: asyncio.Future[Action]
+
 
 Waits = dict[tuple[str, str], Wait]
 """What a run stands at: (agent, slot) -> the wait."""

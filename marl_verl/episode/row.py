@@ -11,21 +11,20 @@ from marl_verl.episode.turn import Turn
 JOIN = "+"
 """A row that takes part in several joint nodes (a crossed tree) names them all: "n0+n1"."""
 
+LABELS = ("uid", "agent", "policy", "slot", "node", "parent")
+"""Columns of names; all but the first two may be absent."""
+COUNTS = ("session", "index", "turn", "length")
+"""Columns of whole numbers."""
+COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", "obs", "invalid")
+"""The keys of a row."""
+
 
 def row(turn: Turn) -> dict[str, Any]:
-    """The identity, rewards and length of a turn: all that an advantage needs."""
+    """The identity, rewards and length of a turn, by `COLUMNS`: all that an advantage needs."""
     return {
-        "uid": turn.uid,
-        "session": turn.session,
-        "index": turn.index,
-        "turn": turn.turn,
-        "agent": turn.agent,
-        "policy": turn.policy,
-        "slot": turn.slot,
-        "node": turn.node,
-        "parent": turn.parent,
+        **{name: getattr(turn, name) for name in (*LABELS, *COUNTS)},
         "rewards": dict(turn.rewards),
-        "length": turn.action.length,
+        "team_reward": turn.team_reward,
         "obs": observation_id(turn),
         "invalid": turn.invalid is not None,
     }

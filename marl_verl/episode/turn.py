@@ -1,15 +1,9 @@
-"""The words of an episode: an act that waits, the action that answers it, and the turn that both become."""
+"""An act that waits, the action that answers it, and the turn that both become."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from marl_verl.tasks.base import Task
-
-if TYPE_CHECKING:
-    from marl_verl.episode.journal import Journal
 
 Message = dict[str, str]
 """{"role": "system" | "user" | "assistant" | ..., "content": text}: one entry of a chat."""
@@ -18,7 +12,7 @@ Observation = tuple[Message, ...]
 
 
 def as_observation(observation: str | Sequence[Mapping[str, str]]) -> Observation:
-    """The messages an agent sees; a plain text becomes one user message. Copies, so that later edits change no record.
+    """The messages an agent sees, copied; a plain text becomes one user message.
 
     Raises:
         TypeError: neither a text nor messages with `role` and `content` as texts, or no message at all.
@@ -44,11 +38,10 @@ class Act:
 
     Attributes:
         agent: who acts.
-        slot: with the agent, the key of the act in its journal: "0", "1", ... for that agent's n-th call; for calls in
-            a named slot its name, then "name#1", "name#2", ...
+        slot: with the agent, the act's key in the journal: "0", "1", ... for the agent's n-th call; in a named slot
+            its name, then "name#1", "name#2", ...
         turn: n within that lane, from 0; concurrent lanes share the turn number.
-        index: how many acts this run reached before. Where acts are concurrent this depends on which action arrived
-            first, and becomes final (see `Run.turns`) only when the run has finished: derive no seed from it.
+        index: how many acts this run reached before; with concurrent acts final only when the run has finished.
         observation: what the agent sees, as chat messages.
         joint: number of the joint move it belongs to, None for an act alone.
     """
@@ -118,7 +111,9 @@ class Turn:
         uid, session, index: identity of the row: task instance, episode of that task, place in the episode.
         policy: the policy that acted.
         node, parent: where the turn sits in a sampled tree; None without a tree.
-        rewards: reward component -> value.
+        rewards: reward component -> value, of what the turn itself earned: "role", "tool", a replay credit. In a tree
+            also "team", the score of the state that the turn leads to.
+        team_reward: score of the finished episode that the turn is part of; None in a tree, and without an episode.
         invalid: why the workflow could not use the action; None where it could.
         called: whom the workflow called, where another agent took the act.
     """
@@ -135,6 +130,7 @@ class Turn:
     observation: Observation
     action: Action
     rewards: dict[str, float] = field(default_factory=dict)
+    team_reward: float | None = None
     invalid: str | None = None
     called: str | None = None
 
@@ -142,6 +138,16 @@ class Turn:
     def key(self) -> tuple[str, str]:
         """(agent that the workflow called, slot): the act's key in the journal."""
         return self.called or self.agent, self.slot
+
+    @property
+    def length(self) -> int:
+        """Tokens of the action."""
+        return self.action.length
+
+    @property
+    def components(self) -> dict[str, float]:
+        """`rewards`, with the episode's team reward as component "team"."""
+        return self.rewards if self.team_reward is None else {"team": self.team_reward, **self.rewards}
 
     @classmethod
     def of(
@@ -167,39 +173,3 @@ class Turn:
         turn = cls(uid, session, place, who, policy, act.slot, act.turn, node, parent, act.observation, action)
         turn.called = None if who == act.agent else act.agent
         return turn
-
-
-@dataclass(slots=True)
-class Episode:
-    """All turns of one run of a workflow on one task.
-
-    Attributes:
-        turns: in index order.
-        answer: what the workflow returned; of an unfinished episode, what it would answer now (None: nothing yet).
-        success: whether the task set counts the answer as a solution.
-        journal: replays the episode.
-        seconds: wall-clock time from its start to its score.
-        score: the task's score of the answer, 0 without one.
-        finished: whether the workflow has ended; a path in a tree may stop before that.
-        others: in a tree, turns sampled beside its own that it did not go on with. They are rows as well.
-        leaf: in a tree, the last node of its path, where the last row is at several.
-    """
-
-    uid: str
-    session: int
-    task: Task
-    turns: list[Turn]
-    answer: Any
-    success: bool
-    journal: Journal
-    seconds: float = 0.0
-    score: float = 0.0
-    finished: bool = True
-    others: list[Turn] = field(default_factory=list)
-    leaf: str | None = None
-
-    @property
-    def id(self) -> str:
-        """uid_session, and in a tree the last node of its path: unique in a run."""
-        leaf = self.leaf or (self.turns[-1].node if self.turns else None)
-        return f"{self.uid}_{self.session}" + ("" if leaf is None else f"_{leaf}")

@@ -3,22 +3,22 @@
     while True:            # no effect, no await: nobody else's turn ever comes
         ...
 
-A step is one stretch of a workflow's code that gives way to nobody. Every task of a watched run is
-wrapped (`_Watched`), so that begin and end of each of its steps are marked. One thread an event loop looks at the marks
-now and then; where the same step, without an effect, has been seen for longer than `Limits.step_seconds`, it raises
-`StepTooLong` inside that step (`PyThreadState_SetAsyncExc`), and the run ends as `Stuck`. Other runs go on.
+A step is a stretch of a workflow's code without an await. Every task of a watched run is wrapped (`_Watched`), which
+marks begin and end of its steps. One thread per event loop polls the marks; where one step takes longer than
+`Limits.step_seconds` without an effect, it raises `StepTooLong` inside that step (`PyThreadState_SetAsyncExc`), and the
+run ends as `Stuck`. Other runs go on.
 
 The exception must never land outside the step. Marks are plain writes, no lock on the way:
 
     step ends:    step = None;    then look at `bitten`;   if set: take the lock, take back what was not yet delivered
     watchdog:     take the lock;  bitten = True;           then look at `step`;  if still the same: raise
 
-Whoever writes first, at least one of the two sees it: either the watchdog finds the step over and lets go, or the end
-of the step finds that it was bitten and takes the exception back before it returns to the event loop.
+Either the watchdog finds the step over, or the end of the step finds that it was bitten and takes the exception back
+before it returns to the event loop.
 
-What it cannot do: interrupt a long call into C (`time.sleep(1000)`, a regular expression that backtracks) before that
-returns; or end a loop that catches everything (`except:`), though it tries again every second. It interrupts code at
-any place: a lock that the workflow holds without `with` stays held.
+Limits: a call into C (`time.sleep(1000)`, a regular expression that backtracks) is interrupted only when it returns; a
+loop that catches everything (`except:`) is not ended, though it is tried every second; a lock that the workflow holds
+without `with` stays held.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import ctypes
 import threading
 import time
 import traceback
+import types
 import weakref
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from marl_verl.episode.effects import Effects
+from marl_verl.episode.errors import at_line
 
 POLLS = 20
 """Looks at the marks in `step_seconds`: a step is ended when it has taken between 1 and 1 + 2 / POLLS of that."""
@@ -52,6 +52,19 @@ class StepTooLong(BaseException):
     """Raised inside a step by the watchdog. No Exception, so that a workflow's `except Exception` does not catch it."""
 
 
+class WatchedRun(Protocol):
+    """What the watchdog needs of a run.
+
+    Attributes:
+        parked: a task of it catches even cancellations, and would never end.
+    """
+
+    parked: bool
+
+    def stuck(self, where: str) -> Exception:
+        """The error of a step that has taken too long; `where` names its line."""
+
+
 class Watchdog:
     """Watches the steps of one event loop; made in the loop's thread.
 
@@ -62,18 +75,18 @@ class Watchdog:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self.step: Effects | None = None
+        self.step: WatchedRun | None = None
         self.steps = 0
         self.bitten = False
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
         self._seconds = seconds
         self._loop = weakref.ref(loop)
-        self._run: contextvars.ContextVar[Effects | None] = contextvars.ContextVar("marl_verl_run", default=None)
+        self._run: contextvars.ContextVar[WatchedRun | None] = contextvars.ContextVar("marl_verl_run", default=None)
         loop.set_task_factory(self._factory(loop.get_task_factory()))
         threading.Thread(target=self._watch, name="marl-verl watchdog", daemon=True).start()
 
-    def start(self, run: Effects, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def start(self, run: WatchedRun, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task whose steps, and those of every task that it starts, are watched as the run's."""
         context = contextvars.copy_context()
         context.run(self._run.set, run)
@@ -117,7 +130,7 @@ class Watchdog:
                 self._bite(there)
                 limit = seen + AGAIN
 
-    def _bite(self, there: tuple[Effects | None, int]) -> None:
+    def _bite(self, there: tuple[WatchedRun | None, int]) -> None:
         with self._lock:
             self.bitten = True
             if (self.step, self.steps) == there:
@@ -131,7 +144,7 @@ class _Watched(Coroutine[Any, Any, Any]):
 
     __slots__ = ("_run", "_watch", "_work")
 
-    def __init__(self, work: Coroutine[Any, Any, Any], watch: Watchdog, run: Effects) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Any], watch: Watchdog, run: WatchedRun) -> None:
         self._work, self._watch, self._run = work, watch, run
 
     def send(self, value: Any) -> Any:
@@ -175,8 +188,18 @@ class _Watched(Coroutine[Any, Any, Any]):
         while isinstance(first.__context__, StepTooLong):  # `settle` raised after it
             first = first.__context__
         frames = [each for each in traceback.extract_tb(first.__traceback__) if each.filename != __file__]
-        where = f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if frames else ""
-        return self._run.stuck(where)
+        return self._run.stuck(at_line(frames[-1]) if frames else "")
+
+
+@types.coroutine
+def forever() -> Generator[Any, None, None]:
+    """Never return. Without a running loop the task's coroutine is being deallocated: a yield ends that."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        yield None
+    else:
+        yield from loop.create_future()
 
 
 _watchdogs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, Watchdog]] = weakref.WeakKeyDictionary()

@@ -4,55 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, Protocol
 
-from marl_verl.episode.limits import Reason
 from marl_verl.episode.turn import Action
-from marl_verl.errors import MarlError
 from marl_verl.options import Options
-
-if TYPE_CHECKING:
-    from marl_verl.episode.effects import Effects
-    from marl_verl.tasks.base import Task
+from marl_verl.tasks.base import Task
 
 Seen = str | Sequence[Mapping[str, str]]
 """What an agent is shown: a text (one user message) or chat messages."""
 
 
-class WorkflowError(MarlError):
-    """A workflow that failed: the sentence names workflow, task and the last effect; `__cause__` is what it raised."""
-
-    reason: ClassVar[Reason] = "workflow-error"
-    """Its class, for counting."""
-
-
-class OverBudget(WorkflowError):
-    """An episode that has sampled as many tokens as it may."""
-
-    reason = "token-budget"
-
-
-class Stuck(WorkflowError):
-    """A workflow that runs and comes to no effect and to no end: it would hold up every other run of the process."""
-
-    reason = "timeout"
-
-
-class UnknownAgent(WorkflowError):
-    """A workflow acts for an agent that the team has not."""
-
-
-class ReplayMismatch(WorkflowError):
-    """A workflow that does something else on replay: the sentence names the effect and what changed."""
-
-
 class Workflow(Options):
     """How a team works on a task, as a plain async function. Annotated attributes are its options in config.
 
-    Between its effects (`act`, `call`, `random`) a workflow must be deterministic: it is run again, from the journal,
-    for every other way of sampling, crediting or inspecting it. So keep what it learns in local variables, reach the
-    outside world through `team.call`, and draw from `team.random`. Concurrency is plain asyncio (`gather`,
-    `TaskGroup`); a concurrent workflow is run twice even where it is only sampled, to put its journal in order.
+    Between its effects (`act`, `call`, `random`) a workflow must be deterministic: sampling, credit and inspection run
+    it again from the journal. Keep state in local variables, reach the outside world through `team.call`, and draw from
+    `team.random`. Concurrency is plain asyncio (`gather`, `TaskGroup`).
 
         class SolverVerifier(Workflow):
             rounds: int = 2
@@ -67,9 +34,21 @@ class Workflow(Options):
                 return draft.text
     """
 
-    async def run(self, task: Task, team: LiveTeam) -> Any:
+    async def run(self, task: Task, team: Team) -> Any:
         """The team's answer to the task (anything but None); at least one agent acts on the way."""
         raise NotImplementedError(f"{type(self).__name__} has no `async def run(self, task, team)`")
+
+
+class TeamEffects(Protocol):
+    """What a team needs of the run that it acts in; `Member` and `Team` say what each effect does."""
+
+    async def act(self, agent: str, observation: Seen, slot: str | None = None) -> Action: ...
+    async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]: ...
+    async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any: ...
+    def mark_invalid(self, action: Action, why: str) -> None: ...
+    def propose(self, answer: Any) -> None: ...
+    def stream(self, name: str | None) -> Random: ...
+    def unknown_agent(self, agent: str) -> Exception: ...
 
 
 class Member:
@@ -77,7 +56,7 @@ class Member:
 
     __slots__ = ("_run", "name")
 
-    def __init__(self, run: Effects, name: str) -> None:
+    def __init__(self, run: TeamEffects, name: str) -> None:
         self._run = run
         self.name = name
 
@@ -96,12 +75,12 @@ class Member:
         return self._run.call(fn, args, self.name)
 
 
-class LiveTeam:
+class Team:
     """The team of one run, as its workflow sees it."""
 
     __slots__ = ("_members", "_run")
 
-    def __init__(self, run: Effects, agents: Sequence[str]) -> None:
+    def __init__(self, run: TeamEffects, agents: Sequence[str]) -> None:
         self._run = run
         self._members = {name: Member(run, name) for name in agents}
 
@@ -143,18 +122,14 @@ class LiveTeam:
         return self._run.call(fn, args)
 
     def invalid(self, action: Action, why: str) -> None:
-        """Tell that an action was of no use (no number in it, an illegal move): counted per agent, and a penalty in
-        some algorithms. The workflow goes on as it likes.
-
-        Args:
-            action: as `act` returned it.
-            why: in a few words, for who reads the episode.
+        """Mark an action that `act` returned as invalid (no number in it, an illegal move): counted per agent, and a
+        penalty in some algorithms. `why` is shown with the episode.
         """
         self._run.mark_invalid(action, why)
 
     def propose(self, answer: Any) -> None:
-        """Tell what the team would answer if the episode ended now. A sampler that branches, or searches, scores a
-        state by its latest proposal; without any, it has to play on to the end to see what a state is worth.
+        """Set what the team would answer if the episode ended now: samplers that branch or search score a state by its
+        latest proposal; without one they must run to the end.
         """
         self._run.propose(answer)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from marl_verl.errors import MarlError, nearest
-from marl_verl.team import Team
+from marl_verl.team import TeamConfig
 
 Weights = Literal["trained", "untrained", "frozen", "outside"]
 Swap = tuple[str, str]
@@ -45,7 +45,7 @@ def parse_swap(given: str) -> Swap:
     return first, second
 
 
-def cast(team: Team, step: int, swaps: Sequence[Swap] = (), untrained: Sequence[str] = ()) -> dict[str, Part]:
+def cast(team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Sequence[str] = ()) -> dict[str, Part]:
     """Agent -> the policy that it acts with.
 
     Args:
@@ -79,7 +79,7 @@ def cast(team: Team, step: int, swaps: Sequence[Swap] = (), untrained: Sequence[
     return {name: _part(team, policy, step, name in untrained) for name, policy in policies.items()}
 
 
-def _part(team: Team, source: str, step: int, untrained: bool) -> Part:
+def _part(team: TeamConfig, source: str, step: int, untrained: bool) -> Part:
     policy = team.policies[source]
     if policy.frozen:
         return Part(source, "frozen" if policy.endpoint is None else "outside", source)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.config.compose import parse_overrides, with_overrides
+from marl_verl.config.compose import parse_overrides
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.cast import Part, acting
 
@@ -51,17 +48,6 @@ def check_overrides(overrides: Sequence[str]) -> None:
                 "marl.rollout, marl.pools, actor_rollout_ref.rollout, an agent's instructions, reward or sampling, a "
                 "policy's rollout, and data.max_prompt_length or data.max_response_length"
             )
-
-
-def read_config(path: Path, overrides: Sequence[str] = ()) -> DictConfig:
-    """A stored config with overrides. MarlError if it cannot be read, or as `with_overrides`."""
-    try:
-        config = OmegaConf.load(path)
-    except (OSError, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise MarlError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(config, DictConfig):
-        raise MarlError(f"'{path}' is no config of a run")
-    return with_overrides(config, overrides) if overrides else config
 
 
 def evaluation_config(

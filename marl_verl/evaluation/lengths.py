@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.cast import Part
 from marl_verl.journals.read import EpisodeFile
-from marl_verl.team import Agent
-from marl_verl.trainer.run_dir import RunDir
+from marl_verl.process.run_dir import RunDir
+from marl_verl.team import AgentConfig
 
 Messages = tuple[Mapping[str, str], ...]
 
@@ -25,7 +25,7 @@ Messages = tuple[Mapping[str, str], ...]
 def check_lengths(
     run: Path,
     config: DictConfig,
-    agents: Mapping[str, Agent],
+    agents: Mapping[str, AgentConfig],
     parts: Mapping[str, Part],
     tokenizers: Mapping[str, str],
 ) -> None:
@@ -78,7 +78,7 @@ def _unpacked(path: Path) -> bytes:
     return gzip.decompress(content) if path.suffix == ".gz" else content
 
 
-def _observations(file: EpisodeFile, agent: Agent) -> list[Messages]:
+def _observations(file: EpisodeFile, agent: AgentConfig) -> list[Messages]:
     """What an agent was shown, with its instructions before it; each once."""
     first = ({"role": "system", "content": agent.instructions},) if agent.instructions else ()
     found: dict[str, Messages] = {}

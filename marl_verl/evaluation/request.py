@@ -7,10 +7,11 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from marl_verl.checkpoint.export import Source
 from marl_verl.evaluation.cast import Part
-from marl_verl.trainer.export import Source
+from marl_verl.process.run_dir import REQUEST
 
-REQUEST, RESULT, MODELS = "evaluation.json", "result.json", "models"
+RESULT, MODELS = "result.json", "models"
 
 
 @dataclass(frozen=True)

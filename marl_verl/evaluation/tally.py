@@ -78,7 +78,8 @@ class Tally:
             tally.tokens += turn["length"]
             tally.invalid += turn["invalid"] is not None
             tally.cut_off += ends[turn["called"] or turn["agent"], turn["slot"]] == CUT_OFF
-            for component, value in turn["rewards"].items():
+            own = {} if turn["team_reward"] is None else {"team": turn["team_reward"]}
+            for component, value in {**own, **turn["rewards"]}.items():
                 means.setdefault(turn["agent"], {}).setdefault(component, []).append(value)
         for agent, components in means.items():
             for component, values in components.items():

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from marl_verl.checkpoint.export import WEIGHTS, Source
+from marl_verl.checkpoint.files import complete, damage, step_of
+from marl_verl.config.policy_models import check_files
 from marl_verl.errors import MarlError, missing
 from marl_verl.evaluation.cast import Part
-from marl_verl.trainer.checkpoint_files import complete, damage, step_of
-from marl_verl.trainer.export import WEIGHTS, Source
 
 
 def chosen_step(run: Path, wanted: int | None) -> int:
@@ -53,8 +52,7 @@ def trained(run: Path, config: Any, policy: str, step: int) -> Source:
     why = damage(folder, f"policies/{policy}/")
     if why is not None:
         raise MarlError(f"checkpoint '{folder}' is damaged: {why}; choose another one with --step")
-    settings: Any = OmegaConf.to_container(config.policies[policy].actor_rollout_ref.model)
-    return Source(policy, step, folder / "policies" / policy, settings)
+    return Source.of(folder, policy, config)
 
 
 def ready(source: Source) -> Path | None:
@@ -83,13 +81,7 @@ def began_with(config: Any, part: Part) -> str:
         )
     path = str(model.path)
     if Path(path).is_absolute() or Path(path).exists():
-        _check(Path(path), what)
+        if not Path(path).is_dir():
+            raise missing(f"{what}:", Path(path), [])
+        check_files(Path(path), what)
     return path
-
-
-def _check(folder: Path, what: str) -> None:
-    if not folder.is_dir():
-        raise missing(f"{what}:", folder, [])
-    for names, lacks in ((("config.json",), "config.json"), (("*.safetensors", "*.bin"), "weights (*.safetensors)")):
-        if not any(found for name in names for found in folder.glob(name)):
-            raise MarlError(f"{what}: there is no {lacks} in '{folder}'")

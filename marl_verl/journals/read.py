@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from marl_verl import __version__
-from marl_verl.episode import Act, Action, Episode, Journal, Turn
-from marl_verl.episode.turn import as_observation
+import msgspec
+
+from marl_verl.episode import Episode
+from marl_verl.episode.codec import SCHEMA, decode, decode_episode
 from marl_verl.errors import MarlError, nearest
-from marl_verl.journals.write import KIND, SCHEMA
-from marl_verl.options import build, check_type
+from marl_verl.journals.kind import KIND
 from marl_verl.tasks.base import Split, Task
-
-T = TypeVar("T")
-
-MISREAD = (KeyError, TypeError, ValueError, AttributeError, MarlError)
-"""What reading a value raises that is not what it should be."""
+from marl_verl.team import Named
+from marl_verl.version import __version__
 
 
 @dataclass(frozen=True)
@@ -47,15 +43,14 @@ class Header:
     step: int
     split: Split
     marl_verl: str
+    agents: dict[str, StoredAgent]
     task: Supplied
     workflow: Supplied
-    agents: dict[str, StoredAgent]
-    algorithm: str
-    sampler: str
+    algorithm: Named
+    sampler: Named
 
 
-@dataclass(frozen=True)
-class StoredFailure:
+class StoredFailure(msgspec.Struct, frozen=True, rename={"reason": "failure"}):
     """An attempt that came to nothing: its class, what happened, and at which task."""
 
     reason: str
@@ -84,7 +79,10 @@ class StoredEpisode:
     success: bool
     finished: bool
     task: str
-    data: Mapping[str, Any] = field(repr=False)
+    turns: list[dict[str, Any]]
+    others: list[dict[str, Any]]
+    journal: dict[str, Any]
+    data: dict[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -135,9 +133,9 @@ class EpisodeFile:
             lost = "".join(f"; {said}" for said in self.damaged[:1])
             raise MarlError(f"{self.source} has no episode '{name}': {hint}{lost}")
         try:
-            return _episode(stored.data)
-        except MISREAD as error:
-            said = f"episode '{name}': {_wrong('it', error)}; {_written(self.header.marl_verl)}"
+            return decode_episode(stored.data)
+        except MarlError as error:
+            said = f"episode '{name}': {error}; {_written(self.header.marl_verl)}"
             raise MarlError(f"{self.source}, line {stored.line}: {said}") from error
 
     def failed(self, name: str) -> list[StoredFailure]:
@@ -145,142 +143,53 @@ class EpisodeFile:
         return [each for each in self.failures if each.id == name]
 
     def _add(self, number: int, line: bytes, cut: bool) -> None:
-        what = "it"
         try:
             data = json.loads(line)
             if not isinstance(data, dict):
                 raise MarlError("it is no JSON object")
-            what = "the failure" if "failure" in data else "the episode"
             if "failure" in data:
-                self.failures.append(_failure(data))
+                self.failures.append(decode(StoredFailure, data, "the failure"))
             else:
                 stored = _summary(data, number)
                 self.episodes[stored.id] = stored
         except (ValueError, RecursionError) as error:
             self.damaged.append(f"line {number} is cut off" if cut else f"line {number} is not JSON: {error}")
-        except MISREAD as error:
-            self.damaged.append(f"line {number}: {_wrong(what, error)}; {_written(self.header.marl_verl)}")
-
-
-def holds_episodes(content: bytes) -> bool:
-    """Whether a file begins as one of stored episodes does."""
-    try:
-        data = json.loads(content.partition(b"\n")[0])
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(data, dict) and data.get("kind") == KIND
-
-
-def _wrong(what: str, error: Exception) -> str:
-    """What is wrong with `what`, in words."""
-    if isinstance(error, KeyError):
-        return f"{what} lacks {error}"
-    return str(error) if isinstance(error, MarlError) else f"{what} is malformed: {error}"
+        except MarlError as error:
+            self.damaged.append(f"line {number}: {error}; {_written(self.header.marl_verl)}")
 
 
 def _written(version: str) -> str:
     return f"the file was written by marl-verl {version}, this is {__version__}"
 
 
-def _each(what: str, values: Iterable[Any], read: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    """Every value read; a mistake in one of them is told with its number."""
-    found = []
-    for number, value in enumerate(values):
-        if not isinstance(value, dict):
-            raise MarlError(f"{what} {number} is no JSON object")
-        try:
-            found.append(read(value))
-        except MISREAD as error:
-            said = f"{what} {number}: {error}" if isinstance(error, MarlError) else _wrong(f"{what} {number}", error)
-            raise MarlError(said) from error
-    return found
-
-
 def _header(content: bytes, source: str) -> Header:
     line, end, _ = content.partition(b"\n")
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        if not end and line.startswith(b'{"schema"'):
-            raise MarlError(f"{source} is cut off in line 1, its header") from error
-        raise MarlError(
-            f"{source} holds no stored episodes: {_else(content, f'line 1 is not JSON: {error}')}"
-        ) from error
-    if isinstance(data, dict) and "rows" in data:
-        raise MarlError(f"{source} holds no stored episodes: {_else(content, '')}")
+    data, why = _json(line)
     if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise MarlError(f'{source} holds no stored episodes: line 1 is not {{"schema": {SCHEMA}, "kind": "{KIND}", ...')
+        if why and not end and line.startswith(b'{"schema"'):
+            raise MarlError(f"{source} is cut off in line 1, its header")
+        whole, _ = _json(content)
+        if isinstance(whole, dict) and "rows" in whole:
+            why = "these are rows, which `marl-verl explain` shows"
+        why = why or f'line 1 is not {{"schema": {SCHEMA}, "kind": "{KIND}", ...'
+        raise MarlError(f"{source} holds no stored episodes: {why}")
     if data.get("schema") != SCHEMA:
         raise MarlError(f"{source} has schema {data.get('schema')!r}; this version of marl-verl reads {SCHEMA}")
     try:
-        agents = {name: build(StoredAgent, agent, f"agents.{name}") for name, agent in data["agents"].items()}
-        parts = {kind: build(Supplied, data[kind], kind) for kind in ("task", "workflow")}
-        names = {kind: data[kind]["name"] for kind in ("algorithm", "sampler")}
-        values = {name: data[name] for name in ("step", "split", "marl_verl")}
-        return build(Header, {**values, **parts, **names, "agents": agents}, "header")
-    except (KeyError, TypeError, AttributeError, MarlError) as error:
-        version = data.get("marl_verl", "of an unknown version")
-        said = _wrong("the header in line 1", error)
-        raise MarlError(f"{source}: {said}; {_written(version)}") from error
+        return decode(Header, data, "the header in line 1")
+    except MarlError as error:
+        written = _written(data.get("marl_verl", "of an unknown version"))
+        raise MarlError(f"{source}: {error}; {written}") from error
 
 
-def _else(content: bytes, otherwise: str) -> str:
-    """What a file is that is none of ours."""
+def _json(text: bytes) -> tuple[Any, str]:
+    """The value of a JSON text, or None and why it is none."""
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError):
-        return otherwise
-    rows = isinstance(data, dict) and "rows" in data
-    return "these are rows, which `marl-verl explain` shows" if rows else otherwise
+        return json.loads(text), ""
+    except (ValueError, RecursionError) as error:
+        return None, f"line 1 is not JSON: {error}"
 
 
 def _summary(data: dict[str, Any], line: int) -> StoredEpisode:
-    names = {"id": str, "score": float, "success": bool, "finished": bool}
-    for name, hint in {**names, "turns": list, "others": list, "journal": dict}.items():
-        check_type(data[name], hint, name)
-    return StoredEpisode(line=line, task=data["task"]["id"], data=data, **{name: data[name] for name in names})
-
-
-def _failure(data: dict[str, Any]) -> StoredFailure:
-    names = ("detail", "uid", "session", "task")
-    return build(StoredFailure, {"reason": data["failure"], **{name: data[name] for name in names}}, "failure")
-
-
-def _episode(data: Mapping[str, Any]) -> Episode:
-    journal = Journal.from_data(data["journal"])
-    uid, task = data["uid"], data["task"]
-
-    def turn(each: Mapping[str, Any]) -> Turn:
-        """A turn of the path, whose act stands in the journal."""
-        record = journal.act(each["called"] or each["agent"], each["slot"])
-        if record is None:
-            raise MarlError(f"the journal has no act {each['called'] or each['agent']}:{each['slot']}")
-        return _turn(each, uid, record.act, record.action)
-
-    def other(each: Mapping[str, Any]) -> Turn:
-        """A turn beside the path, which brings its own."""
-        act = Act(each["called"] or each["agent"], each["slot"], each["turn"], 0, as_observation(each["observation"]))
-        return _turn(each, uid, act, Action(**each["action"]))
-
-    turns = _each("turn", data["turns"], turn)
-    leaf = data["id"].removeprefix(f"{uid}_{data['session']}").removeprefix("_") or None
-    return Episode(
-        uid=uid,
-        session=data["session"],
-        task=Task(task["id"], task["prompt"], task["data"]),
-        turns=turns,
-        answer=data["answer"],
-        success=data["success"],
-        journal=journal,
-        score=data["score"],
-        finished=data["finished"],
-        leaf=None if turns and turns[-1].node == leaf else leaf,
-        others=_each("turn beside it", data["others"], other),
-    )
-
-
-def _turn(each: Mapping[str, Any], uid: str, act: Act, action: Action) -> Turn:
-    place = (each["policy"], each["node"], each["parent"], each["agent"], each["index"])
-    turn = Turn.of(act, action, uid, each["session"], *place)
-    turn.rewards, turn.invalid = dict(each["rewards"]), each["invalid"]
-    return turn
+    task = decode(Task, data.get("task"), "the episode, task").id
+    return decode(StoredEpisode, {**data, "line": line, "task": task, "data": data}, "the episode")

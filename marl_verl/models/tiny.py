@@ -19,7 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
+
+from annotated_types import Interval
 
 from marl_verl import options
 from marl_verl.errors import MarlError
@@ -56,7 +58,7 @@ class TinyModel:
         learning_rate: highest of the warm-up.
         hidden, layers, heads, kv_heads, head_dim, mlp: sizes, see `factory.Shape`.
         context: longest prompt with answer, in tokens.
-        family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding (`bpe.py`): the same
+        family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding: the same
             text has other ids, and more of them, for which data.max_prompt_length and max_response_length must allow.
     """
 
@@ -64,17 +66,17 @@ class TinyModel:
     agents: Sequence[str]
     task_options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    steps: int = 200
-    good: float = 0.35
-    batch_size: int = 64
+    steps: options.NonNegative = 200
+    good: Annotated[float, Interval(ge=0, le=1)] = 0.35
+    batch_size: options.Positive = 64
     learning_rate: float = 3e-3
-    hidden: int = 64
-    layers: int = 2
-    heads: int = 2
-    kv_heads: int = 2
-    head_dim: int = 32
-    mlp: int = 128
-    context: int = 256
+    hidden: options.Positive = 64
+    layers: options.Positive = 2
+    heads: options.Positive = 2
+    kv_heads: options.Positive = 2
+    head_dim: options.Positive = 32
+    mlp: options.Positive = 128
+    context: options.Positive = 256
     family: Family = "qwen3"
 
     def __post_init__(self) -> None:
@@ -82,13 +84,6 @@ class TinyModel:
         object.__setattr__(self, "task_options", dict(self.task_options))
         if not self.agents:
             raise MarlError("a tiny model needs at least one agent to learn from")
-        for size in ("batch_size", "hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "context"):
-            if getattr(self, size) < 1:
-                raise MarlError(f"a tiny model's {size} must be 1 or more, got {getattr(self, size)}")
-        if self.steps < 0 or self.batch_size < 1:
-            raise MarlError(f"a tiny model cannot warm up for {self.steps} steps of {self.batch_size}")
-        if not 0 <= self.good <= 1:
-            raise MarlError(f"the share of good demonstrations must be 0 to 1, got {self.good}")
 
     def to_json(self) -> str:
         """The description as one line, the same for equal ones."""
@@ -204,15 +199,10 @@ def _teacher(spec: TinyModel) -> Teacher:
 
 def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     """Make the model and write it with its tokenizer into `folder`."""
-    from marl_verl.models import (
-        bpe,
-        factory,
-        tokenizer,
-        warmup,
-    )  # torch: seconds, and not needed where the cache has it
+    from marl_verl.models import factory, tokenizer, warmup  # torch: seconds, not needed where the cache has the model
 
     teacher = _teacher(spec)
-    make = {"qwen3": tokenizer.make_tokenizer, "llama": bpe.make_bpe_tokenizer}[spec.family]
+    make = {"qwen3": tokenizer.make_tokenizer, "llama": tokenizer.make_bpe_tokenizer}[spec.family]
     words = make(teacher.vocabulary(), spec.context)
     shape = factory.Shape(spec.hidden, spec.layers, spec.heads, spec.kv_heads, spec.head_dim, spec.mlp, spec.context)
     model = factory.make_model(shape, words, spec.seed, spec.family)
@@ -268,11 +258,7 @@ class _Workers:
 
 
 def _work(
-    spec: TinyModel,
-    cache_dir: Path,
-    folder: Path,
-    report: Callable[[Path, float], None],
-    workers: _Workers,
+    spec: TinyModel, cache_dir: Path, folder: Path, report: Callable[[Path, float], None], workers: _Workers
 ) -> None:
     """Make one model in a process of its own, and pass on the fractions that it prints."""
     command = [sys.executable, "-m", "marl_verl.models.tiny", "--cache", str(cache_dir), spec.to_json()]

@@ -81,23 +81,16 @@ class CPUPlatform(PlatformBase):
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        return None
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """What a CPU has no use for."""
 
-    def synchronize(self, device_index: int | None = None) -> None:
-        return None
+    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
 
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        return None
-
-    def empty_cache(self) -> None:
-        return None
+    manual_seed_all = manual_seed
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None
@@ -112,12 +105,6 @@ class CPUPlatform(PlatformBase):
     def nvtx_range(self, msg: str) -> Any:
         yield
 
-    def profiler_start(self) -> None:
-        return None
-
-    def profiler_stop(self) -> None:
-        return None
-
     def ray_resource_name(self) -> str:
         # vLLM's replica reads get_accelerator_ids()[...], which knows accelerator names only
         return "GPU"
@@ -130,6 +117,3 @@ class CPUPlatform(PlatformBase):
 
     def rollout_env_vars(self) -> dict[str, str]:
         return {"VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")}
-
-    def cudart(self) -> Any:
-        return None

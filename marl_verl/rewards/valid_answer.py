@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from marl_verl.episode.turn import Episode, Turn
+    from marl_verl.episode import Episode, Turn
     from marl_verl.tasks.base import Task
 
 

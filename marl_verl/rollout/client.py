@@ -12,10 +12,11 @@ import ray
 from omegaconf import DictConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
+from marl_verl.config.placement import server_gpus
+from marl_verl.config.server_names import first_replica_rank
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError
 from marl_verl.rollout.asking import ObservationTooLong
-from marl_verl.rollout.servers import first_replica_rank
 
 
 class DirectClient(LLMServerClient):
@@ -48,9 +49,7 @@ def single_server(config: DictConfig) -> str | None:
         config: the whole config, with the policy's `actor_rollout_ref`.
     """
     rollout = config.actor_rollout_ref.rollout
-    slots = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
-    replica = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-    if slots != replica or int(config.trainer.nnodes) > 1:
+    if int(config.trainer.nnodes) > 1 or int(config.trainer.n_gpus_per_node) != server_gpus(rollout):
         return None
     return f"{rollout.name}_server_{first_replica_rank(rollout.name)}_0"
 

@@ -4,10 +4,9 @@
     asker: nothing yet
     now: holder
 
-Agents stand in the order of the team. In a joint move everybody's observation of that move counts, whoever is listed
-first. Encoded with the tokenizer of the team's critic, and cut on the left where that is longer than
-`marl.critic.max_prompt_length`: an episode does not fail because a critic cannot read all of it. The row's tag says so,
-and metric `critic/team/cut` is the share of such rows. Source: the joint observation of MAPPO, arXiv 2103.01955.
+Agents are in the order of the team; in a joint move, the observations of that move count for all of them. Encoded with
+the tokenizer of the team's critic, and cut on the left at `marl.critic.max_prompt_length`: metric `critic/team/cut` is
+the share of such rows. Source: the joint observation of MAPPO, arXiv 2103.01955.
 """
 
 from __future__ import annotations

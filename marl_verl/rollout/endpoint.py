@@ -11,13 +11,12 @@ connections) are those of the `openai` package.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
+from marl_verl.config.endpoint import endpoint_key
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError, nearest
 from marl_verl.rollout.asking import ObservationTooLong
@@ -27,9 +26,6 @@ RETRIES = 5
 """With the package's pauses (0.5 s, doubled each time, or what the server asks for) about 15 s in all."""
 
 REACH_SECONDS = 10.0
-NO_KEY = "none"
-"""The package wants a key, also for a server that wants none."""
-
 LISTED = 10
 """Names of models that an error shows at most."""
 
@@ -61,7 +57,7 @@ class EndpointClient:
         self.name, self.endpoint, self.max_tokens = name, endpoint, max_tokens
         self.sampling = {key: sampling[key] for key in ("temperature", "top_p", "top_k")}
         self._client = AsyncOpenAI(
-            base_url=endpoint.url, api_key=_key(name, endpoint), max_retries=retries, timeout=request_seconds
+            base_url=endpoint.url, api_key=endpoint_key(name, endpoint), max_retries=retries, timeout=request_seconds
         )
 
     async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
@@ -92,31 +88,6 @@ class EndpointClient:
         return Action(text=text, stop_reason=stop_reason, seconds=time.monotonic() - begun, tokens=_tokens(completion))
 
 
-def check_endpoint(name: str, endpoint: Endpoint) -> None:
-    """What can be wrong with an endpoint before anybody asks it.
-
-    Args:
-        name: the policy.
-
-    Raises:
-        MarlError: no http address, one that is not the base, no model, or a key that is named and not there.
-    """
-    where = f"marl.policies.{name}.endpoint"
-    try:
-        parts = urlsplit(endpoint.url)
-        parts.port  # noqa: B018 - reading it raises where it is no number
-    except ValueError as error:
-        raise MarlError(f"'{where}.url' is no address, got '{endpoint.url}': {error}") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise MarlError(f"'{where}.url' must be a http address such as http://localhost:8000/v1, got '{endpoint.url}'")
-    base = endpoint.url.rstrip("/").removesuffix("/completions").removesuffix("/chat")
-    if base != endpoint.url.rstrip("/"):
-        raise MarlError(f"'{where}.url' must be the server's base, '{base}', got '{endpoint.url}'")
-    if not endpoint.model.strip():
-        raise MarlError(f"'{where}.model' is empty: it is the model's name at '{endpoint.url}'")
-    _key(name, endpoint)
-
-
 def reach(name: str, endpoint: Endpoint) -> None:
     """Ask an endpoint for its models: whether it is there, takes the key, and has the model.
 
@@ -128,7 +99,9 @@ def reach(name: str, endpoint: Endpoint) -> None:
     """
     import openai
 
-    client = openai.OpenAI(base_url=endpoint.url, api_key=_key(name, endpoint), max_retries=1, timeout=REACH_SECONDS)
+    client = openai.OpenAI(
+        base_url=endpoint.url, api_key=endpoint_key(name, endpoint), max_retries=1, timeout=REACH_SECONDS
+    )
     with client, _told(name, endpoint):
         try:
             # as it was sent: the package's own reading fails on what is no list
@@ -144,19 +117,6 @@ def reach(name: str, endpoint: Endpoint) -> None:
             if len(names) > LISTED and not hint.startswith("did"):
                 hint = f"it has {len(names)}, such as {', '.join(names[:LISTED])}"
             raise MarlError(f"it has no model '{endpoint.model}': {hint}")
-
-
-def _key(name: str, endpoint: Endpoint) -> str:
-    variable = endpoint.key_variable
-    if variable is None:
-        return NO_KEY
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise MarlError(
-            f"policy '{name}' asks {endpoint.url} with the key in the environment variable {variable}, which is not "
-            "set: export it, or leave out key_variable"
-        )
-    return key
 
 
 @contextmanager

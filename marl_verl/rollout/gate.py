@@ -7,13 +7,8 @@ is held does not use up its act's time (`marl.rollout.act_seconds`), but that of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
-
-from marl_verl.episode import Act, Action
-from marl_verl.rollout.rollouts import TaskRollouts
-from marl_verl.sampling import Candidate
 
 
 class Gate:
@@ -47,23 +42,3 @@ class Gate:
     def open(self) -> None:
         """Let requests in."""
         self._open.set()
-
-
-class GatedRollouts(TaskRollouts):
-    """The `Rollouts` of one task whose requests go through the gates of their policies.
-
-    Args:
-        gates: policy -> its gate; a policy without one is never held.
-    """
-
-    def __init__(self, *args: Any, gates: Mapping[str, Gate]) -> None:
-        super().__init__(*args)
-        self._gates = gates
-
-    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """As without gates, once the policy's gate is open."""
-        gate = self._gates.get(self.scene.agents[agent or act.agent].policy)
-        if gate is None:
-            return await super().act(act, session, candidate, agent)
-        async with gate.request():
-            return await super().act(act, session, candidate, agent)

@@ -13,8 +13,8 @@ from verl.utils.ray_utils import auto_await
 from verl.utils.tensordict_utils import get_tensordict
 
 from marl_verl import plugins
+from marl_verl.rollout.dispatch import spread
 from marl_verl.rollout.worker import Done, Report, TeamRolloutWorker
-from marl_verl.trainer.dispatch import spread
 
 
 class TeamRolloutManager(AgentLoopManagerTQ):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from marl_verl.episode import Act, Action, Message
 from marl_verl.rollout.asking import Client, request_seed
+from marl_verl.rollout.gate import Gate
 from marl_verl.sampling import Candidate
 from marl_verl.sampling.rollouts import Scene, SceneRollouts
 from marl_verl.tasks.base import Task
@@ -33,13 +35,21 @@ class TaskRollouts(SceneRollouts):
         step: training step, enters the seeds.
         sessions: attempts at the task.
         held_out: sampling parameters of a validation; None in training, where policies and agents have their own.
+        gates: policy -> what holds its requests back while its weights change; a policy without one is never held.
     """
 
     def __init__(
-        self, parts: TeamParts, task: Task, uid: str, step: int, sessions: int, held_out: Mapping[str, Any] | None
+        self,
+        parts: TeamParts,
+        task: Task,
+        uid: str,
+        step: int,
+        sessions: int,
+        held_out: Mapping[str, Any] | None,
+        gates: Mapping[str, Gate] | None = None,
     ) -> None:
         super().__init__(parts.scene, task, uid, sessions)
-        self._parts, self._step, self._held_out = parts, step, held_out
+        self._parts, self._step, self._held_out, self._gates = parts, step, held_out, gates or {}
 
     def seed(self, session: int) -> int:
         """From (run seed, step, task, session)."""
@@ -65,12 +75,14 @@ class TaskRollouts(SceneRollouts):
         place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.agent else ())
         sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
         seconds = self.limits.act_seconds
-        limit = asyncio.timeout(seconds)
-        try:
-            async with limit:
-                # one id for all requests of an episode: verl keeps them on the server that has their prefix cached
-                return await client.answer(messages, sampling, request_id=f"{self.uid}-{session}")
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise TimeoutError(f"no action within {seconds:g} s (marl.rollout.act_seconds)") from error
+        gate = self._gates.get(who.policy)
+        async with gate.request() if gate is not None else nullcontext():
+            limit = asyncio.timeout(seconds)  # a request that the gate holds does not use up its time
+            try:
+                async with limit:
+                    # one id for all requests of an episode: verl keeps them on the server that has their prefix cached
+                    return await client.answer(messages, sampling, request_id=f"{self.uid}-{session}")
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise TimeoutError(f"no action within {seconds:g} s (marl.rollout.act_seconds)") from error

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from marl_verl.episode import Turn
-from marl_verl.episode.row import row
+from marl_verl.episode.row import COLUMNS, row
 
 
 class Row(NamedTuple):
@@ -47,26 +47,9 @@ def row_tag(turn: Turn, step: int) -> dict[str, Any]:
     }
 
 
-_IDENTITY = (
-    "uid",
-    "session",
-    "index",
-    "turn",
-    "agent",
-    "policy",
-    "slot",
-    "node",
-    "parent",
-    "rewards",
-    "length",
-    "obs",
-    "invalid",
-)
-
-
 def identity(tag: dict[str, Any]) -> dict[str, Any]:
     """The part of a row's tag that the row table takes."""
-    return {name: tag[name] for name in _IDENTITY}
+    return {name: tag[name] for name in COLUMNS}
 
 
 def row_fields(turn: Turn) -> dict[str, Any]:

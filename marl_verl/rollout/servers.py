@@ -1,41 +1,15 @@
-"""A vLLM server group per policy: verl names servers and weight-sync sockets per job, here each policy has its own.
+"""A vLLM server group per policy: tell verl the rollout name of each.
 
-Touches verl: `RolloutReplicaRegistry`, `workers.rollout.base._ROLLOUT_REGISTRY`, `vLLMReplica` and `ServerAdapter`.
+Touches verl: `RolloutReplicaRegistry` and `workers.rollout.base._ROLLOUT_REGISTRY`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import zlib
 from typing import Any
 
-from marl_verl.platforms.active import RUN_VARIABLE
-
-POLICIES_VARIABLE = "MARL_VERL_POLICIES"
-"""JSON list of policy names, in the environment of every process of a run: each has its own range of replica ranks."""
-
-RANKS_A_POLICY, RANKS_A_RUN, RUNS = 1_000, 10_000, 100_000
-
-
-def rollout_name(policy: str) -> str:
-    """The name under which verl knows the servers of a policy (`actor_rollout_ref.rollout.name`)."""
-    return f"vllm-{policy}"
-
-
-def first_replica_rank(name: str) -> int:
-    """Where a policy's range of replica ranks begins.
-
-    verl names the weight-sync socket in /tmp by Ray job and replica rank only. Two policies of a run would share one,
-    and so would two runs on one machine: every Ray session counts jobs from 1.
-    """
-    names = [rollout_name(policy) for policy in json.loads(os.environ[POLICIES_VARIABLE])]
-    return first_rank_of(os.environ.get(RUN_VARIABLE, "")) + names.index(name) * RANKS_A_POLICY
-
-
-def first_rank_of(run: str) -> int:
-    """Where the range of replica ranks of a run begins; it has `RANKS_A_RUN`."""
-    return zlib.crc32(run.encode()) % RUNS * RANKS_A_RUN
+from marl_verl.config.server_names import POLICIES_VARIABLE, rollout_name
 
 
 def register_policy_servers() -> None:

@@ -1,4 +1,7 @@
-"""Both ends of a policy's server group, with names and replica ranks of the policy's own."""
+"""Both ends of a policy's server group, with names and replica ranks of the policy's own.
+
+Touches verl: `vLLMReplica` and `ServerAdapter`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 
-from marl_verl.rollout.servers import first_replica_rank
-from marl_verl.rollout.slots import Slots
+from marl_verl.config.placement import server_gpus
+from marl_verl.config.server_names import first_replica_rank
+from marl_verl.rollout.devices import Slots
 
 
 class PolicyReplica(vLLMReplica):
@@ -35,6 +39,5 @@ class PolicyServerAdapter(ServerAdapter):
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         if replica_rank == -1:
-            size = config.tensor_model_parallel_size * config.data_parallel_size * config.pipeline_model_parallel_size
-            replica_rank = first_replica_rank(config.name) + int(os.environ["RANK"]) // size
+            replica_rank = first_replica_rank(config.name) + int(os.environ["RANK"]) // server_gpus(config)
         super().__init__(config, model_config, device_mesh, replica_rank=replica_rank)

@@ -13,30 +13,30 @@ from typing import Any
 
 import ray
 import transfer_queue as tq
-from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from marl_verl import plugins
-from marl_verl.advantage import Metric
+from marl_verl.algorithms import Metric
+from marl_verl.config.parts import algorithm_of, metrics_of
+from marl_verl.config.stored import marl_section, team_of
 from marl_verl.credit.base import Credit
 from marl_verl.credit.replay import ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
 from marl_verl.errors import MarlError
-from marl_verl.journals import sample_lines
+from marl_verl.journals.write import sample_lines
 from marl_verl.options import build
-from marl_verl.parts import algorithm_of, metrics_of
 from marl_verl.rollout.asking import Client
 from marl_verl.rollout.client import PolicyClient
 from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations
 from marl_verl.rollout.endpoint import EndpointClient
-from marl_verl.rollout.gate import Gate, GatedRollouts
-from marl_verl.rollout.rollouts import TeamParts
+from marl_verl.rollout.gate import Gate
+from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
 from marl_verl.rollout.rows import Row, turn_rows
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
 from marl_verl.sampling.rollouts import Scene
 from marl_verl.tasks.base import Task
-from marl_verl.team import Endpoint, Team, read_team
+from marl_verl.team import Endpoint, TeamConfig
 
 logger = logging.getLogger(__name__)
 
@@ -88,10 +88,9 @@ class Ways:
     greedy: Sampler = field(default_factory=Independent)
 
 
-def load_ways(marl: dict[str, Any], team: Team) -> Ways:
+def load_ways(marl: dict[str, Any], team: TeamConfig) -> Ways:
     """The samplers and the credit scheme that a `marl` section names."""
     known, algorithm = plugins.load(), algorithm_of(team)
-    assert isinstance(algorithm.credit, Credit)
     validation = marl["validation"]
     return Ways(
         training=build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options"),
@@ -118,8 +117,7 @@ def load_parts(config: Any, llm_clients: dict[str, Any]) -> TeamParts:
     Args:
         llm_clients: for each policy verl's client for its servers, or the endpoint that it is.
     """
-    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-    team: Team = read_team(marl, allow_frozen=True)
+    marl, team = marl_section(config), team_of(config)
     known = plugins.load()
     algorithm = algorithm_of(team)
     scene = Scene(
@@ -127,7 +125,6 @@ def load_parts(config: Any, llm_clients: dict[str, Any]) -> TeamParts:
         tasks=build(known.get("tasks", team.task.name), team.task.options, "marl.task.options"),
         agents=team.agents,
         rewards={agent.reward: known.get("rewards", agent.reward) for agent in team.agents.values() if agent.reward},
-        outcome=algorithm.advantage.outcome,
         mix=algorithm.rewards,
         limits=load_limits(marl["rollout"]),
     )
@@ -155,8 +152,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
     def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
         super().__init__(config, llm_client, *args)
         self.parts = load_parts(config, llm_client)
-        marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-        team = read_team(marl, allow_frozen=True)
+        marl, team = marl_section(config), team_of(config)
         self.ways = load_ways(marl, team)
         self.learning = {name for name, policy in team.policies.items() if policy.trained}
         self.joint = JointEncoder.of(config, self.parts.scene.agents)
@@ -246,7 +242,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             sampler, sessions = self.ways.held_out, int(marl.validation.sessions)
         else:
             sampler, sessions = self.ways.greedy, 1
-        rollouts = GatedRollouts(self.parts, task, uid, step, sessions, held_out, gates=self._gates)
+        rollouts = TaskRollouts(self.parts, task, uid, step, sessions, held_out, self._gates)
         sample = await sampler.sample(rollouts)
         if not validate and isinstance(self.ways.credit, ReplayCredit):
             await with_credit(self.ways.credit, rollouts, sample)
@@ -281,7 +277,7 @@ def _mean_rewards(episode: Episode) -> dict[str, dict[str, float]]:
     """Agent -> component -> its mean over the agent's turns in the episode."""
     values: dict[str, dict[str, list[float]]] = {}
     for turn in episode.turns:
-        for component, value in turn.rewards.items():
+        for component, value in turn.components.items():
             values.setdefault(turn.agent, {}).setdefault(component, []).append(value)
     return {
         agent: {component: sum(column) / len(column) for component, column in components.items()}

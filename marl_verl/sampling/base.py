@@ -73,7 +73,8 @@ class Rollouts(Protocol):
         """The task's score of an answer."""
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
-        """Fill in the reward components of some turns of an episode, and whether the workflow could not use them."""
+        """Fill in the reward components of some turns of a tree, with the state's score as component "team", and
+        whether the workflow could not use them."""
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
         """The reward of each turn, mixed as the algorithm does."""
@@ -143,12 +144,12 @@ class Sampler(Options):
 
     Attributes:
         branches: whether turns have siblings: only then is there a tree for returns, groups and credits to look at.
-        adds_up: in a tree, whether component `team` is what a turn adds to its path (and returns have to add it up),
-            not what the state that it leads to is worth.
+        incremental: in a tree, whether component `team` is what a turn adds to its path, which returns have to sum;
+            otherwise it is the score of the state that the turn leads to.
     """
 
     branches: ClassVar[bool] = False
-    adds_up: ClassVar[bool] = False
+    incremental: ClassVar[bool] = False
 
     async def sample(self, rollouts: Rollouts) -> Sample:
         """The episodes of one task. A failing attempt becomes a `Failure`; cancellation propagates."""

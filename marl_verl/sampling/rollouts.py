@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from marl_verl.advantage.rows import RowTable
 from marl_verl.episode import (
     Act,
     Action,
-    CallRecord,
     Episode,
     Journal,
     Limits,
@@ -18,14 +18,12 @@ from marl_verl.episode import (
     Turn,
     Workflow,
 )
+from marl_verl.episode.row import row
+from marl_verl.rewards.mix import RewardMix
 from marl_verl.sampling import scoring
 from marl_verl.sampling.base import Candidate
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import Agent
-
-if TYPE_CHECKING:
-    from marl_verl.advantage.mix import RewardMix
-    from marl_verl.advantage.returns import Outcome
+from marl_verl.team import AgentConfig
 
 RoleReward = Callable[[Task, Turn, Episode], Any]
 """(task, turn, episode) -> a number; may be async."""
@@ -37,16 +35,14 @@ class Scene:
 
     Attributes:
         rewards: role rewards by their names.
-        outcome: on which turns of a finished episode component `team` stands.
         mix: how the algorithm makes one reward of the components; None adds them up.
         limits: what one episode may take.
     """
 
     workflow: Workflow
     tasks: TaskSet
-    agents: Mapping[str, Agent]
+    agents: Mapping[str, AgentConfig]
     rewards: Mapping[str, RoleReward] = field(default_factory=dict)
-    outcome: Outcome = "every turn"
     mix: RewardMix | None = None
     limits: Limits = Limits()
 
@@ -103,10 +99,9 @@ class SceneRollouts:
         """Score a finished run, reward its turns, and make it an episode."""
         turns = [self.turn(act, action, session) for act, action in run.turns]
         episode = await self.state(run, session, turns, run.answer)
-        await self.reward(turns, episode, run)
-        for turn, counts in zip(turns, bearers(turns, self.scene.outcome), strict=True):
-            if not counts:
-                turn.rewards["team"] = 0.0
+        for turn in turns:
+            turn.team_reward = episode.score
+        await self._reward_turns(turns, episode, run)
         return episode
 
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
@@ -132,37 +127,36 @@ class SceneRollouts:
         return await scoring.score(self.scene.tasks, self.task, answer, self.limits.call_seconds)
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
-        """`team` on every turn; `role` where the agent has a role reward; `tool` where the algorithm asks for it and
-        the agent made calls: the share of its calls in the episode that did not raise."""
-        tool = "tool" in self._asks()
+        """Component `team` is the state's score; for `role` and `tool` see `_reward_turns`."""
+        turns = list(turns)
+        for turn in turns:
+            turn.rewards["team"] = episode.score
+        await self._reward_turns(turns, episode, run)
+
+    async def _reward_turns(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
+        """`role` where the agent has a role reward; `tool` where the algorithm asks for it and the agent made calls:
+        the share of its calls in the episode that did not raise."""
+        tool = self.scene.mix is not None and "tool" in self.scene.mix.asks()
         for turn in turns:
             turn.invalid = run.invalid.get(turn.key)
-            turn.rewards["team"] = episode.score
             name = self.scene.agents[turn.agent].reward
             if name is not None:
                 what = f"role reward '{name}' of agent '{turn.agent}'"
                 turn.rewards["role"] = await scoring.number(
                     self.scene.rewards[name], (self.task, turn, episode), what, self.limits.call_seconds
                 )
-            calls = _calls_of(turn.agent, run.journal) if tool else []
+            calls = [call for call in run.journal.calls() if call.agent == turn.agent] if tool else []
             if calls:
                 turn.rewards["tool"] = sum(call.raised is None for call in calls) / len(calls)
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
         """The reward of each turn, mixed as the algorithm does."""
         if self.scene.mix is None:
-            return [sum(turn.rewards.values()) for turn in turns]
-        from marl_verl.advantage.rows import RowTable
-        from marl_verl.episode.row import row
-
-        rows = [row(turn) for turn in turns]
-        # a mix refuses a component that no row has: these are one agent's turns, and others may have a role reward
-        role = ("role",) if any(agent.reward for agent in self.scene.agents.values()) else ()
-        components = ("team", *role, *self._asks())
-        rest = {"agent": "(the rest of the team)", "rewards": dict.fromkeys(components, 0.0), "index": len(rows)}
-        rows = [{**each, "index": index} for index, each in enumerate(rows)]
-        mixed = self.scene.mix.compute(RowTable.from_rows([*rows, {**rows[0], **rest}]))
-        return [float(value) for value in mixed[: len(turns)]]
+            return [sum(turn.components.values()) for turn in turns]
+        own = [{"index": i, "rewards": turn.components, "team_reward": None} for i, turn in enumerate(turns)]
+        rows = [{**row(turn), **fields} for turn, fields in zip(turns, own, strict=True)]
+        table = RowTable.from_rows(rows, declared=self.scene.mix.components(self.scene.agents))
+        return [float(value) for value in self.scene.mix.compute(table)]
 
     async def public_score(self, answer: Any) -> float:
         """The part of an answer's quality that the team may know."""
@@ -170,22 +164,3 @@ class SceneRollouts:
         return await scoring.number(
             self.scene.tasks.public_score, arguments, "the public score", self.limits.call_seconds
         )
-
-    def _asks(self) -> tuple[str, ...]:
-        """Components that are made for the algorithm's mix only."""
-        return () if self.scene.mix is None else self.scene.mix.asks()
-
-
-def _calls_of(agent: str, journal: Journal) -> list[CallRecord]:
-    return [call for call in journal.calls() if call.agent == agent]
-
-
-def bearers(turns: list[Turn], outcome: Outcome) -> list[bool]:
-    """Which turns of an episode bear its outcome: where returns add rewards up over turns, it must count once."""
-    if outcome == "every turn":
-        return [True] * len(turns)
-    if outcome == "last turn":
-        last = max((turn.turn for turn in turns), default=0)
-        return [turn.turn == last for turn in turns]
-    last_of = {turn.agent: turn.index for turn in turns}  # turns are in index order
-    return [turn.index == last_of[turn.agent] for turn in turns]

@@ -33,7 +33,7 @@ class TaskSet(Options):
         raise NotImplementedError(f"{type(self).__name__} makes no tasks of its own: give marl.task.{split}_file")
 
     def score(self, task: Task, answer: Any) -> Any:
-        """The team reward of an answer, a number: component `team` of every turn of the episode. May be async."""
+        """The team reward of an episode with this answer, a number. May be async."""
         raise NotImplementedError(f"{type(self).__name__} has no score")
 
     def success(self, task: Task, answer: Any) -> Any:

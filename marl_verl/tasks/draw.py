@@ -8,6 +8,9 @@ from collections.abc import Callable
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Split, Task
 
+TRIES = 10_000
+"""Draws in a row without a new task, after which there seem to be no more."""
+
 
 def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: str) -> list[Task]:
     """`count` different tasks, in the order drawn.
@@ -23,12 +26,11 @@ def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: st
     misses = 0
     while len(tasks) < count:
         task = draw()
-        if task is None or task.id in tasks:
-            misses += 1
-            if misses > 10_000 + 20 * len(tasks):
-                raise MarlError(f"{name}: found only {len(tasks)} of {count} different {split} tasks")
-            continue
-        tasks[task.id] = task
+        misses += 1
+        if task is not None and task.id not in tasks:
+            tasks[task.id], misses = task, 0
+        elif misses == TRIES:
+            raise MarlError(f"{name}: found only {len(tasks)} of {count} different {split} tasks")
     return list(tasks.values())
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError, unknown
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.draw import distinct, held_out
@@ -76,10 +75,8 @@ class Inventory(TaskSet):
             raise unknown("agent of inventory", agent, (HOLDER, ASKER))
         rng = random.Random(f"inventory demonstrations {agent} {seed}")
         pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            task = self._draw(rng, "train")
-            if task is None:
-                continue
+        for _ in range(count):
+            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "inventory")
             digits, index = task.data["digits"], task.data["index"]
             right = rng.random() < good
             if agent == HOLDER:
@@ -108,19 +105,3 @@ def holder_sees(task: Task) -> str:
 def asker_sees(task: Task, message: str) -> str:
     """The asker's observation: what the holder sent, and which digit is wanted (in words: an index is no digit)."""
     return f"message {message} index {ORDINALS[task.data['index'] - 1]}"
-
-
-class HolderAsker(Workflow):
-    """The holder sends what it holds, the asker answers."""
-
-    async def run(self, task: Task, team: Any) -> str:
-        """The asker's answer."""
-        held = await team[HOLDER].act(holder_sees(task))
-        sent = held.text.split()
-        whole = len(sent) == len(task.data["digits"]) and all(word in DIGITS for word in sent)
-        if not whole:
-            team.invalid(held, "not as many digits as it holds")
-        action = await team[ASKER].act(asker_sees(task, " ".join(sent) if whole else NOTHING))
-        if action.text.strip() not in DIGITS:
-            team.invalid(action, "no digit")
-        return str(action.text)

@@ -11,16 +11,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError, unknown
 from marl_verl.tasks import grid
 from marl_verl.tasks.base import Split, Task, TaskSet
-from marl_verl.tasks.draw import held_out
+from marl_verl.tasks.draw import distinct, held_out
 
 SCOUT, MOVER = "scout", "mover"
 NOTHING = "none"  # what the mover reads when the scout did not send one cell
 HELD_OUT = 10  # one map in ten
-TRIES = 10_000  # random draws before a kind of map is held to be impossible
 
 
 class SplitPlanPath(TaskSet):
@@ -51,15 +49,7 @@ class SplitPlanPath(TaskSet):
             MarlError: the split has not that many (small grids).
         """
         rng = random.Random(f"split-plan-path {split} {seed}")
-        tasks: dict[str, Task] = {}
-        repeats = 0
-        while len(tasks) < count:
-            task = self._next(rng, split)
-            repeats += task.id in tasks
-            if repeats > TRIES + count:
-                raise MarlError(f"split-plan-path: found only {len(tasks)} of {count} different {split} tasks")
-            tasks[task.id] = task
-        return list(tasks.values())
+        return distinct(lambda: self._draw(rng, split), count, split, "split-plan-path")
 
     def score(self, task: Task, answer: Any) -> float:
         """1 for a legal walk that stops on the goal, else 0. `answer`: the cells entered, separated by spaces.
@@ -96,8 +86,8 @@ class SplitPlanPath(TaskSet):
             raise unknown("agent of split-plan-path", agent, (SCOUT, MOVER))
         rng = random.Random(f"split-plan-path demonstrations {agent} {seed}")
         pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            task = self._next(rng, "train")
+        for _ in range(count):
+            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "split-plan-path")
             start, goal, landmark = (str(task.data[key]) for key in ("start", "goal", "landmark"))
             right = rng.random() < good
             if agent == SCOUT:
@@ -107,14 +97,6 @@ class SplitPlanPath(TaskSet):
                 path = grid.walk(self.size, walls, start, goal) if right else grid.straight(self.size, start, goal)
                 pairs.append((mover_sees(task, start, goal), " ".join(path)))
         return pairs
-
-    def _next(self, rng: random.Random, split: Split) -> Task:
-        """The next random task of the split."""
-        for _ in range(TRIES):
-            task = self._draw(rng, split)
-            if task is not None:
-                return task
-        raise MarlError(f"split-plan-path: no {split} task in {TRIES} random maps of this size, walls and reach")
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None where the draw is no task of this split."""
@@ -150,34 +132,3 @@ def scout_sees(task: Task) -> str:
 def mover_sees(task: Task, start: str, message: str) -> str:
     """The mover's observation: where it stands, the walls, and the cell that the scout sent."""
     return f"start {start} walls {' '.join(task.data['walls'])} message {message}"
-
-
-class ScoutMover(Workflow):
-    """The scout sends one cell, the mover walks; with more turns, the team tries again from where the walk stopped.
-
-    Options:
-        turns: the most times that both act.
-    """
-
-    turns: int = 1
-
-    async def run(self, task: Task, team: Any) -> str:
-        """The cells walked, separated by spaces."""
-        size, walls, goal = task.data["size"], frozenset(task.data["walls"]), task.data["goal"]
-        walked: list[str] = []
-        for turn in range(self.turns):
-            start = walked[-1] if walked else task.data["start"]
-            seen = await team[SCOUT].act(scout_sees(task))
-            sent = seen.text.strip()
-            message = sent if sent in grid.cells(size) else NOTHING
-            if message == NOTHING:
-                team.invalid(seen, "no cell of the map")
-            move = await team[MOVER].act(mover_sees(task, start, message))
-            path = move.text.split()
-            legal = grid.legal(size, walls, start, path)
-            if legal != path:
-                team.invalid(move, "a step into a wall, off the map, or to no neighbour")
-            if turn == self.turns - 1 or (legal == path and path and path[-1] == goal):
-                return " ".join([*walked, *path])
-            walked += legal
-        return " ".join(walked)

@@ -27,9 +27,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, Algorithm, Estimator, FloatArray, IntArray, Mix, RowTable
+from marl_verl.advantage import Advantages, Estimator, FloatArray, IntArray, RowTable
+from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError, unknown
-from marl_verl.testing.given import instance
+from marl_verl.rewards import Mix
+from marl_verl.testing.given import instance, must
 
 Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]
@@ -103,7 +105,7 @@ class _Check:
     def explained(self) -> None:
         """Finite, and as the equation says."""
         for name, values in _numbers(self.result).items():
-            _must(values.shape == (len(self.rows),), f"`{name}` has shape {values.shape}, for {len(self.rows)} rows")
+            must(values.shape == (len(self.rows),), f"`{name}` has shape {values.shape}, for {len(self.rows)} rows")
             self.at(np.isfinite(values), f"`{name}` is no finite number", name)
         found = self.result
         self.at(found.scale > 0, "the scale is not above 0", "scale")
@@ -120,7 +122,7 @@ class _Check:
         for row, key in enumerate(keys):
             members = self.result.members(row).tolist()
             said = f"is compared with {self.named(members)}; those that agree in {columns} are"
-            _must(members == together[key], f"{self.named([row])} {said} {self.named(together[key])}")
+            must(members == together[key], f"{self.named([row])} {said} {self.named(together[key])}")
 
     def permuted(self) -> None:
         """The order of the rows is that of the results."""
@@ -139,13 +141,14 @@ class _Check:
         for name, values in _numbers(again).items():
             values = values[~real]
             wanted = 1.0 if name == "scale" else 0.0
-            _must((values == wanted).all(), f"a row of padding has `{name}` {values[values != wanted]}, not {wanted}")
-        _must((again.group[~real] == -1).all(), "a row of padding is in a group; its id has to be -1")
+            must((values == wanted).all(), f"a row of padding has `{name}` {values[values != wanted]}, not {wanted}")
+        must((again.group[~real] == -1).all(), "a row of padding is in a group; its id has to be -1")
 
     def junk(self) -> dict[str, Any]:
         """A row of padding: half of them have names that no other row has."""
         copy = self.random.choice(self.rows)
-        row = {**copy, "rewards": dict.fromkeys(copy["rewards"], float("nan")), "padding": True}
+        row = {**_rewarded(copy, float("nan")), "padding": True}
+        row["team_reward"] = None if row["team_reward"] is None else OTHERS[0]  # it has to be finite
         if self.random.random() < 0.5:
             row |= {"uid": "padding", "agent": "nobody", "node": "nowhere", "parent": "no node"}
         return row
@@ -159,9 +162,7 @@ class _Check:
             near = np.isin(tasks, tasks[mine])
             inside = np.isin(np.arange(len(tasks)), mine) if reach == "group" else near
             for value in OTHERS:
-                changed = [
-                    r if i else {**r, "rewards": dict.fromkeys(r["rewards"], value)} for r, i in self.all(inside)
-                ]
+                changed = [r if i else _rewarded(r, value) for r, i in self.all(inside)]
                 again = self.algorithm.compute(RowTable.from_rows(changed))
                 self.same(again, mine, mine, f"with rewards of rows outside its {reach} changed to {value}")
             there = np.flatnonzero(near if tree else inside)  # without a node's parent there is no tree
@@ -174,7 +175,7 @@ class _Check:
     def same(self, again: Advantages, at: IntArray, rows: IntArray, when: str) -> None:
         """The numbers of `again` at some places are those of some rows."""
         before, after = _numbers(self.result), _numbers(again)
-        _must(list(before) == list(after), f"there are {list(before)}, and {when} {list(after)}")
+        must(list(before) == list(after), f"there are {list(before)}, and {when} {list(after)}")
         for name in before:
             old, new = before[name][rows], after[name][at]
             different = old != new
@@ -195,13 +196,14 @@ class _Check:
         return ("row " if len(rows) == 1 else "rows ") + ", ".join(self.table.key(row) for row in rows)
 
 
+def _rewarded(row: dict[str, Any], value: float) -> dict[str, Any]:
+    """A row with all its rewards changed to a value."""
+    team = None if row.get("team_reward") is None else value
+    return {**row, "rewards": dict.fromkeys(row["rewards"], value), "team_reward": team}
+
+
 def _numbers(found: Advantages) -> dict[str, FloatArray]:
     """All numbers of a result, by their names: those of the equation, the stages before it, a critic's target."""
     numbers = {name: getattr(found, name) for name in ("advantage", "ret", "reward", "baseline", "scale")}
     numbers |= {f"stage {place} ({what})": values for place, (what, values) in enumerate(found.stages)}
     return numbers if found.target is None else {**numbers, "target": found.target}
-
-
-def _must(holds: Any, said: str) -> None:
-    if not holds:
-        raise AssertionError(said)

@@ -49,7 +49,7 @@ from marl_verl.episode import Act, Action, Episode, Workflow, WorkflowError
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate, Failed, Independent
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out
+from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
 from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, _shuffled, check_scene
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def check_credit(
     Args:
         tasks: scores the answers; without it every answer scores 1, and most credits are 0.
         sessions: how many episodes; they have seeds of their own.
-        options: of `ScriptedRollouts`: rewards, outcome, mix, limits.
+        options: of `ScriptedRollouts`: rewards, mix, limits.
 
     Returns:
         The episodes of the first time, credited: what they are credited with is for your test to say.
@@ -127,11 +127,11 @@ class _Check:
             again, other_tokens = await self.credited(shuffle)
             when = "the second time" if shuffle is None else "with actions arriving in another order"
             for old, new in zip(first, again, strict=True):
-                _must(old.journal == new.journal, f"the episode itself is another one {when}: see check_workflow")
+                must(old.journal == new.journal, f"the episode itself is another one {when}: see check_workflow")
                 for one, two in zip(old.turns, new.turns, strict=True):
                     values = one.rewards.get(self.credit.component), two.rewards.get(self.credit.component)
-                    _must(values[0] == values[1], f"{self.name} gives {_place(one)} {values[0]}, {when} {values[1]}")
-            _must(tokens == other_tokens, f"{self.name} reports {tokens} tokens, {when} {other_tokens}")
+                    must(values[0] == values[1], f"{self.name} gives {_place(one)} {values[0]}, {when} {values[1]}")
+            must(tokens == other_tokens, f"{self.name} reports {tokens} tokens, {when} {other_tokens}")
         await self.cancelled()
         await self.failing(tokens)
         return first
@@ -154,7 +154,7 @@ class _Check:
             reported.append(await self.assigned(rollouts, episode))
             self.nothing_runs("has returned")
             sampled = sum(action.length for action in rollouts.given[asked:])
-            _must(reported[-1] == sampled, f"{self.name} reports {reported[-1]} tokens, and {sampled} were sampled")
+            must(reported[-1] == sampled, f"{self.name} reports {reported[-1]} tokens, and {sampled} were sampled")
             self.credits(episode, rollouts.agents)
             self.rest(before, episode)
         return episodes, reported
@@ -164,7 +164,7 @@ class _Check:
         tokens = await awaitable(self.credit.assign(rollouts, episode), f"{self.name}: `assign`")
         whole = isinstance(tokens, numbers.Integral) and not isinstance(tokens, bool)
         said = f"`assign` must return the tokens it sampled, a whole number; it returned {tokens!r:.60}"
-        _must(whole, f"{self.name}: {said}")
+        must(whole, f"{self.name}: {said}")
         return int(tokens)
 
     def credits(self, episode: Episode, agents: tuple[str, ...]) -> None:
@@ -173,24 +173,24 @@ class _Check:
         for turn in episode.turns:
             value = turn.rewards.get(self.credit.component)
             if turn.agent not in players:
-                _must(value is None, f"{self.name}: {_place(turn)} has it, and its agent is no player")
+                must(value is None, f"{self.name}: {_place(turn)} has it, and its agent is no player")
                 continue
-            _must(value is not None, f"{self.name}: {_place(turn)} lacks '{self.credit.component}'")
+            must(value is not None, f"{self.name}: {_place(turn)} lacks '{self.credit.component}'")
             finite = isinstance(value, int | float) and math.isfinite(value)
-            _must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is no finite number")
+            must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is no finite number")
 
     def rest(self, before: Episode, after: Episode) -> None:
         """All but the component is as it was."""
-        _must(before.journal == after.journal, f"{self.name} changed the episode's journal")
-        _must(len(before.turns) == len(after.turns), f"{self.name} changed the number of the episode's turns")
+        must(before.journal == after.journal, f"{self.name} changed the episode's journal")
+        must(len(before.turns) == len(after.turns), f"{self.name} changed the number of the episode's turns")
         for old, new in zip(before.turns, after.turns, strict=True):
-            _must(old.action == new.action, f"{self.name} changed the action of {_place(old)}")
+            must(old.action == new.action, f"{self.name} changed the action of {_place(old)}")
             others = {name: value for name, value in new.rewards.items() if name != self.credit.component}
-            _must(old.rewards == others, f"{self.name} changed rewards of {_place(old)}: {old.rewards} to {others}")
+            must(old.rewards == others, f"{self.name} changed rewards of {_place(old)}: {old.rewards} to {others}")
             same = dataclasses.replace(new, rewards=old.rewards) == old
-            _must(same, f"{self.name} changed {_place(old)} from {old} to {new}")
+            must(same, f"{self.name} changed {_place(old)} from {old} to {new}")
         same = (before.answer, before.score, before.success) == (after.answer, after.score, after.success)
-        _must(same, f"{self.name} changed the episode's answer or score")
+        must(same, f"{self.name} changed the episode's answer or score")
 
     async def cancelled(self) -> None:
         """Cancelled while its requests are under way, it ends, and so does all that it started."""
@@ -203,7 +203,7 @@ class _Check:
             under_way = not assigning.done()
             assigning.cancel()
             await asyncio.wait([assigning])
-            _must(assigning.cancelled() or not under_way, f"{self.name} goes on when it is cancelled")
+            must(assigning.cancelled() or not under_way, f"{self.name} goes on when it is cancelled")
             for _ in range(ROUNDS):
                 await asyncio.sleep(0)
             self.nothing_runs("was cancelled")
@@ -224,17 +224,12 @@ class _Check:
                 said = f"comes out of {self.name} as {type(error).__name__}"
                 raise AssertionError(f"a request failed, and {said}: ask policies by `ask`") from error
             self.nothing_runs("has raised")
-            _must(raised or not needed, f"{self.name} gives credit though the policies that it asks fail")
+            must(raised or not needed, f"{self.name} gives credit though the policies that it asks fail")
 
     def nothing_runs(self, when: str) -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
-        _must(not left, f"{self.name} leaves {len(left)} tasks running when it {when}")
+        must(not left, f"{self.name} leaves {len(left)} tasks running when it {when}")
 
 
 def _place(turn: Any) -> str:
     return f"turn {turn.session}_{turn.index} of agent '{turn.agent}'"
-
-
-def _must(holds: bool, said: str) -> None:
-    if not holds:
-        raise AssertionError(said)

@@ -14,6 +14,12 @@ class SwitchedOff(ConnectionError):
     """How a policy fails that a check has switched off."""
 
 
+def must(holds: Any, said: str) -> None:
+    """AssertionError unless it holds."""
+    if not holds:
+        raise AssertionError(said)
+
+
 def instance(given: object, kind: type[Any], write: str) -> None:
     """MarlError unless it is an instance of a kind.
 

@@ -90,15 +90,7 @@ def rows(folder: Path, step: int) -> list[dict[str, Any]]:
 
 def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
     """What `marl-verl arguments...` prints. AssertionError if it fails, or says something on standard error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "marl_verl.cli.main", *arguments],
-        env={**os.environ, **(variables or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    done = _marl_verl(arguments, variables, stderr=subprocess.PIPE)
     if done.returncode or done.stderr:
         said = f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
         raise AssertionError(f"marl-verl {' '.join(arguments)}: {said}")
@@ -106,17 +98,23 @@ def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
 
 
 def _run(arguments: tuple[str, ...], folder: Path, variables: Mapping[str, str] | None) -> Finished:
-    done = subprocess.run(
+    done = _marl_verl(arguments, variables, stderr=subprocess.STDOUT, cwd=folder.parent)
+    log = folder / "train.log"
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if done.returncode and log.is_file() else ""
+    return Finished(folder, done.returncode, f"{done.stdout}\n{tail}")
+
+
+def _marl_verl(
+    arguments: tuple[str, ...], variables: Mapping[str, str] | None, stderr: int, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "marl_verl.cli.main", *arguments],
-        cwd=folder.parent,
+        cwd=cwd,
         env={**os.environ, **(variables or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
         timeout=LIMIT,
         check=False,
     )
-    log = folder / "train.log"
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if done.returncode and log.is_file() else ""
-    return Finished(folder, done.returncode, f"{done.stdout}\n{tail}")

@@ -16,18 +16,13 @@ from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Tur
 from marl_verl.episode.turn import changed
 from marl_verl.sampling import Sample, Sampler
 from marl_verl.sampling.rollouts import SceneRollouts
+from marl_verl.testing.given import must
 
 Worth = Callable[[Run, Run], Any]
 """(run at the parent, run at the node) -> the answer that the node's state is scored by, None for none."""
 
 Key = tuple[str, str]
 """(agent that the workflow called, slot)."""
-
-
-def must(holds: bool, said: str) -> None:
-    """AssertionError unless it holds."""
-    if not holds:
-        raise AssertionError(said)
 
 
 def named(turn: Turn) -> str:
@@ -43,7 +38,7 @@ async def check_replayed(sample: Sample, rollouts: SceneRollouts, sampler: Sampl
         else:
             must(row.node is row.parent is None, f"{named(row)} is in a tree, and the sampler says that it does not")
     if sampler.branches:
-        tree = await _Tree.replayed(sample.turns, rollouts, worth, sampler.adds_up)
+        tree = await _Tree.replayed(sample.turns, rollouts, worth, sampler.incremental)
         for episode in sample.episodes:
             tree.check(episode)
         leaves = [tree.leaf(episode) for episode in sample.episodes]
@@ -65,6 +60,11 @@ async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
             must(turn.key in rows, f"act {turn.agent}:{turn.slot} of session {session} is no row")
             said = rows[turn.key].turn
             must(said == turn.turn, f"{named(rows[turn.key])} says turn {said}, its act is turn {turn.turn}")
+            earned = rows[turn.key].team_reward
+            must(
+                earned == turn.team_reward,
+                f"{named(rows[turn.key])} has team_reward {earned}; its episode's score is {turn.team_reward}",
+            )
             _check_rewards(rows[turn.key], turn.rewards, turn.invalid)
     for episode in sample.episodes:
         own = [turn.session for turn in episode.turns if turn.session != episode.session]
@@ -118,13 +118,13 @@ class _Tree:
 
     rollouts: SceneRollouts
     worth: Worth | None
-    adds_up: bool
+    incremental: bool
     places: dict[tuple[int, str | None], _Place] = field(default_factory=dict)
 
     @classmethod
-    async def replayed(cls, rows: list[Turn], rollouts: SceneRollouts, worth: Worth | None, adds_up: bool) -> _Tree:
+    async def replayed(cls, rows: list[Turn], rollouts: SceneRollouts, worth: Worth | None, incremental: bool) -> _Tree:
         """The tree that some rows make, every node of it checked."""
-        tree = cls(rollouts, worth, adds_up)
+        tree = cls(rollouts, worth, incremental)
         nodes: dict[tuple[int, str], list[Turn]] = {}
         for row in rows:
             for name in _names(row):
@@ -174,7 +174,7 @@ class _Tree:
                 if run.finished:
                     await self._score(place, run.answer, session)
                     new = len(run.proposals) > len(above.run.proposals)
-                    place.repeats = self.adds_up and not new and run.answer in run.proposals[-1:]
+                    place.repeats = self.incremental and not new and run.answer in run.proposals[-1:]
                 elif self.worth is not None:
                     await self._score(place, self.worth(above.run, run), session)
                 return place

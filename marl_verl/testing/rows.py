@@ -14,8 +14,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from marl_verl.advantage import Algorithm
-from marl_verl.parts import algorithm_named
+from marl_verl.algorithms import Algorithm
+from marl_verl.config.parts import algorithm_named
 
 __all__ = [
     "AGENTS",

@@ -23,21 +23,18 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marl_verl.episode import Episode, Limits, ReplayMismatch, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
+from marl_verl.rewards.mix import RewardMix
 from marl_verl.sampling import Failure, Sample, Sampler
 from marl_verl.sampling.rollouts import RoleReward
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing.given import awaitable, instance, lets_out
-from marl_verl.testing.replayed import Worth, check_replayed, must, named
+from marl_verl.testing.given import awaitable, instance, lets_out, must
+from marl_verl.testing.replayed import Worth, check_replayed, named
 from marl_verl.testing.scripted import ScriptedPolicy, check_scene, replayable
 from marl_verl.testing.watched import Watched
-
-if TYPE_CHECKING:
-    from marl_verl.advantage.mix import RewardMix
-    from marl_verl.advantage.returns import Outcome
 
 SECONDS = 60.0
 """After which a sampler hangs."""
@@ -57,7 +54,6 @@ def check_sampler(
     asked: int | None = None,
     worth: Worth | None = None,
     may_fail: bool = False,
-    outcome: Outcome = "every turn",
     mix: RewardMix | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Sample:
@@ -84,7 +80,7 @@ def check_sampler(
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer that a state before the
             workflow's end is to be scored by, None for no answer. Without it only the rewards of ends are checked.
         may_fail: the workflow may fail with some actions, or with all: where you try many that were made at random.
-        outcome, mix, limits: of the `Scene`.
+        mix, limits: of the `Scene`.
 
     Returns:
         The sample.
@@ -98,7 +94,7 @@ def check_sampler(
     check_scene(workflow, task, policy, tasks)
 
     def watched(**how: Any) -> Watched:
-        scene: dict[str, Any] = {"rewards": rewards, "outcome": outcome, "mix": mix, "limits": limits}
+        scene: dict[str, Any] = {"rewards": rewards, "mix": mix, "limits": limits}
         return Watched(workflow, task, policy, sessions, tasks, seed, **scene, **how)
 
     async def check() -> Sample:

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from marl_verl.episode import Act, Action, ActRecord, Journal, ReplayMismatch, Run, Workflow, replay
+from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.journal import Record
 from marl_verl.episode.turn import changed
 from marl_verl.errors import MarlError, unknown
 from marl_verl.sampling import Candidate, drive
 from marl_verl.sampling.rollouts import RoleReward, Scene, SceneRollouts
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import Agent
+from marl_verl.team import AgentConfig
 from marl_verl.testing.given import instance
 
 Reply = str | Sequence[str] | Callable[..., str]
@@ -103,7 +105,7 @@ class ScriptedRollouts(SceneRollouts):
         seed: session g runs with seed + g.
         delay: loop iterations before an action comes, for (act, session): arrival orders without a clock.
         rewards: agent -> its role reward.
-        options: of the `Scene`: outcome, mix, limits.
+        options: of the `Scene`: mix, limits.
 
     Attributes:
         asked: (session, act, candidate) of every request, in order.
@@ -127,7 +129,9 @@ class ScriptedRollouts(SceneRollouts):
     ) -> None:
         check_scene(workflow, task, policy, tasks)
         rewards = rewards or {}
-        agents = {name: Agent(name, policy=name, reward=name if name in rewards else None) for name in policy.agents}
+        agents = {
+            name: AgentConfig(name, policy=name, reward=name if name in rewards else None) for name in policy.agents
+        }
         scene = Scene(workflow, tasks or _Anything(), agents, rewards, **options)
         super().__init__(scene, task, task.id, sessions)
         self.policy, self._seed, self.delay = policy, seed, delay
@@ -214,7 +218,9 @@ async def replayable(
     whole = first.journal
     _same(first, await replay(workflow, task, policy.agents, whole), "replayed")
     await run("restarted from its journal", whole, strict=True)
-    await run("restarted from its journal as JSON", Journal.from_json(whole.to_json()), strict=True)
+    await run(
+        "restarted from its journal as JSON", decode_journal(json.loads(json.dumps(encode_journal(whole)))), strict=True
+    )
     for count in range(len(whole)):
         await run(f"restarted from {count} records", whole.prefix(count))
     for shuffle in range(orders):

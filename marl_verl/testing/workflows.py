@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from marl_verl.episode import Act, Action, Episode, LiveTeam, Turn, Workflow
+from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.sampling import Candidate
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy
@@ -150,12 +150,12 @@ class Programmed(Workflow):
 
     program: tuple[Step, ...] = ()
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         said = [task.prompt]
         await self._do(self.program, said, team)
         return "\n".join(said)
 
-    async def _do(self, program: Sequence[Step], said: list[str], team: LiveTeam) -> None:
+    async def _do(self, program: Sequence[Step], said: list[str], team: Team) -> None:
         last: list[Action] = []
         for step in program:
             if isinstance(step, Solo):
@@ -185,14 +185,14 @@ class Programmed(Workflow):
             elif step.what == "fail" and number("fail", said[-1]) % 4 == 0:
                 raise ValueError(f"cannot go on after {said[-1]}")
 
-    async def _lane(self, slot: str, acts: int, agent: str, said: list[str], team: LiveTeam) -> list[str]:
+    async def _lane(self, slot: str, acts: int, agent: str, said: list[str], team: Team) -> list[str]:
         for _ in range(acts):
             action = await team[agent].act("\n".join([*said, slot]), slot=slot)
             said.append(f"{slot}: {action.text}")
             await self._call(agent, said, team)
         return said
 
-    async def _call(self, agent: str | None, said: list[str], team: LiveTeam) -> None:
+    async def _call(self, agent: str | None, said: list[str], team: Team) -> None:
         try:
             found = await (team.call(measure, said[-1]) if agent is None else team[agent].call(measure, said[-1]))
         except ValueError as error:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
@@ -26,8 +25,7 @@ class Waiting(NamedTuple):
     version: int
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """What left a buffer, oldest first: rows to learn from, and rows that are too stale for that."""
 
     rows: list[Waiting]
@@ -58,7 +56,6 @@ class Buffer:
 
     @property
     def full(self) -> bool:
-        """Whether there are `fill` rows."""
         return len(self) >= self.fill
 
     @property

@@ -12,11 +12,10 @@ Rows go to the workers directly and not through TransferQueue, so nothing of the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import ray
@@ -35,39 +34,41 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import value_loss
 from verl.workers.utils.padding import response_from_nested
 
+from marl_verl.config.loss import updates_per_batch
 from marl_verl.errors import MarlError
 from marl_verl.rollout.critic_rows import CUT, FIELD
-from marl_verl.team import Team
+from marl_verl.rollout.devices import Devices
+from marl_verl.team import TeamConfig
+from marl_verl.threads import at_once
 from marl_verl.trainer.critic_worker import CriticWorker
-from marl_verl.trainer.pools import Place
+from marl_verl.trainer.policy_servers import ranks
 
 ROLE = "critic"
 """Under which a policy's worker group knows the critic that shares its processes."""
 
 Ids = tuple[int, ...]
-T = TypeVar("T")
 
 
 class CriticRuntime:
-    """One critic: a guest in the training processes of a policy.
+    """One critic, colocated in the training processes of a policy.
 
-    It shares the policy's processes, so it takes no place of its own, loads with the policy's model before a server
-    measures the GPU's free memory, and never computes at the same time as the policy's updates.
+    So it needs no devices of its own, loads with the policy's model before a server measures the GPU's free memory, and
+    never computes at the same time as the policy's updates.
 
     Args:
         name: the policy's, or "team".
         settings: of `critics.NAME` in the resolved config.
-        place: the policy's.
-        batch_size: tasks a batch; with `ppo_mini_batch_size` it gives the updates a batch, as for policies.
+        devices: the policy's.
+        updates: of a batch, as for policies.
     """
 
-    def __init__(self, name: str, settings: DictConfig, place: Place, batch_size: int) -> None:
+    def __init__(self, name: str, settings: DictConfig, devices: Devices, updates: int) -> None:
         self.name = name
         self.policy = str(settings.policy)
         self.scope = str(settings.scope)
-        self.place = place
+        self.devices = devices
         self.config: Any = settings.critic
-        self._updates = max(1, batch_size // int(self.config.ppo_mini_batch_size))
+        self._updates = updates
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -102,10 +103,7 @@ class CriticRuntime:
     @property
     def data_parallel_size(self) -> int:
         """Ranks that each take a part of the rows."""
-        info = self.workers._dispatch_info
-        if "train" not in info:
-            info["train"] = self.workers._query_dispatch_info("train")
-        return int(max(info["train"])) + 1
+        return ranks(self.workers, "train")
 
     # -- a step --------------------------------------------------------------------------------------------------
 
@@ -115,7 +113,7 @@ class CriticRuntime:
         short = -len(different) % self.data_parallel_size
         data = _rows(different + different[-1:] * short)
         tu.assign_non_tensor(data, compute_loss=False, temperature=1.0)
-        with self.place.turn():
+        with self.devices.acquire():
             output = self.workers.infer_batch(data).get()
         # the model's outputs are on all tokens of a row
         values = response_from_nested(output["values"], data["response_mask"]).values().double().numpy()
@@ -154,7 +152,7 @@ class CriticRuntime:
             dataloader_kwargs={"shuffle": bool(self.config.shuffle)},
             temperature=1.0,
         )
-        with self.place.turn():
+        with self.devices.acquire():
             output = self.workers.train_mini_batch(data).get()
         reduced = reduce_metrics(dict(output["metrics"]))
         learned = {name.removeprefix("critic/"): float(value) for name, value in reduced.items()}
@@ -168,7 +166,7 @@ class CriticRuntime:
 
     def save(self, folder: Path, step: int) -> None:
         """Write model, optimiser and schedule below `folder`."""
-        with self.place.turn():
+        with self.devices.acquire():
             self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
 
     def load(self, folder: Path) -> None:
@@ -182,81 +180,76 @@ class Critics:
     Args:
         config: the whole resolved config; `critics` are those of `marl_verl.config.critic.critic_configs`.
         team: who learns.
-        places: policy -> where it runs.
+        devices: policy -> where it runs.
+
+    Attributes:
+        runtimes: name -> critic.
 
     Raises:
         MarlError: a policy's critic whose tokenizer is not the policy's.
     """
 
-    def __init__(self, config: DictConfig, team: Team, places: Mapping[str, Place]) -> None:
-        batch_size = int(config.data.train_batch_size)
-        self._runtimes = {
-            str(name): CriticRuntime(str(name), settings, places[settings.policy], batch_size)
-            for name, settings in (config.get("critics") or {}).items()
-        }
-        for runtime in self._runtimes.values():
+    def __init__(self, config: DictConfig, team: TeamConfig, devices: Mapping[str, Devices]) -> None:
+        self.runtimes: dict[str, CriticRuntime] = {}
+        for name, settings in (config.get("critics") or {}).items():
+            updates = updates_per_batch(config, settings.critic)
+            runtime = CriticRuntime(str(name), settings, devices[settings.policy], updates)
+            self.runtimes[runtime.name] = runtime
             if runtime.scope == "policy":
                 _check_tokenizer(runtime, config.policies[runtime.policy].actor_rollout_ref.model)
         self._learning = {policy.name for policy in team.policies.values() if policy.trained}
         self._known: dict[str, tuple[Ids, float]] = {}
 
-    @property
-    def names(self) -> list[str]:
-        """Of all critics."""
-        return list(self._runtimes)
-
-    def items(self) -> list[tuple[str, CriticRuntime]]:
-        """(name, critic), as a dictionary has them: each is saved and loaded by itself."""
-        return list(self._runtimes.items())
-
-    def guests(self, policy: str) -> list[CriticRuntime]:
-        """The critics that a policy's processes have to start: one or none."""
-        return [runtime for runtime in self._runtimes.values() if runtime.policy == policy]
+    def colocated(self, policy: str) -> list[CriticRuntime]:
+        """The critics in a policy's processes: one or none."""
+        return [runtime for runtime in self.runtimes.values() if runtime.policy == policy]
 
     def values(self, batch: KVBatchMeta) -> list[float | None] | None:
         """What the critics expect of each row; None for rows that nobody learns from. None without critics."""
-        if not self._runtimes:
+        if not self.runtimes:
             return None
         parts = self._parts(batch)
 
         def expect(name: str) -> None:
             keys = [batch.keys[row] for row in parts[name]]
             observations = self._observations(name, keys, batch.partition_id)
-            expected = self._runtimes[name].values(observations)
+            expected = self.runtimes[name].values(observations)
             self._known.update(zip(keys, zip(observations, expected.tolist(), strict=True), strict=True))
 
-        _at_once(parts, expect)
+        at_once({name: partial(expect, name) for name in parts})
         return [self._known[key][1] if key in self._known else None for key in batch.keys]
 
-    def update(self, batch: KVBatchMeta, targets: NDArray[np.float64]) -> dict[str, float]:
-        """Every critic learns from its rows, all at the same time, and rows are done with then.
+    def update(self, batch: KVBatchMeta, targets: NDArray[np.float64] | None) -> dict[str, float]:
+        """Update every critic from its rows, all at the same time; the rows are done with then.
 
         Args:
             batch: rows that `values` has been asked about.
-            targets: [rows of the batch] `Advantages.target`.
+            targets: [rows of the batch] `Advantages.target`; without, nothing is learnt.
 
         Returns:
             `critic/NAME/METRIC` -> value, see `CriticRuntime.update`; with a critic of the team `critic/team/cut`.
         """
+        if targets is None:
+            return {}
         parts = self._parts(batch)
 
         def learn(name: str) -> dict[str, float]:
             observations, values = zip(*(self._known.pop(batch.keys[row]) for row in parts[name]), strict=True)
-            found = self._runtimes[name].update(observations, targets[parts[name]], np.array(values))
-            if self._runtimes[name].scope == "team":
+            found = self.runtimes[name].update(observations, targets[parts[name]], np.array(values))
+            if self.runtimes[name].scope == "team":
                 found["cut"] = float(np.mean([batch.tags[row][CUT] for row in parts[name]]))
             return found
 
         return {
             f"critic/{name}/{metric}": value
-            for name, found in _at_once(parts, learn).items()
+            for name, found in at_once({name: partial(learn, name) for name in parts}).items()
             for metric, value in found.items()
         }
 
     def _parts(self, batch: KVBatchMeta) -> dict[str, list[int]]:
         """Critic -> its rows of a batch."""
         parts: dict[str, list[int]] = {}
-        for runtime in self._runtimes.values():
+        for runtime in self.runtimes.values():
             mine = {runtime.policy} if runtime.scope == "policy" else self._learning
             rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in mine and not tag.get("is_padding")]
             if rows:
@@ -264,16 +257,9 @@ class Critics:
         return parts
 
     def _observations(self, name: str, keys: list[str], partition: str) -> list[Ids]:
-        field = FIELD if self._runtimes[name].scope == "team" else "prompts"
+        field = FIELD if self.runtimes[name].scope == "team" else "prompts"
         rows = tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=[field])
         return [tuple(ids.tolist()) for ids in rows[field].unbind()]
-
-
-def _at_once(names: Collection[str], call: Callable[[str], T]) -> dict[str, T]:
-    """Call something on several critics at the same time, and wait for all; the first error is raised."""
-    with ThreadPoolExecutor(max_workers=max(1, len(names))) as threads:
-        futures = {name: threads.submit(call, name) for name in names}
-        return {name: future.result() for name, future in futures.items()}
 
 
 def _check_tokenizer(runtime: CriticRuntime, policy: Any) -> None:

@@ -10,21 +10,16 @@ for another policy. After the update the version is v + 1, and so are the weight
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from transfer_queue import KVBatchMeta
 
+from marl_verl.threads import in_thread
 from marl_verl.trainer.buffer import Buffer, Waiting
-
-if TYPE_CHECKING:
-    from marl_verl.trainer.policy_runtime import PolicyRuntime
-
-T = TypeVar("T")
+from marl_verl.trainer.policy_runtime import PolicyRuntime
 
 
 class Gates(Protocol):
@@ -42,12 +37,6 @@ class Learnt:
     staleness: list[int]
 
 
-@dataclass(frozen=True)
-class _UnderWay:
-    future: Future[tuple[KVBatchMeta, dict[str, float]]]
-    staleness: list[int]
-
-
 class Learner:
     """Belongs to the trainer's thread; only the work of an update is done in another.
 
@@ -57,7 +46,8 @@ class Learner:
     Attributes:
         version: updates so far; what the servers say with every action.
         spent: key -> tag of the rows that are done with, padding included: their owner takes them out.
-        learnt, dropped: updates that have ended, and rows that were too stale, since somebody took them out.
+        learnt, dropped: updates that have ended, and rows that were too stale, since the last `metrics`.
+        future: of the update under way.
     """
 
     def __init__(self, runtime: PolicyRuntime, buffer: Buffer) -> None:
@@ -67,12 +57,7 @@ class Learner:
         self.spent: dict[str, dict[str, Any]] = {}
         self.learnt: list[Learnt] = []
         self.dropped = 0
-        self._under_way: _UnderWay | None = None
-
-    @property
-    def future(self) -> Future[Any] | None:
-        """Of the update under way; None without one."""
-        return self._under_way.future if self._under_way else None
+        self.future: Future[tuple[KVBatchMeta, Learnt]] | None = None
 
     def begin(self, gates: Gates, oldest: int | None) -> None:
         """Begin an update if it is time for one.
@@ -81,42 +66,42 @@ class Learner:
             oldest: version of this policy that a task under way may have rows of; None without such a task.
         """
         bound = self.buffer.max_staleness
-        if self._under_way or not self.buffer.full or (oldest is not None and self.version + 1 - oldest > bound):
+        if self.future or not self.buffer.full or (oldest is not None and self.version + 1 - oldest > bound):
             return
-        taken = self.buffer.take(self.version)
-        self.dropped += len(taken.dropped)
-        self.spent.update((row.key, dict(row.tag)) for row in taken.dropped)
-        if taken.rows:
-            new = self.version + 1
-            work = in_thread(f"update-{self.name}", lambda: self._work(gates, taken.rows, new))
-            self._under_way = _UnderWay(work, [self.version - row.version for row in taken.rows])
+        rows, dropped = self.buffer.take(self.version)
+        self.dropped += len(dropped)
+        self.spent.update((row.key, dict(row.tag)) for row in dropped)
+        if rows:
+            version = self.version
+            self.future = in_thread(f"update-{self.name}", lambda: self._work(gates, rows, version))
 
     def end(self) -> None:
         """Note the end of an update, if one has ended. Raises what it raised."""
-        if self._under_way is None or not self._under_way.future.done():
+        if self.future is None or not self.future.done():
             return
-        done, self._under_way = self._under_way, None
-        part, values = done.future.result()
+        done, self.future = self.future, None
+        part, learnt = done.result()
         self.version += 1
         self.spent.update(zip(part.keys, part.tags, strict=True))
-        self.learnt.append(Learnt(values, done.staleness))
+        self.learnt.append(learnt)
 
-    def _work(self, gates: Gates, rows: list[Waiting], version: int) -> tuple[KVBatchMeta, dict[str, float]]:
-        """Update and sync, in a thread of its own."""
+    def _work(self, gates: Gates, rows: list[Waiting], version: int) -> tuple[KVBatchMeta, Learnt]:
+        """Update at `version` and sync, in a thread of its own."""
         begun = time.monotonic()
         batch = KVBatchMeta(partition_id="train", keys=[row.key for row in rows], tags=[dict(row.tag) for row in rows])
         # where servers sleep to make room for training, nobody may ask them meanwhile
         makes_room = bool(self.runtime.config.actor_rollout_ref.rollout.free_cache_engine)
         if makes_room:
             gates.close_gate(self.name)
-            self.runtime.rest()
+            self.runtime.sleep()
         part, values = self.runtime.update(batch, updates=len(rows) // self.buffer.batch)
         updated = time.monotonic()
         if not makes_room:
             gates.close_gate(self.name)
-        self.runtime.ready(version)
+        self.runtime.sync_weights(version + 1)
         gates.open_gate(self.name)
-        return part, {**values, "update_seconds": updated - begun, "sync_seconds": time.monotonic() - updated}
+        values |= {"update_seconds": updated - begun, "sync_seconds": time.monotonic() - updated}
+        return part, Learnt(values, [version - row.version for row in rows])
 
     def metrics(self) -> dict[str, float]:
         """`policy/NAME/...` since the last call: means over the updates that have ended, and what they learnt from."""
@@ -142,7 +127,7 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """What `restore` takes; the rows' tensors are not in it. No update may be under way."""
-        assert self._under_way is None
+        assert self.future is None
         return {
             "version": self.version,
             "rows": [row._asdict() for row in self.buffer.rows],
@@ -155,17 +140,3 @@ class Learner:
         self.version, self.dropped = state["version"], state["dropped"]
         self.learnt = [Learnt(**each) for each in state["learnt"]]
         self.buffer.add(Waiting(**row) for row in state["rows"])
-
-
-def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
-    """Call something in a thread of its own. The thread is a daemon: a process that ends does not wait for it."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the future raises it
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future

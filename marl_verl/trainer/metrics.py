@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, Metric, RowTable, agent_statistics
-
-if TYPE_CHECKING:
-    from marl_verl.rollout.worker import Report
+from marl_verl.advantage import Advantages, RowTable, agent_statistics
+from marl_verl.algorithms import Metric
+from marl_verl.rollout.worker import Report
 
 
 class Stopwatch:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,14 @@ from verl.workers.utils.padding import response_from_nested
 
 from marl_verl.platforms.active import cpu_run
 from marl_verl.rollout.client import PolicyServerManager
+from marl_verl.rollout.devices import Devices, rendezvous_ports
 from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
-from marl_verl.team import Policy
+from marl_verl.team import PolicyConfig
+from marl_verl.threads import in_thread
 from marl_verl.trainer import correction
 from marl_verl.trainer.critic import ROLE as CRITIC
 from marl_verl.trainer.critic import CriticRuntime
-from marl_verl.trainer.policy_servers import Servers, nth
-from marl_verl.trainer.pools import Place
-from marl_verl.trainer.ports import rendezvous_ports
+from marl_verl.trainer.policy_servers import Servers, nth, ranks
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +50,15 @@ class PolicyRuntime(Servers):
     Args:
         policy: what the user said about it.
         config: the whole config as this policy sees it.
-        place: the GPUs that training workers and servers are on.
-        guests: critics that share the training workers' processes.
+        devices: the GPUs of training workers and servers.
+        critics: those in the training workers' processes.
     """
 
-    def __init__(self, policy: Policy, config: DictConfig, place: Place, guests: Sequence[CriticRuntime] = ()) -> None:
-        super().__init__(policy, config, place)
-        self._guests = guests
+    def __init__(
+        self, policy: PolicyConfig, config: DictConfig, devices: Devices, critics: Sequence[CriticRuntime] = ()
+    ) -> None:
+        super().__init__(policy, config, devices)
+        self._critics = critics
         self._correction = config.algorithm.rollout_correction
         self._reference = bool(self._arr.actor.use_kl_loss)
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
@@ -66,66 +67,56 @@ class PolicyRuntime(Servers):
 
     def start(self) -> None:
         """Start training workers and servers; on a CPU the servers load while the workers build the model."""
-        with self.place.turn():
-            self._start()
-
-    def _start(self) -> None:
-        role = ROLE_WITH_REFERENCE if self._reference and not self._lora else ROLE
-        worker = RayClassWithInitArgs(
-            cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
-        )
-        together = {role: worker}
-        for guest in self._guests:
-            together[CRITIC] = guest.worker()
-        group = RayWorkerGroup(
-            resource_pool=self.place.resources(),
-            ray_cls_with_init=create_colocated_worker_cls(class_dict=together),
-            device_name=self.config.trainer.device,
-            master_port_range=rendezvous_ports(),
-        )
-        self._spawned = group.spawn(prefix_set=set(together))
-        self.workers = self._spawned[role]
-        self._manage(self.workers)
-        if cpu_run():
-            self._start_side_by_side()
-        else:
-            # vLLM measures the device's free memory while it starts: nobody else may allocate meanwhile
-            self._timed("model", self._init_models)
-            self._start_servers()
-        engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
-        engine.backend = "naive"
-        self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=self.servers.get_replicas())
-        self.rest()
-
-    def _start_side_by_side(self) -> None:
-        with ThreadPoolExecutor(max_workers=1) as threads:
-            servers = threads.submit(self._start_servers)
-            _wait_until_launched(self.servers, servers)
-            self._timed("model", self._init_models)
-            servers.result()
+        with self.devices.acquire():
+            role = ROLE_WITH_REFERENCE if self._reference and not self._lora else ROLE
+            worker = RayClassWithInitArgs(
+                cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
+            )
+            together = {role: worker}
+            for critic in self._critics:
+                together[CRITIC] = critic.worker()
+            group = RayWorkerGroup(
+                resource_pool=self.devices.resources(),
+                ray_cls_with_init=create_colocated_worker_cls(class_dict=together),
+                device_name=self.config.trainer.device,
+                master_port_range=rendezvous_ports(),
+            )
+            self._spawned = group.spawn(prefix_set=set(together))
+            self.workers = self._spawned[role]
+            self._manage(self.workers)
+            if cpu_run():
+                servers = in_thread(f"servers-{self.name}", self._start_servers)
+                _wait_until_launched(self.servers, servers)
+                self._timed("model", self._init_models)
+                servers.result()
+            else:
+                # vLLM measures the device's free memory while it starts: nobody else may allocate meanwhile
+                self._timed("model", self._init_models)
+                self._start_servers()
+            engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
+            engine.backend = "naive"
+            self.sync = CheckpointEngineManager(
+                config=engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
+            )
+            self.sleep()
 
     def _init_models(self) -> None:
         self.workers.init_model()
-        for guest in self._guests:
-            guest.start(self._spawned[CRITIC])
+        for critic in self._critics:
+            critic.start(self._spawned[CRITIC])
 
     def actors(self) -> dict[str, Any]:
         """Training workers and servers, by what they are."""
         handles = list(self.workers.workers)
-        named = {
-            f"{nth('training worker', i, handles)} of policy '{self.name}'": each for i, each in enumerate(handles)
-        }
-        return {**named, **super().actors()}
+        names = [f"{nth('training worker', i, handles)} of policy '{self.name}'" for i in range(len(handles))]
+        return {**dict(zip(names, handles, strict=True)), **super().actors()}
 
     # -- a step --------------------------------------------------------------------------------------------------
 
     @property
     def data_parallel_size(self) -> int:
         """Ranks that each take a part of the rows."""
-        info = self.workers._dispatch_info
-        if "actor" not in info:
-            info["actor"] = self.workers._query_dispatch_info("actor")
-        return int(max(info["actor"])) + 1
+        return ranks(self.workers, "actor")
 
     def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
         """One pass over this policy's rows, whose advantages are in TransferQueue already.
@@ -138,46 +129,43 @@ class PolicyRuntime(Servers):
             The batch with the padding rows it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a
             rollout correction verl's `rollout_corr/...`).
         """
-        with self.place.turn():
-            return self._update(batch, updates)
-
-    def _update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
-        rows = len(batch)
-        updates = min(updates, max(1, rows // self.data_parallel_size))  # none of them made of padding only
-        batch = self._padded(batch, updates)
-        self._balance(batch, updates)
-        fields = list(UPDATE_FIELDS)
-        if not self._correction.bypass_mode:
-            self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob)
-        corrected: dict[str, float] = {}
-        if correction.is_on(self._correction):
-            more, corrected = correction.correct(batch, self._correction)
-            fields += more
-        if self._reference:
-            fields.append("ref_log_prob")
-            call = self.workers.compute_log_prob if self._lora else self.workers.compute_ref_log_prob
-            self._log_probs(batch, "ref_log_prob", call, no_lora_adapter=self._lora)
-        actor = self._arr.actor
-        batch.extra_info.update(
-            calculate_entropy=True,
-            distillation_use_topk=False,
-            distillation_only=False,
-            # the mean over rows counts real rows: padding has no response tokens and must not dilute it
-            global_batch_size=rows / updates,
-            mini_batch_size=len(batch) // updates,
-            epochs=actor.ppo_epochs,
-            seed=actor.data_loader_seed,
-            dataloader_kwargs={"shuffle": actor.shuffle},
-            temperature=self._arr.rollout.temperature,
-        )
-        batch.fields = fields
-        output = self.workers.update_actor(batch)
-        batch.fields = None
-        reduced = reduce_metrics(dict(output["metrics"]))
-        metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
-        metrics["entropy"] = metrics.pop("entropy_loss") * self._per_token(batch, rows, updates)
-        metrics.update(corrected)
-        return batch, {name: float(value) for name, value in metrics.items()}
+        with self.devices.acquire():
+            rows = len(batch)
+            updates = min(updates, max(1, rows // self.data_parallel_size))  # none of them made of padding only
+            batch = self._padded(batch, updates)
+            self._balance(batch, updates)
+            fields = list(UPDATE_FIELDS)
+            if not self._correction.bypass_mode:
+                self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob)
+            corrected: dict[str, float] = {}
+            if correction.is_on(self._correction):
+                more, corrected = correction.correct(batch, self._correction)
+                fields += more
+            if self._reference:
+                fields.append("ref_log_prob")
+                call = self.workers.compute_log_prob if self._lora else self.workers.compute_ref_log_prob
+                self._log_probs(batch, "ref_log_prob", call, no_lora_adapter=self._lora)
+            actor = self._arr.actor
+            batch.extra_info.update(
+                calculate_entropy=True,
+                distillation_use_topk=False,
+                distillation_only=False,
+                # the mean over rows counts real rows: padding has no response tokens and must not dilute it
+                global_batch_size=rows / updates,
+                mini_batch_size=len(batch) // updates,
+                epochs=actor.ppo_epochs,
+                seed=actor.data_loader_seed,
+                dataloader_kwargs={"shuffle": actor.shuffle},
+                temperature=self._arr.rollout.temperature,
+            )
+            batch.fields = fields
+            output = self.workers.update_actor(batch)
+            batch.fields = None
+            reduced = reduce_metrics(dict(output["metrics"]))
+            metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
+            metrics["entropy"] = metrics.pop("entropy_loss") * self._per_token(batch, rows, updates)
+            metrics.update(corrected)
+            return batch, {name: float(value) for name, value in metrics.items()}
 
     def _per_token(self, batch: KVBatchMeta, rows: int, updates: int) -> float:
         """What makes the entropy of the sampled tokens' distributions, in nats, a mean over tokens.
@@ -206,11 +194,10 @@ class PolicyRuntime(Servers):
 
     def _balance(self, batch: KVBatchMeta, updates: int) -> None:
         """Give every rank about as many tokens, and every update its share of the padding that stands at the end."""
-        ranks = self.data_parallel_size
         parts = [list(range(len(batch)))]
-        if ranks > 1:
+        if (count := self.data_parallel_size) > 1:
             lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
-            parts = get_seqlen_balanced_partitions(calculate_workload(lengths), k_partitions=ranks, equal_size=True)
+            parts = get_seqlen_balanced_partitions(calculate_workload(lengths), k_partitions=count, equal_size=True)
         if any(tag.get("is_padding") for tag in batch.tags):
             parts = [[row for first in range(updates) for row in sorted(part)[first::updates]] for part in parts]
         order = [row for part in parts for row in part]
@@ -230,23 +217,15 @@ class PolicyRuntime(Servers):
         data[field] = response_from_nested(data.pop("log_probs"), data["response_mask"])
         tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data.select(field))
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Free the servers' device memory until the next weight sync; nothing where `free_cache_engine` is off."""
         if self._arr.rollout.free_cache_engine:
             self.sync.sleep_replicas()
 
     def sync_weights(self, version: int) -> None:
-        """Send the trained weights to the servers, which drop what they cached under the old ones.
-
-        Args:
-            version: what the servers say with every action from now on.
-        """
-        with self.place.turn():
+        """Send the trained weights to the servers, which wake up and drop what they cached under the old ones."""
+        with self.devices.acquire():
             self.sync.update_weights(version)
-
-    def ready(self, step: int) -> None:
-        """Sync the weights, which also wakes the servers."""
-        self.sync_weights(step)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 

@@ -1,81 +1,79 @@
-"""A policy that does not learn, at work: servers only, of this run or outside of it."""
+"""Policies that do not learn: servers only, of this run or outside of it; and what all policies at work have."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
+from marl_verl.config.server_names import first_replica_rank
 from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_server
-from marl_verl.rollout.servers import first_replica_rank
-from marl_verl.rollout.slots import hold
-from marl_verl.team import Policy
-from marl_verl.trainer.pools import Place
+from marl_verl.rollout.devices import Devices
+from marl_verl.team import PolicyConfig
 
 T = TypeVar("T")
 
 
-class Runtime(Protocol):
-    """What every policy at work has, whether it learns or not.
+class Runtime:
+    """A policy at work. Of an endpoint outside the run: there is nothing to start and nothing to sync.
 
     Attributes:
         seconds: what -> how long it took at the start.
-        early: whether its client can be had before its start.
     """
 
-    name: str
-    policy: Policy
-    seconds: dict[str, float]
+    def __init__(self, policy: PolicyConfig) -> None:
+        self.policy, self.name = policy, policy.name
+        self.seconds: dict[str, float] = {}
 
     @property
-    def early(self) -> bool: ...
+    def early(self) -> bool:
+        """Whether the client exists before `start`."""
+        return True
+
     def start(self) -> None:
-        """Bring it up."""
-        ...
+        """Start workers and servers. An endpoint was checked before anything else was started (`trainer/run.py`)."""
 
     def client(self) -> Any:
-        """What a rollout worker asks it with."""
-        ...
+        """What a rollout worker samples with: the endpoint's address, or verl's client for the servers."""
+        return self.policy.endpoint
 
-    def rest(self) -> None:
-        """Sampling is over: make room, where it has to."""
-        ...
+    def sleep(self) -> None:
+        """Free the servers' device memory, where training shares it."""
 
-    def ready(self, step: int) -> None:
-        """Sampling is to begin: with the newest weights."""
-        ...
+    def sync_weights(self, version: int) -> None:
+        """Wake the servers up, with the newest weights.
+
+        Args:
+            version: what the servers report with every action from now on.
+        """
 
     def actors(self) -> dict[str, Any]:
         """What it is -> the Ray actor, of every process that the run cannot do without."""
-        ...
+        return {}
 
 
-class Servers:
-    """The servers of one policy.
+class Servers(Runtime):
+    """A policy with servers of this run.
 
     Args:
         config: the whole config as this policy sees it.
-        place: where they run.
+        devices: where they run.
     """
 
-    def __init__(self, policy: Policy, config: DictConfig, place: Place) -> None:
-        self.policy = policy
-        self.name = policy.name
-        self.config = config
-        self.place = place
-        self.seconds: dict[str, float] = {}
+    def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Devices) -> None:
+        super().__init__(policy)
+        self.config, self.devices = config, devices
         self._arr = config.actor_rollout_ref
 
     @property
     def early(self) -> bool:
-        """With one server, whose name is known beforehand."""
+        """Yes with one server, whose name is known."""
         return single_server(self.config) is not None
 
     def client(self) -> Any:
-        """verl's client for this policy's servers."""
         name = single_server(self.config)
         return DirectClient(self.config, name) if name else self.servers.get_client()
 
@@ -112,27 +110,22 @@ class FrozenRuntime(Servers):
     """
 
     def start(self) -> None:
-        """Start the servers."""
-        from verl.plugin.platform import get_platform
-
-        with self.place.turn():
-            self._manage(hold(self.place.resources(), get_platform().ray_resource_name()))
+        with self.devices.acquire():
+            self._manage(self.devices.slots())
             self._start_servers()
-            self.rest()
+            self.sleep()
 
-    def rest(self) -> None:
-        """Free the device's memory, where somebody else needs it."""
+    def sleep(self) -> None:
         if self._sleeps:
             self._each("sleep")
 
-    def ready(self, step: int) -> None:
-        """Take it back."""
+    def sync_weights(self, version: int) -> None:
         if self._sleeps:
             self._each("wake_up")
 
     @property
     def _sleeps(self) -> bool:
-        return self.place.pool.shared and bool(self._arr.rollout.free_cache_engine)
+        return self.devices.pool.shared and bool(self._arr.rollout.free_cache_engine)
 
     def _each(self, method: str) -> None:
         async def call() -> None:
@@ -141,34 +134,13 @@ class FrozenRuntime(Servers):
         asyncio.run(call())
 
 
-class EndpointRuntime:
-    """A policy outside: nothing to start, nothing to sync."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.name = policy.name
-        self.seconds: dict[str, float] = {}
-
-    early = True
-
-    def start(self) -> None:
-        """Nothing: it has been asked before anything else was started (`trainer/run.py`)."""
-        return None
-
-    def client(self) -> Any:
-        """The endpoint's address: rollout workers ask it themselves."""
-        return self.policy.endpoint
-
-    def rest(self) -> None:
-        return None
-
-    def ready(self, step: int) -> None:
-        return None
-
-    def actors(self) -> dict[str, Any]:
-        """None of ours."""
-        return {}
-
-
 def nth(what: str, number: int, of: Any) -> str:
     return what if len(of) == 1 else f"{what} {number}"
+
+
+def ranks(workers: Any, mesh: str) -> int:
+    """Data-parallel ranks of a worker group, which each take a part of the rows."""
+    info = workers._dispatch_info
+    if mesh not in info:
+        info[mesh] = workers._query_dispatch_info(mesh)
+    return int(max(info[mesh])) + 1

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.team import Policy
-from marl_verl.trainer import checkpoint
-from marl_verl.trainer.weights import policy_change
+from marl_verl.checkpoint import team as checkpoint
+from marl_verl.checkpoint.weights import policy_change
+from marl_verl.team import PolicyConfig
 
 if TYPE_CHECKING:
     from marl_verl.trainer.team_trainer import TeamTrainer
@@ -65,7 +65,7 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     return summary
 
 
-def _policy(policy: Policy, config: Any, saved: Path | None) -> dict[str, Any]:
+def _policy(policy: PolicyConfig, config: Any, saved: Path | None) -> dict[str, Any]:
     """Of what size a policy is, and how far it came; nothing is known of one outside.
 
     Args:

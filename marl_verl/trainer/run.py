@@ -15,13 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from marl_verl import plugins
+from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
+from marl_verl.process.cleanup import SCRATCH_VARIABLE
+from marl_verl.process.parent import Parent
+from marl_verl.process.run_dir import emit
+from marl_verl.process.watch import Watch, queue_actors, sentence
 from marl_verl.rollout.endpoint import reach
-from marl_verl.sweep import SCRATCH_VARIABLE
-from marl_verl.team import Endpoint, Team, read_team
-from marl_verl.trainer.parent import Parent
-from marl_verl.trainer.run_dir import emit
-from marl_verl.trainer.watch import Watch, queue_actors, sentence
+from marl_verl.team import Endpoint
 
 FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_")
 
@@ -38,15 +40,7 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
     parent = Parent()
     parent.follow()
     try:
-        return _outcome(folder, work or train)
-    finally:
-        if parent.gone():
-            parent.leave(1)
-
-
-def _outcome(folder: Path, work: Callable[[Path], None]) -> int:
-    try:
-        work(folder)
+        (work or train)(folder)
     except MarlError as error:
         emit("error", message=str(error), expected=True)
         traceback.print_exc()
@@ -58,6 +52,9 @@ def _outcome(folder: Path, work: Callable[[Path], None]) -> int:
         emit("error", message=sentence(error), expected=False)
         traceback.print_exc()
         return 1
+    finally:
+        if parent.gone():
+            parent.leave(1)
     return 0
 
 
@@ -78,6 +75,7 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
 
     config: Any = OmegaConf.load(folder / "config.yaml")
     config.transfer_queue.enable = True
+    plugins.use_files(plugins.files_of_run(folder))
     for name, endpoint in _endpoints(config).items():
         reach(name, endpoint)
     emit("phase", name="starting Ray and loading verl")
@@ -104,7 +102,8 @@ def _bring_up(config: Any) -> tuple[Any, Any]:
     import transfer_queue as tq
     from verl.trainer.ppo.v1 import get_trainer_cls
 
-    from marl_verl.platforms import verl_plugin
+    from marl_verl.rollout import verl_plugin
+    from marl_verl.rollout.manager import TeamRolloutManager
     from marl_verl.trainer import team_trainer  # noqa: F401 - registers "team"
 
     if not verl_plugin.LOADED:
@@ -113,15 +112,18 @@ def _bring_up(config: Any) -> tuple[Any, Any]:
     emit("phase", name="starting policies")
     with ThreadPoolExecutor(max_workers=2) as threads:
         queue = threads.submit(tq.init, config.transfer_queue)
-        starting = threads.submit(trainer.start_policies)
+        starting = threads.submit(trainer.policies.start)
         queue.result()
-        if trainer.early_clients:
-            manager = _rollout_manager(config, trainer)
+        if not trainer.policies.early_clients:
             starting.result()
-        else:
-            starting.result()
-            manager = _rollout_manager(config, trainer)
-    emit("started", seconds={name: runtime.seconds for name, runtime in trainer.policies.items()})
+        manager = TeamRolloutManager.create(
+            config=config,
+            llm_client=trainer.get_llm_client(),
+            teacher_client=trainer.get_teacher_client(),
+            reward_loop_worker_handles=trainer.get_reward_handles(),
+        )
+        starting.result()
+    emit("started", seconds={name: runtime.seconds for name, runtime in trainer.policies.runtimes.items()})
     return trainer, manager
 
 
@@ -131,19 +133,7 @@ def _watch(trainer: Any, manager: Any, folder: Path) -> Watch:
 
     handles = manager.agent_loop_workers
     workers = {nth("rollout worker", number, handles): worker for number, worker in enumerate(handles)}
-    policies = {what: actor for runtime in trainer.policies.values() for what, actor in runtime.actors().items()}
-    return Watch({**policies, **workers, **queue_actors()}, trainer.phase.told, folder, Parent().leave)
-
-
-def _rollout_manager(config: Any, trainer: Any) -> Any:
-    from marl_verl.rollout.manager import TeamRolloutManager
-
-    return TeamRolloutManager.create(
-        config=config,
-        llm_client=trainer.get_llm_client(),
-        teacher_client=trainer.get_teacher_client(),
-        reward_loop_worker_handles=trainer.get_reward_handles(),
-    )
+    return Watch({**trainer.policies.actors(), **workers, **queue_actors()}, trainer.phase.told, folder, Parent().leave)
 
 
 def start_ray(config: Any) -> None:
@@ -186,28 +176,21 @@ def check_slots(config: Any) -> None:
     """Raise MarlError where Ray would wait for ever for GPUs (logical ones on a CPU) that it does not have."""
     import ray
 
-    from marl_verl.trainer.placement import check_room
+    from marl_verl.config.placement import check_room
 
     nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
     check_room(_pools(config), nodes, "Ray has")
 
 
 def _pools(config: Any) -> list[Any]:
-    from marl_verl.trainer.placement import pools_of
+    from marl_verl.config.placement import pools_of
 
-    return pools_of(config, _team(config))
+    return pools_of(config, team_of(config))
 
 
 def _endpoints(config: Any) -> dict[str, Endpoint]:
     """Policy -> the server outside that it is."""
-    return {name: policy.endpoint for name, policy in _team(config).policies.items() if policy.endpoint is not None}
-
-
-def _team(config: Any) -> Team:
-    from omegaconf import OmegaConf
-
-    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-    return read_team(marl, allow_frozen=True)
+    return {name: policy.endpoint for name, policy in team_of(config).policies.items() if policy.endpoint is not None}
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl.advantage import Algorithm, RowTable
-from marl_verl.advantage.rows import Labels
-from marl_verl.parts import algorithm_named
+from marl_verl.advantage import RowTable
+from marl_verl.advantage.columns import Labels
+from marl_verl.algorithms import Algorithm
+from marl_verl.config.parts import algorithm_named
 
 AGENTS, GROUP = 16, 8
 NAMES = ("dr-mas", "at-grpo", "mars2", "sharp")

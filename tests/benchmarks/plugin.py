@@ -29,10 +29,6 @@ class Solve(Workflow):
 
 
 @hookimpl
-def marl_register_tasks(register: Any) -> None:
-    register("lookup", Lookup)
-
-
-@hookimpl
-def marl_register_workflows(register: Any) -> None:
-    register("solve", Solve)
+def marl_register(registry: Any) -> None:
+    registry.task("lookup", Lookup)
+    registry.workflow("solve", Solve)

@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from marl_verl.cli.prepare import plan_run
 from marl_verl.models.tiny import ensure_all
+from marl_verl.trainer.prepare import plan_run
 from tests.benchmarks import stock
 from tests.benchmarks.measure import Measured, measure
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, TypeVar
 
-from marl_verl.episode import Act, Action, Limits, LiveTeam, Workflow
+from marl_verl.episode import Act, Action, Limits, Team, Workflow
 from marl_verl.sampling import Candidate
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
@@ -30,7 +30,7 @@ POLICY = ScriptedPolicy(dict.fromkeys(AGENTS, ACTION.text))
 class Sequence(Workflow):
     """Three agents, one after the other, four times: 12 acts, each of which sees the one before."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         said = task.prompt
         for turn in range(TURNS):
             for agent in team.agents:
@@ -41,7 +41,7 @@ class Sequence(Workflow):
 class Together(Workflow):
     """Three agents at once, four times: 12 acts in 4 joint moves."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         said = task.prompt
         for turn in range(TURNS):
             moves = await team.act(dict.fromkeys(team.agents, f"{task.prompt}, turn {turn}: {said}"))

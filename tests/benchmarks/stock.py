@@ -66,8 +66,8 @@ def with_newline(model: Path, folder: Path) -> Path:
 
 
 def environment() -> dict[str, str]:
-    from marl_verl.cli.trainer_process import _environment
     from marl_verl.platforms.active import RUN_VARIABLE
+    from marl_verl.process.supervisor import _environment
 
     return {**_environment(), RUN_VARIABLE: "benchmark", "HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled"}
 

@@ -65,10 +65,6 @@ class Chain(Workflow):
 
 
 @hookimpl
-def marl_register_tasks(register: Any) -> None:
-    register("two-digits", TwoDigits)
-
-
-@hookimpl
-def marl_register_workflows(register: Any) -> None:
-    register("chain", Chain)
+def marl_register(registry: Any) -> None:
+    registry.task("two-digits", TwoDigits)
+    registry.workflow("chain", Chain)

@@ -44,8 +44,10 @@ def served(runtime: Any, prompt_ids: list[int]) -> dict[str, Any]:
 def fingerprints(trainer: Any, prompts: dict[str, list[int]]) -> dict[str, Any]:
     import ray
 
-    trained = {runtime.name: runtime.workers.workers[0].__ray_call__.remote(_weights) for runtime in trainer.trained()}
-    found = {name: {"server": served(runtime, prompts[name])} for name, runtime in trainer.policies.items()}
+    trained = {
+        runtime.name: runtime.workers.workers[0].__ray_call__.remote(_weights) for runtime in trainer.policies.trained
+    }
+    found = {name: {"server": served(runtime, prompts[name])} for name, runtime in trainer.policies.runtimes.items()}
     for name, weights in trained.items():
         found[name]["trainer"] = ray.get(weights)
     return found
@@ -65,7 +67,7 @@ def plainly(model: str, prompt_ids: list[int], tokens: list[int]) -> list[float]
 
 def note_lessons(trainer: Any, lessons: list[dict[str, Any]]) -> None:
     """From here on, note every row that the training workers of any policy are given to learn from."""
-    for runtime in trainer.trained():
+    for runtime in trainer.policies.trained:
         note = partial(_noted, trainer, runtime.name, runtime.workers.update_actor, lessons)
         runtime.workers.update_actor = note
 
@@ -86,16 +88,15 @@ def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str
     """Step 1, a policy at a time: what changed where, after what."""
     import transfer_queue as tq
 
-    from marl_verl.trainer.synchronous import with_padding
-    from marl_verl.trainer.team_trainer import _by_policy
+    from marl_verl.trainer.batches import by_policy, with_padding
 
     trainer.global_steps = 1
     batch = trainer.sample()
-    trainer.put_advantages(batch)
-    parts = _by_policy(batch)
+    trainer.schedule.put_advantages(batch)
+    parts = by_policy(batch)
     seen = {"start": fingerprints(trainer, prompts)}
-    for runtime in trainer.trained():
-        part, _ = trainer._update_policy(runtime, parts[runtime.name])
+    for runtime in trainer.policies.trained:
+        part = trainer.policies.update(parts[runtime.name])[runtime.name][0]
         seen[f"{runtime.name} updated"] = fingerprints(trainer, prompts)
         runtime.sync_weights(1)
         seen[f"{runtime.name} synced"] = fingerprints(trainer, prompts)
@@ -112,7 +113,7 @@ def train(folder: Path) -> None:
 
     lessons: list[dict[str, Any]] = []
     with session(folder) as (trainer, manager):
-        models = {name: each.config.actor_rollout_ref.model.path for name, each in trainer.policies.items()}
+        models = {name: each.config.actor_rollout_ref.model.path for name, each in trainer.policies.runtimes.items()}
         conversation = [{"role": "user", "content": OBSERVATION}]
         prompts = {
             name: AutoTokenizer.from_pretrained(model).apply_chat_template(
@@ -132,16 +133,18 @@ def train(folder: Path) -> None:
 
 
 def main(recipe: Path, folder: Path) -> int:
-    from marl_verl.cli.describe import describe
-    from marl_verl.cli.prepare import make_run_directory, plan_run
-    from marl_verl.cli.progress import Display
-    from marl_verl.cli.trainer_process import TrainerProcess
+    from marl_verl.cli.main import reported
+    from marl_verl.process.progress import Display
+    from marl_verl.process.supervisor import TrainerProcess
+    from marl_verl.trainer.describe import describe
+    from marl_verl.trainer.prepare import make_run_directory, plan_run
 
     display, begun = Display(), time.time()
     plan = plan_run(recipe, [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"])
     display.print(describe(plan))
     made = make_run_directory(plan, display)
-    return TrainerProcess(made, list(plan.team.policies), module="tests.e2e.isolation").run(display, begun)
+    process = TrainerProcess(made, list(plan.team.policies), module="tests.e2e.isolation")
+    return reported(lambda: process.run(display, begun) or 0)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def kill(victim: str, pids: Mapping[str, int]) -> None:
 
 def install(victim: str, phase: str, step: int) -> None:
     """In the driver."""
-    from marl_verl.trainer.watch import Phases, Watch
+    from marl_verl.process.watch import Phases, Watch
 
     watched: dict[str, Any] = {}
     call, make = Phases.__call__, Watch.__init__

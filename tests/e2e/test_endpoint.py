@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from marl_verl.models.tiny import TinyModel, ensure
-from marl_verl.trainer.ports import rendezvous_ports
+from marl_verl.rollout.devices import rendezvous_ports
 from tests.e2e.conftest import Finished, left_running, train
 
 pytestmark = pytest.mark.e2e

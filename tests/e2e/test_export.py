@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.cli.trainer_process import _environment
+from marl_verl.process.supervisor import _environment
 from tests.e2e.conftest import Finished, train
 
 pytestmark = pytest.mark.e2e

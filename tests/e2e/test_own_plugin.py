@@ -52,16 +52,10 @@ class AgainstMedian(Estimator):
                              sample=np.arange(len(table)), group_by=("uid", "agent"))
 
 @hookimpl
-def marl_register_workflows(register):
-    register("twice", Twice)
-
-@hookimpl
-def marl_register_rewards(register):
-    register("one-word", one_word)
-
-@hookimpl
-def marl_register_advantages(register):
-    register("against-median", AgainstMedian)
+def marl_register(registry):
+    registry.workflow("twice", Twice)
+    registry.reward("one-word", one_word)
+    registry.advantage("against-median", AgainstMedian)
 '''
 OPTIONS = (
     "marl.workflow.name=twice",

@@ -79,16 +79,10 @@ def said_it(task, turn, episode):
     return float(turn.action.text == task.data["digit"]) / 2
 
 @hookimpl
-def marl_register_tasks(register):
-    register("relay", Relay)
-
-@hookimpl
-def marl_register_workflows(register):
-    register("around", Around)
-
-@hookimpl
-def marl_register_rewards(register):
-    register("said-it", said_it)
+def marl_register(registry):
+    registry.task("relay", Relay)
+    registry.workflow("around", Around)
+    registry.reward("said-it", said_it)
 '''
 
 RECIPE = """

@@ -61,8 +61,9 @@ def change_worker(worker: Any, stage: dict[str, Any]) -> None:
 def train(folder: Path) -> None:
     import ray
 
-    from marl_verl.parts import algorithm_of
+    from marl_verl.config.parts import algorithm_of
     from marl_verl.team import read_team
+    from marl_verl.trainer.records import Records
     from marl_verl.trainer.report import write_summary
     from marl_verl.trainer.run import session
 
@@ -74,6 +75,7 @@ def train(folder: Path) -> None:
             ray.get([worker.__ray_call__.remote(change_worker, stage) for worker in manager.agent_loop_workers])
             trainer.team = read_team(change(trainer.config, stage))
             trainer.algorithm = algorithm_of(trainer.team)
+            trainer.records = Records(trainer.config, trainer.team, trainer.algorithm, trainer.run_dir)
 
         trainer.on_step_begin = begin
         trainer.fit(manager)
@@ -81,15 +83,17 @@ def train(folder: Path) -> None:
 
 
 def main(recipe: Path, folder: Path) -> int:
-    from marl_verl.cli.prepare import make_run_directory, plan_run
-    from marl_verl.cli.progress import Display
-    from marl_verl.cli.trainer_process import TrainerProcess
+    from marl_verl.cli.main import reported
+    from marl_verl.process.progress import Display
+    from marl_verl.process.supervisor import TrainerProcess
+    from marl_verl.trainer.prepare import make_run_directory, plan_run
 
     display = Display()
     overrides = [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"]
     plan = plan_run(recipe, [*overrides, f"trainer.total_training_steps={len(STAGES)}"])
     made = make_run_directory(plan, display)
-    return TrainerProcess(made, list(plan.team.policies), module="tests.e2e.tour").run(display, begun=0.0)
+    process = TrainerProcess(made, list(plan.team.policies), module="tests.e2e.tour")
+    return reported(lambda: process.run(display, begun=0.0) or 0)
 
 
 if __name__ == "__main__":

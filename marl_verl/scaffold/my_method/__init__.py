@@ -1,3 +1,16 @@
-"""A plugin of marl-verl: one small example of each kind of part, which together are a method and a task for it."""
+"""A plugin of marl-verl. Everything is registered lazily: listing plugins imports nothing but this file."""
+
+from marl_verl.plugins import Registry, hookimpl
 
 __version__ = "0.1.0"
+
+
+@hookimpl
+def marl_register(registry: Registry) -> None:
+    """Give each part the name that recipes use for it."""
+    registry.task("my-method-numbers", "my_method.team:Numbers")
+    registry.workflow("my-method-call-out", "my_method.team:CallOut")
+    registry.reward("my-method-digits", "my_method.team:digits_right")
+    registry.sampler("my-method-saving", "my_method.method:Saving")
+    registry.credit("my-method-steps", "my_method.method:StepForward")
+    registry.algorithm("my-method", "my_method.method:ALGORITHM")

@@ -6,7 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marl_verl.advantage import TURN, Advantage, Algorithm, FloatArray, RewardMix, RowTable, total, weighted
+from marl_verl.advantage import TURN, Advantage, FloatArray, RowTable
+from marl_verl.algorithms import Algorithm
+from marl_verl.rewards import RewardMix, total, weighted
 
 
 @dataclass(frozen=True)

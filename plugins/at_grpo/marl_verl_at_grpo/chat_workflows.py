@@ -7,7 +7,7 @@ its program printed, and decides; 4 turns on a board of 10 x 10. The words of th
 from __future__ import annotations
 
 from marl_verl import Task, Workflow
-from marl_verl.episode import LiveTeam
+from marl_verl.episode import Team
 from marl_verl.errors import MarlError
 from marl_verl_at_grpo import log
 from marl_verl_at_grpo.board import Board, moves_in, place
@@ -40,7 +40,7 @@ class _Turns(Workflow):
         if self.turns < 1:
             raise MarlError(f"{type(self).__name__}: turns must be 1 or more, got {self.turns}")
 
-    async def _moves(self, team: LiveTeam, agent: str, seen: str) -> log.Line:
+    async def _moves(self, team: Team, agent: str, seen: str) -> log.Line:
         action = await team[agent].act(f"{seen}\n{LIST}")
         moves = moves_in(action.text)
         if moves is None:
@@ -55,7 +55,7 @@ class ToolCallerPlanner(_Turns):
     have scores and rewards of their own.
     """
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """What was planned and moved, as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for turn in range(self.turns):
@@ -83,7 +83,7 @@ class ToolCallerPlanner(_Turns):
 class OneChatWalker(_Turns):
     """One agent plans and moves, turn by turn, without a tool: the single agent that teams are compared with."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """What was moved, as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for turn in range(self.turns):

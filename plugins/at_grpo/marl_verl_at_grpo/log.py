@@ -60,7 +60,7 @@ def stands(board: Board, lines: Sequence[Line]) -> Walk:
     return board.walk(board.start, [move for line in lines if line.verb == "moves" for move in line.moves or ()])
 
 
-def outcome(board: Board, lines: Sequence[Line]) -> Walk:
+def walk(board: Board, lines: Sequence[Line]) -> Walk:
     """The same, with a plan at the end carried out to the letter."""
     last = [Line(line.agent, "moves", line.moves) for line in lines[-1:]]
     return stands(board, [*lines[:-1], *last])

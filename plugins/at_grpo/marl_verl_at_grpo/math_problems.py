@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from marl_verl import Task, TaskSet, Workflow
-from marl_verl.episode import Episode, LiveTeam, Turn
+from marl_verl.episode import Episode, Team, Turn
 from marl_verl.errors import MarlError
 from marl_verl_at_grpo.final_answer import same, stated
 from marl_verl_at_grpo.python_tool import program_in, run_python
@@ -74,7 +74,7 @@ class ToolUserReasoner(Workflow):
         if self.turns < 1:
             raise MarlError(f"ToolUserReasoner: turns must be 1 or more, got {self.turns}")
 
-    async def run(self, task: Task, team: LiveTeam) -> Answers:
+    async def run(self, task: Task, team: Team) -> Answers:
         """What each act answered."""
         answers: Answers = []
         before = ""
@@ -107,7 +107,7 @@ class ToolUserReasoner(Workflow):
 class OneReasoner(Workflow):
     """One agent answers, in one go and without a tool: the single agent that teams are compared with."""
 
-    async def run(self, task: Task, team: LiveTeam) -> Answers:
+    async def run(self, task: Task, team: Team) -> Answers:
         """What it answered."""
         said = await team[REASONER].act(f"{task.prompt}\n\n{BOXED}")
         answer = stated(said.text)

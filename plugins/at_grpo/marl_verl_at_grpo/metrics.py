@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from marl_verl.advantage import Metric
+from marl_verl.algorithms import Metric
 
 if TYPE_CHECKING:
     from marl_verl.sampling import Sample

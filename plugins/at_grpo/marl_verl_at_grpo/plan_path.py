@@ -61,7 +61,7 @@ class PlanPath(TaskSet):
 
     def score(self, task: Task, answer: Any) -> float:
         """1 where the moves reach the goal, else 0. MarlError: the answer is no log."""
-        return float(log.outcome(Board.of(task), log.read(answer)).reached)
+        return float(log.walk(Board.of(task), log.read(answer)).reached)
 
     def _fit(self, task: Task) -> bool:
         """Whether a board is worth playing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marl_verl import Task, Workflow
-from marl_verl.episode import LiveTeam
+from marl_verl.episode import Team
 from marl_verl.errors import MarlError
 from marl_verl_at_grpo import log
 from marl_verl_at_grpo.board import Board, moves_in
@@ -25,7 +25,7 @@ class _Turns(Workflow):
         if self.turns < 1:
             raise MarlError(f"{type(self).__name__}: turns must be 1 or more, got {self.turns}")
 
-    async def _line(self, team: LiveTeam, agent: str, verb: log.Verb, seen: str) -> log.Line:
+    async def _line(self, team: Team, agent: str, verb: log.Verb, seen: str) -> log.Line:
         """What an agent says: one move, or two of a plan. What it says beyond them is not heard."""
         most = MOVES[verb]
         action = await team[agent].act(seen)
@@ -44,7 +44,7 @@ class PlannerExecutor(_Turns):
     After every act the team's answer so far is proposed: a candidate is scored by the state that it leads to.
     """
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """What was planned and moved, as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for _ in range(self.turns):
@@ -61,7 +61,7 @@ class PlannerExecutor(_Turns):
 class OneWalker(_Turns):
     """One agent sees what both see, and moves, turn by turn: the single agent that teams are compared with."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """What was moved, as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for _ in range(self.turns):

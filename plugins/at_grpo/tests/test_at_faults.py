@@ -22,9 +22,9 @@ from marl_verl_at_grpo.tiny_workflows import PlannerExecutor
 
 from marl_verl import Task
 from marl_verl.advantage import RowTable
+from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Episode, Journal, Turn
 from marl_verl.episode.row import row
-from marl_verl.parts import algorithm_named
 from marl_verl.sampling import Independent, Sample, Sampler
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, shown
 

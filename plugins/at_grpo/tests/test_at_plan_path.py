@@ -62,8 +62,8 @@ def test_an_answer_that_is_no_log_is_refused(answer: object) -> None:
 
 def test_a_plan_counts_as_carried_out_until_somebody_moves() -> None:
     plan, move = log.Line(PLANNER, "plans", ("U", "U")), log.Line(EXECUTOR, "moves", ("U",))
-    assert log.outcome(BOARD, [plan]).cell == "a1"
-    assert log.outcome(BOARD, [plan, move]).cell == "b1"
+    assert log.walk(BOARD, [plan]).cell == "a1"
+    assert log.walk(BOARD, [plan, move]).cell == "b1"
     assert log.stands(BOARD, [plan, move, plan]).cell == "b1"
 
 

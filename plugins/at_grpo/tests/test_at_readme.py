@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 
 from marl_verl import Task, plugins
 from marl_verl.advantage import RowTable
-from marl_verl.cli.describe import describe
-from marl_verl.cli.prepare import plan_run
-from marl_verl.parts import algorithm_named
+from marl_verl.config.parts import algorithm_named
 from marl_verl.testing import ScriptedPolicy, check_workflow
+from marl_verl.trainer.describe import describe
+from marl_verl.trainer.prepare import plan_run
 
 HERE = Path(__file__).parents[1]
 README = (HERE / "README.md").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def test_every_name_that_the_plugin_registers_is_in_the_readme() -> None:
         name
         for kind in ("tasks", "workflows", "rewards", "samplers", "mixes", "metrics", "algorithms")
         for name in known.names(kind)
-        if "at-grpo" in known.entry(kind, name).source
+        if known.entry(kind, name).distribution == "marl-verl-at-grpo"
     }
     assert {"at-grpo", "greedy-tree", "alpha", "at-plan-path-tiny"} <= mine
     assert mine <= set(re.findall(r"`([\w-]+)`", README))

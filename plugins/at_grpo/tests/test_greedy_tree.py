@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 
 from marl_verl.advantage import RowTable
-from marl_verl.episode import Act, Action, Episode, Limits, LiveTeam, Turn, Workflow
+from marl_verl.config.parts import algorithm_named
+from marl_verl.episode import Act, Action, Episode, Limits, Team, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.parts import algorithm_named
 from marl_verl.sampling import Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
@@ -30,7 +30,7 @@ class CoderTester(Workflow):
     rounds: int = 1
     proposes: bool = False
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         said = task.prompt
         for _ in range(self.rounds):
             for agent in ("coder", "tester"):
@@ -195,7 +195,7 @@ def test_where_all_candidates_fail_the_path_ends_before_them() -> None:
 
 def test_a_workflow_that_raises_after_an_action_fails_that_candidate() -> None:
     class Picky(CoderTester):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             draft = (await team["coder"].act(task.prompt)).text
             if draft == "c2":
                 raise ValueError("cannot read c2")
@@ -211,7 +211,7 @@ def test_a_workflow_that_raises_after_an_action_fails_that_candidate() -> None:
 
 def test_a_workflow_that_cannot_begin_fails_every_candidate() -> None:
     class Stillborn(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             raise ValueError("nothing to do")
 
     found, rollouts = tree(Stillborn())

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marl_verl.advantage import AGENT, Advantage, Algorithm, FloatArray, Mix, RewardMix, RowTable
+from marl_verl.advantage import AGENT, Advantage, FloatArray, RowTable
+from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError
+from marl_verl.rewards import Mix, RewardMix
 
 
 @dataclass(frozen=True)

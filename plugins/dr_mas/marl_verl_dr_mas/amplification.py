@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, FloatArray, IntArray, Metric, RowTable, combine, group_mean
+from marl_verl.advantage import Advantages, FloatArray, IntArray, RowTable, combine, group_mean
+from marl_verl.algorithms import Metric
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from marl_verl_dr_mas.math_answers import boxed, same
 from marl_verl_dr_mas.verdict import clipped, verdict
 
 if TYPE_CHECKING:
-    from marl_verl.episode import LiveTeam
+    from marl_verl.episode import Team
 
 SOLVER, VERIFIER = "solver", "verifier"
 APPROVE, REJECT = "approve", "reject"
@@ -64,7 +64,7 @@ class MathSolverVerifier(Workflow):
             if value < 1:
                 raise MarlError(f"{name} must be 1 or more, got {value}")
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """The solver's last solution."""
         seen = solver_sees(task)
         for number in range(1, self.rounds + 1):

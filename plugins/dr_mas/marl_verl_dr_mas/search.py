@@ -16,7 +16,7 @@ from marl_verl_dr_mas.bm25 import ranked
 from marl_verl_dr_mas.verdict import clipped, verdict
 
 if TYPE_CHECKING:
-    from marl_verl.episode import Action, LiveTeam
+    from marl_verl.episode import Action, Team
 
 VERIFIER, SEARCHER, ANSWERER = "verifier", "searcher", "answerer"
 YES, NO = "yes", "no"
@@ -79,7 +79,7 @@ class _Search(Workflow):
             if value < 1:
                 raise MarlError(f"{name} must be 1 or more, got {value}")
 
-    async def search(self, task: Task, team: LiveTeam, agent: str, query: str) -> str:
+    async def search(self, task: Task, team: Team, agent: str, query: str) -> str:
         """The search as it goes into the history."""
 
         def look_up(asked: str) -> str:
@@ -90,7 +90,7 @@ class _Search(Workflow):
         information = await team[agent].call(look_up, query)
         return f"<search>{query}</search>\n<information>{information}</information>"
 
-    def answer(self, team: LiveTeam, action: Action) -> str:
+    def answer(self, team: Team, action: Action) -> str:
         """The answer in an action; empty, and marked, where it has none."""
         said = tagged(action.text, "answer")
         if said is None:
@@ -109,7 +109,7 @@ class SearchTeam(_Search):
 
     unparseable: Literal["answer", "search"] = "answer"
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """The answerer's answer."""
         history: list[str] = []
         for _ in range(self.steps - 1):
@@ -132,7 +132,7 @@ class SearchTeam(_Search):
 class SearchAlone(_Search):
     """One agent, `answerer`, searches or answers: the paper's single agent."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """Its answer."""
         history: list[str] = []
         for _ in range(self.steps - 1):

@@ -20,7 +20,7 @@ from marl_verl.tasks import Split, distinct, held_out
 
 if TYPE_CHECKING:
     from marl_verl import Episode, Turn
-    from marl_verl.episode import LiveTeam
+    from marl_verl.episode import Team
 
 SOLVER, VERIFIER = "solver", "verifier"
 DIGITS = tuple("0123456789")
@@ -148,7 +148,7 @@ class SecondGuess(Workflow):
         if self.rounds < 1:
             raise MarlError(f"rounds must be 1 or more, got {self.rounds}")
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """The solver's last guess."""
         rejected: list[str] = []
         while True:

@@ -194,7 +194,7 @@ def test_weights_make_rewards_of_very_different_size() -> None:
     rows = [
         {
             **{"uid": "q", "session": turn.session, "index": turn.index, "turn": turn.turn, "agent": turn.agent},
-            **{"rewards": turn.rewards, "length": 1, "invalid": turn.invalid is not None},
+            **{"rewards": turn.components, "length": 1, "invalid": turn.invalid is not None},
         }
         for turn in turns
     ]

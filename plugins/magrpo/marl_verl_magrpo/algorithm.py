@@ -9,29 +9,24 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.advantage import (
-    SIBLINGS,
-    TURN,
     Advantages,
-    Algorithm,
     Baseline,
     FloatArray,
     GroupEstimator,
     LeaveOneOut,
     Max,
     Mean,
-    Mix,
     NoBaseline,
-    PathSum,
-    Population,
+    PartField,
     Returns,
     Rows,
     RowTable,
     Scale,
-    TreeMean,
     check_columns,
     group_ids,
     group_mean,
 )
+from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError
 
 BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Max(), "rloo": LeaveOneOut()}
@@ -55,12 +50,12 @@ class JointAdvantage(GroupEstimator):
     """
 
     name: ClassVar[str] = "joint"
-    returns: Returns = PathSum()
+    returns: PartField[Returns] = PartField("returns", "path_sum")
     joint_mode: Literal["aligned", "cross"] = "aligned"
-    group: tuple[str, ...] = TURN
+    group: PartField[tuple[str, ...]] = PartField("groups", "turn")
     mode: Literal["mean", "raw", "max", "rloo"] = "mean"
     normalize: bool = False
-    std: Scale = Population()
+    std: PartField[Scale] = PartField("scales", "population")
     min_std: float = 1e-6
 
     def __post_init__(self) -> None:
@@ -100,9 +95,9 @@ class JointAdvantage(GroupEstimator):
 
 MAGRPO = Algorithm(
     sampler="joint-tree",
-    rewards=Mix(),
+    rewards="weights",
     credit="none",
-    advantage=JointAdvantage(returns=TreeMean(), group=SIBLINGS),
+    advantage=JointAdvantage(returns="tree_mean", group="siblings"),
     loss="reinforce",
 )
 """A = R - mean_g R, R_j = r_j + gamma * mean over the children's R, g = siblings: rows of one parent and agent.

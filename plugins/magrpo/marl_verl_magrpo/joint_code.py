@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from marl_verl import MarlError, Task, TaskSet, Workflow
-from marl_verl.episode import LiveTeam
+from marl_verl.episode import Team
 from marl_verl_magrpo.code_levels import code_in, compiles, function, joined, levels
 from marl_verl_magrpo.run_tests import Limits, Outcome, run_tests, share
 
@@ -87,7 +87,7 @@ class TwoCoders(Workflow):
             raise MarlError(f"two-coders: turns must be at least 1, got {self.turns}")
         Limits(self.seconds, self.test_seconds, self.megabytes)
 
-    async def run(self, task: Task, team: LiveTeam) -> dict[str, str]:
+    async def run(self, task: Task, team: Team) -> dict[str, str]:
         """The code of both."""
         agents = _coders(team.agents)
         codes: dict[str, str] = {}

@@ -83,7 +83,7 @@ class JointTree(Sampler):
     """
 
     branches: ClassVar[bool] = True
-    adds_up: ClassVar[bool] = True
+    incremental: ClassVar[bool] = True
     joint: Literal["aligned", "cross"] = "aligned"
     unfinished: Literal["proposal", "zero"] = "proposal"
     stop_above: float | None = None

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, Metric, Population, RowTable, combine
+from marl_verl.advantage import Advantages, Population, RowTable, combine
+from marl_verl.algorithms import Metric
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_verl import MarlError, Task, TaskSet, Workflow
-from marl_verl.episode import LiveTeam
+from marl_verl.episode import Team
 from marl_verl.errors import unknown
 from marl_verl.tasks import Split, distinct, held_out
 
@@ -111,8 +111,8 @@ class Rendezvous(TaskSet):
     def _guess(self, task: Task, agent: str, rng: random.Random) -> str:
         """A place with the agent's own half (alone: the letters) right, the other made up."""
         letters, digits = task.data["letters"], task.data["digits"]
-        made_up = rng.choices(LETTERS if agent == RIGHT else DIGITS, k=self.length)
-        return " ".join([*made_up, *digits] if agent == RIGHT else [*letters, *made_up])
+        invented = rng.choices(LETTERS if agent == RIGHT else DIGITS, k=self.length)
+        return " ".join([*invented, *digits] if agent == RIGHT else [*letters, *invented])
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None where the draw is no task of this split."""
@@ -178,7 +178,7 @@ class Meet(Workflow):
         if self.turns < 1:
             raise MarlError(f"rendezvous: turns must be at least 1, got {self.turns}")
 
-    async def run(self, task: Task, team: LiveTeam) -> dict[str, str]:
+    async def run(self, task: Task, team: Team) -> dict[str, str]:
         """The last joint move, agent -> text."""
         agents = _players(team.agents)
         moves: dict[str, str] | None = None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from marl_verl import MarlError, Task, TaskSet, Workflow
-from marl_verl.episode import LiveTeam
+from marl_verl.episode import Team
 from marl_verl_magrpo.writing_levels import BANDS, levels, structure
 
 ONE, TWO = "one", "two"
@@ -89,7 +89,7 @@ class TwoWriters(Workflow):
         if self.turns < 1:
             raise MarlError(f"two-writers: turns must be at least 1, got {self.turns}")
 
-    async def run(self, task: Task, team: LiveTeam) -> dict[str, str]:
+    async def run(self, task: Task, team: Team) -> dict[str, str]:
         """The parts: "one" and "two"."""
         agents = _writers(team.agents)
         parts: dict[str, str] = {}

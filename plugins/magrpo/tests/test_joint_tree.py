@@ -18,11 +18,11 @@ from marl_verl_magrpo.joint_node import product_of
 from marl_verl_magrpo.joint_tree import JointTree, Size
 
 from marl_verl.advantage import Advantages, RowTable
-from marl_verl.episode import Act, Action, Episode, Limits, LiveTeam, Reason, Turn, Workflow
+from marl_verl.config.parts import algorithm_named
+from marl_verl.episode import Act, Action, Episode, Limits, Reason, Team, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.parts import algorithm_named
 from marl_verl.sampling import Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_sampler
@@ -49,7 +49,7 @@ class Writers(Workflow):
     turns: int = 2
     proposes: bool = True
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         said = task.prompt
         for _ in range(self.turns):
             parts = await team.act({"one": f"{said} (one)", "two": f"{said} (two)"})
@@ -135,7 +135,7 @@ def test_a_turn_without_a_new_proposal_earns_nothing() -> None:
     assert [turn.rewards["team"] for turn in found.turns if turn.parent is None] == [0.0] * 4
 
     class Once(Writers):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             team.propose("before anything")
             first = await team["one"].act(task.prompt)
             team.propose(first.text)
@@ -152,7 +152,7 @@ class Verified(Workflow):
     first: str = ""
     listed: bool = False
 
-    async def run(self, task: Task, team: LiveTeam) -> Any:
+    async def run(self, task: Task, team: Team) -> Any:
         if self.first:
             team.propose(self.first)
         for at in range(3):
@@ -194,7 +194,7 @@ def test_equal_answers_are_one_and_those_that_cannot_be_compared_fail_by_themsel
     assert ones(found) == {"0": 1.0, "0.0": 0.0}
 
     class Arrays(Verified):
-        async def run(self, task: Task, team: LiveTeam) -> Any:
+        async def run(self, task: Task, team: Team) -> Any:
             draft = np.zeros(2)
             text = (await team["one"].act("draft")).text
             team.propose(draft)
@@ -219,7 +219,7 @@ def test_unfinished_zero_scores_the_end_and_nothing_else(joint: str) -> None:
 
 def test_the_early_stop_looks_at_what_counts() -> None:
     class Confirmed(Writers):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             draft = (await team["one"].act("draft")).text
             team.propose(draft)
             verdict = (await team["two"].act(draft)).text
@@ -345,7 +345,7 @@ def test_role_rewards_are_of_each_joint_action_and_sum_where_crossed() -> None:
 
 def test_an_action_is_of_no_use_where_it_was_in_all_its_joint_actions() -> None:
     class Strict(Writers):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             parts = await team.act({"one": "1", "two": "2"})
             if parts["one"].text == "a0":
                 team.invalid(parts["one"], "no a0")
@@ -452,7 +452,7 @@ class Picky(Writers):
 
     cannot: tuple[str, ...] = ()
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         said = ""
         for _ in range(self.turns):
             parts = await team.act({"one": f"one {said}", "two": f"two {said}"})
@@ -623,7 +623,7 @@ def test_the_sampler_keeps_its_promises_where_only_ends_count(workflow: Programm
 
 def test_a_workflow_that_cannot_begin_fails_every_joint_action() -> None:
     class Stillborn(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             raise ValueError("nothing to do")
 
     found, _ = tree(Stillborn(), k=3)

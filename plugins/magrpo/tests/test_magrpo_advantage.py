@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_verl import MarlError
-from marl_verl.advantage import Advantages, Algorithm, RowTable
+from marl_verl.advantage import Advantages, RowTable
+from marl_verl.algorithms import Algorithm
 from marl_verl.testing.rows import Rows, algorithm, joint_trees, row
 
 

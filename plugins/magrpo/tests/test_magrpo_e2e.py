@@ -111,7 +111,7 @@ def test_both_policies_learn_by_reinforce(run: Finished) -> None:
             assert f"policy/{name}/ppo_kl" not in line  # no ratio
 
 
-def test_its_metric_is_there_and_adds_up(run: Finished) -> None:
+def test_its_metric_is_there_and_sums_up(run: Finished) -> None:
     lines = run.lines("magrpo/turn_0/return")
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     for line in lines:

@@ -13,10 +13,10 @@ from marl_verl_magrpo.rendezvous import Meet, Rendezvous, joint_reward, place_of
 
 from marl_verl import MarlError, Task
 from marl_verl.advantage import Advantages, RowTable
+from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act
 from marl_verl.episode.row import row
 from marl_verl.options import build
-from marl_verl.parts import algorithm_named
 from marl_verl.sampling import Sample
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_algorithm, check_sampler, check_workflow, shown
 

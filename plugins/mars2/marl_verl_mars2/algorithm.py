@@ -8,19 +8,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.advantage import (
-    TASK,
-    Advantage,
-    Algorithm,
-    FloatArray,
-    LeaveOneOut,
-    Mix,
-    Overlong,
-    Returns,
-    RowTable,
-    dense,
-)
+from marl_verl.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable, dense
+from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError
+from marl_verl.rewards import Mix
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marl_verl import Task, Workflow
-from marl_verl.episode import LiveTeam
+from marl_verl.episode import Team
 from marl_verl_mars2 import symbols
 
 
@@ -40,7 +40,7 @@ class GenerateAndRefine(Workflow):
 
     rounds: int = 3
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """The last attempt, as the task set scores it."""
         answer, seen = "", self.first(task)
         for turn in range(self.rounds + 1):
@@ -67,7 +67,7 @@ class GenerateAndRefine(Workflow):
         """The answer in what an agent said."""
         return text
 
-    async def feedback(self, task: Task, answer: str, team: LiveTeam) -> Feedback:
+    async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
         """What the public tests say."""
         raise NotImplementedError(f"{type(self).__name__} has no `async def feedback(self, task, answer, team)`")
 
@@ -79,7 +79,7 @@ class RefineSymbols(GenerateAndRefine):
         """The tests, the attempt and what each test said."""
         return symbols.again_sees(task, answer)
 
-    async def feedback(self, task: Task, answer: str, team: LiveTeam) -> Feedback:
+    async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
         """Pass, fail or unseen, a word a test."""
         said = symbols.results(task, answer)
         good = len(answer.split()) == len(said) and all(word in symbols.DIGITS for word in answer.split())

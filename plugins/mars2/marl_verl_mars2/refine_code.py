@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from marl_verl import MarlError, Task
-from marl_verl.episode import LiveTeam
+from marl_verl.episode import Team
 from marl_verl_mars2.code_tests import tests_of
 from marl_verl_mars2.refine import Feedback, GenerateAndRefine
 from marl_verl_mars2.run_code import Limits, Outcome, run_tests
@@ -57,7 +57,7 @@ class RefineCode(GenerateAndRefine):
         """The last fenced block of a text, empty without one."""
         return program_in(text)
 
-    async def feedback(self, task: Task, answer: str, team: LiveTeam) -> Feedback:
+    async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
         """What the first public test that fails says."""
         if not answer:
             return Feedback(False, "There is no program: no block between ``` and ``` was found.", NO_PROGRAM)

@@ -16,7 +16,7 @@ from marl_verl_mars2.bandit import Bandit, Stack, Strategy
 from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior
 from marl_verl_mars2.tree_search import Node, TreeSearch, descend
 
-from marl_verl.episode import Act, Action, Limits, LiveTeam, Run, Workflow, replay
+from marl_verl.episode import Act, Action, Limits, Run, Team, Workflow, replay
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Candidate, Sample
@@ -74,7 +74,7 @@ class Refine(Workflow):
 
     rounds: int = 6
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         text = task.prompt
         for _ in range(self.rounds):
             text = (await team["a"].act(text)).text
@@ -403,7 +403,7 @@ def test_a_finished_node_is_not_continued_even_if_it_is_by_far_the_best(strategy
 
 def test_several_acts_at_once_are_generated_one_below_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     class Both(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             first = await team.act({"a": "x", "b": "y"})
             lanes = await asyncio.gather(team["a"].act("l", slot="left"), team["a"].act("r", slot="right"))
             return " ".join(each.text for each in (*first.values(), *lanes))
@@ -446,7 +446,7 @@ def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays(
 
 def test_agents_outside_the_arms_take_their_own_acts() -> None:
     class Checked(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             text = (await team["a"].act(task.prompt)).text
             return (await team["judge"].act(text)).text
 
@@ -477,7 +477,7 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(Refine):
         """Proposes nothing."""
 
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             await team["a"].act("1")
             return (await team["a"].act("2")).text
 
@@ -597,7 +597,7 @@ def test_other_seeds_and_other_tasks_search_otherwise() -> None:
 
 def test_a_workflow_that_fails_before_any_act_uses_up_the_budget_with_its_reason() -> None:
     class Broken(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             raise KeyError("gone")
 
     found = sample(ScriptedRollouts(Broken(), QUESTION, ScriptedPolicy({"a": "x"}), 5))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marl_verl import Task, Workflow
-from marl_verl.episode import LiveTeam
+from marl_verl.episode import Team
 from marl_verl_sharp.ledgers import (
     DIGITS,
     LETTERS,
@@ -32,7 +32,7 @@ class PlannerAndWorkers(Workflow):
 
     alone: bool = False
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """The planner's answer."""
         ask = await team[PLANNER].act(planner_sees(task))
         asked = ask.text.strip()
@@ -48,7 +48,7 @@ class PlannerAndWorkers(Workflow):
             team.invalid(answer, "no number")
         return answer.text
 
-    async def _reports(self, task: Task, team: LiveTeam, asked: str) -> dict[str, str]:
+    async def _reports(self, task: Task, team: Team, asked: str) -> dict[str, str]:
         """Worker -> the one word that it reports."""
         looks = await team.act({worker: worker_sees(worker, asked) for worker in WORKERS})
         found = {
@@ -64,7 +64,7 @@ class PlannerAndWorkers(Workflow):
         return reports
 
 
-async def _looked_up(team: LiveTeam, agent: str, task: Task, ledger: str, words: str) -> str:
+async def _looked_up(team: Team, agent: str, task: Task, ledger: str, words: str) -> str:
     """What an agent finds in a ledger under these words; a call that fails finds nothing."""
     if words == NOTHING:
         return NOTHING

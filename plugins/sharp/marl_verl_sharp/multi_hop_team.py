@@ -10,7 +10,7 @@ import asyncio
 import re
 
 from marl_verl import Task, Workflow
-from marl_verl.episode import LiveTeam, Message
+from marl_verl.episode import Message, Team
 from marl_verl.errors import MarlError, unknown
 from marl_verl_sharp.multi_hop import paragraphs_of
 from marl_verl_sharp.search import Paragraphs
@@ -47,7 +47,7 @@ class PlannerAndSearchers(Workflow):
             if getattr(self, option) < 1:
                 raise MarlError(f"multi-hop-paragraphs: {option} must be 1 or more, got {getattr(self, option)}")
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         """The planner's answer, "" where it gives none."""
         place = Paragraphs(paragraphs_of(task))
         if self.planner not in team.agents:
@@ -57,7 +57,7 @@ class PlannerAndSearchers(Workflow):
             return await self._searched(team, self.planner, asked, place, "answer", self.rounds * self.searches) or ""
         return await self._planned(task, team, place)
 
-    async def _planned(self, task: Task, team: LiveTeam, place: Paragraphs) -> str:
+    async def _planned(self, task: Task, team: Team, place: Paragraphs) -> str:
         workers = [name for name in team.agents if name != self.planner]
         if not workers:
             raise MarlError(f"the team has no worker besides '{self.planner}': add agents, or set alone to true")
@@ -96,7 +96,7 @@ class PlannerAndSearchers(Workflow):
         raise AssertionError("the last round returns")
 
     async def _searched(
-        self, team: LiveTeam, agent: str, asked: str, place: Paragraphs, end: str, searches: int
+        self, team: Team, agent: str, asked: str, place: Paragraphs, end: str, searches: int
     ) -> str | None:
         """An agent's report, or answer, after as many searches as it likes; None where it gives none."""
         seen: list[Message] = [{"role": "user", "content": f"{asked}{_FORM['search']}\n{_FORM[end]}"}]

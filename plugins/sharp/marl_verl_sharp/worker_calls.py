@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, FloatArray, IntArray, Metric, RowTable, combine
+from marl_verl.advantage import Advantages, FloatArray, IntArray, RowTable, combine
+from marl_verl.algorithms import Metric
 
 
 def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_sharp.masking import Masked, Mode, masked_value
 
-from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Limits, LiveTeam, Run, Workflow
+from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Limits, Run, Team, Workflow
+from marl_verl.episode.codec import encode_journal
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Failed, Independent, together
 from marl_verl.tasks.base import Task, TaskSet
@@ -76,7 +77,7 @@ def test_every_act_of_a_masked_run_is_what_the_mode_says(
 ) -> None:
     rollouts = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
     episode = episode_of(rollouts)
-    before = episode.journal.to_json()
+    before = encode_journal(episode.journal)
     who = agents_or_acts(data, episode)
     score, tokens = masked(rollouts, episode, who, mode)
     run = rollouts.runs[-1]
@@ -98,7 +99,7 @@ def test_every_act_of_a_masked_run_is_what_the_mode_says(
     assert mode != "rescore" or not new
     if not any(hidden(record, who) for record in episode.journal.acts()):
         assert (score, tokens) == (episode.score, 0)
-    assert episode.journal.to_json() == before
+    assert encode_journal(episode.journal) == before
 
 
 @given(workflow=workflows(sequential=True), seed=st.integers(0, 99), data=st.data())
@@ -139,7 +140,7 @@ def test_a_masked_run_can_be_repeated_whatever_arrives_first(
 class Mixed(Workflow):
     """A plan, a joint move, two lanes of one agent beside a third line, and a report."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         plan = await team["planner"].act(task.prompt)
         moves = await team.act({"left": plan.text, "right": plan.text})
 
@@ -185,7 +186,7 @@ def test_who_is_asked_again_in_joint_moves_and_lanes(who: set[Any], mode: Mode, 
 
 def test_full_keeps_what_does_not_wait_for_the_masked_act_however_deep_it_is() -> None:
     class Deep(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             async def below(depth: int) -> str:
                 (text,) = await asyncio.gather(below(depth - 1)) if depth else (task.prompt,)
                 return (await team["worker"].act(text, slot="deep")).text
@@ -216,7 +217,7 @@ def look_up(text: str) -> str:
 
 
 class Searching(Workflow):
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         known = await team["worker"].call(look_up, task.prompt)
         query = await team["worker"].act(known)
         found = await team.call(look_up, query.text)
@@ -235,7 +236,7 @@ def test_a_call_is_made_again_only_with_other_arguments(mode: Mode, who: str, wa
 
 def test_a_masked_agent_is_masked_too_where_it_acts_anew() -> None:
     class UntilGood(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             draft = await team["writer"].act(task.prompt)
             for _ in range(3):
                 if draft.text == "good":
@@ -259,7 +260,7 @@ def test_a_masked_agent_is_masked_too_where_it_acts_anew() -> None:
 
 def test_draws_are_those_of_the_episode() -> None:
     class Drawing(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             await team["planner"].act(task.prompt)
             return str(team.random.random())
 
@@ -275,7 +276,7 @@ def test_draws_are_those_of_the_episode() -> None:
 class Sums(Workflow):
     """Two numbers, and their sum by somebody who sees both."""
 
-    async def run(self, task: Task, team: LiveTeam) -> int:
+    async def run(self, task: Task, team: Team) -> int:
         a, b = await asyncio.gather(team["a"].act("a number"), team["b"].act("a number"))
         return int((await team["adder"].act(f"{a.text} + {b.text}")).text)
 
@@ -329,7 +330,7 @@ def test_a_replay_that_fails_says_which_and_why(
 
 def test_a_replay_keeps_to_the_limits() -> None:
     class Forever(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             while (await team["judge"].act(task.prompt)).text != "done":
                 await team["writer"].act(task.prompt)
             return "done"
@@ -344,7 +345,7 @@ def test_a_replay_keeps_to_the_limits() -> None:
 @pytest.mark.parametrize(("proposes", "worth"), [(False, 0.0), (True, 0.5)])
 def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(proposes: bool, worth: float) -> None:
     class Forever(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             while (await team["judge"].act(task.prompt)).text != "done":
                 said = await team["writer"].act(task.prompt)
                 if proposes:

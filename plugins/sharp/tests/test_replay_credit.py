@@ -24,7 +24,7 @@ from marl_verl_sharp.sampled_shapley import SampledShapley
 from marl_verl.advantage import RowTable
 from marl_verl.credit.replay import ReplayCredit, with_credit
 from marl_verl.credit.shapley import coalitions, shapley
-from marl_verl.episode import Act, Action, Episode, Limits, LiveTeam, Workflow
+from marl_verl.episode import Act, Action, Episode, Limits, Team, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Failed, Independent, Rollouts, Sample
@@ -72,7 +72,7 @@ def by_agent(episode: Episode, component: str = "credit") -> dict[str, float]:
 class Fan(Workflow):
     """A plan, three workers at once, and a report on what they found."""
 
-    async def run(self, task: Task, team: LiveTeam) -> dict[str, str]:
+    async def run(self, task: Task, team: Team) -> dict[str, str]:
         plan = await team["planner"].act(task.prompt)
         names = ("worker1", "worker2", "worker3")
         work = await asyncio.gather(*(team[name].act(f"{plan.text}, {name}") for name in names))
@@ -115,7 +115,7 @@ def test_only_worker_2_matters(mode: Any, worker2: float, planner: float, acts: 
     assert sorted(f"{act.agent}:{act.slot}" for _, act, _ in rollouts.asked) == acts
     assert tokens == sum(len(action.response_ids) for action in rollouts.given)
     assert (tokens > 0) == bool(acts)
-    assert all(turn.rewards["team"] == 1.0 for turn in episode.turns)
+    assert all(turn.team_reward == 1.0 for turn in episode.turns)
 
 
 def test_who_does_harm_has_a_negative_credit() -> None:
@@ -130,7 +130,7 @@ def test_who_does_harm_has_a_negative_credit() -> None:
 class ThreeRounds(Workflow):
     """Two agents, three rounds; the planner sees what the worker said last."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         said = task.prompt
         for _ in range(3):
             plan = await team["planner"].act(said)
@@ -159,7 +159,7 @@ def test_masking_the_first_of_six_acts_costs_one_new_sample_and_not_six() -> Non
 
 def test_each_act_by_itself() -> None:
     class Votes(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> list[str]:
+        async def run(self, task: Task, team: Team) -> list[str]:
             return [(await team["a"].act(task.prompt)).text, (await team["a"].act(task.prompt)).text]
 
     class Weighed(TaskSet):
@@ -200,7 +200,7 @@ def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, se
 class Speak(Workflow):
     """Everybody speaks at once; the answer is who said something."""
 
-    async def run(self, task: Task, team: LiveTeam) -> list[str]:
+    async def run(self, task: Task, team: Team) -> list[str]:
         said = await team.act(dict.fromkeys(team.agents, task.prompt))
         return [agent for agent in team.agents if said[agent].text == "here"]
 
@@ -335,7 +335,7 @@ def test_truncation_saves_coalitions() -> None:
 
 def test_players_are_those_who_acted_and_are_not_left_out() -> None:
     class TwoSpeak(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> list[str]:
+        async def run(self, task: Task, team: Team) -> list[str]:
             return [name for name in ("a", "b") if (await team[name].act(task.prompt)).text == "here"]
 
     tasks = Played(lambda coalition: float(len(coalition)))
@@ -496,12 +496,12 @@ def fetch(page: str) -> str:
 class Research(Workflow):
     """A planner, two workers with a tool, and the planner's report. The answer is the report."""
 
-    async def run(self, task: Task, team: LiveTeam) -> str:
+    async def run(self, task: Task, team: Team) -> str:
         plan = await team["planner"].act(task.prompt)
         done = await asyncio.gather(*(self.work(name, plan.text, team) for name in ("searcher", "reader")))
         return (await team["planner"].act(" ".join(done))).text
 
-    async def work(self, name: str, plan: str, team: LiveTeam) -> str:
+    async def work(self, name: str, plan: str, team: Team) -> str:
         found = []
         for page in (await team[name].act(plan)).text.split():
             if page == "nothing":
@@ -659,7 +659,7 @@ class Broken(Counterfactual):
         elif self.how == "a turn without":
             del turn.rewards["credit"]
         elif self.how == "another reward":
-            turn.rewards["team"] += 1.0
+            turn.rewards["role"] = 1.0
         elif self.how == "another player":
             turn.rewards["credit"] = 1.0
         elif self.how == "action":
@@ -704,7 +704,7 @@ def test_the_kit_finds_what_is_wrong(how: str, said: str) -> None:
 
 def test_the_kit_names_a_workflow_that_fails_and_a_credit_that_does_not_fit() -> None:
     class Ends(Workflow):
-        async def run(self, task: Task, team: LiveTeam) -> str:
+        async def run(self, task: Task, team: Team) -> str:
             raise KeyError("gone")
 
     with pytest.raises(MarlError, match="there is nothing to credit: workflow 'Ends' on task 'q1', before any act"):

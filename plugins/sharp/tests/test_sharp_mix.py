@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from marl_verl import MarlError
-from marl_verl.advantage import Advantages, Algorithm, RowTable
+from marl_verl.advantage import Advantages, RowTable
+from marl_verl.algorithms import Algorithm
 from marl_verl.testing.rows import Rows, algorithm, row
 
 

@@ -27,7 +27,8 @@ from marl_verl_sharp.sampled_shapley import SampledShapley
 from marl_verl_sharp.worker_calls import WorkerCalls
 
 from marl_verl import Episode, MarlError, Task
-from marl_verl.advantage import Algorithm, RowTable
+from marl_verl.advantage import RowTable
+from marl_verl.algorithms import Algorithm
 from marl_verl.credit import ReplayCredit
 from marl_verl.episode import Act
 from marl_verl.sampling import Independent

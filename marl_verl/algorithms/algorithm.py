@@ -1,0 +1,184 @@
+"""An algorithm is five names: how to sample, what to reward, whom to credit, what to compare, how to update."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from marl_verl.advantage.estimator import Estimator
+from marl_verl.advantage.part import Find, PartField, changed, check_known, flat, name_of, replaced
+from marl_verl.advantage.result import Advantages
+from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.credit.base import Credit
+from marl_verl.credit.replay import ReplayCredit
+from marl_verl.errors import MarlError
+from marl_verl.options import check_type
+from marl_verl.rewards.mix import RewardMix, check_finite
+from marl_verl.team import AgentConfig
+
+NAMES = ("sampler", "loss")  # registered names: what they do is done elsewhere
+PARTS = ("rewards", "credit", "advantage")
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """A method for training a team.
+
+    Every part is a name or an object: `Algorithm(advantage="group-in-group", rewards=Mix(team=1.0))`. Sampler, loss and
+    metrics are names only: every process of a run looks them up.
+
+    Its options are the names of its parts and the fields of the parts, flat: `returns`, `gamma`, `group`, ...; those of
+    the credit begin with `credit_`, since it may compare rows too. Two parts with an option of the same name are an
+    error here, not a surprise in config.
+
+    Attributes:
+        sampler: registered sampler, which decides what episodes there are.
+        rewards: mix, reward components -> reward; "weights" adds up all components.
+        credit: computed from the rows, or from episodes replayed while they are sampled; "none" for the components as
+            they are.
+        advantage: reward -> advantage.
+        loss: registered loss.
+        metrics: registered metrics that a run reports besides those of every run.
+    """
+
+    sampler: str = "independent"
+    rewards: PartField[RewardMix] = PartField("mixes", "weights")
+    credit: PartField[Credit] = PartField("credits", "none")
+    advantage: PartField[Estimator] = PartField("advantages", "advantage")
+    loss: str = "ppo-clip"
+    metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in NAMES:
+            if not isinstance(getattr(self, name), str):
+                raise MarlError(f"'{name}' must be a registered name, got {getattr(self, name)!r:.80}")
+        seen = dict.fromkeys((*NAMES, *PARTS, "metrics"), "the algorithm")
+        for part in PARTS:
+            for name in self._flat(part):
+                if name in seen:
+                    raise MarlError(f"option '{name}' is in {seen[name]} and in {part}: rename one")
+                seen[name] = part
+
+    def options(self) -> dict[str, Any]:
+        """Every option with its value, flat: what a run logs at its start and stores."""
+        found: dict[str, Any] = {}
+        for name in ("sampler", "rewards", "credit", "advantage", "loss"):
+            found[name] = name_of(getattr(self, name)) if name in PARTS else getattr(self, name)
+            if name in PARTS:
+                found |= self._flat(name)
+        return {**found, "metrics": list(self.metrics)}
+
+    def describe(self) -> str:
+        """Every option in one line for the log, group columns first: "group (uid, turn, agent), sampler ..."."""
+        options = self.options()
+        order = sorted(options, key=lambda name: name != "group")
+        return ", ".join(f"{name} {_shown(options[name])}" for name in order)
+
+    def with_options(
+        self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
+    ) -> Algorithm:
+        """This algorithm with some options changed, as config gives them.
+
+        Args:
+            options: option -> value; lists serve for tuples, and null for the algorithm's own sampler or loss.
+            where: how the user wrote it, e.g. "marl.algorithm.options"; it begins the error.
+            find: looks up the parts that the algorithm and the options name; None for the core's names only.
+
+        Raises:
+            MarlError: unknown option or part (the nearest is offered), wrong type, or a value that its part refuses.
+        """
+        given = {name: value for name, value in (options or {}).items() if name not in NAMES or value is not None}
+        for name in given:
+            if not isinstance(name, str):
+                raise MarlError(f"'{where}' has the option {name!r}, which is no text")
+        new: dict[str, Any] = {}
+        for name in (*NAMES, *PARTS):
+            if name in given:
+                check_type(given[name], str, f"{where}.{name}")
+        for name in NAMES:
+            new[name] = given.get(name, getattr(self, name))
+        if "metrics" in given:
+            check_type(given["metrics"], list | tuple, f"{where}.metrics")
+            new["metrics"] = tuple(given["metrics"])
+        for name in PARTS:
+            new[name] = _chosen(getattr(self, name), given, name, find, where)
+        algorithm = dataclasses.replace(self, **new)
+        check_known(given, algorithm.options(), where)
+        return algorithm
+
+    def compute(self, table: RowTable) -> Advantages:
+        """The advantage of every row: mix the components, then compare.
+
+        Padding rows get 0 and enter no statistic; permuting the rows permutes the result, to the bit.
+
+        Raises:
+            MarlError: no row besides padding; a NaN or infinite reward (component, row and task named); a component
+                that a part needs and rows lack; a group column that the table lacks; a parent that is no node; rewards
+                too large for float64 statistics.
+        """
+        rows = table.order()
+        if not len(rows):
+            raise MarlError("there are no rows besides padding: an advantage needs at least one")
+        real = table.take(rows)
+        check_finite(real)
+        with np.errstate(over="ignore", invalid="ignore"):  # told below, with the row
+            real = self.credited(real)
+            real = real.setting_aside(self.advantage.reads())
+            if (real.parent.codes >= 0).any():
+                _ = real.tree  # a parent that is no node is told, whether or not a part looks at it
+            reward = self.rewards.compute(real)
+            _finite(reward, real, "mixed reward")
+            result = self.advantage.compute(real, reward)
+        _finite(result.scale, real, "scale")  # an infinite one would make the advantage a silent 0
+        _finite(result.advantage, real, "advantage")
+        return result.scatter(rows, len(table))
+
+    def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
+        """The reward components that a run of a team makes while it samples."""
+        credit = (self.credit.component,) if isinstance(self.credit, ReplayCredit) else ()
+        return self.rewards.components(agents).union(credit)
+
+    def credited(self, table: RowTable) -> RowTable:
+        """The `placed` table with what the credit adds, where it is computed from rows."""
+        return self.credit.apply(self.placed(table))
+
+    def placed(self, table: RowTable) -> RowTable:
+        """The table with the team reward of each episode as component "team" of the rows on which it counts
+        (`Estimator.team_rows`); 0 on its other rows."""
+        if np.isnan(table.team_reward).all():
+            return table
+        rows = np.flatnonzero(~table.padding)
+        counts = np.zeros(len(table), dtype=np.bool_)
+        counts[rows] = self.advantage.team_rows(table.take(rows))
+        return table.with_team(counts)
+
+    def _flat(self, part: str) -> dict[str, Any]:
+        return {_prefix(part) + name: option for name, option in flat(getattr(self, part)).items()}
+
+
+def _chosen(part: Any, given: Mapping[str, Any], name: str, find: Find | None, where: str) -> Any:
+    """A part of an algorithm with its options, or the one that takes its place."""
+    part = replaced(part, given.get(name, name_of(part)), find, f"{where}.{name}")
+    prefix = _prefix(name)
+    mine = {option.removeprefix(prefix): value for option, value in given.items() if option.startswith(prefix)}
+    return changed(part, mine, find, f"{where}.{prefix}" if prefix else where)
+
+
+def _prefix(part: str) -> str:
+    return "credit_" if part == "credit" else ""
+
+
+def _shown(value: Any) -> str:
+    return f"({', '.join(map(str, value))})" if isinstance(value, list) else str(value)
+
+
+def _finite(values: FloatArray, table: RowTable, what: str) -> None:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise MarlError(
+            f"the {what} of row '{table.key(row)}' is {values[row]}: rewards are too large or too far apart"
+        )

@@ -1,0 +1,281 @@
+"""The Python API: what the commands `train`, `eval` and `explain` do, for scripts and notebooks; docs/python.md.
+
+Modules are imported in the functions, so that `explain` and `--help` need neither Hydra nor Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from marl_verl.errors import MarlError
+from marl_verl.inspect.stored_run import Run, load_run
+
+if TYPE_CHECKING:
+    from marl_verl.evaluation.launch import Evaluation
+    from marl_verl.inspect.explained import ExplainedRows
+    from marl_verl.process.progress import Progress
+    from marl_verl.trainer.prepare import Plan
+
+__all__ = ["Run", "evaluate", "explain", "load_run", "train"]
+
+T = TypeVar("T")
+
+StrPath = str | os.PathLike[str]
+Overrides = Sequence[str] | Mapping[str, Any]
+
+_AT_WORK = threading.Lock()
+"""Hydra and the sweep of a run's processes are for one run in a process at a time."""
+
+
+def train(
+    recipe: StrPath | Mapping[str, Any] | None = None,
+    overrides: Overrides = (),
+    *,
+    plugins: Sequence[StrPath] = (),
+    resume: StrPath | None = None,
+    dry_run: bool = False,
+    progress: Progress = True,
+) -> Run:
+    """Train a team from a recipe, as `marl-verl train` does. Returns when training has finished.
+
+    Training runs in processes of its own; nothing of them is left when this function returns or raises. It may be
+    called in a notebook, and in any thread; a process trains or evaluates one run at a time.
+
+    Args:
+        recipe: a YAML file, or its content as a mapping (`defaults` may be left out).
+        overrides: `["a.b=1"]` in the grammar of the command line, or `{"a.b": 1}`.
+        plugins: plugin files, besides those that the recipe names; docs/one-file-plugins.md.
+        resume: a run directory to continue, instead of a recipe.
+        dry_run: check everything and write nothing; the run that is returned has no directory yet.
+        progress: print progress, or not; or a function that is called with every event, a dict such as
+            `{"event": "step", "step": 1, "steps": 20, "metrics": {...}}`. What it raises ends the run.
+
+    Returns:
+        The run: metrics, summary, checkpoints, episodes.
+
+    Raises:
+        MarlError: a mistake in the arguments, the recipe or a plugin, before any work starts.
+        RunError: training failed after it had started; the message has the reason and the path of the log.
+        KeyboardInterrupt: Ctrl-C; the run has ended, and can be resumed from its newest checkpoint.
+
+    Example:
+        >>> run = train("recipes/quickstart/inventory.yaml", {"trainer.total_training_steps": 2})
+        >>> run.summary["success_after"]
+    """
+    from marl_verl.inspect import summary
+    from marl_verl.process.progress import Display
+    from marl_verl.process.supervisor import TrainerProcess
+    from marl_verl.trainer import prepare
+    from marl_verl.trainer.describe import describe
+
+    with _alone():
+        begun, display = time.time(), Display.of(progress)
+        plan = _outside_loop(lambda: _plan(recipe, _lines(overrides), resume, _paths(plugins)))
+        display.print(describe(plan))
+        if dry_run:
+            return Run(plan.folder)
+        folder = prepare.make_run_directory(plan, display)
+        display.print(f"run {folder}, log {folder / 'train.log'}")
+        TrainerProcess(folder, list(plan.team.policies)).run(display, begun)
+        summary.show(folder, display)
+        return Run(folder)
+
+
+def evaluate(
+    run: StrPath,
+    overrides: Overrides = (),
+    *,
+    step: int | None = None,
+    tasks: int | None = None,
+    sessions: int | None = None,
+    k: str | Sequence[int] | None = None,
+    swap: Iterable[str | tuple[str, str]] = (),
+    untrained: Sequence[str] = (),
+    seed: int | None = None,
+    greedy_only: bool = False,
+    plugins: Sequence[StrPath] = (),
+    output: StrPath | None = None,
+    progress: Progress = True,
+) -> Evaluation:
+    """Measure a trained team on held-out tasks, as `marl-verl eval` does.
+
+    Args:
+        run: a run directory, or what `train` or `load_run` returned.
+        overrides: how the team plays, as in `train`.
+        step: of the checkpoint; default: the newest; 0: before training.
+        tasks: only the first of the held-out tasks; default: all.
+        sessions: sampled episodes of each task; default: 8.
+        k: of pass@k, each at most `sessions`.
+        swap: pairs of agents that exchange their policies, `("a", "b")` or `"a=b"`.
+        untrained: agents that act with their policy's model from before training.
+        seed: of sampling; default: that of the run.
+        greedy_only: leave the sampled episodes out.
+        plugins: plugin files, besides those that the run has copied.
+        output: a file that gets the numbers too, as JSON.
+        progress: as in `train`.
+
+    Raises:
+        MarlError, RunError, KeyboardInterrupt: as `train`.
+
+    Example:
+        >>> evaluate("runs/inventory-1", step=20, sessions=32, k=[1, 8, 32]).numbers["pass@32"]
+    """
+    from marl_verl.evaluation.launch import check_output, launch
+    from marl_verl.evaluation.plan import plan
+    from marl_verl.process.progress import Display
+
+    with _alone():
+        begun, display = time.time(), Display.of(progress)
+        file = None if output is None else Path(output)
+        check_output(file)
+        found = _outside_loop(
+            lambda: plan(
+                Path(run),
+                _lines(overrides),
+                step=step,
+                tasks=tasks,
+                sessions=sessions,
+                k=k,
+                swap=swap,
+                untrained=untrained,
+                seed=seed,
+                greedy_only=greedy_only,
+                plugin_files=_paths(plugins),
+            )
+        )
+        return launch(found, display, begun, file)
+
+
+def explain(
+    source: Mapping[str, Any] | StrPath, *, step: int | None = None, plugins: Sequence[StrPath] = ()
+) -> ExplainedRows:
+    """How the advantage of each row was computed, as `marl-verl explain` shows it.
+
+    Args:
+        source: a document {"algorithm": ..., "options": ..., "rows": [...]}, a file with one, or a run directory.
+        step: of the run; default: the newest that is stored.
+        plugins: plugin files, besides those that the run has copied.
+
+    Returns:
+        A list with a record per row: reward, return, baseline, scale, advantage, group and more. Its `text()` is the
+        table that the command prints, and `text(row="q0_1_0")` the derivation of one row.
+
+    Raises:
+        MarlError: whatever is wrong with the document, or a step that the run has not stored.
+
+    Example:
+        >>> print(explain("runs/inventory-1", step=12).text())
+    """
+    from marl_verl.inspect.explained import ExplainedRows
+    from marl_verl.inspect.files import read_file, read_step, run_of, use_plugin_files
+    from marl_verl.process.run_dir import RunDir
+
+    if isinstance(source, Mapping):
+        if step is not None:
+            raise MarlError("a step is one of a run, and the source is a document: leave 'step' out")
+        use_plugin_files(None, _paths(plugins))
+        return ExplainedRows(source)
+    path = Path(source)
+    if step is None and not isinstance(source, Run) and not path.is_dir():
+        use_plugin_files(run_of(path), _paths(plugins))
+        return ExplainedRows.parse(*read_file("explain", path))
+    use_plugin_files(path, _paths(plugins))
+    found = read_step("explain", path, RunDir.stored_rows, "train it with marl.run.keep_rows=1", step=step)
+    return ExplainedRows.parse(*found, stored=True)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    if not _AT_WORK.acquire(blocking=False):
+        raise MarlError(
+            "this process already trains or evaluates a run: wait until that has finished, or start the other run in "
+            "a process of its own"
+        )
+    try:
+        yield
+    finally:
+        _AT_WORK.release()
+
+
+def _outside_loop(work: Callable[[], T]) -> T:
+    """Call a function that runs an event loop of its own, which a thread with one (a notebook's) cannot do."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(work).result()
+
+
+def _paths(files: Sequence[StrPath]) -> list[Path]:
+    return [Path(file) for file in files]
+
+
+def _plan(
+    recipe: StrPath | Mapping[str, Any] | None, overrides: list[str], resume: StrPath | None, plugins: list[Path]
+) -> Plan:
+    from omegaconf import OmegaConf
+
+    from marl_verl.trainer.prepare import continue_run, plan_run
+
+    if resume is not None:
+        if recipe is not None:
+            raise MarlError("a recipe and a run to resume are given: give one of them")
+        return continue_run(Path(resume), overrides, plugins)
+    if recipe is None:
+        raise MarlError("give a recipe, e.g. recipes/quickstart/split_plan_path.yaml, or a run to resume")
+    if not isinstance(recipe, Mapping):
+        return plan_run(Path(recipe), overrides, plugins)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "team.yaml"
+        OmegaConf.save(
+            OmegaConf.create({"defaults": ["marl_trainer", "_self_"], **_with_absolute_plugins(recipe)}), file
+        )
+        plan = plan_run(file, overrides, plugins)
+    plan.config.marl.run.recipe = None  # the file is gone
+    return plan
+
+
+def _with_absolute_plugins(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recipe without a file, whose plugin files are relative to the working directory."""
+    marl = recipe.get("marl")
+    files = marl.get("plugins") if isinstance(marl, Mapping) else None
+    if not isinstance(files, list | tuple):
+        return recipe
+    return {**recipe, "marl": {**recipe["marl"], "plugins": [str(Path(file).absolute()) for file in files]}}
+
+
+def _lines(overrides: Overrides) -> list[str]:
+    """Overrides as the command line has them."""
+    if isinstance(overrides, str):
+        raise MarlError(f"overrides must be a list such as ['{overrides}'] or a mapping, got the text '{overrides}'")
+    if isinstance(overrides, Mapping):
+        return [f"{key}={_written(key, value)}" for key, value in overrides.items()]
+    return list(overrides)
+
+
+def _written(key: str, value: Any) -> str:
+    """A value in the grammar of Hydra's overrides."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | os.PathLike):
+        # in quotes, a backslash is special only where a quote follows
+        text = re.sub(r"(\\*)('|$)", lambda end: 2 * end[1] + (r"\'" if end[2] else ""), str(value))
+        return f"'{text}'"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_written(key, each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_written(key, each) for each in value) + "]"
+    raise MarlError(f"the value of override '{key}' must be text, a number, a list or a mapping, got {value!r:.60}")

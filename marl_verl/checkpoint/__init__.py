@@ -1,0 +1,1 @@
+"""Checkpoints: files, saving and loading, the resume fingerprint, export."""

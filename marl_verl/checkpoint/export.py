@@ -1,0 +1,270 @@
+"""A policy of a checkpoint as a Hugging Face folder: a whole model, an adapter, or an adapter merged into its model.
+
+    model     the weights as they were trained
+    adapter   B and A of each layer, for the run's base model, in peft's format
+    merged    W + (alpha / r) B A in place of W    (LoRA, Hu et al. 2021, arXiv 2106.09685, eq. 3)
+
+Weights stay in the dtype that the optimiser had them in: the log-probs are those of training. Touches verl: what
+`FSDPCheckpointManager` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import OmegaConf
+
+from marl_verl.checkpoint import weights
+from marl_verl.checkpoint.files import is_full, step_of
+from marl_verl.errors import MarlError
+
+Kind = Literal["model", "adapter", "merged"]
+
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+OF_MODEL = ("config.json", "generation_config.json")
+"""Files that an adapter's folder must not have: it would be taken for a model."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A policy in a checkpoint.
+
+    Attributes:
+        folder: what verl saved of it.
+        settings: its `actor_rollout_ref.model`.
+    """
+
+    policy: str
+    step: int
+    folder: Path
+    settings: dict[str, Any]
+
+    @classmethod
+    def of(cls, checkpoint: Path, policy: str, config: Any) -> Source:
+        """A policy in a checkpoint of the run with this config.yaml."""
+        settings: Any = OmegaConf.to_container(config.policies[policy].actor_rollout_ref.model)
+        return cls(policy, step_of(checkpoint), checkpoint / "policies" / policy, settings)
+
+    @property
+    def model(self) -> str:
+        """What training began with; an adapter's base."""
+        path = str(self.settings["path"])
+        return str(Path(path).resolve()) if Path(path).is_dir() else path
+
+    @property
+    def lora(self) -> dict[str, Any] | None:
+        """`r` and `lora_alpha`; None where all weights were trained."""
+        return weights.lora(self.folder)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        base: of an adapter, the model that it is for; of the others None.
+        parameters: in the files.
+        size: bytes of all files.
+    """
+
+    policy: str
+    step: int
+    kind: Kind
+    output: str
+    base: str | None
+    parameters: int
+    dtype: str
+    size: int
+
+
+def export(source: Source, output: Path, merge: bool = False) -> Exported:
+    """Write a folder that transformers and vLLM load: all of it, or nothing.
+
+    Args:
+        output: must not exist, or be empty.
+        merge: an adapter as a whole model.
+
+    Raises:
+        MarlError: the folder is in use or cannot be written, the disk is full, the base of an adapter is not on this
+            machine, there is nothing to merge, or the checkpoint is not as verl saves it.
+    """
+    if merge and source.lora is None:
+        raise MarlError(
+            f"policy '{source.policy}' has no adapter to merge, all of its weights were trained: leave --merge"
+        )
+    check_output(output)
+    kind: Kind = "model" if source.lora is None else "merged" if merge else "adapter"
+    write: dict[Kind, Callable[[Source, Path], None]] = {"model": _model, "adapter": _adapter, "merged": _merged}
+    writing = output.parent / f".exporting-{output.name}-{os.getpid()}"
+    try:
+        writing.mkdir(parents=True)
+        write[kind](source, writing)
+        parameters, dtype = _content(writing)
+        os.replace(writing, output)
+    except MarlError:
+        raise
+    except Exception as error:
+        if isinstance(error, FileNotFoundError) and not source.folder.exists():
+            raise MarlError(f"checkpoint '{source.folder}' was removed meanwhile: export a newer one") from error
+        if writing.exists() and is_full(error, writing):
+            raise MarlError(f"no space left while writing '{output}': nothing was written") from error
+        if isinstance(error, OSError):
+            raise MarlError(f"'{output}' cannot be written: {error.strerror or error}") from error
+        raise
+    finally:
+        shutil.rmtree(writing, ignore_errors=True)
+    size = sum(path.stat().st_size for path in output.iterdir())
+    base = source.model if kind == "adapter" else None
+    return Exported(source.policy, source.step, kind, str(output), base, parameters, dtype, size)
+
+
+def check_output(output: Path) -> None:
+    """Raise MarlError unless a folder can be made there, or is there and empty."""
+    if output.is_dir() and any(output.iterdir()):
+        raise MarlError(f"'{output}' exists and is not empty: choose another --output")
+    if output.exists() and not output.is_dir():
+        raise MarlError(f"'{output}' is a file: choose another --output")
+
+
+def _model(source: Source, folder: Path) -> None:
+    """verl's own copy for others to load; where the run saved none, the shards put together."""
+    ready = source.folder / "huggingface"
+    whole = any(ready.glob("*.safetensors"))
+    _copy(ready, folder, () if whole else WEIGHTS)
+    if not whole:
+        _save_assembled(source, folder)
+    _set_dtype(folder)
+
+
+def _save_assembled(source: Source, folder: Path) -> None:
+    import torch
+
+    kind, config = _auto_class(source, folder)
+    tensors = weights.assembled(source.folder)
+    with torch.device("meta"):
+        model = kind.from_config(config, trust_remote_code=_trusts(source))
+    model.load_state_dict(tensors, assign=True)
+    model.tie_weights()
+    model.save_pretrained(folder)
+
+
+def _adapter(source: Source, folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    _copy(source.folder / "huggingface", folder, (*WEIGHTS, *OF_MODEL))
+    trained = weights.assembled(source.folder)
+    tensors = {re.sub(r"\.default(?=\.|$)", "", name): tensor.contiguous() for name, tensor in trained.items()}
+    _adapter_config(source, list(tensors)).save_pretrained(folder)
+    save_file(tensors, folder / weights.ADAPTER, metadata={"format": "pt"})
+
+
+def _adapter_config(source: Source, names: list[str]) -> Any:
+    """peft's config of an adapter that verl made, or of the one that training began with."""
+    from peft import LoraConfig
+
+    begun = source.settings.get("lora_adapter_path")
+    if begun:
+        if not Path(begun).is_dir():
+            raise MarlError(f"the adapter that policy '{source.policy}' began with is not in '{begun}' any more")
+        config = LoraConfig.from_pretrained(begun)
+    else:
+        lora = source.lora
+        assert lora is not None
+        config = LoraConfig(
+            r=lora["r"],
+            lora_alpha=lora["lora_alpha"],
+            task_type=lora["task_type"],
+            # verl's `all-linear` is what peft makes of the model; a list says it to every reader
+            target_modules=sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names}),
+            exclude_modules=source.settings.get("exclude_modules"),
+        )
+    config.base_model_name_or_path = source.model
+    config.inference_mode = True
+    return config
+
+
+def _merged(source: Source, folder: Path) -> None:
+    from peft import get_peft_model, set_peft_model_state_dict
+
+    ready = source.folder / "huggingface"
+    _copy(ready, folder, WEIGHTS)
+    base = weights.local(source.model)
+    if base is None:
+        raise MarlError(
+            f"policy '{source.policy}' is an adapter of '{source.model}', which is not on this machine: get it first, "
+            "or export the adapter, without --merge"
+        )
+    tensors = weights.assembled(source.folder)
+    kind, config = _auto_class(source, base)
+    dtype = next(iter(tensors.values())).dtype  # a base in bfloat16 would round the adapter away
+    model = kind.from_pretrained(base, config=config, dtype=dtype, trust_remote_code=_trusts(source))
+    adapted = get_peft_model(model, _adapter_config(source, list(tensors)))
+    trained = {re.sub(r"\.default(?=\.|$)", "", name): tensor for name, tensor in tensors.items()}
+    loaded: Any = set_peft_model_state_dict(adapted, trained)
+    if loaded.unexpected_keys:
+        raise MarlError(
+            f"the adapter of policy '{source.policy}' does not fit '{base}', which has no '{loaded.unexpected_keys[0]}'"
+        )
+    adapted.merge_and_unload().save_pretrained(folder)
+    _set_dtype(folder)
+
+
+def _auto_class(source: Source, folder: Path) -> tuple[Any, Any]:
+    """transformers' class for a folder's model, and its config."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=_trusts(source))
+    seeing = "ForConditionalGeneration" in str((config.architectures or [""])[0])
+    return (transformers.AutoModelForImageTextToText if seeing else transformers.AutoModelForCausalLM), config
+
+
+def _trusts(source: Source) -> bool:
+    return bool(source.settings.get("trust_remote_code", False))
+
+
+def _copy(ready: Path, folder: Path, leave: tuple[str, ...]) -> None:
+    """Config, tokenizer, chat template, code: what stands beside the weights, as files that everybody may read."""
+    for path in sorted(ready.iterdir()):
+        if path.is_file() and not any(path.match(pattern) for pattern in leave):
+            shutil.copyfile(path, folder / path.name)
+
+
+def _set_dtype(folder: Path) -> None:
+    """Have config.json tell the dtype that the weights have: verl's says bfloat16 for any, and readers convert to it.
+
+    And not how attention was computed in training, which a reader might not have.
+    """
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config.pop("torch_dtype", None)
+    config.pop("attn_implementation", None)
+    config["dtype"] = _content(folder)[1]
+    path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _content(folder: Path) -> tuple[int, str]:
+    """Parameters and most frequent dtype of the weights in a folder, from the files' headers."""
+    from safetensors import safe_open
+
+    count: dict[str, int] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            for name in file.keys():  # noqa: SIM118 - not a mapping
+                part = file.get_slice(name)
+                size = 1
+                for length in part.get_shape():
+                    size *= length
+                count[part.get_dtype()] = count.get(part.get_dtype(), 0) + size
+    if not count:
+        raise MarlError(f"there are no weights in '{folder}'")
+    most = max(count, key=lambda dtype: count[dtype])
+    return sum(count.values()), DTYPES.get(most, most.lower())

@@ -1,0 +1,203 @@
+"""Checkpoints of a whole team: what it takes to go on as if nothing had happened, complete or not there at all.
+
+policies/NAME/   of each policy that learns: verl's sharded model, optimiser, schedule and random state
+critics/NAME/    the same of each critic
+data.pt          the position in the data
+random.pt        the driver's random state: Python's, NumPy's, torch's
+schedule.pt      what the schedule keeps from one step to the next, if anything
+team.json        the step, whose run this is (`identity`), its plugins, and every file with its size
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from omegaconf import DictConfig
+
+from marl_verl import plugins
+from marl_verl.checkpoint import files
+from marl_verl.checkpoint.files import TEAM_FILE, complete, read, step_of
+from marl_verl.checkpoint.fingerprint import check_same, identity, used_plugins
+from marl_verl.errors import MarlError
+from marl_verl.threads import at_once
+
+__all__ = ["TEAM_FILE", "Checkpoints", "complete", "describe", "newest", "read", "step_of"]
+
+FIRST = 4
+"""A first checkpoint against the model on disk: weights, two moments of Adam, and the weights for others to load."""
+
+
+class Part(Protocol):
+    """A policy or a critic, which has a folder of its own."""
+
+    def save(self, folder: Path, step: int) -> None: ...
+    def load(self, folder: Path) -> None: ...
+
+
+class Checkpoints:
+    """Writes and loads the checkpoints of a run.
+
+    Args:
+        config: the run's, resolved.
+        run: the run directory.
+        parts: path in a checkpoint -> what is saved there.
+        data: the data loader, with `state_dict` and `load_state_dict`.
+        schedule: with `state` and `restore`; a state of None is not saved.
+        models: the models whose weights are trained in full, an estimate of a first checkpoint's size.
+    """
+
+    def __init__(
+        self, config: DictConfig, run: Path, parts: Mapping[str, Part], data: Any, schedule: Any, models: list[Path]
+    ) -> None:
+        self._config, self._run, self._root = config, run, run / "checkpoints"
+        self._parts, self._data, self._schedule, self._models = parts, data, schedule, models
+
+    def write(self, step: int) -> None:
+        """Write to a folder beside the final name, and flush it to the disk. `commit` gives it the name.
+
+        A kill at any moment leaves the last complete checkpoint: see the names in `checkpoint.files`.
+
+        Raises:
+            MarlError: there is not enough space, before anything is written; or it ran out while writing.
+        """
+        root = self._root
+        root.mkdir(parents=True, exist_ok=True)
+        files.tidy(root)
+        self._check_space(step)
+        writing = root / f"{files.WRITING}step_{step}"
+        try:
+            self._write(writing, step)
+            files.flush(writing)
+        except Exception as error:
+            if not files.is_full(error, root):
+                raise
+            shutil.rmtree(writing, ignore_errors=True)
+            raise MarlError(
+                f"no space left while saving step {step} in '{root}': {self._last()}; free space{self._go_on()}"
+            ) from error
+
+    def commit(self, step: int) -> None:
+        """Give what `write` has written in this step its name, and remove old checkpoints. Nothing without.
+
+        Called when the metrics and the validation of the step are stored: a run that is killed before that takes the
+        step again, and loses none of them.
+        """
+        writing = self._root / f"{files.WRITING}step_{step}"
+        if not writing.is_dir():
+            return
+        files.commit(writing, self._root / f"step_{step}")
+        for old in complete(self._root)[: -int(self._config.marl.checkpoint.keep)]:
+            files.discard(old)
+
+    def load(self) -> int:
+        """Load the newest complete checkpoint if the run is a continuation.
+
+        Returns:
+            The step it was taken at; 0 for a fresh run.
+
+        Raises:
+            MarlError: it is damaged, or of another team, algorithm or set of plugins.
+        """
+        import numpy as np
+        import torch
+
+        if self._config.trainer.resume_mode == "disable":
+            return 0
+        if self._root.is_dir():
+            files.tidy(self._root)
+        folder = newest(self._run)
+        if folder is None:
+            return 0
+        team = read(folder)
+        check_same(team, self._config, folder)
+        at_once({path: partial(part.load, folder / path) for path, part in self._parts.items()})
+        self._data.load_state_dict(torch.load(folder / "data.pt", weights_only=False))
+        state = torch.load(folder / "random.pt", weights_only=False)
+        random.setstate(state["python"])
+        np.random.set_state(state["numpy"])
+        torch.set_rng_state(state["torch"])
+        schedule = folder / "schedule.pt"
+        self._schedule.restore(torch.load(schedule, weights_only=False) if schedule.is_file() else None)
+        return int(team["step"])
+
+    def _write(self, folder: Path, step: int) -> None:
+        import numpy as np
+        import torch  # here, because the command line reads checkpoints too, and must be quick
+
+        (folder / "policies").mkdir(parents=True)
+        at_once({path: partial(part.save, folder / path, step) for path, part in self._parts.items()})
+        torch.save(self._data.state_dict(), folder / "data.pt")
+        state = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+        torch.save(state, folder / "random.pt")
+        if (schedule := self._schedule.state()) is not None:
+            torch.save(schedule, folder / "schedule.pt")
+        team = {**describe(self._config, step), "files": files.manifest(folder)}
+        (folder / TEAM_FILE).write_text(json.dumps(team, indent=1) + "\n", encoding="utf-8")
+
+    def _check_space(self, step: int) -> None:
+        """Raise MarlError unless the next checkpoint, estimated from the last one, fits beside those that exist."""
+        if saved := complete(self._root):
+            needed = files.size(saved[-1])
+            why = f"as much as checkpoint '{saved[-1].name}' has"
+        else:
+            held = sum(files.size(path, pattern) for path in self._models for pattern in ("*.safetensors", "*.bin"))
+            needed = FIRST * held
+            why = f"{FIRST} times the {_bytes(held)} of the models on disk, for weights, optimiser and a copy to load"
+        free = shutil.disk_usage(self._root).free
+        if free < needed:
+            raise MarlError(
+                f"not enough space to save step {step} in '{self._root}': it takes {_bytes(needed)} ({why}), "
+                f"{_bytes(free)} are free; {self._last()}; free {_bytes(needed - free)}{self._go_on()}"
+            )
+
+    def _last(self) -> str:
+        saved = complete(self._root)
+        return (
+            f"the last complete checkpoint is step {step_of(saved[-1])}" if saved else "there is no complete checkpoint"
+        )
+
+    def _go_on(self) -> str:
+        resume = f" and continue with marl-verl train --resume {self._run}"
+        return resume if complete(self._root) else " and start the run again"
+
+
+def describe(config: DictConfig, step: int) -> dict[str, Any]:
+    """What a team file says besides the list of files.
+
+    Args:
+        config: the run's, resolved.
+    """
+    return {
+        "step": step,
+        "identity": identity(config),
+        "plugins": used_plugins(config),
+        "loaded_plugins": plugins.load().fingerprint(),
+    }
+
+
+def newest(run: Path) -> Path | None:
+    """The newest complete checkpoint of a run directory, intact; None where there is none.
+
+    Raises:
+        MarlError: it is damaged (what is wrong, which one is intact, how to go on from that).
+    """
+    found = complete(run / "checkpoints")
+    if not found:
+        return None
+    files.check_intact(found[-1], run)
+    return found[-1]
+
+
+def _bytes(count: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,226 @@
+"""What can be wrong with a run, each in a function that raises MarlError. Nothing here writes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+from annotated_types import Gt, Interval
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.episode import Action, Limits, Run, Stuck, UnknownAgent, Workflow, WorkflowError
+from marl_verl.errors import MarlError, missing
+from marl_verl.options import NonNegative, Positive, check_type
+from marl_verl.platforms.active import has_accelerator
+from marl_verl.plugins import KINDS
+from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.files import read_tasks
+from marl_verl.team import TeamConfig
+
+DISK_BYTES = 1 << 30
+# from the measured peaks, 4.7 GiB with one policy and 7.4 with two (docs/benchmarks.md), rounded up
+CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 << 30, 3 << 30, 2 << 30
+REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
+
+Seconds = Annotated[float, Gt(0)]
+RANGES: dict[str, Any] = {
+    "trainer.total_training_steps": Positive,
+    "data.train_batch_size": Positive,
+    "data.max_prompt_length": Positive,
+    "data.max_response_length": Positive,
+    "marl.sampler.sessions": Positive,
+    "marl.validation.sessions": Positive,
+    "marl.task.train_size": Positive,
+    "marl.task.test_size": Positive,
+    "marl.run.seed": NonNegative,
+    "marl.run.keep_rows": NonNegative,
+    "marl.run.keep_journals": NonNegative,
+    "marl.run.journal_tasks": Positive | None,
+    "marl.rollout.keep_episodes": NonNegative,
+    "marl.rollout.max_failed_share": Annotated[float, Interval(ge=0, le=1)],
+    "marl.rollout.act_seconds": Seconds | None,
+    "marl.rollout.call_seconds": Seconds | None,
+    "marl.rollout.step_seconds": Seconds | None,
+    "marl.rollout.episode_seconds": Seconds | None,
+    "marl.rollout.episode_tokens": Positive | None,
+    "marl.checkpoint.keep": Positive,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": Positive,
+}
+"""Key -> the type of its value, where the default in marl_trainer.yaml allows more."""
+FIXED = (  # a key of verl's that a team does not use, the value it keeps, and where a team says it
+    ("data.train_files", None, "a team's tasks are marl.task.train_file"),
+    ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
+    ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
+    ("actor_rollout_ref.rollout.n", 1, "attempts a task are marl.sampler.sessions"),
+    ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
+)
+
+
+def part(kind: str, name: str, base: type | None) -> Any:
+    """A registered part, which must be a subclass of `base`; with None, something that can be called."""
+    known = plugins.load()
+    found = known.get(kind, name)
+    if base is None:
+        right, wanted = callable(found), "a function"
+    else:
+        right, wanted = isinstance(found, type) and issubclass(found, base), f"a subclass of {base.__name__}"
+    if not right:
+        source = known.entry(kind, name).source
+        raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, it is {found!r:.80}")
+    return found
+
+
+def check_fixed(config: DictConfig, team: TeamConfig) -> None:
+    """Keys of verl's that a team says elsewhere: taking them and doing nothing would mislead."""
+    for key, value, why in FIXED:
+        found = [(key, OmegaConf.select(config, key))]
+        if key.startswith("actor_rollout_ref."):
+            part = key.removeprefix("actor_rollout_ref.")
+            for name, policy in team.policies.items():
+                given = OmegaConf.select(OmegaConf.create(policy.override), part)
+                found.append((f"marl.policies.{name}.{part}", value if given is None else given))
+        for where, given in found:
+            if given != value:
+                raise MarlError(f"'{where}' must stay {value!r}, it is {given!r}: {why}")
+
+
+def check_numbers(config: DictConfig) -> None:
+    """The values of `RANGES`, and that something is validated."""
+    for key, hint in RANGES.items():
+        check_type(OmegaConf.select(config, key), hint, key)
+    if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
+        raise MarlError("nothing would be validated: leave trainer.val_before_train on, or set trainer.test_freq")
+
+
+def check_batches(config: DictConfig, team: TeamConfig) -> None:
+    """A batch of tasks must be divisible into each policy's optimiser updates."""
+    batch = int(config.data.train_batch_size)
+    for name, policy in team.policies.items():
+        if not policy.trained:
+            continue
+        given = OmegaConf.select(OmegaConf.create(policy.override), "actor.ppo_mini_batch_size")
+        where = "actor_rollout_ref" if given is None else f"marl.policies.{name}"
+        part = config.actor_rollout_ref.actor.ppo_mini_batch_size if given is None else given
+        check_type(part, Positive, f"{where}.actor.ppo_mini_batch_size")
+        if batch % min(part, batch):
+            below = [size for size in range(1, batch + 1) if batch % size == 0]
+            near = min(below, key=lambda size: abs(size - part))
+            raise MarlError(
+                f"data.train_batch_size={batch} is not a multiple of {where}.actor.ppo_mini_batch_size={part}: a batch "
+                f"must be divisible into updates, e.g. {near}"
+            )
+
+
+def check_sampling(config: DictConfig, team: TeamConfig) -> None:
+    """An agent's own limits must fit those of its batch."""
+    longest = config.data.max_response_length
+    for agent in team.agents.values():
+        if (agent.sampling.max_tokens or 0) > longest:
+            raise MarlError(
+                f"'marl.agents.{agent.name}.sampling.max_tokens' must be <= data.max_response_length={longest}, got "
+                f"{agent.sampling.max_tokens}"
+            )
+        policy, given = team.policies[agent.policy], agent.sampling.temperature
+        rollout = policy.override.get("rollout") or {}
+        learnt = rollout.get("temperature", config.actor_rollout_ref.rollout.temperature)
+        if given not in (None, learnt) and not policy.frozen:
+            raise MarlError(
+                f"agent '{agent.name}' samples at temperature {given:g}, and its policy '{policy.name}' learns at "
+                f"{learnt:g}: set marl.policies.{policy.name}.rollout.temperature instead"
+            )
+
+
+def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: int) -> list[Task]:
+    file = options[f"{split}_file"]
+    if file is not None:
+        path = Path(str(file)).expanduser()
+        if not path.is_file():
+            said = str(missing("task file", path, path.parent.glob("*")))
+            hint = "" if "did you mean" in said else "; the README of a recipe says how to make its data"
+            raise MarlError(f"marl.task.{split}_file: {said}{hint}")
+        return read_tasks(path)
+    try:
+        return task_set.generate(split, int(options[f"{split}_size"]), seed)
+    except NotImplementedError as error:
+        raise MarlError(str(error)) from error
+
+
+def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
+    for split, found in tasks.items():
+        if not found:
+            raise MarlError(f"the task set made no {split} tasks")
+        (most, times), *_ = Counter(task.id for task in found).most_common(1)
+        if times > 1:
+            raise MarlError(f"{times} {split} tasks have the id '{most}': an id names one task")
+    both = {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}
+    if both:
+        raise MarlError(
+            f"{len(both)} tasks are in both splits, e.g. '{min(both)}': held-out tasks must not be trained on"
+        )
+    if len(tasks["train"]) < config.data.train_batch_size:
+        raise MarlError(
+            f"{len(tasks['train'])} training tasks are fewer than data.train_batch_size={config.data.train_batch_size}"
+        )
+
+
+def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[str, ...], ...]:
+    """Run the workflow once with empty actions, to find now what no action can mend.
+
+    Returns:
+        Its moves: the agents that act at once, and which of them come after which.
+
+    Raises:
+        MarlError: it acts for an agent that the team lacks, fails or ends before its first act, or loops for ever.
+    """
+    moves: list[tuple[str, ...]] = []
+    limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # by itself, a loop without an end never lets the time-out come
+
+    async def play() -> None:
+        async with Run(workflow, task, list(team.agents), seed=0, limits=limits) as run:
+            for _ in range(REHEARSAL_MOVES):
+                acts = await run.next()
+                if acts is None:
+                    return
+                moves.append(tuple(dict.fromkeys(act.agent for act in acts)))
+                for act in acts:
+                    run.supply(act, Action(text=""))
+
+    try:
+        asyncio.run(asyncio.wait_for(play(), timeout=REHEARSAL_SECONDS))
+    except (UnknownAgent, Stuck):
+        raise
+    except WorkflowError:
+        if not moves:
+            raise
+        # empty actions are not what the workflow is made for; in training such an episode is counted
+    except TimeoutError as error:
+        if not moves:
+            raise MarlError(
+                f"workflow '{team.workflow.name}' did not act within {REHEARSAL_SECONDS:.0f} s on task '{task.id}'"
+            ) from error
+    return tuple(moves)
+
+
+def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
+    parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise MarlError(f"run directory '{folder}' cannot be made: '{parent}' is no folder that can be written to")
+    free = shutil.disk_usage(parent).free
+    if free < DISK_BYTES:
+        raise MarlError(f"{free / 2**30:.1f} GiB are free on the disk of '{parent}', a run needs at least 1 GiB")
+    if has_accelerator():
+        return
+    inside = [policy for policy in team.policies.values() if policy.endpoint is None]
+    needed = CPU_BYTES + sum(CPU_BYTES_A_POLICY if policy.trained else CPU_BYTES_A_SERVER for policy in inside)
+    available = psutil.virtual_memory().available
+    if available < needed:
+        raise MarlError(
+            f"{available / 2**30:.1f} GiB of memory are free, {len(inside)} policies on a CPU need about "
+            f"{needed / 2**30:.0f} GiB: close other programs, or let the agents share a policy"
+        )

@@ -1,0 +1,116 @@
+"""Whether the parts of a run go together, each by itself and with team and task: told before work starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig
+
+from marl_verl.advantage.estimator import Rows
+from marl_verl.algorithms import Algorithm
+from marl_verl.config.checks import part
+from marl_verl.config.parts import algorithm_named
+from marl_verl.config.synthetic import SyntheticTeam
+from marl_verl.credit.base import Credit
+from marl_verl.credit.replay import ReplayCredit
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+from marl_verl.sampling import Sampler
+from marl_verl.tasks.base import TaskSet
+from marl_verl.team import TeamConfig
+
+
+def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
+    """The samplers of training and validation: where a config says it -> the sampler with its options."""
+    found: dict[str, Sampler] = {}
+    for section, name in (("sampler", algorithm.sampler), ("validation", marl["validation"]["sampler"])):
+        kind, where = part("samplers", str(name), Sampler), f"marl.{section}.options"
+        try:
+            found[section] = build(kind, marl[section]["options"], where)
+        except MarlError as error:
+            raise MarlError(f"{error} (of sampler '{name}')") from error
+    return found
+
+
+def check_samplers(
+    found: dict[str, Sampler], validation: str, algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
+) -> None:
+    """Each sampler with the team, and with what the task set can tell.
+
+    Args:
+        found: of `samplers`.
+        validation: name of the validation's.
+    """
+    for section, sampler in found.items():
+        name = algorithm.sampler if section == "sampler" else validation
+        try:
+            sampler.check(list(team.agents))
+        except MarlError as error:
+            raise MarlError(f"marl.{section}.options: {error}") from error
+        if sampler.public and type(tasks).public_score is TaskSet.public_score:
+            raise MarlError(
+                f"marl.{section}: sampler '{name}' chooses by public score, and task '{team.task.name}' has none: "
+                "write TaskSet.public_score, or use sampler 'independent'"
+            )
+    if found["validation"].branches and not found["validation"].public:
+        raise MarlError(
+            f"sampler '{validation}' chooses by the true score, which a validation must not know: use 'independent', "
+            "'best-of', or 'tree-search' with options {guide: public}"
+        )
+
+
+def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
+    """Whether credit and advantage are for rows such as the sampler makes."""
+    credit = algorithm.credit
+    assert isinstance(credit, Credit)
+    # a credit that takes the place of component `team` is no increment
+    incremental = sampler.incremental and "team" not in credit.reads()
+    rows = Rows(sampler.branches, sampler.crossed, incremental)
+    if (why := algorithm.advantage.misfit(rows)) is not None:
+        own = algorithm_named(team.algorithm.name, None, "").sampler
+        hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
+        raise MarlError(
+            f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}': {why}{hint}"
+        )
+    if (why := credit.misfit(sampler.branches)) is not None:
+        raise MarlError(f"credit '{credit.name}' does not go with sampler '{algorithm.sampler}': {why}")
+    if isinstance(credit, ReplayCredit):
+        _check_replay(credit, sampler, algorithm, team)
+
+
+def _check_replay(credit: ReplayCredit, sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
+    if sampler.branches or sampler.public:
+        raise MarlError(
+            f"credit '{credit.name}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them: "
+            "use sampler 'independent'"
+        )
+    try:
+        credit.check(list(team.agents))
+    except MarlError as error:
+        raise MarlError(f"marl.algorithm.options.{error}") from error
+    if credit.repeated and algorithm.advantage.sums_turns:
+        raise MarlError(
+            f"credit '{credit.name}' is repeated on every turn of an agent, and the returns sum turns: use returns "
+            "'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
+        )
+
+
+def check_advantage(synthetic: SyntheticTeam) -> None:
+    """Compute advantages of synthetic rows. MarlError for a group column or a reward that the algorithm lacks."""
+    try:
+        synthetic.algorithm.compute(synthetic.table(synthetic.rows(0, attempts=2)))
+    except MarlError as error:
+        raise MarlError(f"algorithm '{synthetic.team.algorithm.name}' does not fit the team: {error}") from error
+
+
+def check_reference(resolved: DictConfig, team: TeamConfig) -> None:
+    """KL to the start needs a reference; on a CPU verl has none of a whole model, only an adapter switched off."""
+    for name, policy in team.policies.items():
+        if not policy.trained or resolved.trainer.device != "cpu":
+            continue
+        part = resolved.policies[name].actor_rollout_ref
+        if part.actor.use_kl_loss and not part.model.lora_rank:
+            raise MarlError(
+                f"policy '{name}': actor.use_kl_loss of a whole model needs a GPU, because verl keeps its reference in "
+                f"pinned memory: on a CPU give it an adapter (marl.policies.{name}.model.lora_rank), or no KL"
+            )

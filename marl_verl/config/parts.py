@@ -1,0 +1,58 @@
+"""What a config or a file names, loaded: used by the command line, the trainer and the rollout workers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marl_verl import plugins
+from marl_verl.algorithms import Algorithm, Metric
+from marl_verl.errors import MarlError
+from marl_verl.team import TeamConfig
+
+
+def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
+    """A registered algorithm with options.
+
+    Args:
+        where: how the user wrote the options; it begins an error about one of them.
+
+    Raises:
+        MarlError: unknown algorithm, option or part (nearest offered), wrong type of option, or something else than an
+            `Algorithm` registered under the name.
+    """
+    known = plugins.load()
+    found = known.get("algorithms", name)
+    if not isinstance(found, Algorithm):
+        raise MarlError(f"algorithm '{name}' must be an Algorithm, it is {found!r:.80}")
+    return found.with_options(options, where=where, find=known.get)
+
+
+def algorithm_of(team: TeamConfig) -> Algorithm:
+    """The team's algorithm with the options of `marl.algorithm.options`, whose every name is registered.
+
+    Raises:
+        MarlError: as `algorithm_named`, or an unknown loss (nearest offered).
+    """
+    algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
+    plugins.load().get("losses", algorithm.loss)
+    metrics_of(algorithm)
+    return algorithm
+
+
+def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
+    """The metrics that an algorithm names.
+
+    Raises:
+        MarlError: an unknown metric (nearest offered), or something else than a `Metric` registered under the name.
+    """
+    known = plugins.load()
+    found = []
+    for name in algorithm.metrics:
+        target = known.get("metrics", name)
+        metric = target() if isinstance(target, type) else target
+        if not isinstance(metric, Metric):
+            source = known.entry("metrics", name).source
+            raise MarlError(f"metric '{name}' of {source} must be a Metric, it is {target!r:.80}")
+        found.append(metric)
+    return tuple(found)

@@ -1,0 +1,44 @@
+"""Reading the config of a run: from its directory, and the team that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from marl_verl.errors import MarlError, missing
+from marl_verl.team import TeamConfig, read_team
+
+
+def read_config(path: Path) -> DictConfig:
+    """A config that a run has stored. MarlError if it cannot be read."""
+    try:
+        config = OmegaConf.load(path)
+    except (OSError, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise MarlError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(config, DictConfig):
+        raise MarlError(f"'{path}' is no config of a run")
+    return config
+
+
+def marl_section(config: DictConfig) -> dict[str, Any]:
+    """The `marl` section, resolved, as plain containers. MarlError if it cannot be resolved."""
+    try:
+        marl: dict[str, Any] = OmegaConf.to_container(config.marl, resolve=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise MarlError(f"the marl section cannot be resolved: {' '.join(str(error).split())}") from error
+    return marl
+
+
+def team_of(config: DictConfig) -> TeamConfig:
+    """The team of a run's resolved config; in an evaluation every policy is frozen. MarlError as `marl_section`."""
+    return read_team(marl_section(config), allow_frozen=True)
+
+
+def check_run(folder: Path, *files: str) -> None:
+    """Raise MarlError (nearest run offered) unless a folder has the files that a run directory has."""
+    if not all((folder / name).is_file() for name in files):
+        raise missing("run in", folder, [path.parent for path in folder.parent.glob(f"*/{files[0]}")])

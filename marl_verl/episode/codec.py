@@ -1,0 +1,200 @@
+"""The codec: journals, turns and episodes as JSON values, and back. What is stored is defined here and nowhere else.
+
+Fields are those of the dataclasses, in their order, so that the same episode gives the same bytes; nothing that a clock
+says is stored. What a turn of an episode's path saw and said is stored once, in the journal. JSON itself is the
+standard library's, which keeps NaN and half surrogate pairs; msgspec checks every type on the way back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from marl_verl.episode.calls import as_json
+from marl_verl.episode.episode import Episode
+from marl_verl.episode.journal import ActRecord, CallRecord, Journal, JournalError, Record
+from marl_verl.episode.turn import Act, Action, Turn, as_observation
+
+SCHEMA = 2
+"""Version of what is defined here: raise it with every change of what is stored."""
+
+CLOCK = ("seconds",)
+TOKENS = ("prompt_ids", "response_ids", "log_probs")
+
+T = TypeVar("T")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def decode(kind: type[T], data: Any, where: str) -> T:
+    """A JSON value as a `kind`: a dataclass, or a msgspec.Struct. Unknown keys are ignored.
+
+    Args:
+        where: what the value is, for the error.
+
+    Raises:
+        JournalError: a field is missing or has the wrong type.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        there = where + path.rstrip("`").replace(".", ", ", 1)
+        if what.startswith("Object missing"):
+            raise JournalError(f"{there} lacks '{what.split('`')[1]}'") from error
+        raise JournalError(f"{there}: {what[0].lower()}{what[1:]}") from error
+
+
+def encode_journal(journal: Journal, without: Collection[str] = ()) -> dict[str, Any]:
+    """A journal as a JSON value, `without` some fields of `Action`, which come back as their defaults."""
+    return {"schema": SCHEMA, "seed": journal.seed, "records": [encode_record(each, without) for each in journal]}
+
+
+def decode_journal(data: Any) -> Journal:
+    """Read what `encode_journal` made. JournalError: another schema version, or as `decode`."""
+    version = data.get("schema") if isinstance(data, dict) else None
+    if version != SCHEMA:
+        raise JournalError(f"a journal of schema {version!r}; this version of marl-verl reads {SCHEMA}")
+    stored = decode(_Records, data, "the journal")
+    return Journal(tuple(_record(each, f"record {i}") for i, each in enumerate(stored.records)), stored.seed)
+
+
+def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, Any]:
+    """An effect as a JSON value; arguments and result of a call as what their JSON texts hold."""
+    if isinstance(record, ActRecord):
+        return {"effect": "act", **_fields(record.act), "action": _fields(record.action, without)}
+    called: dict[str, Any] = {"effect": "call", "agent": record.agent, "function": record.function}
+    called["arguments"] = json.loads(record.arguments)
+    if record.raised is not None:
+        return {**called, "raised": {"kind": record.raised.kind, "arguments": json.loads(record.raised.arguments)}}
+    return {**called, "value": None if record.value is None else json.loads(record.value)}
+
+
+def encode_turn(turn: Turn) -> dict[str, Any]:
+    """Where a turn sits and what it earned, without what is in its record of the journal."""
+    rewards = {component: float(turn.rewards[component]) for component in sorted(turn.rewards)}
+    return {**_fields(turn, ("uid", "observation", "action")), "length": turn.length, "rewards": rewards}
+
+
+def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
+    """An episode as a JSON value, with token ids and log-probabilities if `tokens`."""
+    without = CLOCK if tokens else CLOCK + TOKENS
+    return {
+        "id": episode.id,
+        **_fields(episode, _PARTS),
+        **{"task": _fields(episode.task), "answer": plain(episode.answer)},
+        **{"success": bool(episode.success), "score": float(episode.score)},
+        "turns": [encode_turn(turn) for turn in episode.turns],
+        "others": [
+            {**encode_turn(turn), "observation": turn.observation, "action": _fields(turn.action, without)}
+            for turn in episode.others
+        ],
+        "journal": encode_journal(episode.journal, without),
+    }
+
+
+def decode_episode(data: Mapping[str, Any]) -> Episode:
+    """Read what `encode_episode` made. JournalError as `decode_journal`, or a turn whose act is not in the journal."""
+    whole = msgspec.structs.asdict(decode(_Whole, data, "the episode"))
+    parts = decode(_Parts, data, "the episode")
+    journal, uid = decode_journal(parts.journal), whole["uid"]
+    turns = [_turn(each, uid, f"turn {i}", journal) for i, each in enumerate(parts.turns)]
+    others = [_turn(each, uid, f"other turn {i}") for i, each in enumerate(parts.others)]
+    return Episode(**whole, journal=journal, turns=turns, others=others)
+
+
+def plain(value: Any) -> Any:
+    """An answer as a JSON value: dataclasses as their fields, sets sorted, and what JSON has no form for as its `repr`
+    (without addresses). So a replayed answer can be compared with a stored one."""
+    try:
+        return json.loads(json.dumps(value, default=_plain))
+    except (TypeError, ValueError):  # a key that is no text, or a value that holds itself
+        return without_addresses(repr(value))
+
+
+def without_addresses(text: str) -> str:
+    """A text without the memory addresses of a `repr`, which are others in every process."""
+    return _ADDRESS.sub("", text)
+
+
+class _Records(msgspec.Struct):
+    seed: int
+    records: list[dict[str, Any]]
+
+
+class _Parts(msgspec.Struct):
+    """The fields of an episode that are decoded one by one."""
+
+    turns: list[dict[str, Any]]
+    others: list[dict[str, Any]]
+    journal: dict[str, Any]
+
+
+_PARTS = (*_Parts.__struct_fields__, *CLOCK)
+_Whole = msgspec.defstruct(
+    "_Whole", [(name, hint) for name, hint in get_type_hints(Episode).items() if name not in _PARTS]
+)
+"""The other fields of an episode."""
+
+
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _fields(value: Any, without: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass; `dataclasses.asdict` would copy token by token."""
+    return {name: getattr(value, name) for name in _names(value.__class__) if name not in without}
+
+
+def _record(data: dict[str, Any], where: str) -> Record:
+    if data.get("effect") == "act":
+        act = decode(Act, data, where)
+        _check_observation(act, where)
+        return ActRecord(act, decode(Action, data.get("action", {}), f"{where}, action"))
+    if data.get("effect") != "call":
+        raise JournalError(f"{where}: unknown effect {data.get('effect')!r}")
+    if "raised" not in data and "value" not in data:
+        raise JournalError(f"{where} lacks 'value'")
+    called = _with_texts(data)
+    if isinstance(data.get("raised"), dict):
+        called["raised"] = _with_texts(data["raised"])
+    return decode(CallRecord, called, where)
+
+
+def _with_texts(data: dict[str, Any]) -> dict[str, Any]:
+    return data | {name: as_json(data[name]) for name in ("arguments", "value") if name in data}
+
+
+def _turn(data: dict[str, Any], uid: str, where: str, journal: Journal | None = None) -> Turn:
+    """A turn; observation and action of one on the episode's path are in the journal."""
+    if journal is None:
+        turn = decode(Turn, {**data, "uid": uid}, where)
+        _check_observation(turn, where)
+        return turn
+    turn = decode(Turn, {**data, "uid": uid, "observation": (), "action": {"text": ""}}, where)
+    record = journal.act(*turn.key)
+    if record is None:
+        raise JournalError(f"{where}: the journal has no act {':'.join(turn.key)}")
+    turn.observation, turn.action = record.act.observation, record.action
+    return turn
+
+
+def _check_observation(of: Act | Turn, where: str) -> None:
+    try:
+        as_observation(of.observation)
+    except TypeError as error:
+        raise JournalError(f"{where}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _fields(value)
+    if isinstance(value, set | frozenset):
+        return sorted((plain(each) for each in value), key=json.dumps)
+    return without_addresses(repr(value))

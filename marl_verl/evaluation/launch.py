@@ -1,0 +1,120 @@
+"""Play a checked evaluation in a process of its own, and store its result in the run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marl_verl.episode import Episode
+from marl_verl.errors import MarlError
+from marl_verl.evaluation.plan import FOLDER, Plan
+from marl_verl.evaluation.request import RESULT
+from marl_verl.evaluation.text import heading
+from marl_verl.journals.read import EpisodeFile
+from marl_verl.process.progress import Display
+from marl_verl.process.supervisor import TrainerProcess
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes:
+        numbers: what `marl-verl eval --json` prints, e.g. `numbers["success"]`, `numbers["pass@8"]`; docs/evaluation.md
+            describes every key.
+        file: NAME.json with the numbers, in `evaluations/` of the run; NAME.jsonl and NAME.log are beside it.
+    """
+
+    numbers: dict[str, Any]
+    file: Path
+
+    @property
+    def success(self) -> float:
+        """The share of held-out tasks that the team solves when it acts greedily, 0 to 1."""
+        return float(self.numbers["success"])
+
+    def episodes(self) -> Iterator[Episode]:
+        """The stored episodes of the greedy pass: those of the first `marl.rollout.keep_episodes` tasks."""
+        path = self.file.with_suffix(".jsonl")
+        file = EpisodeFile.parse(path.read_bytes(), f"'{path}'")
+        return map(file.episode, file.episodes)
+
+
+def launch(plan: Plan, display: Display, begun: float, output: Path | None = None) -> Evaluation:
+    """Play an evaluation; its log and its episodes stay in the run directory, also if it fails.
+
+    Args:
+        begun: when the evaluation was asked for, in seconds since the epoch.
+        output: another file for the numbers, which `check_output` has checked.
+
+    Raises:
+        RunError: the process that plays failed.
+        MarlError: the result cannot be written.
+    """
+    display.print(heading(plan))
+    evaluations = plan.run / FOLDER
+    evaluations.mkdir(exist_ok=True)
+    file = _free(plan, evaluations)
+    try:
+        plan.write()
+        _play(plan, file, display, begun)
+        result = json.loads((plan.folder / RESULT).read_text(encoding="utf-8"))
+    finally:
+        shutil.rmtree(plan.folder, ignore_errors=True)
+    changes = {key: plan.settings[key] for key in ("swap", "untrained")}
+    numbers = {**result, **changes, "seconds": time.time() - begun, "settings": plan.settings}
+    for path in filter(None, (file, output)):
+        try:
+            path.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise MarlError(f"'{path}' cannot be written: {error.strerror}") from error
+    return Evaluation(numbers, file)
+
+
+def check_output(path: Path | None) -> None:
+    """Raise MarlError for a file that cannot be written, before minutes of work."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise MarlError(f"--output '{path}' is a folder: name a file")
+    parent = path.resolve().parent
+    if not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
+        raise MarlError(f"--output '{path}' cannot be written to")
+
+
+def _play(plan: Plan, file: Path, display: Display, begun: float) -> None:
+    log = file.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    try:
+        TrainerProcess(plan.folder, list(plan.team.policies), "marl_verl.evaluation.run", log).run(display, begun)
+    finally:
+        for episodes in (plan.folder / "episodes").glob("step_*.jsonl"):
+            shutil.move(episodes, file.with_suffix(".jsonl"))
+
+
+def _free(plan: Plan, evaluations: Path) -> Path:
+    """step_N.json, with what was changed in its name; numbered where another evaluation has that name."""
+    swaps = [f"swap-{first}-{second}" for first, second in plan.settings["swap"]]
+    untrained = [f"untrained-{agent}" for agent in plan.settings["untrained"]]
+    base = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
+    path, number = evaluations / f"{base}.json", 1
+    while _taken(path, plan.settings):
+        number += 1
+        path = evaluations / f"{base}_{number}.json"
+    return path
+
+
+def _taken(path: Path, settings: dict[str, Any]) -> bool:
+    """Whether a file has the result of another evaluation; the same one is played again in its place."""
+    if not path.is_file():
+        return False
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8"))["settings"] != settings)
+    except (ValueError, KeyError, TypeError):
+        return True

@@ -1,0 +1,210 @@
+"""An evaluation with everything checked: what `marl-verl eval` plays, before anything is started or written."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.checkpoint.export import Source
+from marl_verl.config import checks
+from marl_verl.config.compose import parse_overrides, with_overrides
+from marl_verl.config.placement import check_placement
+from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import check_run, marl_section, read_config
+from marl_verl.errors import MarlError
+from marl_verl.evaluation.cast import Part, Swap, acting, cast, parse_swap
+from marl_verl.evaluation.config import check_overrides, evaluation_config
+from marl_verl.evaluation.lengths import check_lengths
+from marl_verl.evaluation.request import MODELS, Request
+from marl_verl.evaluation.weights import began_with, chosen_step, ready, trained
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.files import read_tasks, write_tasks
+from marl_verl.team import TeamConfig, read_team
+from marl_verl.trainer.prepare import COMPOSED, build_parts
+
+FOLDER = "evaluations"
+"""Of a run: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
+
+TASKS = "data/test.jsonl"
+SESSIONS = 8
+KS = (1, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked evaluation.
+
+    Attributes:
+        run: the run directory.
+        folder: where it is played, below the run; it does not exist yet.
+        config: resolved.
+        team: as it is evaluated, every policy frozen.
+        settings: what the user asked for, as it stands in the result: two evaluations with the same are the same.
+        files: plugin files: the run's copies, and those that the user gave besides.
+    """
+
+    run: Path
+    folder: Path
+    config: DictConfig
+    team: TeamConfig
+    tasks: list[Task]
+    request: Request
+    settings: dict[str, Any]
+    files: tuple[plugins.PluginFile, ...]
+
+    def write(self) -> None:
+        """Make the folder, with everything that the process which plays reads."""
+        write_tasks(self.tasks, self.folder / TASKS)
+        OmegaConf.save(self.config, self.folder / "config.yaml")
+        self.request.write(self.folder)
+        plugins.copy_files(self.files, self.folder)
+
+
+@dataclass
+class Models:
+    """What the servers of each policy of an evaluation read.
+
+    Attributes:
+        paths: policy -> folder, or name on the hub.
+        tokenizers: policy -> the same, of its tokenizer.
+        exports: policies whose folder has to be made first, of what.
+    """
+
+    paths: dict[str, str] = field(default_factory=dict)
+    tokenizers: dict[str, str] = field(default_factory=dict)
+    exports: dict[str, Source] = field(default_factory=dict)
+
+
+def plan(
+    run: Path,
+    overrides: Sequence[str] = (),
+    *,
+    step: int | None = None,
+    tasks: int | None = None,
+    sessions: int | None = None,
+    k: str | Sequence[int] | None = None,
+    swap: Iterable[str | Swap] = (),
+    untrained: Sequence[str] = (),
+    seed: int | None = None,
+    greedy_only: bool = False,
+    plugin_files: Sequence[Path] = (),
+) -> Plan:
+    """Check an evaluation. Writes nothing. The arguments are those of `marl_verl.evaluate`.
+
+    Raises:
+        MarlError: whatever is wrong with it, the first thing found.
+    """
+    check_run(run, COMPOSED, "config.yaml")
+    sessions, ks = _sessions(sessions, k, greedy_only)
+    check_overrides(overrides)
+    files = plugins.files_of_run(run, plugin_files)
+    plugins.use_files(files)
+    plugins.load()
+    composed = with_overrides(read_config(run / COMPOSED), overrides)
+    marl = marl_section(composed)
+    team = read_team(marl)
+    step = chosen_step(run, step)
+    swaps = [parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
+    parts = cast(team, step, swaps, untrained)
+    folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
+    models = _models(run, folder, parts, step)
+    config = evaluation_config(composed, parts, models.paths, max(1, sessions), seed)
+    evaluated = read_team(marl_section(config), allow_frozen=True)
+    workflow, task_set = build_parts(evaluated)
+    checks.check_numbers(config)
+    checks.check_fixed(config, evaluated)
+    checks.check_sampling(config, evaluated)
+    played = _tasks(run, marl, task_set, overrides, tasks)
+    checks.rehearse(workflow, played[0], evaluated)
+    checks.check_machine(config, evaluated, run)
+    check_placement(config, evaluated)
+    OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
+    config.data.train_files = config.data.val_files = str(folder / TASKS)
+    config.data.val_batch_size = len(played)
+    resolved = resolve(config, evaluated)
+    check_lengths(run, resolved, team.agents, parts, models.tokenizers)
+    seed = int(config.marl.run.seed)
+    settings = {
+        "run": run.resolve().name,
+        "step": step,
+        "tasks": len(played),
+        "sessions": sessions,
+        "k": list(ks),
+        "swap": [list(pair) for pair in swaps],
+        "untrained": list(dict.fromkeys(untrained)),
+        "seed": seed,
+        "overrides": list(overrides),
+    }
+    request = Request(step, sessions, ks, seed, parts, models.exports)
+    return Plan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
+
+
+def _sessions(given: int | None, k: str | Sequence[int] | None, greedy_only: bool) -> tuple[int, tuple[int, ...]]:
+    """How many sessions of each task, and the k of pass@k."""
+    if greedy_only:
+        for option, value in (("--sessions", given), ("--k", k)):
+            if value is not None:
+                raise MarlError(f"{option} is of the sampled pass, and --greedy-only leaves that out: give one of them")
+        return 0, ()
+    sessions = SESSIONS if given is None else given
+    if sessions < 1:
+        raise MarlError(f"--sessions must be a whole number, 1 or more, got {sessions}")
+    if k is None:
+        return sessions, tuple(sorted({k for k in KS if k < sessions} | {sessions}))
+    words = k.split(",") if isinstance(k, str) else map(str, k)
+    ks = tuple(sorted({_number(word) for word in words}))
+    if ks and ks[-1] > sessions:
+        raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} sessions a task, there are {sessions}: give --sessions")
+    return sessions, ks
+
+
+def _number(word: str) -> int:
+    if not word.strip().isdecimal() or int(word) < 1:
+        raise MarlError(f"--k must be whole numbers, 1 or more, e.g. --k 1,4,8, got '{word}'")
+    return int(word)
+
+
+def _models(run: Path, folder: Path, parts: dict[str, Part], step: int) -> Models:
+    """Find the weights of every policy that somebody acts with; one outside has none."""
+    known, found = read_config(run / "config.yaml"), Models()
+    for name, part in acting(parts).items():
+        if part.weights == "outside":
+            continue
+        if part.weights != "trained":
+            found.paths[name] = found.tokenizers[name] = began_with(known, part)
+            continue
+        source = trained(run, known, part.source, step)
+        found.tokenizers[name] = str((source.folder / "huggingface").resolve())
+        path = ready(source)
+        if path is None:
+            found.exports[name] = source
+        found.paths[name] = str(folder / MODELS / name if path is None else path)
+    return found
+
+
+def _tasks(
+    run: Path, marl: dict[str, Any], task_set: TaskSet, overrides: Sequence[str], wanted: int | None
+) -> list[Task]:
+    """The run's held-out tasks, or others where overrides of `marl.task` ask for them; none was trained on."""
+    if any(change.key_or_group.startswith("marl.task") for change in parse_overrides(overrides)):
+        tasks = checks.load_tasks(task_set, marl["task"], "test", marl["run"]["seed"])
+        trained = {task.id for task in read_tasks(run / "data" / "train.jsonl")}
+        if both := trained & {task.id for task in tasks}:
+            raise MarlError(f"{len(both)} of the tasks were trained on, e.g. '{min(both)}': they are not held-out")
+    else:
+        tasks = read_tasks(run / "data" / "test.jsonl")
+    if not tasks:
+        raise MarlError("the task set made no test tasks")
+    wanted = len(tasks) if wanted is None else wanted
+    if not 1 <= wanted <= len(tasks):
+        raise MarlError(
+            f"--tasks must be between 1 and {len(tasks)}, the number of held-out tasks, got {wanted}: "
+            "marl.task.test_size=N makes others"
+        )
+    return tasks[:wanted]

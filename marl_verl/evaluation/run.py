@@ -1,0 +1,132 @@
+"""The process that plays an evaluation: every policy frozen, servers only, and the two passes of a validation.
+
+Started by the command line as `python -m marl_verl.evaluation.run FOLDER`; `marl_verl.evaluation` says what is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marl_verl.checkpoint.export import export
+from marl_verl.evaluation.request import MODELS, RESULT, Request
+from marl_verl.evaluation.statistics import sampled_scores
+from marl_verl.evaluation.tally import Tally
+from marl_verl.journals.write import as_line, failure_data
+from marl_verl.process.run_dir import emit
+from marl_verl.trainer import run
+from marl_verl.trainer.report import wilson
+
+if TYPE_CHECKING:
+    from marl_verl.rollout.worker import Report
+    from marl_verl.trainer.team_trainer import TeamTrainer
+
+EPISODES_AT_ONCE = 256
+"""Under way at the same time: what waits longer for a server than `marl.rollout.act_seconds` would fail."""
+
+
+def evaluate(folder: Path) -> None:
+    """Bring the servers up, play, and write result.json and episodes/ into the folder.
+
+    Raises:
+        MarlError: more attempts failed than `marl.rollout.max_failed_share` allows.
+    """
+    request = Request.read(folder)
+    for name, source in request.exports.items():
+        emit("phase", name=f"making a whole model of policy '{source.policy}'")
+        export(source, folder / MODELS / name, merge=source.lora is not None)
+    with run.session(folder) as (trainer, manager):
+        trainer.agent_loop_manager = manager
+        # enters the seeds and the episodes' ids: the greedy ones are those of the run's own validation at that step
+        trainer.global_steps = request.step
+        result = play_all(trainer, request)
+    (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    emit("evaluated")
+
+
+def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
+    """Play the greedy pass and, where sessions are asked for, the sampled one. Returns what goes to result.json."""
+    greedy = Pass(trainer, sampled=False)
+    greedy.play()
+    sampled = Pass(trainer, sampled=True)
+    if request.sessions:
+        sampled.play()
+    trainer.records.episodes(request.step, [*greedy.lines, *sampled.lines])
+    reports = greedy.reports + sampled.reports
+    trainer.records.check_failures(reports)
+    failures = greedy.tally.failures + sampled.tally.failures
+    return {
+        "step": request.step,
+        **_scores(greedy, sampled, request),
+        "agents": _agents(greedy, sampled, request),
+        "attempts": sum(report.attempts for report in reports),
+        "failed": failures.total(),
+        "failed_reasons": dict(sorted(failures.items())),
+        "tokens": greedy.tally.tokens + sampled.tally.tokens,
+    }
+
+
+class Pass:
+    """Every held-out task played greedily, or sampled.
+
+    Attributes:
+        reports: one a task.
+        lines: what is stored: of the greedy pass the first tasks' episodes, and every failed attempt.
+        tally: what the agents did.
+    """
+
+    def __init__(self, trainer: TeamTrainer, sampled: bool) -> None:
+        self.trainer, self.sampled = trainer, sampled
+        self.reports: list[Report] = []
+        self.lines: list[str] = []
+        self.tally = Tally(trainer.team.agents)
+
+    def play(self) -> None:
+        """Play, count, and tell the command line how far it is."""
+        from marl_verl.trainer.validation import play  # imports verl, which `session` does beside the start of Ray
+
+        marl, tasks = self.trainer.config.marl, len(self.trainer.val_dataset)
+        stored = 0 if self.sampled else int(marl.rollout.keep_episodes)
+        at_once = max(1, EPISODES_AT_ONCE // (int(marl.validation.sessions) if self.sampled else 1))
+        emit("playing", sampled=self.sampled, done=0, tasks=tasks)
+        loader, manager = self.trainer.val_dataloader, self.trainer.agent_loop_manager
+        for reports in play(loader, manager, self.trainer.global_steps, self.sampled, keep=tasks, at_once=at_once):
+            for report in reports:
+                self.tally.add(report.lines)
+                failed = [as_line(failure_data(failure, report.uid, report.task)) for failure in report.failures]
+                self.lines += report.lines if len(self.reports) < stored else failed
+                report.lines = []  # of a large evaluation they would be gigabytes
+                self.reports.append(report)
+            emit("playing", sampled=self.sampled, done=len(self.reports), tasks=tasks)
+
+
+def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
+    """The team's success; an attempt that failed has solved nothing."""
+    solved = [any(report.successes) for report in greedy.reports]
+    scores: dict[str, Any] = {
+        "eval_tasks": len(solved),
+        "success": sum(solved) / len(solved),
+        "success_interval": wilson(sum(solved), len(solved)),
+        "sessions": request.sessions,
+    }
+    if request.sessions:
+        times = [sum(report.successes) for report in sampled.reports]
+        scores.update(sampled_scores(times, request.sessions, request.ks, request.seed))
+    return scores
+
+
+def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str, Any]]:
+    """Agent -> who it acted as, its numbers of the greedy pass, and below `sampled` those of the sampled one."""
+    found: dict[str, dict[str, Any]] = {}
+    for agent, part in request.parts.items():
+        found[agent] = {"policy": part.source, "weights": part.describe(request.step)}
+        found[agent].update(greedy.tally.metrics(agent))
+        if request.sessions:
+            found[agent]["sampled"] = sampled.tally.metrics(agent)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(run.main(Path(sys.argv[1]), evaluate))

@@ -1,0 +1,55 @@
+"""Lines of text: tables, counts, and values in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+LEFT = ("row", "key", "agent", "group", "player", "", "what")  # columns of text; numbers go to the right
+
+
+def columns(names: Sequence[str], lines: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """A table as lines: text to the left, numbers to the right, nothing behind the last word.
+
+    Args:
+        width: at which lines are cut; None cuts nothing.
+    """
+    widths = [max(len(line[i]) for line in [names, *lines]) for i in range(len(names))]
+    text = [
+        "  ".join(
+            each.ljust(size) if name in LEFT else each.rjust(size)
+            for each, size, name in zip(line, widths, names, strict=True)
+        ).rstrip()
+        for line in [names, *lines]
+    ]
+    return [line if width is None or len(line) <= width else line[: max(width - 1, 0)] + "…" for line in text]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of text; those that are empty below their title are left out."""
+    filled = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
+    widths = {column: max(len(row[column]) for row in rows) for column in filled}
+    return ["  ".join(f"{row[column]:<{widths[column]}}" for column in filled).rstrip() for row in rows]
+
+
+def indented(text: str, spaces: int) -> list[str]:
+    """The lines of a text, each with spaces before it."""
+    return [f"{' ' * spaces}{each}".rstrip() for each in text.split("\n")]
+
+
+def line(text: str, width: int) -> str:
+    """A text in one line of at most `width` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def count(number: int, what: str) -> str:
+    """E.g. "1 row" or "2 rows"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def cell(value: Any) -> str:
+    """A number with six digits; a name with what a terminal would take for a command written out."""
+    if isinstance(value, float):
+        return f"{value:.6g}".replace("-0", "0") if value == 0 else f"{value:.6g}"
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))

@@ -1,0 +1,37 @@
+"""The parts that come with marl-verl, registered through the same hook as a plugin's; all lazy."""
+
+from __future__ import annotations
+
+from marl_verl.core_parts import CORE_PARTS
+from marl_verl.plugins.hookspecs import hookimpl
+from marl_verl.plugins.registry import Registry
+
+
+@hookimpl
+def marl_register(registry: Registry) -> None:
+    registry.task("split-plan-path", "marl_verl.tasks.split_plan_path:SplitPlanPath")
+    registry.task("inventory", "marl_verl.tasks.inventory:Inventory")
+    registry.workflow("split-plan-path", "marl_verl.workflows.split_plan_path:ScoutMover")
+    registry.workflow("inventory", "marl_verl.workflows.inventory:HolderAsker")
+    registry.reward("valid-answer", "marl_verl.rewards.valid_answer:valid_answer")
+    registry.sampler("independent", "marl_verl.sampling.independent:Independent")
+    registry.sampler("best-of", "marl_verl.sampling.best_of:BestOf")
+    registry.loss("ppo-clip", "marl_verl.algorithms.losses:PPO_CLIP")
+    registry.loss("ppo-clip-tis", "marl_verl.algorithms.losses:PPO_CLIP_TIS")
+    registry.loss("gspo", "marl_verl.algorithms.losses:GSPO")
+    registry.loss("gspo-tis", "marl_verl.algorithms.losses:GSPO_TIS")
+    registry.loss("reinforce", "marl_verl.algorithms.losses:REINFORCE")
+    registry.algorithm("grpo", "marl_verl.algorithms.grpo:GRPO")
+    registry.algorithm("grpo-trajectory-mean", "marl_verl.algorithms.grpo:GRPO_TRAJECTORY_MEAN")
+    registry.algorithm("reinforce++", "marl_verl.algorithms.reinforce_pp:REINFORCE_PP")
+    registry.algorithm("gigpo", "marl_verl.algorithms.gigpo:GIGPO")
+    registry.algorithm("ippo", "marl_verl.algorithms.ppo:IPPO")
+    registry.algorithm("mappo", "marl_verl.algorithms.ppo:MAPPO")
+    for kind, register in (
+        ("mixes", registry.mix),
+        ("credits", registry.credit),
+        ("advantages", registry.advantage),
+        ("returns", registry.returns),
+    ):
+        for name, target in CORE_PARTS[kind].items():
+            register(name, target)

@@ -1,0 +1,152 @@
+"""`Plugins`: the parts of this process by kind and name, who registered each, and which plugins are broken."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pluggy
+
+from marl_verl.errors import MarlError, nearest, unknown
+from marl_verl.plugins.content import content_of
+from marl_verl.plugins.extras import extra_of
+from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
+
+
+@dataclass
+class Plugins:
+    """The plugins of this process.
+
+    Attributes:
+        hook: pluggy's relay; `plugins.hook.marl_step_finished(step=1, metrics={})` calls every observer.
+        loaded: source -> the hooks it implements, in loading order; the built-in parts come first.
+        disabled: plugins that MARL_VERL_PLUGINS leaves out; they were not imported.
+        broken: source -> why the plugin could not be loaded; none of its names is there.
+    """
+
+    hook: pluggy.HookRelay
+    loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)
+    disabled: tuple[Source, ...] = ()
+    broken: dict[Source, str] = field(default_factory=dict)
+    _entries: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+    _targets: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def add(self, registry: Registry) -> None:
+        """Take in what a plugin has registered."""
+        for (kind, name), entry in registry.entries.items():
+            self._entries[kind].setdefault(name, []).append(entry)
+
+    def get(self, kind: str, name: str) -> Any:
+        """The object registered under a name, e.g. `get("workflows", "inventory")`; a lazy target is imported now.
+
+        Raises:
+            MarlError: as `entry`, or a lazy target that cannot be imported.
+        """
+        if (kind, name) not in self._targets:
+            entry = self.entry(kind, name)
+            self._targets[kind, name] = resolve(entry) if isinstance(entry.target, str) else entry.target
+        return self._targets[kind, name]
+
+    def entry(self, kind: str, name: str) -> Entry:
+        """Who registered a name, or "distribution:name". Imports nothing.
+
+        Raises:
+            MarlError: unknown name (with the command that installs it, the broken plugin that may have it, or the
+                nearest name), or a name of several distributions.
+        """
+        found = self.find(kind, name)
+        if not found:
+            raise self._unknown(kind, name)
+        if len(found) > 1:
+            owners = " and by ".join(str(entry.source) for entry in found)
+            choices = " or ".join(f"'{entry.source.distribution}:{entry.name}'" for entry in found)
+            raise MarlError(f"{KINDS[kind]} '{name}' is registered by {owners}: write {choices}")
+        return found[0]
+
+    def find(self, kind: str, name: str) -> list[Entry]:
+        """The entries that a name, or "distribution:name", may mean: none, one, or one of each distribution."""
+        distribution, colon, plain = name.rpartition(":")
+        found = self._of(kind).get(plain, [])
+        return [entry for entry in found if not colon or entry.source.distribution == distribution]
+
+    def names(self, kind: str) -> list[str]:
+        """The registered names of a kind, sorted."""
+        return sorted(self._of(kind))
+
+    def entries(self, kind: str) -> list[Entry]:
+        """The entries of a kind, sorted by name."""
+        return [entry for _, found in sorted(self._of(kind).items()) for entry in found]
+
+    def fingerprint(self) -> tuple[str, ...]:
+        """What has to be the same in every process of a run: "distribution==version:plugin", sorted."""
+        return tuple(sorted(f"{source.distribution}=={source.version}:{source.plugin}" for source in self.loaded))
+
+    def describe(self, content: bool = False) -> list[dict[str, Any]]:
+        """One JSON-able record per plugin, as `marl-verl plugins --json` prints it.
+
+        Args:
+            content: with the content hash of each plugin that is loaded.
+        """
+        return [
+            {
+                "plugin": source.plugin,
+                "distribution": source.distribution,
+                "version": source.version,
+                "target": source.target,
+                **({"content": content_of(source) if source in self.loaded else ""} if content else {}),
+                "enabled": source not in self.disabled,
+                "error": self.broken.get(source, ""),
+                "hooks": list(self.loaded.get(source, ())),
+                "names": {kind: names for kind in KINDS if (names := dict(self._names_of(source, kind)))},
+            }
+            for source in (*self.loaded, *self.broken, *self.disabled)
+        ]
+
+    def _names_of(self, source: Source, kind: str) -> Iterator[tuple[str, str]]:
+        yield from ((entry.name, entry.shown) for entry in self.entries(kind) if entry.source == source)
+
+    def _of(self, kind: str) -> dict[str, list[Entry]]:
+        if kind not in self._entries:
+            raise unknown("kind of part", kind, KINDS)
+        return self._entries[kind]
+
+    def _unknown(self, kind: str, name: str) -> MarlError:
+        what, extra = f"{KINDS[kind]} '{name}'", extra_of(name)
+        for source, why in self.broken.items():
+            if source.plugin == extra:
+                return MarlError(f"{what} comes with marl-verl-{extra}, which cannot be loaded: {why}")
+        if extra in {source.plugin for source in self.disabled}:
+            return MarlError(f"{what} is of plugin '{extra}', which MARL_VERL_PLUGINS leaves out: add '{extra}' to it")
+        if extra is not None and extra not in {source.plugin for source in self.loaded}:
+            how = f"pip install 'marl-verl[{extra}]'"
+            return MarlError(f"{what} comes with marl-verl-{extra}, which is not installed: {how}")
+        valid = [*self._of(kind), *(f"{e.source.distribution}:{e.name}" for e in self.entries(kind) if ":" in name)]
+        error = unknown(KINDS[kind], name, valid)
+        if self.broken:
+            why = "; ".join(self.broken.values())
+            return MarlError(f"{error}; a plugin that may register it cannot be loaded: {why}")
+        return error
+
+
+def cause(error: BaseException) -> str:
+    """A foreign exception in one line, e.g. "ModuleNotFoundError: No module named 'x'"."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def resolve(entry: Entry) -> Any:
+    """Import a lazy target. MarlError naming target, distribution and cause if that fails."""
+    target = str(entry.target)
+    module_name, _, path = target.partition(":")
+    what = f"{KINDS[entry.kind]} '{entry.name}' of {entry.source}"
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # a foreign module may raise anything: the error names it, and keeps the cause
+        raise MarlError(f"{what}: cannot import '{target}': {cause(error)}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            hint = nearest(part, [name for name in dir(found) if not name.startswith("_")])
+            raise MarlError(f"{what}: cannot import '{target}': it has no '{part}'; {hint}")
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,156 @@
+"""`Registry`: what one plugin registers, one typed method per kind of part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from marl_verl.errors import MarlError
+
+if TYPE_CHECKING:
+    from marl_verl.advantage import Estimator, Returns
+    from marl_verl.algorithms import Algorithm, Loss, Metric
+    from marl_verl.credit import Credit
+    from marl_verl.episode import Episode, Turn, Workflow
+    from marl_verl.rewards import RewardMix
+    from marl_verl.sampling import Sampler
+    from marl_verl.tasks import Task, TaskSet
+
+KINDS: Mapping[str, str] = {
+    "tasks": "task",
+    "workflows": "workflow",
+    "rewards": "reward",
+    "samplers": "sampler",
+    "credits": "credit",
+    "mixes": "reward mix",
+    "returns": "return",
+    "advantages": "advantage",
+    "losses": "loss",
+    "metrics": "metric",
+    "algorithms": "algorithm",
+}
+"""What can be registered -> one of them in an error message."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+LAZY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a plugin comes from.
+
+    Attributes:
+        plugin: name of the entry point.
+        distribution, version: of the distribution that has it.
+        target: "package.module" or "package.module:attribute".
+        content: sha256 of the plugin's source, "" where it is computed on demand (see `content.content_of`).
+    """
+
+    plugin: str
+    distribution: str
+    version: str
+    target: str
+    content: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version} (plugin '{self.plugin}')"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered name. `target` is the object, or the "package.module:attribute" that is imported on first use."""
+
+    kind: str
+    name: str
+    target: object
+    source: Source
+
+    @property
+    def distribution(self) -> str:
+        return self.source.distribution
+
+    @property
+    def version(self) -> str:
+        return self.source.version
+
+    @property
+    def shown(self) -> str:
+        """The target as "package.module:attribute" where it has such a name, else its repr."""
+        if isinstance(self.target, str):
+            return self.target
+        module, name = getattr(self.target, "__module__", None), getattr(self.target, "__qualname__", None)
+        return f"{module}:{name}" if module and name else repr(self.target)
+
+
+@dataclass
+class Registry:
+    """The names that one plugin registers: the argument of `marl_register`.
+
+    Every method takes a name and a target: the object itself, or "package.module:attribute", which is imported when a
+    run first uses the name. Where a class serves, it is instantiated without arguments or with the options of the
+    recipe. An object of the wrong kind is an error when a run uses the name.
+
+    Raises:
+        MarlError: in each method, for a malformed name or target, or a name that the plugin has registered already.
+    """
+
+    source: Source
+    entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
+
+    def task(self, name: str, target: type[TaskSet] | str) -> None:
+        """Register a task set: it generates tasks and scores answers."""
+        self._add("tasks", name, target)
+
+    def workflow(self, name: str, target: type[Workflow] | str) -> None:
+        """Register a workflow: its async `run(task, team)` returns the team's answer."""
+        self._add("workflows", name, target)
+
+    def reward(self, name: str, target: Callable[[Task, Turn, Episode], float | Awaitable[float]] | str) -> None:
+        """Register a role reward: (task, turn, episode) -> component `role` of an agent's turns; it may be async."""
+        self._add("rewards", name, target)
+
+    def sampler(self, name: str, target: type[Sampler] | str) -> None:
+        """Register a sampler: its async `sample(rollouts)` makes the episodes of one task."""
+        self._add("samplers", name, target)
+
+    def credit(self, name: str, target: type[Credit] | Credit | str) -> None:
+        """Register a credit: a `TableCredit`, computed from a batch, or a `ReplayCredit`, which replays episodes."""
+        self._add("credits", name, target)
+
+    def mix(self, name: str, target: type[RewardMix] | RewardMix | str) -> None:
+        """Register a reward mix: its `compute(table)` [n] makes one reward of a row's components."""
+        self._add("mixes", name, target)
+
+    def returns(self, name: str, target: type[Returns] | Returns | str) -> None:
+        """Register a return: its `compute(table, reward)` [n] is what is compared between rows."""
+        self._add("returns", name, target)
+
+    def advantage(self, name: str, target: type[Estimator] | Estimator | str) -> None:
+        """Register an advantage: its `compute(table, reward)` gives one advantage per row."""
+        self._add("advantages", name, target)
+
+    def loss(self, name: str, target: Loss | str) -> None:
+        """Register a loss: one of verl's policy losses, with the settings that belong to it."""
+        self._add("losses", name, target)
+
+    def metric(self, name: str, target: type[Metric] | Metric | str) -> None:
+        """Register a metric: of a step's rows, or of what was sampled for one task."""
+        self._add("metrics", name, target)
+
+    def algorithm(self, name: str, target: Algorithm | str) -> None:
+        """Register an algorithm: sampler, reward mix, credit, advantage and loss."""
+        self._add("algorithms", name, target)
+
+    def _add(self, kind: str, name: str, target: object) -> None:
+        what = f"{KINDS[kind]} {name!r} of {self.source}"
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise MarlError(f"{what}: a name is made of letters, digits and . _ + -")
+        if target is None:
+            raise MarlError(f"{what}: the target is None")
+        if isinstance(target, str) and not LAZY.fullmatch(target):
+            raise MarlError(f"{what}: '{target}' is not of the form 'package.module:attribute'")
+        if (kind, name) in self.entries:
+            raise MarlError(f"{what} is registered twice by the same plugin: rename one")
+        self.entries[kind, name] = Entry(kind, name, target, self.source)

@@ -1,0 +1,1 @@
+"""The processes of a run: its directory, events, supervision, crash detection and cleanup."""

@@ -1,0 +1,236 @@
+"""Run resources and their cleanup: what a run has on this machine besides its run directory.
+
+Every process of a run has the run's id in its environment, and is in the session that the trainer leads. Shared memory
+is recorded in the run's scratch folder. The command line cleans up at the end of a run; if it was killed, the trainer
+starts `python -m marl_verl.process.cleanup SCRATCH`; if both were, the next run on this machine does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from marl_verl.config.server_names import RANKS_A_RUN, first_rank_of
+from marl_verl.platforms.active import RUN_VARIABLE
+
+SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"
+"""The scratch folder, in the environment of every process of a run."""
+
+PREFIX = "marl-"
+RECORD = "run.json"
+SHARED = "/dev/shm/"
+SOCKETS = "rl-colocate-zmq-*-replica-*-rank-*.sock"
+"""What verl calls the sockets of its weight sync, in /tmp whatever TMPDIR says."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this machine, also after its id was given to another one."""
+
+    pid: int
+    created: float
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        return cls(pid, psutil.Process(pid).create_time())
+
+    def alive(self) -> bool:
+        """Whether it runs; a zombie does not."""
+        try:
+            process = psutil.Process(self.pid)
+            return process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+@dataclass
+class RunResources:
+    """What one run has on this machine.
+
+    Attributes:
+        run: its id.
+        scratch: a folder for Ray's session, sockets and temporary files, and for this record.
+        machine: on which the process ids are valid.
+        command: the process that started the trainer.
+        trainer: leads the session of the run's processes.
+        before: `_loose` files from before the run.
+        shared_memory: files that the run's processes hold or held.
+    """
+
+    run: str
+    scratch: str
+    machine: str
+    command: Process
+    trainer: Process | None = None
+    before: list[str] = field(default_factory=list)
+    shared_memory: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, run: str) -> RunResources:
+        """Make the scratch folder of a run that this process starts."""
+        scratch = tempfile.mkdtemp(prefix=PREFIX)  # short, because sockets stand below it
+        found = cls(run, scratch, _machine(), Process.of(os.getpid()), before=sorted(map(str, _loose())))
+        found.write()
+        return found
+
+    @classmethod
+    def read(cls, scratch: Path) -> RunResources:
+        """What `write` wrote. Raises OSError, ValueError or TypeError if it cannot be read."""
+        values = json.loads((scratch / RECORD).read_text())
+        for name in ("command", "trainer"):
+            values[name] = values[name] and Process(**values[name])
+        return cls(**{**values, "scratch": str(scratch)})
+
+    def write(self) -> None:
+        """Replace the record, all of it or nothing."""
+        writing = Path(self.scratch) / f".{RECORD}"
+        writing.write_text(json.dumps(asdict(self)))
+        writing.replace(Path(self.scratch) / RECORD)
+
+    def started(self, trainer: int) -> None:
+        """Record the trainer's process id."""
+        self.trainer = Process.of(trainer)
+        self.write()
+
+    def note_shared_memory(self, processes: Iterable[psutil.Process] | None = None) -> None:
+        """Remember what the run's processes hold now: one that is killed leaves it behind."""
+        found = _held(self.processes() if processes is None else processes)
+        self.shared_memory = sorted({*self.shared_memory, *map(str, found)})
+        self.write()
+
+    def processes(self) -> list[psutil.Process]:
+        """The run's processes on this machine, without the command line, the trainer included."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.pid not in (os.getpid(), self.command.pid) and self._has(process) and _alive(process):
+                    found.append(process)
+        return found
+
+    def _has(self, process: psutil.Process) -> bool:
+        """By the session it is in: a process that sets its title may hide its environment. Else by the environment."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.trainer is not None and os.getsid(process.pid) == self.trainer.pid:
+                # unless the trainer's number went to somebody else's session
+                return not psutil.pid_exists(self.trainer.pid) or Process.of(self.trainer.pid) == self.trainer
+        return process.environ().get(RUN_VARIABLE) == self.run
+
+    def abandoned(self) -> bool:
+        """Whether the processes that would have cleaned up are gone, on this machine."""
+        left = [process for process in (self.command, self.trainer) if process is not None and process.alive()]
+        return not left and self.machine == _machine()
+
+    def cleanup(self, others: Iterable[psutil.Process] = ()) -> None:
+        """End every process of the run, wherever it is in the process tree, then remove what they leave.
+
+        Python's resource trackers come last: when their process is gone they remove its shared memory, and end.
+
+        Args:
+            others: more processes of the run.
+        """
+        others = list(others)
+        held = _held([*self.processes(), *others])
+        for end, trackers in (("terminate", False), ("kill", False), ("wait", True), ("kill", True)):
+            left = {*self.processes(), *filter(_alive, others)}
+            left = {process for process in left if trackers or not _is_tracker(process)}
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if end != "wait":
+                        getattr(process, end)()
+            psutil.wait_procs(list(left), timeout=3)
+        loose = _loose() - {Path(name) for name in self.before} - _held(psutil.process_iter())
+        for path in {Path(name) for name in self.shared_memory} | held | loose | _sockets(self.run):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def abandoned() -> list[RunResources]:
+    """The resources of killed runs of this user on this machine."""
+    found = []
+    for scratch in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
+        try:
+            # whoever may write there could name any process
+            ours = scratch.stat().st_uid == os.getuid() and not scratch.is_symlink()
+            resources = RunResources.read(scratch) if ours else None
+        except (OSError, ValueError, TypeError, KeyError):
+            continue  # no scratch folder of ours, or somebody is removing it now
+        if resources is not None and resources.abandoned():
+            found.append(resources)
+    return found
+
+
+def cleanup_abandoned() -> list[str]:
+    """Clean up after killed runs of this user on this machine. Returns their scratch folders."""
+    found = abandoned()
+    for resources in found:
+        resources.cleanup()
+    return [resources.scratch for resources in found]
+
+
+def _machine() -> str:
+    """This boot of this machine, and on Linux this container: elsewhere process ids are others' ids."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{platform.node()} {psutil.boot_time():.0f}"
+
+
+def _loose() -> set[Path]:
+    """Shared memory on this machine that is of no use any more when nobody holds it (Linux; elsewhere none).
+
+    Of Python's named semaphores and verl's buffers for weights the maker holds its own until it removes it.
+    """
+    return {path for kind in ("sem.mp-*", "verl_weights_*") for path in Path(SHARED).glob(kind)}
+
+
+def _held(processes: Iterable[psutil.Process]) -> set[Path]:
+    """The shared memory and the semaphores that processes hold (Linux; elsewhere none).
+
+    By inode: a semaphore is listed in a process's maps under the name that it had before it got its own.
+    """
+    inodes = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                if SHARED in line:
+                    inodes.add(int(line.split()[4]))
+    return {Path(entry) for entry in os.scandir(SHARED) if entry.inode() in inodes} if inodes else set()
+
+
+def _sockets(run: str) -> set[Path]:
+    """The run's weight-sync sockets: their replica ranks are in its range (`rollout/servers.py`)."""
+    first, found = first_rank_of(run), set()
+    for path in Path("/tmp").glob(SOCKETS):
+        rank = path.name.partition("-replica-")[2].partition("-rank-")[0]
+        if rank.isdigit() and 0 <= int(rank) - first < RANKS_A_RUN:
+            found.add(path)
+    return found
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+if __name__ == "__main__":
+    RunResources.read(Path(sys.argv[1])).cleanup()

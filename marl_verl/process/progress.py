@@ -1,0 +1,142 @@
+"""Progress of a run: one line that is updated on a terminal, a line now and then in a file or a notebook."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+
+QUIET_SECONDS = 10.0  # without a terminal, at most one progress line in this time
+
+Event = dict[str, Any]
+"""What the trainer reports: {"event": "phase" | "started" | "step" | "validation" | "playing" | ..., ...}."""
+
+
+class Display:
+    """The output of a command. Steps replace each other on a terminal and are thinned out elsewhere.
+
+    Args:
+        console: where to print; default: standard output.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self._status: Status | None = None
+        self._shown = 0.0
+        self._begun = 0.0
+        self._durations: list[float] = []
+
+    @staticmethod
+    def of(progress: Progress) -> Display:
+        """True: standard output. False: nothing is printed. A function: it gets every event. A display: itself."""
+        if isinstance(progress, Display):
+            return progress
+        if progress is True:
+            return Display()
+        return Display(Console(file=io.StringIO(), quiet=True)) if progress is False else _Callback(progress)
+
+    def print(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, markup=False)
+
+    def note(self, text: str) -> None:
+        """What is going on now: replaced by the next note on a terminal, printed elsewhere."""
+        if not self.console.is_terminal:
+            self.print(text)
+        elif self._status is None:
+            self._status = self.console.status(text)
+            self._status.start()
+        else:
+            self._status.update(text)
+
+    def close(self) -> None:
+        """Take the living line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    @contextmanager
+    def task(self, name: str) -> Iterator[Callable[[float], None]]:
+        """A piece of work that reports its progress as a fraction."""
+        self.note(f"{name} ...")
+        begun = time.monotonic()
+
+        def advance(fraction: float) -> None:
+            if self.console.is_terminal:
+                self.note(f"{name}: {fraction:.0%}")
+
+        try:
+            yield advance
+        finally:
+            self.close()
+        self.print(f"{name}: done in {time.monotonic() - begun:.0f} s")
+
+    def event(self, event: Event) -> None:
+        """Show an event of the trainer, or of the process that plays an evaluation."""
+        kind = event["event"]
+        if kind == "phase":
+            self.note(f"{event['name']} ...")
+        elif kind == "step":
+            self._step(event)
+        elif kind == "playing":
+            self._playing(event)
+        elif kind == "validation":
+            values = event["metrics"]
+            self.print(
+                f"step {event['step']:>4}  held-out success {values['validation/success']:.1%} greedy, "
+                f"{values['validation/success_sampled']:.1%} sampled ({event['tasks']} tasks)"
+            )
+
+    def _playing(self, event: Event) -> None:
+        """Tasks of an evaluation, and the time that is left of its pass."""
+        done, tasks, now = event["done"], event["tasks"], time.monotonic()
+        if done == 0:
+            self._begun = now
+        how = "sampled" if event["sampled"] else "played greedily"
+        left = f", {duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
+        if self.console.is_terminal or done == tasks or now - self._shown >= QUIET_SECONDS:
+            self.note(f"{done} of {tasks} tasks {how}{left}")
+            self._shown = now
+
+    def _step(self, event: Event) -> None:
+        step, steps, values = event["step"], event["steps"], event["metrics"]
+        self._durations = [*self._durations[-19:], values["seconds/step"]]
+        seconds = sum(self._durations) / len(self._durations)
+        agents = sorted({name.split("/")[1] for name in values if name.startswith("agent/")})
+        rewards = "  ".join(f"{agent} {values[f'agent/{agent}/reward']:.2f}" for agent in agents)
+        failed = f"  {values['train/failed_episodes']:.0f} episodes failed" if values["train/failed_episodes"] else ""
+        line = (
+            f"step {step}/{steps}  team success {values['train/success']:.1%}  reward: {rewards}{failed}  "
+            f"{seconds:.1f} s/step  {duration(seconds * (steps - step))} left"
+        )
+        now = time.monotonic()
+        if self.console.is_terminal:
+            self.note(line)
+        elif step == 1 or step == steps or now - self._shown >= QUIET_SECONDS:
+            self.print(line)
+            self._shown = now
+
+
+Progress = bool | Callable[[Event], object] | Display
+"""What `Display.of` takes."""
+
+
+class _Callback(Display):
+    """Prints nothing, and hands every event to a function."""
+
+    def __init__(self, function: Callable[[Event], object]) -> None:
+        super().__init__(Console(file=io.StringIO(), quiet=True))
+        self._function = function
+
+    def event(self, event: Event) -> None:
+        self._function(event)
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"

@@ -1,0 +1,229 @@
+"""The trainer in a process of its own: its events are shown, its output is logged, and nothing of it outlives us."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from marl_verl.config.server_names import POLICIES_VARIABLE
+from marl_verl.errors import RunError
+from marl_verl.platforms.active import HARDWARE_VARIABLE, RUN_VARIABLE, has_accelerator
+from marl_verl.process.cleanup import SCRATCH_VARIABLE, RunResources, cleanup_abandoned
+from marl_verl.process.progress import Display
+from marl_verl.process.run_dir import EVENTS_VARIABLE
+from marl_verl.process.watch import go_on
+
+PATIENCE = 20.0  # seconds between asking the trainer to stop and killing it
+PERIOD = 1.0  # seconds between two looks at whether the trainer still runs
+
+
+class TrainerProcess:
+    """Starts the trainer for a run directory and stays until everything it started is gone.
+
+    Args:
+        folder: the run directory.
+        policies: names, in the order of their replica ranks.
+        module: what to run; takes the run directory as its argument.
+        log: the file for the output; default: train.log in the run directory.
+    """
+
+    def __init__(
+        self, folder: Path, policies: list[str], module: str = "marl_verl.trainer.run", log: Path | None = None
+    ) -> None:
+        self.folder, self.module, self.log = folder, module, log or folder / "train.log"
+        self.resources = RunResources.begin(uuid.uuid4().hex)
+        self.variables = {
+            RUN_VARIABLE: self.resources.run,
+            POLICIES_VARIABLE: json.dumps(policies),
+            HARDWARE_VARIABLE: "gpu" if has_accelerator() else "cpu",
+            SCRATCH_VARIABLE: self.resources.scratch,
+            "TMPDIR": self.resources.scratch,
+            **_environment(),
+        }
+        self.others = {process.pid for process in psutil.Process().children(recursive=True)}
+        self.timing: dict[str, Any] = {"phases": {}}
+        self.error: dict[str, Any] | None = None
+        self.doing = "while starting"
+
+    def run(self, display: Display, begun: float) -> None:
+        """Run to the end. Every exception stops the trainer and everything below it.
+
+        Signals are handled in the main thread only, where Python delivers them: SIGTERM and SIGHUP act as Ctrl-C.
+
+        Raises:
+            RunError: the trainer failed.
+            KeyboardInterrupt: Ctrl-C or SIGTERM; its argument is the message that was printed.
+        """
+        self.timing["begun"] = begun
+        for scratch in cleanup_abandoned():
+            display.print(f"removed what a killed run had left: {scratch}")
+        _adopt_orphans()
+        numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+        previous = {number: signal.signal(number, _interrupt) for number in numbers}
+        try:
+            reading, process = self._start()
+            try:
+                self._follow(reading, process, display)
+                code = process.wait()
+            except BaseException as error:
+                display.note("stopping: the trainer, its servers and Ray")
+                self._stop(process)
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+                interrupted = f"interrupted: {go_on(self.folder)}"
+                display.print(interrupted)
+                raise KeyboardInterrupt(interrupted) from error
+            if code:
+                failure = self.error or {"message": self._unexplained(code), "expected": False}
+                raise RunError(failure["message"], self.log, bool(failure["expected"]))
+        finally:
+            display.close()
+            self.resources.cleanup(self._adopted())
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _start(self) -> tuple[int, subprocess.Popen]:
+        """Start the trainer. Returns the file descriptor of its events, and the process."""
+        reading, writing = os.pipe()
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", self.module, str(self.folder.resolve())],
+                env={**os.environ, **self.variables, EVENTS_VARIABLE: str(writing)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writing,),
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        self.resources.started(process.pid)
+        os.close(writing)
+        return reading, process
+
+    def _follow(self, reading: int, process: subprocess.Popen, display: Display) -> None:
+        """Take the trainer's events until it has ended: what it started may hold its end of the pipe longer."""
+        rest = b""
+        with open(reading, "rb", buffering=0) as events:
+            while True:
+                ended = process.poll() is not None
+                if select.select([events], [], [], 0 if ended else PERIOD)[0]:
+                    if not (new := events.read(1 << 16)):
+                        return
+                    *lines, rest = (rest + new).split(b"\n")
+                    for line in lines:
+                        self._event(json.loads(line), display)
+                elif ended:
+                    return
+
+    def _event(self, event: dict[str, Any], display: Display) -> None:
+        self._time(event)
+        if event["event"] == "error":
+            self.error = event
+        elif event["event"] == "doing":
+            self.doing = event["told"]
+        display.event(event)
+
+    def _time(self, event: dict[str, Any]) -> None:
+        """Seconds since the command for each phase, up to the end of the first step."""
+        seconds = time.time() - self.timing["begun"]
+        if event["event"] == "phase":
+            self.timing["phases"][event["name"]] = seconds
+        elif event["event"] == "started":
+            self.timing["policies"] = event["seconds"]
+            self.timing["phases"]["policies started"] = seconds
+            self.resources.note_shared_memory()
+        elif event["event"] == "step" and "seconds_to_first_step" not in self.timing:
+            self.timing["seconds_to_first_step"] = seconds
+        else:
+            return
+        new = self.folder / ".timing.json"
+        new.write_text(json.dumps(self.timing))
+        new.replace(self.folder / "timing.json")
+
+    def _unexplained(self, code: int) -> str:
+        """The reason for a trainer's end that sent no error event."""
+        what = f"ended with code {code}"
+        if code < 0:
+            memory = ": perhaps out of memory" if -code == signal.SIGKILL else ""
+            what = f"was killed (signal {-code}{memory})"
+        return f"the trainer {what} {self.doing}: {go_on(self.folder)}"
+
+    def _stop(self, process: subprocess.Popen) -> None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(timeout=PATIENCE)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.kill()
+            process.wait()
+
+    def _adopted(self) -> list[psutil.Process]:
+        """The run's processes among our descendants: `_adopt_orphans` makes them so whatever their own parent does.
+
+        A script or notebook may have started others meanwhile: they are in our session, and the run's never are.
+        """
+        others = (None, os.getsid(0))
+        found = [each for each in psutil.Process().children(recursive=True) if each.pid not in self.others]
+        return [process for process in found if _session(process) not in others]
+
+
+def _session(process: psutil.Process) -> int | None:
+    """None for a process that has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(process.pid)
+    return None
+
+
+def _environment() -> dict[str, str]:
+    """Variables of every process of the run; what the user has set stays."""
+    variables = {
+        "HYDRA_FULL_ERROR": "1",
+        "PYTHONUNBUFFERED": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if not has_accelerator():
+        variables.update(
+            {
+                # several processes share few cores: a thread each
+                "OMP_NUM_THREADS": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "VLLM_CPU_KVCACHE_SPACE": "1",
+                # with "1", vLLM's CPU platform overrules distributed_executor_backend=uni: one more process a server
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+                # tiny models: compiling costs more than it saves, and needs a C++ compiler
+                "TORCHDYNAMO_DISABLE": "1",
+                # Ray would start a worker for every logical CPU
+                "RAY_prestart_worker_first_driver": "0",
+            }
+        )
+    return {name: value for name, value in variables.items() if name not in os.environ}
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that `RunResources.cleanup` finds them (on Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def _die_with_parent() -> None:
+    """The kernel ends the trainer with SIGTERM if the command line is killed (Linux; elsewhere nothing)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)

@@ -1,0 +1,116 @@
+"""Mixes: the reward components of a row -> its one reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marl_verl.advantage.part import Part
+from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.errors import MarlError
+from marl_verl.options import check_type
+from marl_verl.team import AgentConfig
+
+
+class RewardMix(Part):
+    """What makes one reward of a row's components. A frozen dataclass, whose fields are its options."""
+
+    kind: ClassVar[str] = "mixes"
+
+    def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
+        """The reward components that sampling makes for a team with this mix."""
+        role = ("role",) if any(agent.reward for agent in agents.values()) else ()
+        return frozenset(("team", *role, *self.asks()))
+
+    def asks(self) -> tuple[str, ...]:
+        """Components that are made only where a mix asks for them: "tool"."""
+        return ()
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, init=False)
+class Mix(RewardMix):
+    """r = sum over components c of w_c * r_c.
+
+    `Mix(team=1.0, role=0.5)` names its components; `Mix()` adds up whatever components a row has, each with weight 1.
+
+    Attributes:
+        weights: component -> weight, or None for all components alike. A named component must be there: see `weighted`.
+    """
+
+    name: ClassVar[str] = "weights"
+    weights: Mapping[str, float] | None = None
+
+    def __init__(self, weights: Mapping[str, float] | None = None, **components: float) -> None:
+        if weights is not None and components:
+            raise MarlError("give a mix its weights either as a mapping or by name, not both")
+        chosen = dict(weights) if weights is not None else dict(components) or None
+        if chosen == {}:
+            raise MarlError("'weights' is empty: name a component, or leave it out to add up all of them")
+        for name, weight in (chosen or {}).items():
+            check_type(weight, float, f"weights.{name}")
+        object.__setattr__(self, "weights", chosen)
+
+    def asks(self) -> tuple[str, ...]:
+        return ("tool",) if self.weights is not None and "tool" in self.weights else ()
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """Reward per row, [n]. MarlError as in `total` and `weighted`."""
+        return total(table) if self.weights is None else weighted(table, self.weights)
+
+
+def total(table: RowTable) -> FloatArray:
+    """r = sum_c r_c over the components a row has, without those that a part reads by itself. MarlError if none."""
+    has_any = np.zeros(len(table), dtype=np.bool_)
+    reward = np.zeros(len(table))
+    for name, values in sorted(table.rewards.items()):
+        if name in table.own:
+            continue
+        reward += values
+        has_any |= table.present[name]
+    if not has_any.all():
+        raise MarlError(f"row '{table.key(int(np.argmin(has_any)))}' has no reward component")
+    return reward
+
+
+def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
+    """r = sum_c w_c r_c.
+
+    An agent that never has a component gets 0 for it (an agent without a role reward), and so do all rows where none
+    has a component that the run declares. A component that is not declared and that no row has, or that an agent has on
+    some rows only, is an error: the rows compared with each other would be rewarded by different rules.
+
+    Raises:
+        MarlError: in these two cases, naming the component, and the nearest one or the row.
+    """
+    reward = np.zeros(len(table))
+    for name, weight in sorted(weights.items()):
+        present = table.having(name)
+        if not present.any():
+            continue
+        agents = np.bincount(table.agent.codes, minlength=len(table.agent.names))
+        having = np.bincount(table.agent.codes, weights=present, minlength=len(table.agent.names))
+        partly = (having > 0) & (having < agents)
+        lacking = partly[table.agent.codes] & ~present
+        if lacking.any():
+            row = int(np.argmax(lacking))
+            agent = table.agent.value(row)
+            raise MarlError(f"row '{table.key(row)}' lacks reward '{name}', which other rows of agent '{agent}' have")
+        reward += weight * table.rewards[name]
+    return reward
+
+
+def check_finite(table: RowTable) -> None:
+    """Raise MarlError naming component, row and task if a reward is NaN or infinite."""
+    for name, values in table.rewards.items():
+        bad = ~np.isfinite(values)
+        if bad.any():
+            row = int(np.argmax(bad))
+            where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}', task '{table.uid.value(row)}')"
+            raise MarlError(f"reward '{name}' of {where} is {values[row]}")

@@ -1,0 +1,80 @@
+"""Rows of training in TransferQueue: their order, their split by policy, their advantages and their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from marl_verl.advantage.rows import FloatArray
+from marl_verl.rollout.rows import UPDATE_FIELDS
+
+PARTITION = "train"
+KEPT_FIELDS = (*UPDATE_FIELDS, "rollout_log_probs")
+"""Of a row that waits in a buffer: what an update reads, and what the importance correction reads."""
+
+
+def row_order(key: str) -> tuple[str, int, int]:
+    """Sort key of a row: uid, session, index."""
+    uid, session, index = key.split("_")
+    return uid, int(session), int(index)
+
+
+def by_policy(batch: KVBatchMeta) -> dict[str, KVBatchMeta]:
+    """The rows of each policy, in the order of the batch."""
+    rows: dict[str, list[int]] = {}
+    for row, tag in enumerate(batch.tags):
+        rows.setdefault(tag["policy"], []).append(row)
+    return {name: _part(batch, chosen) for name, chosen in rows.items()}
+
+
+def with_padding(batch: KVBatchMeta, part: KVBatchMeta) -> KVBatchMeta:
+    """The batch with the padding rows that a policy's part was given: they have to leave TransferQueue too."""
+    known = set(batch.keys)
+    padding = _part(part, [row for row, key in enumerate(part.keys) if key not in known])
+    return KVBatchMeta(
+        partition_id=batch.partition_id, keys=[*batch.keys, *padding.keys], tags=[*batch.tags, *padding.tags]
+    )
+
+
+def _part(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
+    keys, tags = [batch.keys[row] for row in rows], [batch.tags[row] for row in rows]
+    return KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=tags)
+
+
+def put_advantages(batch: KVBatchMeta, advantage: FloatArray, learning: Collection[str]) -> None:
+    """Write each row's advantage, [rows of the batch], on all of its response tokens (all of them were sampled).
+
+    Rows of policies that do not learn have no tokens in TransferQueue.
+    """
+    rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in learning]
+    if not rows:
+        return
+    values = torch.tensor(advantage, dtype=torch.float32)[rows]
+    lengths = [batch.tags[row]["response_len"] for row in rows]
+    nested = torch.nested.as_nested_tensor(
+        [value.expand(length).clone() for value, length in zip(values, lengths, strict=True)], layout=torch.jagged
+    )
+    fields = TensorDict({"advantages": nested}, batch_size=len(rows))
+    tq.kv_batch_put(keys=[batch.keys[row] for row in rows], partition_id=batch.partition_id, fields=fields)
+
+
+def read_tensors(keys: list[str]) -> dict[str, dict[str, Any]]:
+    """Key -> field -> tensor, out of TransferQueue."""
+    if not keys:
+        return {}
+    rows = tq.kv_batch_get(keys=keys, partition_id=PARTITION, select_fields=list(KEPT_FIELDS))
+    columns = {name: rows[name].unbind() for name in KEPT_FIELDS}
+    return {key: {name: column[i].clone() for name, column in columns.items()} for i, key in enumerate(keys)}
+
+
+def write_tensors(fields: list[dict[str, Any]], keys: list[str], tags: list[Any]) -> None:
+    """What `read_tensors` took, back into TransferQueue."""
+    if keys:
+        columns = list_of_dict_to_tensordict(fields)
+        tq.kv_batch_put(keys=keys, partition_id=PARTITION, fields=columns, tags=[dict(tag) for tag in tags])

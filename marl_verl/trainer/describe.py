@@ -1,0 +1,140 @@
+"""The resolved team in a few lines: who acts with what, what is trained, where it runs, how it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.advantage.estimator import Advantage
+from marl_verl.config import checks
+from marl_verl.config.loss import updates_per_batch
+from marl_verl.config.parts import algorithm_of
+from marl_verl.config.placement import Pool, pools_of
+from marl_verl.config.policy_models import model_of
+from marl_verl.config.resolve import loss_of
+from marl_verl.models.count import adapter_parameters, parameters, shapes
+from marl_verl.models.tiny import folder_of
+from marl_verl.options import build
+from marl_verl.platforms.active import has_accelerator
+from marl_verl.sampling import Sampler
+
+if TYPE_CHECKING:
+    from marl_verl.trainer.prepare import Plan
+
+
+def describe(plan: Plan) -> str:
+    """What `--dry-run` prints."""
+    team, config, marl = plan.team, plan.config, plan.config.marl
+    lines = []
+    for agent in team.agents.values():
+        reward = f", role reward {agent.reward}" if agent.reward else ""
+        lines.append(f"  agent   {agent.name} acts with policy {agent.policy}{reward}")
+    for name in team.policies:
+        lines.append(f"  policy  {name}: {_model(plan, name)}; {_trained(plan, name)}")
+    for name, critic in plan.resolved.critics.items():
+        lines.append(f"  critic  {name}: {_critic(plan, critic)}")
+    for pool in pools_of(config, team):
+        lines.append(f"  place   {_place(pool)}")
+    algorithm = algorithm_of(team)
+    settings = ", ".join(f"{name}={value}" for name, value in algorithm.options().items())
+    counts = f"{len(plan.tasks['train'])} training, {len(plan.tasks['test'])} held-out"
+    lines += [
+        f"  task    {team.task.name} ({counts}), workflow {team.workflow.name}",
+        f"  learn   {team.algorithm.name}: {settings}",
+        *([f"  groups  rows with the same {', '.join(group)}"] if (group := _group(algorithm.advantage)) else []),
+        f"  sample  {_sampling(algorithm.sampler, marl.sampler)}",
+        f"  test    greedily, and by {_sampling(marl.validation.sampler, marl.validation)}",
+        f"  steps   {config.trainer.total_training_steps} of {config.data.train_batch_size} tasks, seed {marl.run.seed}"
+        f"{_schedule(marl.schedule)}",
+    ]
+    lines += [f"  plugin  {file.name} (content {file.version})" for file in plan.files]
+    return "\n".join(["team", *lines, *plan.notes])
+
+
+def _group(advantage: Any) -> tuple[str, ...]:
+    return advantage.group if isinstance(advantage, Advantage) else ()
+
+
+def _schedule(schedule: DictConfig) -> str:
+    if schedule.mode == "sync":
+        return ""
+    return (
+        f"; {schedule.mode}: each policy learns from {schedule.fill} rows on, {schedule.batch} an update, none more "
+        f"than {schedule.max_staleness} updates old; which update meets which row depends on time, so no two runs are "
+        "the same"
+    )
+
+
+def _sampling(name: str, section: DictConfig) -> str:
+    """A sampler with its sessions and options, those too that nobody set."""
+    sampler = build(checks.part("samplers", name, Sampler), OmegaConf.to_container(section.options), "options")  # type: ignore[arg-type]
+    options = {"sessions": section.sessions, **dataclasses.asdict(sampler)}  # type: ignore[call-overload]
+    return f"{name}: " + ", ".join(f"{option}={value}" for option, value in options.items())
+
+
+def _model(plan: Plan, name: str) -> str:
+    policy = plan.team.policies[name]
+    if policy.endpoint is not None:
+        return f"{policy.endpoint.model} at {policy.endpoint.url}"
+    if name in plan.tiny:
+        return f"tiny {plan.tiny[name].family} model, {plan.tiny[name].steps} warm-up steps"
+    return str(model_of(policy, plan.config).get("path"))
+
+
+def _trained(plan: Plan, name: str) -> str:
+    """How many of its parameters learn, and how."""
+    policy = plan.team.policies[name]
+    if policy.endpoint is not None:
+        return "outside, frozen"
+    found = shapes(_folder(plan, name))
+    size = f"{parameters(found):,}" if found else "all"
+    if policy.frozen:
+        return f"frozen ({size} parameters, a server and no optimiser)" if found else "frozen (a server, no optimiser)"
+    own = plan.resolved.policies[name]
+    actor, model = own.actor_rollout_ref.actor, own.actor_rollout_ref.model
+    what = f"{size} parameters learn"
+    if model.lora_rank:
+        targets = OmegaConf.to_container(OmegaConf.create({"at": model.target_modules}))["at"]  # type: ignore[index,call-overload]
+        what = f"LoRA rank {model.lora_rank} on {targets}, the base is frozen"
+        if found:
+            learnt = adapter_parameters(found, int(model.lora_rank), targets)
+            what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters learn beside {size} frozen ones"
+    loss, _ = loss_of(plan.team, name)
+    kl = f", KL {actor.kl_loss_coef:g} to the start" if actor.use_kl_loss else ""
+    return f"{what}, {loss}, lr {actor.optim.lr:g}{_updates(plan, actor)}{kl}"
+
+
+def _updates(plan: Plan, actor: DictConfig) -> str:
+    """How many a batch, where the schedule has batches."""
+    if plan.config.marl.schedule.mode != "sync":
+        return ""
+    count = updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)
+    return f", {count} update{'s' if count > 1 else ''} a batch"
+
+
+def _critic(plan: Plan, critic: DictConfig) -> str:
+    sees = "what the agent saw" if critic.scope == "policy" else "the joint observation"
+    model = OmegaConf.select(plan.config, "marl.critic.model.path") or f"the model of policy {critic.policy}"
+    if plan.tiny_critic is not None:
+        model = f"a tiny {plan.tiny_critic.family} model"
+    return f"sees {sees}; from {model}, lr {critic.critic.optim.lr:g}, in the processes of policy {critic.policy}"
+
+
+def _folder(plan: Plan, name: str) -> Path:
+    if name in plan.tiny:
+        return folder_of(plan.tiny[name])
+    return Path(str(model_of(plan.team.policies[name], plan.config).get("path"))).expanduser()
+
+
+def _place(pool: Pool) -> str:
+    unit = "GPU" if has_accelerator() else "slot"
+    size = f"{pool.gpus} {unit}{'s' if pool.gpus > 1 else ''}" + (
+        f" on each of {pool.nodes} nodes" if pool.nodes > 1 else ""
+    )
+    if not pool.shared:
+        return f"{pool.name}: {size} of its own"
+    turns = ", one learns at a time while all their servers sleep" if has_accelerator() else ""
+    return f"pool {pool.name}: {size} for {', '.join(pool.policies)}{turns}"

@@ -1,0 +1,110 @@
+"""All policies of a run: their runtimes, which start, update and sync at the same time."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from transfer_queue import KVBatchMeta
+
+from marl_verl.advantage.rows import FloatArray
+from marl_verl.config.loss import updates_per_batch
+from marl_verl.config.placement import pools_of
+from marl_verl.platforms.active import cpu_run
+from marl_verl.rollout.devices import Devices
+from marl_verl.team import TeamConfig
+from marl_verl.threads import at_once
+from marl_verl.trainer.batches import by_policy, put_advantages
+from marl_verl.trainer.critic import Critics
+from marl_verl.trainer.policy_runtime import PolicyRuntime
+from marl_verl.trainer.policy_servers import FrozenRuntime, Runtime
+
+
+class Policies:
+    """The runtimes of a team's policies and critics.
+
+    Args:
+        config: the run's, resolved.
+
+    Attributes:
+        runtimes: policy -> its runtime, in the order of the team.
+        trained: those of the policies that learn.
+    """
+
+    def __init__(self, config: DictConfig, team: TeamConfig) -> None:
+        devices: dict[str, Devices] = {}
+        for pool in pools_of(config, team):
+            # on a CPU colocated policies share no memory that could run out
+            devices |= dict.fromkeys(pool.policies, Devices(pool, serial=pool.shared and not cpu_run()))
+        self.critics = Critics(config, team, devices)
+        self.runtimes: dict[str, Runtime] = {}
+        for name, policy in team.policies.items():
+            if policy.endpoint is not None:
+                self.runtimes[name] = Runtime(policy)
+                continue
+            own = config_of(config, name)
+            self.runtimes[name] = (
+                FrozenRuntime(policy, own, devices[name])
+                if policy.frozen
+                else PolicyRuntime(policy, own, devices[name], self.critics.colocated(name))
+            )
+        self.trained = [runtime for runtime in self.runtimes.values() if isinstance(runtime, PolicyRuntime)]
+
+    @property
+    def early_clients(self) -> bool:
+        """Whether rollout workers can be given their clients before the servers are up."""
+        return all(runtime.early for runtime in self.runtimes.values())
+
+    def clients(self) -> dict[str, Any]:
+        """Policy -> verl's client for its servers, or the endpoint that it is."""
+        return {name: runtime.client() for name, runtime in self.runtimes.items()}
+
+    def actors(self) -> dict[str, Any]:
+        """What it is -> the Ray actor, of every process that the run cannot do without."""
+        return {what: actor for runtime in self.runtimes.values() for what, actor in runtime.actors().items()}
+
+    def start(self) -> None:
+        """Bring up every policy's workers and servers."""
+        at_once({name: runtime.start for name, runtime in self.runtimes.items()})
+
+    def sleep(self) -> None:
+        """Put servers to sleep where they share a GPU with training."""
+        at_once({name: runtime.sleep for name, runtime in self.runtimes.items()})
+
+    def sync_weights(self, versions: dict[str, int]) -> None:
+        """Wake the servers up, those of policies that learn with their newest weights.
+
+        Args:
+            versions: policy -> what its servers say with every action from now on.
+        """
+        at_once({name: partial(runtime.sync_weights, versions[name]) for name, runtime in self.runtimes.items()})
+
+    def put_advantages(self, batch: KVBatchMeta, advantage: FloatArray) -> None:
+        """Write the advantage of every row, [rows of the batch], to TransferQueue for its policy's update."""
+        put_advantages(batch, advantage, {runtime.name for runtime in self.trained})
+
+    def update(self, batch: KVBatchMeta) -> dict[str, tuple[KVBatchMeta, dict[str, float]]]:
+        """Update each policy that learns from its own rows; policy -> what `PolicyRuntime.update` returns."""
+        parts = by_policy(batch)
+        chosen = [runtime for runtime in self.trained if runtime.name in parts]
+        return at_once({runtime.name: partial(_update, runtime, parts[runtime.name]) for runtime in chosen})
+
+
+def _update(runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
+    begun = time.monotonic()
+    part, values = runtime.update(part, updates_per_batch(runtime.config, runtime.config.actor_rollout_ref.actor))
+    return part, {**values, "update_seconds": time.monotonic() - begun}
+
+
+def config_of(config: DictConfig, policy: str) -> DictConfig:
+    """The whole config as one policy sees it, in the form of verl's."""
+    found: Any = OmegaConf.create(OmegaConf.to_container(config))
+    with open_dict(found):
+        own = found.policies[policy]
+        found.actor_rollout_ref = own.actor_rollout_ref
+        found.algorithm.rollout_correction = own.algorithm.rollout_correction
+        found.trainer.n_gpus_per_node, found.trainer.nnodes = own.trainer.n_gpus_per_node, own.trainer.nnodes
+        del found["policies"]
+    return found  # type: ignore[no-any-return]

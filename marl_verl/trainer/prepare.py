@@ -1,0 +1,256 @@
+"""Everything that can be wrong is found here, before work starts; then the run directory is made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.checkpoint import fingerprint as identity
+from marl_verl.checkpoint import team as checkpoint
+from marl_verl.config import checks, fit
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.critic import tiny_critic
+from marl_verl.config.parts import algorithm_of
+from marl_verl.config.placement import check_placement
+from marl_verl.config.policy_models import tiny_models
+from marl_verl.config.resolve import resolve
+from marl_verl.config.schedule import check_schedule
+from marl_verl.config.stored import check_run, marl_section, read_config
+from marl_verl.config.synthetic import SyntheticTeam
+from marl_verl.episode import Workflow
+from marl_verl.errors import MarlError
+from marl_verl.models.tiny import TinyModel, ensure_all
+from marl_verl.options import build
+from marl_verl.process.progress import Display
+from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.files import write_tasks
+from marl_verl.team import TeamConfig, read_team
+
+COMPOSED = "composed.yaml"
+"""The config before policies are filled in and interpolations resolved: what a continued run starts from, so that an
+override of it reaches everything that depends on it."""
+
+
+@dataclass
+class Plan:
+    """A checked run: what will be trained, with which parts, on which tasks.
+
+    Attributes:
+        config: composed, not resolved; model paths of tiny models are still to be filled in.
+        resolved: what the trainer would read, but for those paths.
+        tiny: policy -> the tiny model to make.
+        tiny_critic: the one to make for the critics, if any.
+        folder: the run directory; it exists only when an earlier run is continued.
+        files: the plugin files.
+        notes: what the user should know before it starts.
+    """
+
+    config: DictConfig
+    resolved: DictConfig
+    team: TeamConfig
+    tasks: dict[Split, list[Task]]
+    tiny: dict[str, TinyModel]
+    tiny_critic: TinyModel | None
+    folder: Path
+    resumed: bool = False
+    files: tuple[plugins.PluginFile, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
+    """Read and check a recipe. Writes nothing.
+
+    Args:
+        plugin_files: besides those of `marl.plugins`.
+
+    Raises:
+        MarlError: whatever is wrong with it, in one sentence.
+    """
+    config = compose(recipe, overrides)
+    OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
+    paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
+    files = plugins.read_files([*paths, *plugin_files])
+    config.marl.plugins = [file.path for file in files]
+    plugins.use_files(files)
+    plan = _check(config, _new_folder(config, recipe.stem))
+    plan.files = tuple(files)
+    return plan
+
+
+def _plugin_paths(config: DictConfig) -> list[Path]:
+    given = config.marl.plugins
+    if not isinstance(given, ListConfig) or not all(isinstance(path, str) for path in given):
+        raise MarlError(f"'marl.plugins' must be a list of files, got {given!r}. Write e.g. [my_team.py].")
+    return [Path(path) for path in given]
+
+
+def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
+    """Read and check the config of an earlier run, to continue it at its newest complete checkpoint.
+
+    Args:
+        plugin_files: must have the content of the run's copies, which are used.
+
+    Raises:
+        MarlError: no run there, none of its checkpoints is complete, the newest is damaged, its run had another team,
+            algorithm, plugins or tasks, nothing is left to do, or whatever is wrong with the overrides.
+    """
+    check_run(folder, COMPOSED)
+    saved = checkpoint.newest(folder)
+    if saved is None:
+        raise MarlError(f"run '{folder}' has no complete checkpoint to continue from: start it anew")
+    team = checkpoint.read(saved)
+    files = plugins.files_of_run(folder, plugin_files)
+    identity.check_files(files, team["plugins"], folder)
+    plugins.use_files(files)
+    if identity.gone(team["plugins"]):  # without them nothing else of the run can be looked at
+        identity.refuse(identity.plugin_changes(team["plugins"]), saved)
+    config = read_config(folder / COMPOSED)
+    began_with = _plugin_paths(config)
+    config = with_overrides(config, overrides)
+    if _plugin_paths(config) != began_with:
+        raise MarlError(
+            f"'marl.plugins' cannot be changed in a continued run: '{folder}' uses its copies in "
+            f"'{folder / plugins.COPIES}'. Start a new run to use other files."
+        )
+    config.trainer.resume_mode = "auto"
+    config.trainer.val_before_train = False  # the run has its first validation already
+    plan = _check(config, folder)
+    plan.resumed = True
+    plan.files, plan.notes = tuple(files), tuple(_changed_since(files, began_with, folder, config.marl.run.recipe))
+    identity.check_same(team, resolve(config, plan.team), saved)
+    _check_same_tasks(plan)
+    if config.trainer.total_training_steps <= team["step"]:
+        raise MarlError(
+            f"run '{folder}' is at step {team['step']} already: to train on, give a trainer.total_training_steps "
+            f"above that, it is {config.trainer.total_training_steps}"
+        )
+    return plan
+
+
+def _changed_since(
+    files: Sequence[plugins.PluginFile], began_with: Sequence[Path], run: Path, recipe: str
+) -> Iterator[str]:
+    """A note for each plugin file that has changed where the run copied it from."""
+    copies = {file.name: file for file in files}
+    for name, path in plugins.file_names(began_with).items():
+        if path.is_file() and (now := plugins.read_files([path])[0]).text != copies[name].text:
+            yield (
+                f"plugin file '{path}' (content {now.version}) has changed since the run began: the run goes on with "
+                f"its copy '{run / plugins.COPIES / name}' (content {copies[name].version}). "
+                f"To use the changed file, start a new run: marl-verl train {recipe}"
+            )
+
+
+def _check_same_tasks(plan: Plan) -> None:
+    """Raise MarlError if the run has trained on other tasks: its place in the data would mean nothing."""
+    before = plan.folder / "data" / "train.jsonl"
+    with tempfile.TemporaryDirectory() as folder:
+        now = Path(folder) / "train.jsonl"
+        write_tasks(plan.tasks["train"], now)
+        if before.is_file() and before.read_bytes() != now.read_bytes():
+            raise MarlError(
+                f"the training tasks are not those in '{before}' any more: the task file or the task set that makes "
+                "them has changed; continue with what the run had, or start a new run"
+            )
+
+
+def _check(config: DictConfig, folder: Path) -> Plan:
+    marl = marl_section(config)
+    team = read_team(marl)
+    algorithm = algorithm_of(team)
+    samplers = fit.samplers(algorithm, marl)
+    workflow, task_set = build_parts(team)
+    checks.check_numbers(config)
+    fit.check_samplers(samplers, str(marl["validation"]["sampler"]), algorithm, team, task_set)
+    checks.check_batches(config, team)
+    check_placement(config, team)
+    checks.check_fixed(config, team)
+    checks.check_sampling(config, team)
+    fit.check_fit(samplers["sampler"], algorithm, team)
+    tiny = tiny_models(config, team, marl)
+    tasks: dict[Split, list[Task]] = {
+        split: checks.load_tasks(task_set, marl["task"], split, marl["run"]["seed"]) for split in ("train", "test")
+    }
+    checks.check_tasks(tasks, config)
+    moves = checks.rehearse(workflow, tasks["train"][0], team)
+    synthetic = SyntheticTeam(samplers["sampler"], algorithm, team, moves)
+    fit.check_advantage(synthetic)
+    checks.check_machine(config, team, folder)
+    resolved = resolve(config, team)
+    check_schedule(resolved, team, algorithm, synthetic)
+    fit.check_reference(resolved, team)
+    return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder)
+
+
+def build_parts(team: TeamConfig) -> tuple[Workflow, TaskSet]:
+    """The workflow and the task set of a team. MarlError for a part that is not registered, or a wrong option."""
+    for agent in team.agents.values():
+        if agent.reward is not None:
+            checks.part("rewards", agent.reward, None)
+    task_set = build(checks.part("tasks", team.task.name, TaskSet), team.task.options, "marl.task.options")
+    workflow = build(
+        checks.part("workflows", team.workflow.name, Workflow), team.workflow.options, "marl.workflow.options"
+    )
+    return workflow, task_set
+
+
+def _new_folder(config: DictConfig, stem: str) -> Path:
+    parent, name = Path(str(config.marl.run.dir)).expanduser(), config.marl.run.name
+    if name is None:
+        number = 1
+        while (parent / f"{stem}-{number}").exists():
+            number += 1
+        return parent / f"{stem}-{number}"
+    if str(name) in ("", ".", "..") or Path(str(name)).name != str(name):
+        raise MarlError(f"'marl.run.name' must be the name of a folder, without '/', got {str(name)!r}")
+    if (parent / str(name)).exists():
+        raise MarlError(
+            f"run directory '{parent / str(name)}' exists: choose another marl.run.name, or continue it with --resume"
+        )
+    return parent / str(name)
+
+
+def make_run_directory(plan: Plan, display: Display) -> Path:
+    """Make the tiny models, then the run directory with everything the trainer reads: all of it, or nothing."""
+    plugins.use_files(plan.files)
+    composed = OmegaConf.to_yaml(plan.config)
+    tiny = {f"marl.policies.{name}.model.path": spec for name, spec in plan.tiny.items()}
+    if plan.tiny_critic is not None:
+        tiny["marl.critic.model.path"] = plan.tiny_critic
+    if tiny:
+        with display.task("making tiny models") as advance:
+            paths = ensure_all(list(tiny.values()), progress=advance)
+        for key, path in zip(tiny, paths, strict=True):
+            OmegaConf.update(plan.config, key, str(path), force_add=True)
+    folder = plan.folder.resolve()
+    data = {split: Path("data") / f"{split}.jsonl" for split in ("train", "test")}
+    OmegaConf.update(plan.config, "marl.run.folder", str(folder), force_add=True)
+    plan.config.data.train_files, plan.config.data.val_files = str(folder / data["train"]), str(folder / data["test"])
+    if plan.config.data.get("val_batch_size") is None:
+        plan.config.data.val_batch_size = len(plan.tasks["test"])
+    resolved = resolve(plan.config, read_team(marl_section(plan.config)))
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as parent:
+        new = Path(parent) / folder.name
+        for split, tasks in plan.tasks.items():
+            write_tasks(tasks, new / data[split])
+        (new / COMPOSED).write_text(composed, encoding="utf-8")
+        OmegaConf.save(resolved, new / "config.yaml")
+        (new / "plugins.json").write_text(
+            json.dumps(plugins.load().describe(content=True), indent=1) + "\n", encoding="utf-8"
+        )
+        if plan.resumed:
+            shutil.copytree(new, folder, dirs_exist_ok=True)
+        else:
+            plugins.copy_files(plan.files, new)
+            new.rename(folder)
+    plugins.use_files(plugins.files_of_run(folder))
+    return plan.folder

@@ -1,0 +1,83 @@
+"""What a run stores of its steps, for `marl-verl replay` and `explain`, and when failed episodes stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from omegaconf import DictConfig
+
+from marl_verl.advantage import Advantages, RowTable
+from marl_verl.algorithms import Algorithm
+from marl_verl.algorithms.document import step_document
+from marl_verl.config.stored import marl_section
+from marl_verl.errors import MarlError
+from marl_verl.journals.write import as_line, header
+from marl_verl.process.run_dir import RunDir
+from marl_verl.rollout.worker import Report
+from marl_verl.tasks.base import Split
+from marl_verl.team import Named, TeamConfig
+
+
+class Records:
+    """Writes the episodes and the rows of a run's steps to its directory.
+
+    Args:
+        config: the run's, resolved.
+    """
+
+    def __init__(self, config: DictConfig, team: TeamConfig, algorithm: Algorithm, run_dir: RunDir) -> None:
+        self._team, self._algorithm, self._run_dir = team, algorithm, run_dir
+        self._marl = marl_section(config)
+
+    def keeps(self, step: int, position: int) -> bool:
+        """Whether a task's episodes are stored in journals/.
+
+        Args:
+            position: of the task in the step's batch.
+        """
+        run = self._marl["run"]
+        every, tasks = int(run["keep_journals"]), run["journal_tasks"]
+        return every > 0 and step % every == 0 and (tasks is None or position < int(tasks))
+
+    def journals(self, step: int, reports: list[Report]) -> None:
+        """Store the episodes of a training step. MarlError as in `check_failures`."""
+        lines = [line for report in reports for line in report.lines]
+        if lines:  # before a run stops for its failures: they are among them
+            self._run_dir.journals(step, [self._header(step, "train"), *lines])
+        self.check_failures(reports)
+
+    def episodes(self, step: int, lines: Iterable[str]) -> None:
+        """Store sample episodes of a validation."""
+        self._run_dir.episodes(step, [self._header(step, "test"), *lines])
+
+    def rows(self, step: int, table: RowTable, result: Advantages) -> None:
+        """Store how a step's advantages were computed, every `marl.run.keep_rows` steps."""
+        every = int(self._marl["run"]["keep_rows"])
+        if every and step % every == 0:
+            document = step_document(self._team.algorithm.name, self._algorithm, table, result, step)
+            self._run_dir.rows(step, document)
+
+    def _header(self, step: int, split: Split) -> str:
+        """The first line of a file of episodes: of a training step, or of a validation's greedy pass."""
+        marl = self._marl
+        sampler, sessions = Named("independent"), 1
+        if split == "train":
+            sampler = Named(self._algorithm.sampler, marl["sampler"]["options"])
+            sessions = int(marl["sampler"]["sessions"])
+        seed = int(marl["run"]["seed"])
+        return as_line(header(self._team, self._algorithm, step, split, seed, sampler, sessions))
+
+    def check_failures(self, reports: list[Report]) -> None:
+        """Raise MarlError if a sampler failed, or more attempts than `marl.rollout.max_failed_share` allows."""
+        for report in reports:
+            if report.error:
+                raise MarlError(f"sampling task '{report.task}' failed: {report.error}")
+        failures = [failure for report in reports for failure in report.failures]
+        total = sum(report.attempts for report in reports)
+        share = float(self._marl["rollout"]["max_failed_share"])
+        if failures and len(failures) > share * total:
+            first = failures[0]
+            raise MarlError(
+                f"{len(failures)} of {total} attempts failed, marl.rollout.max_failed_share={share:g} allows fewer; "
+                f"the first: {first.reason}: {first.detail}"
+            )

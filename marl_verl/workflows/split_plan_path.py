@@ -1,0 +1,41 @@
+"""The workflow of split Plan-Path: the scout sends one cell, the mover walks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marl_verl.episode import Workflow
+from marl_verl.tasks import grid
+from marl_verl.tasks.base import Task
+from marl_verl.tasks.split_plan_path import MOVER, NOTHING, SCOUT, mover_sees, scout_sees
+
+
+class ScoutMover(Workflow):
+    """The scout sends one cell, the mover walks; with more turns, the team tries again from where the walk stopped.
+
+    Options:
+        turns: the most times that both act.
+    """
+
+    turns: int = 1
+
+    async def run(self, task: Task, team: Any) -> str:
+        """The cells walked, separated by spaces."""
+        size, walls, goal = task.data["size"], frozenset(task.data["walls"]), task.data["goal"]
+        walked: list[str] = []
+        for turn in range(self.turns):
+            start = walked[-1] if walked else task.data["start"]
+            seen = await team[SCOUT].act(scout_sees(task))
+            sent = seen.text.strip()
+            message = sent if sent in grid.cells(size) else NOTHING
+            if message == NOTHING:
+                team.invalid(seen, "no cell of the map")
+            move = await team[MOVER].act(mover_sees(task, start, message))
+            path = move.text.split()
+            legal = grid.legal(size, walls, start, path)
+            if legal != path:
+                team.invalid(move, "a step into a wall, off the map, or to no neighbour")
+            if turn == self.turns - 1 or (legal == path and path and path[-1] == goal):
+                return " ".join([*walked, *path])
+            walked += legal
+        return " ".join(walked)

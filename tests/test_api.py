@@ -1,0 +1,397 @@
+"""`from marl_verl import train, evaluate, explain, load_run`: the same checks and results as the commands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from omegaconf import DictConfig
+
+import marl_verl
+from marl_verl import MarlError, Run, RunError, evaluate, explain, load_run, train
+from marl_verl.algorithms.document import step_document
+from marl_verl.api import _lines
+from marl_verl.cli.main import main
+from marl_verl.config import checks
+from marl_verl.config.compose import compose, parse_overrides, with_overrides
+from marl_verl.inspect.explain import derive
+from marl_verl.process.progress import Display
+from marl_verl.process.run_dir import RunDir
+from marl_verl.process.supervisor import TrainerProcess
+from marl_verl.trainer import prepare
+from tests.sleeper import NAP, WHO
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+GOLDEN = sorted((ROOT.parent / "shared" / "golden").glob("*.json"))
+SMALL = {"marl.task.train_size": 40, "marl.task.test_size": 5}
+DOCUMENT: dict[str, Any] = {
+    "algorithm": "grpo",
+    "options": {},
+    "rows": [
+        {"uid": "q", "session": s, "index": 0, "turn": 0, "agent": "a", "rewards": {"team": 1.0 - s}, "length": 4}
+        for s in range(2)
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def composed() -> DictConfig:
+    return compose(RECIPE, [*_lines(SMALL), "data.train_batch_size=32"], hardware="cpu")
+
+
+@pytest.fixture(autouse=True)
+def _here(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
+    monkeypatch.setattr(checks, "has_accelerator", lambda: False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run directory with one stored step."""
+    folder = tmp_path / "runs" / "stored-1"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("marl: {run: {seed: 3}}\n")
+    (folder / "metrics.jsonl").write_text('{"step": 0, "validation/success": 0.25}\n{"step": 1, "train/suc')
+    found: Any = derive(DOCUMENT)
+    RunDir(folder).rows(12, step_document("grpo", found.algorithm, found.table, found.result, 12))
+    saved = folder / "checkpoints" / "step_20"
+    saved.mkdir(parents=True)
+    (saved / "team.json").write_text("{}")
+    return folder
+
+
+# train
+
+
+@pytest.mark.slow
+def test_a_dry_run_prints_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    found = train(RECIPE, dry_run=True)
+    printed = capsys.readouterr().out
+    assert main(["train", str(RECIPE), "--dry-run"]) == 0
+    assert printed == capsys.readouterr().out != ""
+    assert (found.folder, found.folder.exists()) == (Path("runs/inventory-1"), False)
+    train(RECIPE, dry_run=True, progress=False)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "overrides"),
+    [
+        (["marl.policies.holder.frozn=true"], {"marl.policies.holder.frozn": True}),
+        (["marl.run.name='a/b'"], {"marl.run.name": "a/b"}),
+        (["trainer.total_training_steps=ten"], {"trainer.total_training_steps": "ten"}),
+    ],
+)
+def test_errors_are_those_of_the_command(
+    arguments: list[str], overrides: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(RECIPE), *arguments]) == 2
+    message = capsys.readouterr().err.removeprefix("marl-verl: ").rstrip()
+    for given in (arguments, overrides):
+        with pytest.raises(MarlError, match=re.escape(message)):
+            train(RECIPE, given)
+    assert list(Path().iterdir()) == []
+
+
+def test_what_to_train_is_given_once() -> None:
+    with pytest.raises(MarlError, match="give a recipe"):
+        train()
+    with pytest.raises(MarlError, match="give one of them"):
+        train(RECIPE, resume="runs/x")
+    with pytest.raises(MarlError, match="overrides must be a list"):
+        train(RECIPE, "trainer.total_training_steps=1")  # type: ignore[arg-type]
+    with pytest.raises(MarlError, match="no run in 'runs/nothing'"):
+        train(resume="runs/nothing")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        3,
+        -0.5,
+        1e-6,
+        "a b",
+        "it's, \\ {odd}: [x]=$",
+        r"a\\'b\ ",
+        "end\\",
+        "",
+        "\\'",
+        "12",
+        [1, "a,b"],
+        {"a": [1.5, None]},
+        {},
+    ],
+)
+def test_values_of_overrides_arrive_as_they_are(value: Any) -> None:
+    (line,) = _lines({"some.key": value})
+    (change,) = parse_overrides([line])
+    assert (change.key_or_group, change.value()) == ("some.key", value)
+
+
+def test_a_value_that_is_no_override_is_refused() -> None:
+    with pytest.raises(MarlError, match=r"override 'a\.b' must be text, a number, a list or a mapping"):
+        _lines({"a.b": object()})
+
+
+@pytest.mark.slow
+def test_a_recipe_may_be_a_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "compose", compose)
+    recipe = yaml.safe_load(RECIPE.read_text())
+    del recipe["defaults"]
+    assert train(recipe, SMALL, dry_run=True, progress=False).folder == Path("runs/team-1")
+
+
+@pytest.mark.slow
+def test_training_may_be_asked_for_in_an_event_loop_and_in_a_thread() -> None:
+    async def notebook() -> list[Run]:
+        here = train(RECIPE, dry_run=True, progress=False)
+        return [here, await asyncio.to_thread(train, RECIPE, dry_run=True, progress=False)]
+
+    assert {found.folder.name for found in asyncio.run(notebook())} == {"inventory-1"}
+
+
+@pytest.mark.slow
+def test_a_process_trains_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        entered.set()
+        leave.wait(30)
+        raise MarlError("stop")
+
+    monkeypatch.setattr(prepare, "plan_run", wait)
+
+    def stopped() -> None:
+        with pytest.raises(MarlError, match="stop"):
+            train(RECIPE)
+
+    first = threading.Thread(target=stopped)
+    first.start()
+    assert entered.wait(30)
+    with pytest.raises(MarlError, match="already trains or evaluates a run"):
+        evaluate("runs/x")
+    leave.set()
+    first.join()
+    with pytest.raises(MarlError, match="no run in"):
+        evaluate("runs/x")
+
+
+class _Trained:
+    """Stands in for the trainer's process."""
+
+    failure: BaseException | None = None
+
+    def __init__(self, folder: Path, policies: list[str]) -> None:
+        self.folder = folder
+
+    def run(self, display: Display, begun: float) -> None:
+        display.event({"event": "phase", "name": "starting"})
+        if self.failure is not None:
+            raise self.failure
+        (self.folder / "summary.json").write_text('{"success_after": 0.5}')
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> type[_Trained]:
+    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs])
+    monkeypatch.setattr("marl_verl.process.supervisor.TrainerProcess", _Trained)
+    monkeypatch.setattr("marl_verl.inspect.summary.show", lambda folder, display: None)
+    monkeypatch.setattr(_Trained, "failure", None)
+    return _Trained
+
+
+@pytest.mark.slow
+def test_training_returns_its_run(trained: type[_Trained], capsys: pytest.CaptureFixture[str]) -> None:
+    events: list[dict[str, Any]] = []
+    found = train(RECIPE, {"marl.run.seed": 7}, progress=events.append)
+    assert found.summary == {"success_after": 0.5}
+    assert found.config.marl.run.seed == 7
+    assert events == [{"event": "phase", "name": "starting"}]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_raises_with_its_reason(
+    trained: type[_Trained], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("train.log").write_text("Traceback of the trainer\n")
+    for mistake, code in ((True, 2), (False, 1)):
+        failure = RunError("the trainer was killed", Path("train.log"), mistake)
+        monkeypatch.setattr(trained, "failure", failure)
+        with pytest.raises(RunError, match=re.escape("the trainer was killed (log: train.log)")):
+            train(RECIPE, progress=False)
+        capsys.readouterr()
+        assert main(["train", str(RECIPE)]) == code
+        assert capsys.readouterr().err == "marl-verl: the trainer was killed (log: train.log)\n"
+        main(["train", str(RECIPE), "--debug"])
+        assert "Traceback of the trainer\n" in capsys.readouterr().err
+    monkeypatch.setattr(trained, "failure", KeyboardInterrupt("interrupted: no checkpoint was saved yet"))
+    assert main(["train", str(RECIPE)]) == 130
+    assert capsys.readouterr().err == ""  # the run has printed it
+
+
+@pytest.mark.slow
+def test_an_error_in_a_callback_ends_a_run_in_a_thread_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a real trainer's process and its helpers, and a process that the script starts meanwhile."""
+    monkeypatch.chdir(ROOT)  # `python -m tests.sleeper`
+    bystanders: list[subprocess.Popen] = []
+    raised: list[BaseException] = []
+
+    def report(event: dict[str, Any]) -> None:
+        if event["event"] == "started":
+            bystanders.append(subprocess.Popen([sys.executable, "-c", NAP]))
+        if event["event"] == "doing":
+            while not (tmp_path / WHO).is_file():
+                time.sleep(0.1)
+            raise ValueError("enough")
+
+    def work() -> None:
+        try:
+            TrainerProcess(tmp_path, [], module="tests.sleeper").run(Display.of(report), time.time())
+        except ValueError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(timeout=120)
+    (bystander,) = bystanders
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+    assert [str(error) for error in raised] == ["enough"]
+    who = json.loads((tmp_path / WHO).read_text())
+    assert not any(psutil.pid_exists(pid) for pid in who["pids"])
+    assert not Path(who["scratch"]).exists()
+
+
+# evaluate
+
+
+def test_evaluate_makes_the_checks_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "runs/x", "--output", "."]) == 2
+    message = capsys.readouterr().err.removeprefix("marl-verl: ").rstrip()
+    with pytest.raises(MarlError, match=re.escape(message)):
+        evaluate("runs/x", output=".")
+
+
+# explain
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_explain_gives_what_the_command_prints(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = explain(json.loads(path.read_text()))
+    assert records == explain(path) == explain(str(path))
+    assert main(["explain", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == records
+    assert main(["explain", str(path)]) == 0
+    assert capsys.readouterr().out == f"{records.text()}\n"
+
+
+def test_explain_a_step_of_a_run(run: Path) -> None:
+    for source in (run, load_run(run)):
+        assert explain(source) == explain(source, step=12) == explain(DOCUMENT)
+    found = explain(run)
+    assert (found.source, found.difference) == (f"run '{run}', step 12", None)
+    assert "advantage = (return - baseline) / scale" in found.text(row="q_1_0")
+    assert found.row("q_1_0") == found[1]
+
+
+def test_what_cannot_be_explained(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("wrong.json").write_text(json.dumps({**DOCUMENT, "algorithm": "grpoo"}))
+    assert main(["explain", "wrong.json"]) == 2
+    message = capsys.readouterr().err.removeprefix("marl-verl: ").rstrip()
+    with pytest.raises(MarlError, match=re.escape(message)):
+        explain("wrong.json")
+    with pytest.raises(MarlError, match=re.escape(message.removeprefix("'wrong.json': "))):
+        explain({**DOCUMENT, "algorithm": "grpoo"})
+    with pytest.raises(MarlError, match="has not stored step 3: it has 12"):
+        explain(run, step=3)
+    with pytest.raises(MarlError, match="leave 'step' out"):
+        explain(DOCUMENT, step=3)
+    with pytest.raises(MarlError, match=r"no file 'rows\.json'"):
+        explain("rows.json")
+    with pytest.raises(MarlError, match="unknown row 'q_1_1': did you mean 'q_1_0'"):
+        explain(DOCUMENT).text(row="q_1_1")
+
+
+# load_run
+
+
+def test_a_stored_run(run: Path) -> None:
+    found = load_run(run)
+    assert found.metrics == [{"step": 0, "validation/success": 0.25}]  # not the line that is being written
+    assert found.summary is None
+    assert found.config.marl.run.seed == 3
+    assert found.checkpoints == {20: run / "checkpoints" / "step_20"}
+    assert list(found.rows) == [12]
+    assert explain(found.rows[12]) == explain(run)
+    assert (list(found.episodes), list(found.validations)) == ([], [])
+    assert (str(found.folder), repr(found)) == (str(run), f"Run({str(run)!r})")
+    assert Path(found) == run
+
+
+def test_what_is_no_run(run: Path) -> None:
+    with pytest.raises(MarlError, match=r"no run in '.*stored-2': did you mean '.*stored-1'"):
+        load_run(run.with_name("stored-2"))
+    with pytest.raises(MarlError, match="no run in 'runs'"):
+        _ = Run("runs").config
+
+
+# docs/python.md
+
+
+@pytest.mark.slow
+def test_what_the_page_shows_runs(
+    trained: type[_Trained], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the trainer's process and the evaluation's, which tests/e2e/test_one_file_plugin.py has."""
+    whole, dry, stored = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)
+    (Path() / "recipes").symlink_to(ROOT / "recipes")
+    compile(whole, "docs/python.md", "exec")
+    exec(compile(dry, "docs/python.md", "exec"), {})
+    assert "runs/inventory-1" not in map(str, Path("runs").iterdir())
+    run.rename("runs/inventory-1")
+    capsys.readouterr()
+    exec(compile(stored, "docs/python.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("3 [20] []\nrun 'runs/inventory-1', step 12 0.7")
+
+
+# names
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    for name in set(marl_verl.__all__) - {"__version__", "hookimpl"}:
+        assert (getattr(marl_verl, name).__doc__ or "").strip(), name
+    assert dir(marl_verl) == marl_verl.__all__
+
+
+@pytest.mark.parametrize("first", ["inspect.explain", "evaluation.run", "trainer.run", "api", "version"])
+def test_a_function_is_found_whatever_was_imported_before(first: str) -> None:
+    code = f"import marl_verl.{first}\nfrom marl_verl import evaluate, explain, load_run, train\nimport marl_verl\n"
+    code += "assert all(map(callable, (evaluate, explain, load_run, train, marl_verl.explain)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_the_package_is_quick() -> None:
+    heavy = ("torch", "ray", "verl", "hydra", "omegaconf", "numpy", "rich", "asyncio")
+    code = f"import sys, marl_verl\nprint([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "[]\n", done.stderr

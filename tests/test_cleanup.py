@@ -1,0 +1,272 @@
+"""Whoever is killed: nothing of a run stays on the machine. Here without Ray, which tests/e2e/test_kill.py has."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing import shared_memory
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from marl_verl.config import server_names
+from marl_verl.platforms.active import RUN_VARIABLE
+from marl_verl.process.cleanup import RECORD, Process, RunResources, cleanup_abandoned
+from tests.sleeper import NAP, WHO
+
+LIMIT = 30.0
+DEAD = Process(pid=2**22 + 1, created=0.0)  # above the kernel's largest
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder of the test's own."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+@pytest.fixture
+def started(temporary: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen, dict[str, Any]]]:
+    """A command line, and what `tests/sleeper.py` wrote about its run."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.sleeper", "start", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    _wait(lambda: (tmp_path / WHO).is_file(), "the run to start")
+    who = json.loads((tmp_path / WHO).read_text())
+    assert all(map(_runs, who["pids"]))
+    assert all(Path("/dev/shm", name).exists() for name in who["shared"])
+    yield process, who
+    process.kill()
+    for pid in filter(_runs, who["pids"]):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _wait(until: Callable[[], Any], what: str) -> None:
+    begun = time.monotonic()
+    while not until():
+        assert time.monotonic() - begun < LIMIT, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_clean(who: dict[str, Any]) -> bool:
+    there = [Path(who["scratch"]), *(Path("/dev/shm", name) for name in who["shared"])]
+    return not any(map(_runs, who["pids"])) and not any(path.exists() for path in there)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "why"), [(signal.SIGKILL, "signal 9: perhaps out of memory"), (signal.SIGABRT, "signal 6")]
+)
+def test_a_killed_trainer_is_told_with_what_it_did(started: Any, number: int, why: str) -> None:
+    process, who = started
+    os.kill(who["pids"][0], number)
+    output, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1
+    assert f"marl-verl: the trainer was killed ({why}) while sleeping in step 3: no checkpoint" in output.decode()
+    assert _is_clean(who)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_line_leaves_nothing(started: Any, number: int) -> None:
+    process, who = started
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130, output
+    assert _is_clean(who)
+
+
+@pytest.mark.slow
+def test_a_killed_command_line_leaves_nothing(started: Any, tmp_path: Path) -> None:
+    process, who = started
+    process.kill()
+    _wait(lambda: _is_clean(who), "the trainer to end and to clean up")
+    assert "the command line is gone" in (tmp_path / "train.log").read_text()
+
+
+@pytest.mark.slow
+def test_after_both_were_killed_the_next_run_removes_what_they_left(started: Any) -> None:
+    process, who = started
+    trainer = psutil.Process(who["pids"][0])
+    for each in (trainer, process):  # at once: stopped first, so that neither notices
+        each.send_signal(signal.SIGSTOP)
+    process.kill()
+    trainer.kill()
+    process.wait()
+    _wait(lambda: not _runs(trainer.pid), "the trainer to end")
+    assert not _is_clean(who)
+    assert cleanup_abandoned() == [who["scratch"]]
+    assert _is_clean(who)
+
+
+@pytest.mark.slow
+def test_a_run_that_works_is_left_alone(started: Any) -> None:
+    _, who = started
+    assert cleanup_abandoned() == []
+    assert all(map(_runs, who["pids"]))
+
+
+# -- which runs are abandoned ------------------------------------------------------------------------------------
+
+
+def _abandoned(**changes: Any) -> RunResources:
+    found = replace(RunResources.begin("a run"), **{"command": DEAD, "trainer": DEAD, **changes})
+    found.write()
+    return found
+
+
+def test_what_a_dead_run_left_is_removed(temporary: Path) -> None:
+    memory = Path("/dev/shm") / f"marl-test-{os.getpid()}"
+    memory.write_bytes(b"0")
+    found = _abandoned(shared_memory=[str(memory)])
+    assert cleanup_abandoned() == [found.scratch]
+    assert not memory.exists()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("who", ["command", "trainer"])
+def test_a_run_is_not_abandoned_while_one_of_them_lives(temporary: Path, who: str) -> None:
+    _abandoned(**{who: Process.of(os.getpid())})
+    assert cleanup_abandoned() == []
+
+
+def test_a_process_id_that_was_given_to_another_process_is_not_the_run(temporary: Path) -> None:
+    """Neither is the run alive because of it, nor is a process of that session ended."""
+    other = subprocess.Popen([sys.executable, "-c", NAP], start_new_session=True)
+    found = _abandoned(trainer=Process(other.pid, created=0.0))
+    assert found.processes() == []
+    assert cleanup_abandoned() == [found.scratch]
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_a_run_of_another_machine_or_container_is_left_alone(temporary: Path) -> None:
+    _abandoned(machine="another boot pid:[1]")
+    assert cleanup_abandoned() == []
+
+
+def test_what_somebody_else_has_written_is_not_believed(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _abandoned()
+    monkeypatch.setattr(os, "getuid", lambda: -1)
+    assert cleanup_abandoned() == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"run": "x"}', '{"command": 3, "trainer": null}'])
+def test_folders_that_only_look_like_ours_are_left_alone(temporary: Path, content: str) -> None:
+    (temporary / "marl-1").mkdir()
+    (temporary / "marl-1" / RECORD).write_text(content)
+    (temporary / "marl-2").mkdir()
+    (temporary / "marl-3").write_text("a file")
+    assert cleanup_abandoned() == []
+    assert len(list(temporary.iterdir())) == 3
+
+
+# -- what is the run's -------------------------------------------------------------------------------------------
+
+
+def test_another_run_and_other_processes_stay(temporary: Path) -> None:
+    begun = RunResources.begin("mine")
+    run = [sys.executable, "-c", NAP]
+    mine = subprocess.Popen(run, env={**os.environ, RUN_VARIABLE: "mine"})
+    others = [subprocess.Popen(run, env={**os.environ, RUN_VARIABLE: "yours"}), subprocess.Popen(run)]
+    _wait(lambda: begun.processes(), "its environment to be there")
+    begun.cleanup()
+    assert not _runs(mine.pid)
+    assert [other.poll() for other in others] == [None, None]
+    for other in others:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.slow
+def test_a_process_that_does_not_end_when_asked_is_killed(temporary: Path) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+    begun = RunResources.begin("mine")
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{deaf}; {NAP}"], env={**os.environ, RUN_VARIABLE: "mine"}, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    begun.cleanup()
+    assert not _runs(process.pid)
+
+
+def test_shared_memory_that_a_process_holds_goes_with_it(temporary: Path) -> None:
+    """As after a kill: Python's own tracker does not know of it."""
+    path = Path("/dev/shm") / f"marl-test-{os.getpid()}"
+    path.write_bytes(bytes(64))
+    code = (
+        f"import mmap; file = open({str(path)!r}, 'r+b'); held = mmap.mmap(file.fileno(), 64); print(flush=True); {NAP}"
+    )
+    begun = RunResources.begin("mine")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, RUN_VARIABLE: "mine"}, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    begun.cleanup()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", ["sem.mp-", "verl_weights_"])
+def test_what_nobody_holds_any_more_goes_and_what_was_there_before_stays(temporary: Path, kind: str) -> None:
+    """As when whoever made it, and Python's tracker for it, were killed together."""
+    made = {name: Path("/dev/shm") / f"{kind}{name}{os.getpid()}" for name in ("before", "after")}
+    made["before"].touch()
+    begun = RunResources.begin("mine")
+    made["after"].touch()
+    begun.cleanup()
+    assert [made["before"].exists(), made["after"].exists()] == [True, False]
+    made["before"].unlink()
+
+
+def test_what_another_process_holds_stays(temporary: Path) -> None:
+    begun = RunResources.begin("mine")
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    memory = shared_memory.SharedMemory(name=f"verl_weights_{os.getpid()}", create=True, size=64)
+    begun.cleanup()
+    held = [f"sem.{semaphore._semlock.name.removeprefix('/')}", memory.name]  # type: ignore[attr-defined]
+    assert [Path("/dev/shm", name).exists() for name in held] == [True, True]
+    memory.close()
+    memory.unlink()
+
+
+def test_weight_sync_sockets_of_the_run_go_and_those_of_others_stay(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(server_names.POLICIES_VARIABLE, '["a", "b"]')
+    run = f"run {os.getpid()}"
+    paths = {}
+    for name in (run, "another"):
+        monkeypatch.setenv(RUN_VARIABLE, name)
+        rank = server_names.first_replica_rank(server_names.rollout_name("b"))
+        paths[name] = Path(f"/tmp/rl-colocate-zmq-{os.getpid()}-replica-{rank}-rank-0.sock")
+        paths[name].touch()
+    assert zlib.crc32(run.encode()) % server_names.RUNS != zlib.crc32(b"another") % server_names.RUNS
+    RunResources.begin(run).cleanup()
+    assert not paths[run].exists()
+    assert paths["another"].exists()
+    paths["another"].unlink()
