@@ -23,8 +23,9 @@ $(STAMP): pyproject.toml scripts/install.py $(wildcard plugins/*/pyproject.toml)
 demo: $(STAMP)  ## two models learn to work together: train, print, plot
 	$(BIN)/marl-verl train recipes/quickstart/split_plan_path.yaml
 
-lint: $(STAMP)
+lint: $(STAMP)  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

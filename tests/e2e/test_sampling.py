@@ -245,7 +245,7 @@ def test_the_search_makes_exactly_its_budget_of_nodes(tour: Tour, stage: str) ->
 
 def test_the_search_let_either_worker_take_the_acts_of_the_other(tour: Tour) -> None:
     taken = [turn for line in tour.stored("tree-search") for turn in line.get("turns", ()) if turn["called"]]
-    assert {turn["agent"] for turn in taken} <= {"left", "right"}
+    assert {turn["agent"] for turn in taken} in ({"left"}, {"right"}, {"left", "right"})
     assert all(turn["called"] != turn["agent"] for turn in taken)
 
 

@@ -31,7 +31,6 @@ STAGES: dict[str, dict[str, Any]] = {
     "counterfactual, rescore": {"name": "sharp", "sessions": 3, "options": {"credit_mode": "rescore"}},
     "shapley": {"name": "grpo", "sessions": 3, "options": {"credit": "shapley"}},
     "c3": {"name": "grpo", "sessions": 2, "options": {"sampler": "joint-tree", "credit": "c3"}},
-    "difference": {"name": "grpo", "sessions": 3, "options": {"credit": "difference", "credit_default": "role"}},
     "step-groups": {"name": "grpo", "sessions": 3, "options": {"credit": "step-groups", "credit_step": "team"}},
     "none": {"name": "dr-mas", "sessions": 3},
 }
