@@ -37,8 +37,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
 
 ELSEWHERE = {
-    ("README.md", "python"): "test_readme.py",  # two blocks are one module, whose workflow solves its tasks
-    ("README.md", "yaml"): "test_readme.py",  # a whole recipe, for models that nobody has here
+    ("README.md", "python"): "test_readme.py",
+    ("README.md", "yaml"): "test_readme.py",
+    ("gpu.md", "yaml"): "test_readme.py",  # a whole recipe, for models that are not on this machine
     ("algorithms.md", "python"): "test_docs.py",  # its numbers are compared
     ("algorithms.md", "py"): "test_docs.py",  # its numbers, too
     ("algorithms.md", "yaml"): "test_docs.py",  # with every option of its comments

@@ -1,4 +1,4 @@
-"""What the README shows runs: its one-file plugin with its recipe, and its GPU recipe up to the models."""
+"""What the README shows runs: its one-file plugin with its recipe; and the recipe of docs/gpu.md, up to the models."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from marl_verl.trainer.prepare import plan_run
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GPU = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 QUICKSTART = ROOT / "recipes" / "quickstart"
 
 
-def blocks(language: str) -> list[str]:
-    """The README's code of one language, in order."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    """The code of one language in a page, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def known() -> Iterator[plugins.Plugins]:
 
 def test_the_files_are_those_of_the_quickstart() -> None:
     assert blocks("python") == [(QUICKSTART / "my_team.py").read_text(encoding="utf-8")]
-    assert blocks("yaml")[0] == (QUICKSTART / "my_team.yaml").read_text(encoding="utf-8")
+    assert blocks("yaml") == [(QUICKSTART / "my_team.yaml").read_text(encoding="utf-8")]
 
 
 def largest(act: Act) -> str:
@@ -63,7 +64,7 @@ def test_its_demonstrations_are_right_in_the_share_asked_for(known: plugins.Plug
 @pytest.mark.slow
 def test_the_gpu_recipe_is_right_up_to_its_models(tmp_path: Path) -> None:
     (tmp_path / "my_team.py").write_text(blocks("python")[0], encoding="utf-8")
-    (tmp_path / "team.yaml").write_text(blocks("yaml")[1], encoding="utf-8")
+    (tmp_path / "team.yaml").write_text(blocks("yaml", GPU)[0], encoding="utf-8")
     with pytest.raises(MarlError, match="no model folder of policy 'sender'"):
         plan_run(tmp_path / "team.yaml", [])
     plugins.use_files([])
