@@ -14,6 +14,7 @@ from marl_verl.episode import Act, Action, Episode, Limits, Run, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Independent, Sample
+from marl_verl.sampling.attempt import attempt
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
 from marl_verl.testing.workflows import cancelled_cleanly
@@ -157,6 +158,17 @@ def test_an_episode_that_takes_too_long_is_a_failure() -> None:
     assert [episode.session for episode in found.episodes] == [0]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(1, "timeout")]
     assert "longer than 0.5 s" in found.failures[0].detail
+
+
+def test_a_timeout_of_the_samplers_own_is_not_reported_as_the_episodes() -> None:
+    async def own() -> None:
+        raise TimeoutError("of the sampler")
+
+    async def go() -> None:
+        await attempt(ScriptedRollouts(Pair(), TASK, POLICY, sessions=1), 0, own())
+
+    with pytest.raises(TimeoutError, match="of the sampler"):
+        asyncio.run(go())
 
 
 def test_cancellation_propagates_and_leaves_nothing_running() -> None:
