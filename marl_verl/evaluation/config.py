@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import parse_overrides
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.cast import Part, acting
+from marl_verl.evaluation.request import Part, acting
 
 TAKEN = re.compile(
     r"marl\.(task|workflow|rollout|pools)(\..+)?"
@@ -23,7 +23,7 @@ TAKEN = re.compile(
     r"|trainer\.(n_gpus_per_node|nnodes)"
     r"|(ray_kwargs|transfer_queue)\..+"
 )
-"""Keys that say how a team plays. Others are of training: taking them and doing nothing would mislead."""
+"""Keys that change how a team plays. Others are of training and would have no effect."""
 
 ELSEWHERE = (
     (r"marl\.run\.seed", "give --seed"),
@@ -31,8 +31,6 @@ ELSEWHERE = (
     (r"marl\.agents\.[^.]+\.policy", "give --swap a=b"),
     (r"marl\.policies\.[^.]+\.(model|tiny|frozen)(\..+)?", "the weights are those of --step and --untrained"),
 )
-OFF = {"lora_rank": 0, "lora_adapter_path": None}
-"""Of a policy's model: weights on disk have their adapter merged."""
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
@@ -53,10 +51,10 @@ def check_overrides(overrides: Sequence[str]) -> None:
 def evaluation_config(
     config: DictConfig, parts: Mapping[str, Part], models: Mapping[str, str], sessions: int, seed: int | None
 ) -> DictConfig:
-    """A run's composed config as its evaluation has it; nothing is resolved.
+    """The unresolved config of an evaluation, from the run's composed config.
 
     Args:
-        parts: agent -> the policy that it acts with; policies that nobody acts with are left out.
+        parts: agent -> the policy that it acts with; unused policies are left out.
         models: policy of the evaluation -> the model that its servers read.
         sessions: sampled of each task; 1 where there is no sampled pass.
         seed: of sampling; None for the run's own.
@@ -79,9 +77,9 @@ def evaluation_config(
 
 
 def _policy(given: Mapping[str, Any] | None, model: str | None) -> dict[str, Any]:
-    """A policy's section, frozen; one outside stays as it is."""
+    """A policy's section, frozen; an external endpoint stays as it is. Weights on disk have their adapter merged."""
     policy = {key: value for key, value in (given or {}).items() if key not in ("tiny", "loss", "frozen")}
     if model is not None:
         own = {key: value for key, value in (policy.get("model") or {}).items() if not key.startswith("lora")}
-        policy.update(frozen=True, model={**own, "path": model, **OFF})
+        policy.update(frozen=True, model={**own, "path": model, "lora_rank": 0, "lora_adapter_path": None})
     return policy

@@ -50,22 +50,20 @@ def launch(plan: Plan, display: Display, begun: float, output: Path | None = Non
     """Play an evaluation; its log and its episodes stay in the run directory, also if it fails.
 
     Args:
-        begun: when the evaluation was asked for, in seconds since the epoch.
+        begun: when the evaluation was requested, in seconds since the epoch.
         output: another file for the numbers, which `check_output` has checked.
-
-    Raises:
-        RunError: the process that plays failed.
-        MarlError: the result cannot be written.
     """
     display.print(heading(plan))
-    evaluations = plan.run / FOLDER
-    evaluations.mkdir(exist_ok=True)
-    file = _free(plan, evaluations)
+    file = _free(plan)
+    log = file.with_suffix(".log")
+    log.unlink(missing_ok=True)
     try:
         plan.write()
-        _play(plan, file, display, begun)
+        TrainerProcess(plan.folder, list(plan.team.policies), "marl_verl.evaluation.run", log).run(display, begun)
         result = json.loads((plan.folder / RESULT).read_text(encoding="utf-8"))
     finally:
+        for episodes in (plan.folder / "episodes").glob("step_*.jsonl"):
+            shutil.move(episodes, file.with_suffix(".jsonl"))
         shutil.rmtree(plan.folder, ignore_errors=True)
     changes = {key: plan.settings[key] for key in ("swap", "untrained")}
     numbers = {**result, **changes, "seconds": time.time() - begun, "settings": plan.settings}
@@ -78,28 +76,19 @@ def launch(plan: Plan, display: Display, begun: float, output: Path | None = Non
 
 
 def check_output(path: Path | None) -> None:
-    """Raise MarlError for a file that cannot be written, before minutes of work."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise MarlError(f"--output '{path}' is a folder: name a file")
-    parent = path.resolve().parent
-    if not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
-        raise MarlError(f"--output '{path}' cannot be written to")
+    """Raise MarlError for a file that cannot be written."""
+    if path is not None:
+        parent = path.resolve().parent
+        if path.is_dir():
+            raise MarlError(f"--output '{path}' is a folder: name a file")
+        if not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
+            raise MarlError(f"--output '{path}' cannot be written to")
 
 
-def _play(plan: Plan, file: Path, display: Display, begun: float) -> None:
-    log = file.with_suffix(".log")
-    log.unlink(missing_ok=True)
-    try:
-        TrainerProcess(plan.folder, list(plan.team.policies), "marl_verl.evaluation.run", log).run(display, begun)
-    finally:
-        for episodes in (plan.folder / "episodes").glob("step_*.jsonl"):
-            shutil.move(episodes, file.with_suffix(".jsonl"))
-
-
-def _free(plan: Plan, evaluations: Path) -> Path:
-    """step_N.json, with what was changed in its name; numbered where another evaluation has that name."""
+def _free(plan: Plan) -> Path:
+    """step_N.json, with swaps and untrained agents in its name; numbered where another evaluation has that name."""
+    evaluations = plan.run / FOLDER
+    evaluations.mkdir(exist_ok=True)
     swaps = [f"swap-{first}-{second}" for first, second in plan.settings["swap"]]
     untrained = [f"untrained-{agent}" for agent in plan.settings["untrained"]]
     base = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
@@ -111,10 +100,8 @@ def _free(plan: Plan, evaluations: Path) -> Path:
 
 
 def _taken(path: Path, settings: dict[str, Any]) -> bool:
-    """Whether a file has the result of another evaluation; the same one is played again in its place."""
-    if not path.is_file():
-        return False
+    """Whether a file has the result of another evaluation; that of the same one is replaced."""
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["settings"] != settings)
+        return path.is_file() and bool(json.loads(path.read_text(encoding="utf-8"))["settings"] != settings)
     except (ValueError, KeyError, TypeError):
         return True

@@ -1,7 +1,6 @@
-"""Whether an agent's observations fit the policy that it gets in an exchange, whose tokenizer may make more of them.
+"""Whether the observations of an agent fit the policy that it gets in an exchange, with the tokenizer of that policy.
 
-Read from what the run has stored: the newest episodes in which the agent acted. In training those have fitted, so that
-one which is too long now is so by the exchange.
+Reads the newest episodes that the run has stored: their observations did fit in training.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.cast import Part
+from marl_verl.evaluation.request import Part
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.process.run_dir import RunDir
 from marl_verl.team import AgentConfig
@@ -29,22 +28,22 @@ def check_lengths(
     parts: Mapping[str, Part],
     tokenizers: Mapping[str, str],
 ) -> None:
-    """Try the stored observations of agents whose policy has changed.
+    """Raise MarlError if stored observations of an agent whose policy has changed are longer than its policy takes.
 
     Args:
         config: the evaluation's, resolved.
         agents: of the run.
         tokenizers: policy of the evaluation -> the folder or name of its tokenizer.
-
-    Raises:
-        MarlError: some are longer than the policy takes, with the numbers.
     """
+    stored = RunDir(run)
+    files = stored.stored_episodes() or stored.stored_journals()
     moved = {name: part for name, part in parts.items() if part.source != agents[name].policy}
     moved = {name: part for name, part in moved.items() if part.weights != "outside"}
-    found = _newest(run)
-    if not moved or found is None:
+    if not moved or not files:
         return
-    path, episodes = found
+    path = files[max(files)]
+    content = path.read_bytes()
+    episodes = EpisodeFile.parse(gzip.decompress(content) if path.suffix == ".gz" else content, f"'{path}'")
     template: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
     for name, part in moved.items():
         observations = _observations(episodes, agents[name])
@@ -54,8 +53,7 @@ def check_lengths(
         words = own.model.get("tokenizer_path") or tokenizers[part.policy]
         lengths = _lengths(observations, words, bool(own.model.trust_remote_code), template)
         limit = int(own.rollout.prompt_length)
-        long = [length for length in lengths if length > limit]
-        if long:
+        if long := [length for length in lengths if length > limit]:
             raise MarlError(
                 f"{len(long)} of {len(lengths)} observations of agent '{name}' in '{path}' are longer than "
                 f"data.max_prompt_length={limit} with the tokenizer of policy '{part.source}', the longest has "
@@ -64,22 +62,8 @@ def check_lengths(
             )
 
 
-def _newest(run: Path) -> tuple[Path, EpisodeFile] | None:
-    stored = RunDir(run)
-    for files in (stored.stored_episodes(), stored.stored_journals()):
-        if files:
-            path = files[max(files)]
-            return path, EpisodeFile.parse(_unpacked(path), f"'{path}'")
-    return None
-
-
-def _unpacked(path: Path) -> bytes:
-    content = path.read_bytes()
-    return gzip.decompress(content) if path.suffix == ".gz" else content
-
-
 def _observations(file: EpisodeFile, agent: AgentConfig) -> list[Messages]:
-    """What an agent was shown, with its instructions before it; each once."""
+    """The different observations of an agent, with its instructions before them."""
     first = ({"role": "system", "content": agent.instructions},) if agent.instructions else ()
     found: dict[str, Messages] = {}
     for name in file.episodes:

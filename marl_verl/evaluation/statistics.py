@@ -4,9 +4,8 @@ With c of n sessions of a task solved, the chance that one of k sessions drawn w
 
     pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod_{i = n-c+1}^{n} (1 - k / i)        (Chen et al. 2021, eq. 1)
 
-It is an unbiased estimate of 1 - (1 - p)^k; the product needs no factorial. avg@n is c / n, which is pass@1. Both are
-means over tasks, and tasks are what another evaluation would draw anew: the percentile bootstrap (Efron and Tibshirani
-1993, section 13.3) draws as many tasks with replacement, takes the mean, and gives the middle 95 % of such means.
+It is an unbiased estimate of 1 - (1 - p)^k. avg@n is c / n, which is pass@1. Both are means over tasks; the percentile
+bootstrap (Efron and Tibshirani 1993, section 13.3) gives the middle 95 % of the means of tasks drawn with replacement.
 """
 
 from __future__ import annotations
@@ -22,13 +21,7 @@ LEVEL = 0.95
 
 
 def pass_at_k(sessions: int, solved: int, k: int) -> float:
-    """The chance, in [0, 1], that at least one of k of the sessions is solved.
-
-    Args:
-        sessions: n, sampled of one task.
-        solved: c, how many of them.
-        k: how many are drawn, 1 to n.
-    """
+    """The chance, in [0, 1], that one of k (1 to n) sessions of a task is solved, with c solved of n sampled."""
     if not 1 <= k <= sessions or not 0 <= solved <= sessions:
         raise ValueError(f"pass@k needs 1 <= k <= n and 0 <= c <= n, got n={sessions}, c={solved}, k={k}")
     if sessions - solved < k:  # whichever are drawn, a solved one is among them
@@ -37,20 +30,19 @@ def pass_at_k(sessions: int, solved: int, k: int) -> float:
 
 
 def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
-    """The 95 % confidence interval of the mean over tasks, (low, high) in [0, 1].
+    """The 95 % confidence interval of the mean over tasks, (low, high) in [0, 1], by seeded draws.
 
-    Where all tasks have one value, drawing them again says nothing: then it is Wilson's interval of a share, which
-    covers, because no variable in [0, 1] varies more than one that is 0 or 1 with the same mean.
+    Where all tasks have one value the bootstrap gives a point. Then it is Wilson's interval of a share, which covers,
+    because no variable in [0, 1] varies more than one that is 0 or 1 with the same mean.
 
     Args:
-        values: one a task, each in [0, 1].
-        seed: of the drawing; the same values and seed give the same interval.
+        values: one per task, each in [0, 1].
     """
     kinds, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
     tasks = int(counts.sum())
     if len(kinds) < 2:
         return wilson(float(kinds.sum()) * tasks, tasks)
-    # drawing tasks with replacement is drawing how often each value comes: tasks with the same value are alike
+    # tasks with the same value are alike: drawing tasks is drawing how often each value occurs
     drawn = np.random.default_rng(seed).multinomial(tasks, counts / tasks, size=RESAMPLES)
     means = drawn @ kinds / tasks
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -58,13 +50,7 @@ def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
 
 
 def sampled_scores(solved: Sequence[int], sessions: int, ks: Sequence[int], seed: int) -> dict[str, object]:
-    """avg@n and each pass@k, with intervals, by the names that they have in a result.
-
-    Args:
-        solved: of each task, how many of its sessions.
-        sessions: n, of every task.
-        ks: each at most n.
-    """
+    """avg@n and each pass@k with intervals, by their names in a result, from how many sessions each task solved."""
     scores = {f"avg@{sessions}": [count / sessions for count in solved]}
     scores.update({f"pass@{k}": [pass_at_k(sessions, count, k) for count in solved] for k in ks})
     found: dict[str, object] = {}

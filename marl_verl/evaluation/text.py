@@ -1,4 +1,4 @@
-"""An evaluation on the terminal: what is compared, how far it is, and the numbers."""
+"""An evaluation on the terminal: what is compared, and the results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ SHARES = {"invalid": "invalid", "cut_off": "cut off"}
 
 def heading(plan: Plan) -> str:
     """What is going to be played, in a few lines."""
-    lines = []
-    for agent, part in plan.request.parts.items():
-        lines.append(f"  agent   {agent} acts with policy {part.source}, {part.describe(plan.request.step)}")
-    sampled = f"{plan.request.sessions} sampled sessions each" if plan.request.sessions else "no sampled sessions"
-    lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {plan.request.seed}")
-    return "\n".join([f"evaluation of run {plan.run}, step {plan.request.step}", *lines])
+    request = plan.request
+    lines = [f"evaluation of run {plan.run}, step {request.step}"]
+    for agent, part in request.parts.items():
+        lines.append(f"  agent   {agent} acts with policy {part.source}, {part.describe(request.step)}")
+    sampled = f"{request.sessions} sampled sessions each" if request.sessions else "no sampled sessions"
+    return "\n".join(
+        [*lines, f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}"]
+    )
 
 
 def results(document: dict[str, Any], display: Display) -> None:
@@ -46,7 +48,6 @@ def _scores(document: dict[str, Any]) -> Table:
 
 
 def _agents(document: dict[str, Any]) -> Table:
-    """The greedy pass, agent by agent: means a turn, and rewards as in a validation."""
     table = Table(title="agents, played greedily")
     components = sorted({name for agent in document["agents"].values() for name in agent["rewards"]})
     rewards = [f"reward: {name}" for name in components]
@@ -54,12 +55,9 @@ def _agents(document: dict[str, Any]) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number < 3 else "right")
     for name, agent in document["agents"].items():
-        earned = [_number(agent["rewards"].get(component), ".3f") for component in components]
-        means = [_number(agent["turns"], ".1f"), _number(agent["response_length"], ".1f")]
-        shares = [_number(agent[share], ".1%") for share in SHARES]
-        table.add_row(name, agent["policy"], agent["weights"], *earned, *means, *shares)
+        values = [(agent["rewards"].get(component), ".3f") for component in components]
+        values += [(agent["turns"], ".1f"), (agent["response_length"], ".1f")]
+        values += [(agent[share], ".1%") for share in SHARES]
+        numbers = ["-" if value is None else format(value, form) for value, form in values]
+        table.add_row(name, agent["policy"], agent["weights"], *numbers)
     return table
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

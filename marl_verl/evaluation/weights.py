@@ -2,76 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from marl_verl.checkpoint.export import WEIGHTS, Source
 from marl_verl.checkpoint.files import complete, damage, step_of
 from marl_verl.config.policy_models import check_files
+from marl_verl.config.stored import read_config
 from marl_verl.errors import MarlError, missing
-from marl_verl.evaluation.cast import Part
+from marl_verl.evaluation.request import MODELS, Part, acting
+
+
+@dataclass
+class Models:
+    """What the servers of each policy of an evaluation read: folders, or names on the hub.
+
+    Attributes:
+        exports: policies whose folder has to be made first, and from what.
+    """
+
+    paths: dict[str, str] = field(default_factory=dict)
+    tokenizers: dict[str, str] = field(default_factory=dict)
+    exports: dict[str, Source] = field(default_factory=dict)
 
 
 def chosen_step(run: Path, wanted: int | None) -> int:
-    """The step to evaluate: the one that the user names, else that of the newest complete checkpoint.
-
-    Raises:
-        MarlError: the run has no checkpoint of that step (those that it has are named), or none at all.
-    """
+    """The step to evaluate: the given one, by default that of the newest complete checkpoint; MarlError without it."""
     if wanted == 0:
         return 0
     steps = [step_of(folder) for folder in complete(run / "checkpoints")]
     if not steps:
         raise MarlError(f"run '{run}' has no complete checkpoint: --step 0 evaluates the team before training")
-    if wanted is None:
-        return steps[-1]
-    if wanted not in steps:
-        near = min(steps, key=lambda step: abs(step - wanted))
+    if wanted is not None and wanted not in steps:
+        listed = f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"
         raise MarlError(
-            f"run '{run}' has no complete checkpoint of step {wanted}: it has {_listed(steps)} (nearest: {near}), "
-            "and --step 0 is the team before training"
+            f"run '{run}' has no complete checkpoint of step {wanted}: it has {listed} "
+            f"(nearest: {min(steps, key=lambda step: abs(step - wanted))}), and --step 0 is the team before training"
         )
-    return wanted
+    return steps[-1] if wanted is None else wanted
 
 
-def _listed(steps: Sequence[int]) -> str:
-    return f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"
-
-
-def trained(run: Path, config: Any, policy: str, step: int) -> Source:
-    """A policy in the checkpoint of a step that `chosen_step` gave.
+def find_models(run: Path, folder: Path, parts: dict[str, Part], step: int) -> Models:
+    """The weights of every policy that acts, except external endpoints.
 
     Args:
-        config: the run's config.yaml.
+        folder: of the evaluation; what servers cannot read as it is will be exported below it.
 
     Raises:
-        MarlError: files of it are missing, or not as they were written.
+        MarlError: files of a checkpoint or of a model are missing or changed, or a model cannot be served.
     """
+    config, found = read_config(run / "config.yaml"), Models()
+    for name, part in acting(parts).items():
+        if part.weights == "trained":
+            source = _trained(run, config, part.source, step)
+            ready = source.folder / "huggingface"
+            found.paths[name] = found.tokenizers[name] = str(ready.resolve())
+            if source.lora is not None or not any(any(ready.glob(pattern)) for pattern in WEIGHTS):
+                found.exports[name], found.paths[name] = source, str(folder / MODELS / name)
+        elif part.weights != "outside":
+            found.paths[name] = found.tokenizers[name] = _initial_model(config, part)
+    return found
+
+
+def _trained(run: Path, config: Any, policy: str, step: int) -> Source:
     folder = next(path for path in complete(run / "checkpoints") if step_of(path) == step)
-    why = damage(folder, f"policies/{policy}/")
-    if why is not None:
+    if why := damage(folder, f"policies/{policy}/"):
         raise MarlError(f"checkpoint '{folder}' is damaged: {why}; choose another one with --step")
     return Source.of(folder, policy, config)
 
 
-def ready(source: Source) -> Path | None:
-    """The folder of a checkpoint that servers can read as it is; None where one has to be made of it: of an adapter,
-    or where the run saved shards only."""
-    folder = source.folder / "huggingface"
-    whole = any(found for pattern in WEIGHTS for found in folder.glob(pattern))
-    return folder.resolve() if whole and source.lora is None else None
-
-
-def began_with(config: Any, part: Part) -> str:
-    """The model of a policy before training, or of one that never learnt: a folder, or a name on the hub.
-
-    Args:
-        config: the run's config.yaml.
-
-    Raises:
-        MarlError: the folder is gone or lacks something that servers read, or there was an adapter from the start.
-    """
+def _initial_model(config: Any, part: Part) -> str:
+    """The model of a policy before training, or of a frozen one: a folder, or a name on the hub."""
     model = config.policies[part.source].actor_rollout_ref.model
     what = f"model of policy '{part.source}'{' before training' if part.weights == 'untrained' else ''}"
     if model.get("lora_adapter_path"):
@@ -79,9 +81,9 @@ def began_with(config: Any, part: Part) -> str:
             f"the {what} is '{model.path}' with the adapter '{model.lora_adapter_path}', which is not served: merge "
             "them, and train from that"
         )
-    path = str(model.path)
-    if Path(path).is_absolute() or Path(path).exists():
-        if not Path(path).is_dir():
-            raise missing(f"{what}:", Path(path), [])
-        check_files(Path(path), what)
-    return path
+    path = Path(model.path)
+    if path.is_absolute() or path.exists():
+        if not path.is_dir():
+            raise missing(f"{what}:", path, [])
+        check_files(path, what)
+    return str(model.path)
