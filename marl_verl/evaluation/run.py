@@ -1,4 +1,4 @@
-"""The process of an evaluation: servers only, and two passes of validation. `python -m marl_verl.evaluation.run FOLDER`"""
+"""The process of an evaluation, `python -m marl_verl.evaluation.run FOLDER`: servers and two passes of validation."""
 
 from __future__ import annotations
 
