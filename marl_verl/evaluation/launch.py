@@ -1,4 +1,4 @@
-"""Play a checked evaluation in a process of its own, and store its result in the run directory."""
+"""Play a checked evaluation in a process of its own, store its result in the run directory, and print it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import FOLDER, Plan
 from marl_verl.evaluation.request import RESULT
-from marl_verl.evaluation.text import heading
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.process.progress import Display
 from marl_verl.process.supervisor import TrainerProcess
@@ -53,7 +54,7 @@ def launch(plan: Plan, display: Display, begun: float, output: Path | None = Non
         begun: when the evaluation was requested, in seconds since the epoch.
         output: another file for the numbers, which `check_output` has checked.
     """
-    display.print(heading(plan))
+    display.print(_heading(plan))
     file = _free(plan)
     log = file.with_suffix(".log")
     log.unlink(missing_ok=True)
@@ -105,3 +106,48 @@ def _taken(path: Path, settings: dict[str, Any]) -> bool:
         return path.is_file() and bool(json.loads(path.read_text(encoding="utf-8"))["settings"] != settings)
     except (ValueError, KeyError, TypeError):
         return True
+
+
+def _heading(plan: Plan) -> str:
+    request = plan.request
+    lines = [f"evaluation of run {plan.run}, step {request.step}"]
+    for agent, part in request.parts.items():
+        lines.append(f"  agent   {agent} acts with policy {part.source}, {part.describe(request.step)}")
+    sampled = f"{request.sessions} sampled sessions each" if request.sessions else "no sampled sessions"
+    lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}")
+    return "\n".join(lines)
+
+
+def results(document: dict[str, Any], display: Display) -> None:
+    """Print the team's scores, a row for each agent, and totals."""
+    scores = Table(title=f"step {document['step']}, {document['eval_tasks']} held-out tasks")
+    for column in ("team", "", "95 % interval"):
+        scores.add_column(column, justify="left" if column else "right", no_wrap=True)
+    for interval in (name for name in document if name.endswith("_interval")):
+        name, (low, high) = interval.removesuffix("_interval"), document[interval]
+        label = "success, greedy" if name == "success" else name
+        scores.add_row(label, f"{document[name]:.1%}", f"{low:.1%} to {high:.1%}")
+    display.console.print(scores)
+    display.console.print(_agents(document["agents"]))
+    failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
+    display.print(
+        f"{document['failed']} of {document['attempts']} attempts failed{f' ({failed})' if failed else ''}, "
+        f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in all"
+    )
+
+
+def _agents(agents: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title="agents, played greedily")
+    components = sorted({name for agent in agents.values() for name in agent["rewards"]})
+    rewards = [f"reward: {name}" for name in components]
+    for column in ("agent", "policy", "weights"):
+        table.add_column(column)
+    for column in (*rewards, "turns", "tokens a turn", "invalid", "cut off"):
+        table.add_column(column, justify="right")
+    for name, agent in agents.items():
+        values = [(agent["rewards"].get(component), ".3f") for component in components]
+        values += [(agent["turns"], ".1f"), (agent["response_length"], ".1f")]
+        values += [(agent["invalid"], ".1%"), (agent["cut_off"], ".1%")]
+        numbers = ["-" if value is None else format(value, form) for value, form in values]
+        table.add_row(name, agent["policy"], agent["weights"], *numbers)
+    return table

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl_verl.checkpoint.export import export
 from marl_verl.evaluation.request import MODELS, RESULT, Request
-from marl_verl.evaluation.statistics import sampled_scores
-from marl_verl.evaluation.tally import Tally
+from marl_verl.evaluation.statistics import Tally, sampled_scores
 from marl_verl.journals.write import as_line, failure_data
 from marl_verl.process.run_dir import emit
 from marl_verl.trainer import run
