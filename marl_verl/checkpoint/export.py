@@ -1,4 +1,4 @@
-"""A policy of a checkpoint as a Hugging Face folder: a whole model, an adapter, or an adapter merged into its model.
+"""A policy of a run's checkpoint as a Hugging Face folder: a model, an adapter, or an adapter merged into its model.
 
     model     the weights as they were trained
     adapter   B and A of each layer, for the run's base model, in peft's format
@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +23,9 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 
 from marl_verl.checkpoint import weights
-from marl_verl.checkpoint.files import is_full, step_of
-from marl_verl.errors import MarlError
+from marl_verl.checkpoint.files import complete, damage, is_full, step_of
+from marl_verl.config.stored import check_run, read_config, team_of
+from marl_verl.errors import MarlError, nearest
 
 Kind = Literal["model", "adapter", "merged"]
 
@@ -36,7 +37,7 @@ OF_MODEL = ("config.json", "generation_config.json")
 
 @dataclass(frozen=True)
 class Source:
-    """A policy in a checkpoint: the folder that verl saved, and its `actor_rollout_ref.model`."""
+    """A policy in a checkpoint: the folder that verl saved, and the settings `actor_rollout_ref.model`."""
 
     policy: str
     step: int
@@ -51,7 +52,7 @@ class Source:
 
     @property
     def model(self) -> str:
-        """The model that training began with; an adapter's base."""
+        """What training began with; an adapter's base."""
         path = str(self.settings["path"])
         return str(Path(path).resolve()) if Path(path).is_dir() else path
 
@@ -61,9 +62,60 @@ class Source:
         return weights.lora(self.folder)
 
 
+def choose(run: Path, name: str | None, step: int | None) -> Source:
+    """The policy and the checkpoint that the user named. MarlError if they do not exist, or were not trained."""
+    check_run(run, "config.yaml")
+    config = read_config(run / "config.yaml")
+    policy = _trained_policy(run, config, name)
+    folder, part = _checkpoint(run, step), f"policies/{policy}/"
+    if why := damage(folder, part):
+        intact = [step_of(path) for path in complete(folder.parent) if damage(path, part) is None]
+        advice = f"intact are the ones of step {_listed(intact)}: choose with --step"
+        raise MarlError(f"checkpoint '{folder}' is damaged: {why}; {advice if intact else 'no other is intact'}")
+    return Source.of(folder, policy, config)
+
+
+def _trained_policy(run: Path, config: Any, name: str | None) -> str:
+    team = team_of(config)
+    trained = [policy.name for policy in team.policies.values() if policy.trained]
+    if name is None:
+        if len(trained) != 1:
+            raise MarlError(
+                f"which policy? run '{run}' has trained {', '.join(trained) or 'none'}: name one with --policy"
+            )
+        name = trained[0]
+    if name not in team.policies:
+        raise MarlError(f"run '{run}' has no policy '{name}': {nearest(name, team.policies)}")
+    policy = team.policies[name]
+    if policy.endpoint is not None:
+        raise MarlError(
+            f"policy '{name}' is an endpoint: its model '{policy.endpoint.model}' is outside, at "
+            f"{policy.endpoint.url}, and was not trained"
+        )
+    if policy.frozen:
+        model = config.policies[name].actor_rollout_ref.model.path
+        raise MarlError(f"policy '{name}' is frozen and was not trained: its model is '{model}', as it was")
+    return name
+
+
+def _checkpoint(run: Path, step: int | None) -> Path:
+    found = {step_of(path): path for path in complete(run / "checkpoints")}
+    if not found:
+        raise MarlError(f"run '{run}' has no complete checkpoint to export from")
+    wanted = max(found) if step is None else step
+    if wanted not in found:
+        has = f"it has {_listed(found)}, the nearest is {min(found, key=lambda other: abs(other - wanted))}"
+        raise MarlError(f"run '{run}' has no complete checkpoint of step {wanted}: {has}")
+    return found[wanted]
+
+
+def _listed(steps: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(steps)))
+
+
 @dataclass(frozen=True)
 class Exported:
-    """What was written: for an adapter its base model, the parameters in the files, and the size in bytes."""
+    """What was written: for an adapter its base model, the number of parameters, and the size in bytes."""
 
     policy: str
     step: int
@@ -79,15 +131,15 @@ def export(source: Source, output: Path, merge: bool = False) -> Exported:
     """Write a folder that transformers and vLLM load, completely or not at all; `merge` makes an adapter a model.
 
     Raises:
-        MarlError: the folder is in use or cannot be written, the disk is full, the base of an adapter is not on this
-            machine, there is nothing to merge, or the checkpoint is not as verl saves it.
+        MarlError: the output cannot be written, there is no base model or no adapter to merge, or a file is missing.
     """
-    if merge and source.lora is None:
+    whole = source.lora is None
+    if merge and whole:
         raise MarlError(
             f"policy '{source.policy}' has no adapter to merge, all of its weights were trained: leave --merge"
         )
     check_output(output)
-    kind: Kind = "model" if source.lora is None else "merged" if merge else "adapter"
+    kind: Kind = "model" if whole else "merged" if merge else "adapter"
     write: dict[Kind, Callable[[Source, Path], None]] = {"model": _model, "adapter": _adapter, "merged": _merged}
     writing = output.parent / f".exporting-{output.name}-{os.getpid()}"
     try:
@@ -128,11 +180,10 @@ def _model(source: Source, folder: Path) -> None:
     whole = any(ready.glob("*.safetensors"))
     _copy(ready, folder, () if whole else WEIGHTS)
     if not whole:
-        kind, config = _auto_class(source, folder)
-        tensors = weights.assembled(source.folder)
+        kind, settings = _auto_class(source, folder)
         with torch.device("meta"):
-            model = kind.from_config(config, trust_remote_code=_trusts(source))
-        model.load_state_dict(tensors, assign=True)
+            model = kind.from_config(**settings)
+        model.load_state_dict(weights.assembled(source.folder), assign=True)
         model.tie_weights()
         model.save_pretrained(folder)
     _set_dtype(folder)
@@ -162,15 +213,9 @@ def _adapter_config(source: Source, names: list[str]) -> Any:
             raise MarlError(f"the adapter that policy '{source.policy}' began with is not in '{begun}' any more")
         config = LoraConfig.from_pretrained(begun)
     else:
-        lora = source.lora
-        assert lora is not None
-        config = LoraConfig(
-            r=lora["r"],
-            lora_alpha=lora["lora_alpha"],
-            task_type=lora["task_type"],
-            target_modules=sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names}),
-            exclude_modules=source.settings.get("exclude_modules"),
-        )
+        targets = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})
+        excluded = source.settings.get("exclude_modules")
+        config = LoraConfig(target_modules=targets, exclude_modules=excluded, **(source.lora or {}))
     config.base_model_name_or_path = source.model
     config.inference_mode = True
     return config
@@ -187,9 +232,9 @@ def _merged(source: Source, folder: Path) -> None:
             "or export the adapter, without --merge"
         )
     tensors = _adapter_tensors(source)
-    kind, config = _auto_class(source, base)
+    kind, settings = _auto_class(source, base)
     dtype = next(iter(tensors.values())).dtype  # a base in bfloat16 would round the adapter away
-    model = kind.from_pretrained(base, config=config, dtype=dtype, trust_remote_code=_trusts(source))
+    model = kind.from_pretrained(base, dtype=dtype, **settings)
     adapted = get_peft_model(model, _adapter_config(source, list(tensors)))
     loaded: Any = set_peft_model_state_dict(adapted, tensors)
     if loaded.unexpected_keys:
@@ -200,18 +245,16 @@ def _merged(source: Source, folder: Path) -> None:
     _set_dtype(folder)
 
 
-def _auto_class(source: Source, folder: Path) -> tuple[Any, Any]:
-    """transformers' class for a folder's model, and its config."""
+def _auto_class(source: Source, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """transformers' class for a folder's model, and the arguments to make it with."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=_trusts(source))
+    trust = bool(source.settings.get("trust_remote_code", False))
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust)
     seeing = "ForConditionalGeneration" in str((config.architectures or [""])[0])
-    return (transformers.AutoModelForImageTextToText if seeing else transformers.AutoModelForCausalLM), config
-
-
-def _trusts(source: Source) -> bool:
-    return bool(source.settings.get("trust_remote_code", False))
+    kind = transformers.AutoModelForImageTextToText if seeing else transformers.AutoModelForCausalLM
+    return kind, {"config": config, "trust_remote_code": trust}
 
 
 def _copy(ready: Path, folder: Path, leave: tuple[str, ...]) -> None:

@@ -150,4 +150,7 @@ def policy_change(model: str, saved: Path | None) -> tuple[int, float | None]:
 def lora(saved: Path) -> dict[str, Any] | None:
     """`r`, `lora_alpha` and `task_type` of the adapter in a policy's folder of a checkpoint; None without one."""
     path = saved / "lora_train_meta.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    meta = json.loads(path.read_text(encoding="utf-8"))
+    return {key: meta[key] for key in ("r", "lora_alpha", "task_type")}

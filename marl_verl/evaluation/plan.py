@@ -19,9 +19,8 @@ from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.lengths import check_lengths
+from marl_verl.evaluation.models import check_lengths, chosen_step, find_models
 from marl_verl.evaluation.request import Part, Request, Swap, acting, cast, parse_swap
-from marl_verl.evaluation.weights import chosen_step, find_models
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
@@ -128,17 +127,9 @@ def plan(
     resolved = resolve(config, evaluated)
     check_lengths(run, resolved, team.agents, parts, models.tokenizers)
     request = Request(step, sessions, ks, int(config.marl.run.seed), parts, models.exports)
-    settings = {
-        "run": run.resolve().name,
-        "step": step,
-        "tasks": len(played),
-        "sessions": sessions,
-        "k": list(ks),
-        "swap": [list(pair) for pair in swaps],
-        "untrained": list(dict.fromkeys(untrained)),
-        "seed": request.seed,
-        "overrides": list(overrides),
-    }
+    what = {"run": run.resolve().name, "step": step, "tasks": len(played), "sessions": sessions, "k": list(ks)}
+    who = {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
+    settings = {**what, **who, "seed": request.seed, "overrides": list(overrides)}
     return Plan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
 
 
