@@ -174,12 +174,12 @@ def check_output(output: Path) -> None:
 
 def _model(source: Source, folder: Path) -> None:
     """verl's own Hugging Face copy; where the run saved none, the assembled shards."""
-    import torch
-
     ready = source.folder / "huggingface"
     whole = any(ready.glob("*.safetensors"))
     _copy(ready, folder, () if whole else WEIGHTS)
     if not whole:
+        import torch
+
         kind, settings = _auto_class(source, folder)
         with torch.device("meta"):
             model = kind.from_config(**settings)

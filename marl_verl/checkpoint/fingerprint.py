@@ -105,10 +105,8 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
     used = {e.source for kind, name in _names(team, algorithm_of(team), marl) for e in known.find(kind, name)}
     used |= {source for source in known.loaded if source.distribution in files}
     used.add(next(iter(known.loaded)))  # the built-in parts come first
-    return {
-        source.distribution: {"version": source.version, "content": content_of(source)}
-        for source in sorted(used, key=lambda source: source.distribution)
-    }
+    ordered = sorted(used, key=lambda source: source.distribution)
+    return {each.distribution: {"version": each.version, "content": content_of(each)} for each in ordered}
 
 
 def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tuple[str, str]]:
@@ -138,12 +136,11 @@ def warn_changed(saved: Mapping[str, Mapping[str, str]]) -> None:
     for source in plugins.load().loaded:
         before = saved.get(source.distribution, {"content": ""})["content"]
         if before and before != content_of(source):
-            warnings.warn(
+            message = (
                 f"The source of {source} has changed since the checkpoint was saved (content hash {before[:12]} -> "
-                f"{content_of(source)[:12]}). Results may differ from an uninterrupted run.",
-                MarlWarning,
-                stacklevel=2,
+                f"{content_of(source)[:12]}). Results may differ from an uninterrupted run."
             )
+            warnings.warn(message, MarlWarning, stacklevel=2)
 
 
 def gone(saved: Mapping[str, Any]) -> list[str]:
@@ -165,10 +162,7 @@ def check_files(files: Iterable[plugins.PluginFile], saved: Mapping[str, Mapping
 
 
 def changes(saved: Any, now: Any, where: str = "") -> list[str]:
-    """The differences between two fingerprints, one clause each: "marl.run.seed (0 -> 1)".
-
-    A part with another name is one clause: its options follow from the name.
-    """
+    """The differences between two fingerprints, one clause each: "marl.run.seed (0 -> 1)"."""
     if saved == now:
         return []
     if not isinstance(saved, Mapping) or not isinstance(now, Mapping):

@@ -43,8 +43,7 @@ class Checkpoints:
 
     Args:
         parts: path in a checkpoint -> what is saved there.
-        schedule: with `state` and `restore`; a state of None is not saved.
-        models: the models whose weights are trained in full, an estimate of a first checkpoint's size.
+        models: the models whose weights are trained in full, to estimate the size of a first checkpoint.
     """
 
     def __init__(
@@ -82,19 +81,14 @@ class Checkpoints:
                 files.discard(old)
 
     def load(self) -> int:
-        """Load the newest complete checkpoint if the run is resumed. Returns its step; 0 for a new run.
-
-        Raises:
-            MarlError: it is damaged, or of another team, algorithm or set of plugins.
-        """
+        """Load the newest complete checkpoint if the run is resumed. Returns its step; 0 for a new run."""
         import numpy as np
         import torch
 
         if self._config.trainer.resume_mode == "disable":
             return 0
         files.tidy(self._root)
-        folder = newest(self._run)
-        if folder is None:
+        if (folder := newest(self._run)) is None:
             return 0
         team = read(folder)
         check_same(team, self._config, folder)

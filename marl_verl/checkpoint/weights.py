@@ -109,12 +109,9 @@ def weight_change(before: Path, after: Path | dict[str, Any]) -> tuple[int, floa
 def adapter_change(model: Path, tensors: dict[str, Any], scale: float) -> tuple[int, float | None]:
     """(parameters of model and adapter, ||s B A|| / ||W||): how far an adapter takes the weights of its model.
 
-    ||B A||^2 = tr(A A^T B^T B), with matrices of r x r: the product is never formed. The change is None where the
-    adapter has another form, or the model no weights that can be read.
-
-    Args:
-        tensors: names with `lora_A` [r, in] and `lora_B` [out, r] -> values.
-        scale: s = alpha / r.
+    ||B A||^2 = tr(A A^T B^T B), with matrices of r x r: the product is never formed. `tensors` have names with `lora_A`
+    [r, in] and `lora_B` [out, r]; the scale s is alpha / r. The change is None for another form of adapter, or a model
+    whose weights cannot be read.
     """
     parameters, size = sum(tensor.numel() for tensor in tensors.values()), 0.0
     for weight in Tensors(model).values():
@@ -129,19 +126,16 @@ def adapter_change(model: Path, tensors: dict[str, Any], scale: float) -> tuple[
 
 
 def policy_change(model: str, saved: Path | None) -> tuple[int, float | None]:
-    """(parameters, relative change of the weights in training) of a policy; 0 and None where they are unknown.
+    """(parameters, relative change of the weights from the initial model to a checkpoint's folder) of a policy.
 
-    Args:
-        model: what training began with.
-        saved: the policy's folder in a checkpoint, if there is one.
+    They are 0 and None where they are unknown.
     """
     begun = local(model)
     if begun is None:
         return 0, None
     if saved is None:
         return weight_change(begun, begun)[0], None
-    trained = lora(saved)
-    if trained is not None:
+    if trained := lora(saved):
         return adapter_change(begun, assembled(saved), trained["lora_alpha"] / trained["r"])
     ready = saved / "huggingface"
     return weight_change(begun, ready if any(ready.glob("*.safetensors")) else assembled(saved))

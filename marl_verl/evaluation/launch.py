@@ -48,11 +48,9 @@ class Evaluation:
 
 
 def launch(plan: Plan, display: Display, begun: float, output: Path | None = None) -> Evaluation:
-    """Play an evaluation; its log and its episodes stay in the run directory, also if it fails.
+    """Play an evaluation that was requested at time `begun`, and write its numbers to `output` too.
 
-    Args:
-        begun: when the evaluation was requested, in seconds since the epoch.
-        output: another file for the numbers, which `check_output` has checked.
+    Its log and its episodes stay in the run directory, also if it fails.
     """
     display.print(_heading(plan))
     file = _free(plan)

@@ -25,11 +25,7 @@ Messages = tuple[Mapping[str, str], ...]
 
 @dataclass
 class Models:
-    """What the servers of each policy of an evaluation read: folders, or names on the hub.
-
-    Attributes:
-        exports: policies whose folder has to be made first, and from what.
-    """
+    """What the servers of each policy read: folders, or names on the hub. Those of `exports` have to be made first."""
 
     paths: dict[str, str] = field(default_factory=dict)
     tokenizers: dict[str, str] = field(default_factory=dict)
@@ -53,13 +49,9 @@ def chosen_step(run: Path, wanted: int | None) -> int:
 
 
 def find_models(run: Path, folder: Path, parts: dict[str, Part], step: int) -> Models:
-    """The weights of every policy that acts, except external endpoints.
+    """The weights of every policy that acts, except external endpoints. MarlError if they are damaged or missing.
 
-    Args:
-        folder: of the evaluation; what servers cannot read as it is will be exported below it.
-
-    Raises:
-        MarlError: files of a checkpoint or of a model are missing or changed, or a model cannot be served.
+    What servers cannot read will be exported below the evaluation's `folder`.
     """
     config, found = read_config(run / "config.yaml"), Models()
     for name, part in acting(parts).items():
@@ -99,18 +91,11 @@ def _initial_model(config: Any, part: Part) -> str:
 
 
 def check_lengths(
-    run: Path,
-    config: DictConfig,
-    agents: Mapping[str, AgentConfig],
-    parts: Mapping[str, Part],
-    tokenizers: Mapping[str, str],
+    run: Path, config: DictConfig, agents: dict[str, AgentConfig], parts: dict[str, Part], tokenizers: dict[str, str]
 ) -> None:
     """Raise MarlError if stored observations of an agent whose policy has changed are longer than its policy takes.
 
-    Args:
-        config: the evaluation's, resolved.
-        agents: of the run.
-        tokenizers: policy of the evaluation -> the folder or name of its tokenizer.
+    The config is the evaluation's, resolved; the agents are those of the run.
     """
     stored = RunDir(run)
     files = stored.stored_episodes() or stored.stored_journals()

@@ -195,10 +195,9 @@ def check_overrides(overrides: Sequence[str]) -> None:
 def evaluation_config(
     config: DictConfig, parts: Mapping[str, Part], models: Mapping[str, str], sessions: int, seed: int | None
 ) -> DictConfig:
-    """The unresolved config of an evaluation, from the run's composed config.
+    """The unresolved config of an evaluation, from the run's composed config. Policies without an agent are left out.
 
     Args:
-        parts: agent -> the policy that it acts with; unused policies are left out.
         models: policy of the evaluation -> the model that its servers read.
         sessions: sampled of each task; 1 where there is no sampled pass.
         seed: of sampling; None for the run's own.

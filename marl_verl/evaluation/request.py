@@ -27,13 +27,8 @@ Swap = tuple[str, str]
 
 @dataclass(frozen=True)
 class Part:
-    """The policy that an agent acts with.
-
-    Attributes:
-        source: the policy of the run.
-        weights: of the checkpoint, from before training, never trained, or of an external endpoint.
-        policy: its name in the evaluation, where a policy may act trained for one agent and untrained for another.
-    """
+    """The policy that an agent acts with: the `source` in the run, and the name of the `policy` in the evaluation,
+    where a policy may act trained for one agent and untrained for another."""
 
     source: str
     weights: Weights
@@ -46,15 +41,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Request:
-    """What to play; the answer is in result.json beside it.
+    """What to play; the result is in result.json beside it.
 
     Attributes:
         step: of the checkpoint; it enters the seeds, as in the validation at that step.
         sessions: sampled of each task; 0 for the greedy pass alone.
-        ks: of pass@k.
         seed: of the intervals.
         parts: agent -> the policy that it acts with.
-        exports: policy -> the source of a model to make below `models/` first, because servers cannot read the source.
+        exports: policy -> the source of a model to make below `models/` first.
     """
 
     step: int
@@ -82,15 +76,12 @@ def parse_swap(given: str) -> Swap:
 
 
 def cast(team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Sequence[str] = ()) -> dict[str, Part]:
-    """Agent -> the policy that it acts with.
+    """Agent -> the policy that it acts with. MarlError for an unknown agent, or a request that changes nothing.
 
     Args:
         step: of the checkpoint; 0 for the team before training.
         swaps: pairs of agents that exchange policies.
         untrained: agents that act with the model from before training.
-
-    Raises:
-        MarlError: an unknown agent, or a request that changes nothing.
     """
     policies = {agent.name: agent.policy for agent in team.agents.values()}
     seen: set[str] = set()

@@ -61,12 +61,7 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
 
 
 class Pass:
-    """Every held-out task played greedily, or sampled.
-
-    Attributes:
-        reports: one per task.
-        lines: what is stored: episodes of the first tasks of the greedy pass, and every failed attempt.
-    """
+    """Every held-out task played greedily, or sampled. `lines` is stored: some episodes, and every failed attempt."""
 
     def __init__(self, trainer: TeamTrainer, sampled: bool) -> None:
         self.trainer, self.sampled = trainer, sampled
@@ -75,7 +70,6 @@ class Pass:
         self.tally = Tally(trainer.team.agents)
 
     def play(self) -> None:
-        """Play, count, and tell the command line how far it is."""
         from marl_verl.trainer.validation import play  # imports verl, which `session` does beside the start of Ray
 
         marl, tasks = self.trainer.config.marl, len(self.trainer.val_dataset)
@@ -110,13 +104,11 @@ def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
 
 def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str, Any]]:
     """Agent -> its policy, its metrics of the greedy pass, and below `sampled` those of the sampled pass."""
-    found: dict[str, dict[str, Any]] = {}
-    for agent, part in request.parts.items():
-        weights = part.describe(request.step)
-        found[agent] = {"policy": part.source, "weights": weights, **greedy.tally.metrics(agent)}
-        if request.sessions:
-            found[agent]["sampled"] = sampled.tally.metrics(agent)
-    return found
+    return {
+        agent: {"policy": part.source, "weights": part.describe(request.step), **greedy.tally.metrics(agent)}
+        | ({"sampled": sampled.tally.metrics(agent)} if request.sessions else {})
+        for agent, part in request.parts.items()
+    }
 
 
 if __name__ == "__main__":

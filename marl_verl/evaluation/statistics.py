@@ -36,13 +36,10 @@ def pass_at_k(sessions: int, solved: int, k: int) -> float:
 
 
 def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
-    """The 95 % confidence interval of the mean over tasks, (low, high) in [0, 1], by seeded draws.
+    """The 95 % confidence interval of the mean over tasks, (low, high), by seeded draws; values are in [0, 1].
 
     Where all tasks have one value the bootstrap gives a point. Then it is Wilson's interval of a share, which covers,
     because no variable in [0, 1] varies more than one that is 0 or 1 with the same mean.
-
-    Args:
-        values: one per task, each in [0, 1].
     """
     kinds, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
     tasks = int(counts.sum())
@@ -67,14 +64,7 @@ def sampled_scores(solved: Sequence[int], sessions: int, ks: Sequence[int], seed
 
 
 class Tally:
-    """Counts over stored episodes and failed attempts.
-
-    Args:
-        agents: of the team; one that never acts is counted too.
-
-    Attributes:
-        episodes: how many; failures: how many attempts failed, by reason.
-    """
+    """Counts over stored episodes, by agent, and over failed attempts, by reason."""
 
     def __init__(self, agents: Iterable[str]) -> None:
         self.episodes = 0

@@ -15,9 +15,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from marl_verl.config.server_names import RANKS_A_RUN, first_rank_of
@@ -55,7 +56,6 @@ class RunResources:
     """What one run has on this machine.
 
     Attributes:
-        run: its id.
         scratch: a folder for Ray's session, sockets and temporary files, and for this record.
         machine: where the process ids are valid.
         command: the process that started the trainer.
@@ -82,11 +82,9 @@ class RunResources:
 
     @classmethod
     def read(cls, scratch: Path) -> RunResources:
-        """Raises OSError, ValueError, TypeError or KeyError if the record cannot be read."""
-        values = json.loads((scratch / RECORD).read_text())
-        for name in ("command", "trainer"):
-            values[name] = values[name] and Process(**values[name])
-        return cls(**{**values, "scratch": str(scratch)})
+        """Raises OSError, ValueError or MsgspecError if the record cannot be read."""
+        found = msgspec.json.decode((scratch / RECORD).read_bytes(), type=cls)
+        return replace(found, scratch=str(scratch))
 
     def write(self) -> None:
         writing = Path(self.scratch) / f".{RECORD}"
@@ -152,11 +150,10 @@ def abandoned() -> list[RunResources]:
         try:
             # a folder of another user could name any process
             ours = scratch.stat().st_uid == os.getuid() and not scratch.is_symlink()
-            resources = RunResources.read(scratch) if ours else None
-        except (OSError, ValueError, TypeError, KeyError):
+            if ours and (resources := RunResources.read(scratch)).abandoned():
+                found.append(resources)
+        except (OSError, ValueError, msgspec.MsgspecError):
             continue  # no scratch folder of a run, or it is being removed now
-        if resources is not None and resources.abandoned():
-            found.append(resources)
     return found
 
 

@@ -24,8 +24,7 @@ class Display:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self._callback = callback
         self._status: Status | None = None
-        self._shown = 0.0
-        self._begun = 0.0
+        self._shown = self._begun = 0.0
         self._durations: list[float] = []
 
     @staticmethod

@@ -133,36 +133,30 @@ class TrainerProcess:
                     return
 
     def _event(self, event: dict[str, Any], display: Display) -> None:
-        self._time(event)
-        if event["event"] == "error":
+        """Handle an event; timing.json gets the seconds of each phase since the command, until the first step ends."""
+        kind, seconds = event["event"], time.time() - self.timing["begun"]
+        if kind == "error":
             self.error = event
-        elif event["event"] == "doing":
+        elif kind == "doing":
             self.doing = event["told"]
-        display.event(event)
-
-    def _time(self, event: dict[str, Any]) -> None:
-        """Write the seconds since the command of each phase, up to the end of the first step, to timing.json."""
-        seconds = time.time() - self.timing["begun"]
-        if event["event"] == "phase":
+        elif kind == "phase":
             self.timing["phases"][event["name"]] = seconds
-        elif event["event"] == "started":
+        elif kind == "started":
             self.timing["policies"] = event["seconds"]
             self.timing["phases"]["policies started"] = seconds
             self.resources.note_shared_memory()
-        elif event["event"] == "step" and "seconds_to_first_step" not in self.timing:
-            self.timing["seconds_to_first_step"] = seconds
-        else:
-            return
-        new = self.folder / ".timing.json"
-        new.write_text(json.dumps(self.timing))
-        new.replace(self.folder / "timing.json")
+        elif kind == "step":
+            self.timing.setdefault("seconds_to_first_step", seconds)
+        if kind in ("phase", "started", "step"):
+            new = self.folder / ".timing.json"
+            new.write_text(json.dumps(self.timing))
+            new.replace(self.folder / "timing.json")
+        display.event(event)
 
     def _unexplained(self, code: int) -> str:
         """The reason for the end of a trainer that sent no error event."""
-        what = f"ended with code {code}"
-        if code < 0:
-            memory = ": perhaps out of memory" if -code == signal.SIGKILL else ""
-            what = f"was killed (signal {-code}{memory})"
+        memory = ": perhaps out of memory" if -code == signal.SIGKILL else ""
+        what = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with code {code}"
         return f"the trainer {what} {self.doing}: {go_on(self.folder)}"
 
     def _adopted(self) -> list[psutil.Process]:

@@ -1,11 +1,7 @@
 """Crash detection in the trainer's process: it ends within seconds after one of its actors or the command line.
 
-Ray reports a dead actor to whoever waits for its answer, but not to a training worker that waits on a socket for a dead
-server, nor to the driver that waits for them. So `Watch` keeps a call pending at every actor: it waits while the actor
-works, and fails as soon as the actor is dead.
-
-The command line cleans up after the trainer. When it is gone, the trainer starts `python -m marl_verl.process.cleanup`,
-because it would not outlive the end of its own Ray session (`Parent`).
+Ray does not report a dead server to a training worker that waits on a socket for it, nor to the driver that waits for
+the worker. So `Watch` keeps a call pending at every actor, which fails as soon as the actor is dead.
 """
 
 from __future__ import annotations
@@ -32,18 +28,12 @@ from marl_verl.process.run_dir import REQUEST, emit
 PERIOD = 1.0
 """Seconds between two checks of the actors."""
 
-PARENT_PERIOD = 0.5
-
 PATIENCE = 15.0
 """Seconds in which to find the death behind an error that Ray raised."""
 
 
 class Phases:
-    """What the run is doing, for error messages here and in the command line. Phases of several threads may overlap.
-
-    Args:
-        step: the step that the run is at; 0 before the first.
-    """
+    """What the run is doing at which step, for error messages here and in the command line. Phases may overlap."""
 
     def __init__(self, step: Callable[[], int]) -> None:
         self._step = step
@@ -74,7 +64,6 @@ class Watch:
     Args:
         actors: name in error messages -> Ray's handle.
         told: returns what the run is doing, as a clause.
-        folder: the run directory.
         end: ends this process at once with an exit code: its main thread may be blocked.
     """
 
@@ -127,8 +116,7 @@ class Watch:
     def _look(self) -> None:
         while not self._stopped.wait(PERIOD):
             died = self._died()
-            # an end that is under way may end actors
-            if died is not None and not self._stopped.is_set():
+            if died is not None and not self._stopped.is_set():  # an end that is under way may end actors
                 self._finish(died)
                 return
 
@@ -155,7 +143,10 @@ class Parent:
         return self.scratch is not None and os.getppid() != self._pid
 
     def leave(self, code: int) -> NoReturn:
-        """End this process at once, whatever its other threads wait for; an orphan starts the cleanup first."""
+        """End this process at once, whatever its other threads wait for.
+
+        An orphan starts the cleanup as a process, because it would not outlive the end of its own Ray session.
+        """
         if self.scratch and self.gone():
             print("the command line is gone: the run ends, and what is left of it is removed", file=sys.stderr)
             command = [sys.executable, "-m", "marl_verl.process.cleanup", self.scratch]
@@ -173,7 +164,7 @@ class Parent:
 
     def _wait(self) -> None:
         while not self.gone():
-            time.sleep(PARENT_PERIOD)
+            time.sleep(0.5)
         self.leave(1)
 
 
