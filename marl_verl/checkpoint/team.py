@@ -146,12 +146,8 @@ class Checkpoints:
 
 def describe(config: DictConfig, step: int) -> dict[str, Any]:
     """What a team file says besides the list of files, from the resolved config."""
-    return {
-        "step": step,
-        "identity": identity(config),
-        "plugins": used_plugins(config),
-        "loaded_plugins": plugins.load().fingerprint(),
-    }
+    distributions = {"plugins": used_plugins(config), "loaded_plugins": plugins.load().fingerprint()}
+    return {"step": step, "identity": identity(config), **distributions}
 
 
 def _bytes(count: float) -> str:

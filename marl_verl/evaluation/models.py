@@ -139,7 +139,5 @@ def _lengths(observations: Sequence[Messages], words: str, trusted: bool, templa
     from transformers import AutoTokenizer
 
     encode = AutoTokenizer.from_pretrained(words, trust_remote_code=trusted).apply_chat_template
-    return [
-        len(encode(list(messages), add_generation_prompt=True, tokenize=True, return_dict=False, **template))
-        for messages in observations
-    ]
+    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template}
+    return [len(encode(list(messages), **settings)) for messages in observations]

@@ -84,10 +84,12 @@ def cast(team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Seq
         untrained: agents that act with the model from before training.
     """
     policies = {agent.name: agent.policy for agent in team.agents.values()}
+    named = [("--swap", name) for pair in swaps for name in pair] + [("--untrained", name) for name in untrained]
+    for option, name in named:
+        if name not in policies:
+            raise MarlError(f"{option} names the unknown agent '{name}': {nearest(name, policies)}")
     seen: set[str] = set()
     for first, second in swaps:
-        for name in (first, second):
-            _check_agent("--swap", name, policies)
         if first == second or policies[first] == policies[second]:
             shared = f"agents '{first}' and '{second}' share policy '{policies[first]}'"
             reason = f"agent '{first}' is on both sides" if first == second else shared
@@ -97,7 +99,6 @@ def cast(team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Seq
         seen |= {first, second}
         policies[first], policies[second] = policies[second], policies[first]
     for name in untrained:
-        _check_agent("--untrained", name, policies)
         policy = team.policies[policies[name]]
         if policy.frozen:
             raise MarlError(f"--untrained {name} changes nothing: its policy '{policy.name}' was never trained")
@@ -116,11 +117,6 @@ def _part(team: TeamConfig, source: str, step: int, untrained: bool) -> Part:
     while name in team.policies:
         name += "-1"
     return Part(source, "untrained", name)
-
-
-def _check_agent(option: str, name: str, agents: Mapping[str, str]) -> None:
-    if name not in agents:
-        raise MarlError(f"{option} names the unknown agent '{name}': {nearest(name, agents)}")
 
 
 def acting(parts: Mapping[str, Part]) -> dict[str, Part]:
