@@ -16,7 +16,7 @@ from marl_verl.cli.main import main
 from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.errors import RunError
-from marl_verl.evaluation import launch, lengths
+from marl_verl.evaluation import launch, models
 from marl_verl.evaluation.request import RESULT, Request
 from marl_verl.process.progress import Display
 from marl_verl.trainer import prepare
@@ -230,7 +230,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
         seen.append((observations, Path(words).parent.name))
         return [40, 51, 60]
 
-    monkeypatch.setattr(lengths, "_lengths", lengths_of)
+    monkeypatch.setattr(models, "_lengths", lengths_of)
     header = {"schema": 2, "kind": "episodes", "marl_verl": "0", "step": 40, "split": "test", "seed": 0}
     part = {"name": "inventory", "options": {}, "distribution": "d", "version": "1"}
     agents = {name: {"policy": name, "reward": None, "instructions": ""} for name in ("holder", "asker")}

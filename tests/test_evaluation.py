@@ -21,11 +21,9 @@ from marl_verl.checkpoint.export import Source
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
-from marl_verl.evaluation.cast import Part, acting, cast, parse_swap
-from marl_verl.evaluation.config import check_overrides, evaluation_config
-from marl_verl.evaluation.request import Request
-from marl_verl.evaluation.statistics import interval, pass_at_k, sampled_scores
-from marl_verl.evaluation.tally import Tally
+from marl_verl.evaluation.plan import check_overrides, evaluation_config
+from marl_verl.evaluation.request import Part, Request, acting, cast, parse_swap
+from marl_verl.evaluation.statistics import Tally, interval, pass_at_k, sampled_scores
 from marl_verl.journals.write import as_line, failure_data
 from marl_verl.sampling import Failure
 from marl_verl.team import TeamConfig, read_team

@@ -1,20 +1,21 @@
-"""A policy of a checkpoint as a Hugging Face folder: a whole model, an adapter, or an adapter merged into its model.
+"""A policy of a run's checkpoint as a Hugging Face folder: a model, an adapter, or an adapter merged into its model.
 
     model     the weights as they were trained
     adapter   B and A of each layer, for the run's base model, in peft's format
     merged    W + (alpha / r) B A in place of W    (LoRA, Hu et al. 2021, arXiv 2106.09685, eq. 3)
 
-Weights stay in the dtype that the optimiser had them in: the log-probs are those of training. Touches verl: what
-`FSDPCheckpointManager` writes.
+Weights keep the dtype of training. Uses verl internals: the files of `FSDPCheckpointManager`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,25 +23,21 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 
 from marl_verl.checkpoint import weights
-from marl_verl.checkpoint.files import is_full, step_of
-from marl_verl.errors import MarlError
+from marl_verl.checkpoint.files import complete, damage, is_full, step_of
+from marl_verl.config.stored import check_run, read_config, team_of
+from marl_verl.errors import MarlError, nearest
 
 Kind = Literal["model", "adapter", "merged"]
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 OF_MODEL = ("config.json", "generation_config.json")
-"""Files that an adapter's folder must not have: it would be taken for a model."""
+"""Files that would make an adapter's folder look like a model's."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A policy in a checkpoint.
-
-    Attributes:
-        folder: what verl saved of it.
-        settings: its `actor_rollout_ref.model`.
-    """
+    """A policy in a checkpoint: the folder that verl saved, and the settings `actor_rollout_ref.model`."""
 
     policy: str
     step: int
@@ -65,15 +62,60 @@ class Source:
         return weights.lora(self.folder)
 
 
+def choose(run: Path, name: str | None, step: int | None) -> Source:
+    """The policy and the checkpoint that the user named. MarlError if they do not exist, or were not trained."""
+    check_run(run, "config.yaml")
+    config = read_config(run / "config.yaml")
+    policy = _trained_policy(run, config, name)
+    folder, part = _checkpoint(run, step), f"policies/{policy}/"
+    if why := damage(folder, part):
+        intact = [step_of(path) for path in complete(folder.parent) if damage(path, part) is None]
+        advice = f"intact are the ones of step {_listed(intact)}: choose with --step"
+        raise MarlError(f"checkpoint '{folder}' is damaged: {why}; {advice if intact else 'no other is intact'}")
+    return Source.of(folder, policy, config)
+
+
+def _trained_policy(run: Path, config: Any, name: str | None) -> str:
+    team = team_of(config)
+    trained = [policy.name for policy in team.policies.values() if policy.trained]
+    if name is None:
+        if len(trained) != 1:
+            raise MarlError(
+                f"which policy? run '{run}' has trained {', '.join(trained) or 'none'}: name one with --policy"
+            )
+        name = trained[0]
+    if name not in team.policies:
+        raise MarlError(f"run '{run}' has no policy '{name}': {nearest(name, team.policies)}")
+    policy = team.policies[name]
+    if policy.endpoint is not None:
+        raise MarlError(
+            f"policy '{name}' is an endpoint: its model '{policy.endpoint.model}' is outside, at "
+            f"{policy.endpoint.url}, and was not trained"
+        )
+    if policy.frozen:
+        model = config.policies[name].actor_rollout_ref.model.path
+        raise MarlError(f"policy '{name}' is frozen and was not trained: its model is '{model}', as it was")
+    return name
+
+
+def _checkpoint(run: Path, step: int | None) -> Path:
+    found = {step_of(path): path for path in complete(run / "checkpoints")}
+    if not found:
+        raise MarlError(f"run '{run}' has no complete checkpoint to export from")
+    wanted = max(found) if step is None else step
+    if wanted not in found:
+        has = f"it has {_listed(found)}, the nearest is {min(found, key=lambda other: abs(other - wanted))}"
+        raise MarlError(f"run '{run}' has no complete checkpoint of step {wanted}: {has}")
+    return found[wanted]
+
+
+def _listed(steps: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(steps)))
+
+
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
-
-    Attributes:
-        base: of an adapter, the model that it is for; of the others None.
-        parameters: in the files.
-        size: bytes of all files.
-    """
+    """What was written: for an adapter its base model, the number of parameters, and the size in bytes."""
 
     policy: str
     step: int
@@ -86,22 +128,18 @@ class Exported:
 
 
 def export(source: Source, output: Path, merge: bool = False) -> Exported:
-    """Write a folder that transformers and vLLM load: all of it, or nothing.
-
-    Args:
-        output: must not exist, or be empty.
-        merge: an adapter as a whole model.
+    """Write a folder that transformers and vLLM load, completely or not at all; `merge` makes an adapter a model.
 
     Raises:
-        MarlError: the folder is in use or cannot be written, the disk is full, the base of an adapter is not on this
-            machine, there is nothing to merge, or the checkpoint is not as verl saves it.
+        MarlError: the output cannot be written, there is no base model or no adapter to merge, or a file is missing.
     """
-    if merge and source.lora is None:
+    whole = source.lora is None
+    if merge and whole:
         raise MarlError(
             f"policy '{source.policy}' has no adapter to merge, all of its weights were trained: leave --merge"
         )
     check_output(output)
-    kind: Kind = "model" if source.lora is None else "merged" if merge else "adapter"
+    kind: Kind = "model" if whole else "merged" if merge else "adapter"
     write: dict[Kind, Callable[[Source, Path], None]] = {"model": _model, "adapter": _adapter, "merged": _merged}
     writing = output.parent / f".exporting-{output.name}-{os.getpid()}"
     try:
@@ -135,57 +173,49 @@ def check_output(output: Path) -> None:
 
 
 def _model(source: Source, folder: Path) -> None:
-    """verl's own copy for others to load; where the run saved none, the shards put together."""
+    """verl's own Hugging Face copy; where the run saved none, the assembled shards."""
     ready = source.folder / "huggingface"
     whole = any(ready.glob("*.safetensors"))
     _copy(ready, folder, () if whole else WEIGHTS)
     if not whole:
-        _save_assembled(source, folder)
+        import torch
+
+        kind, settings = _auto_class(source, folder)
+        with torch.device("meta"):
+            model = kind.from_config(**settings)
+        model.load_state_dict(weights.assembled(source.folder), assign=True)
+        model.tie_weights()
+        model.save_pretrained(folder)
     _set_dtype(folder)
-
-
-def _save_assembled(source: Source, folder: Path) -> None:
-    import torch
-
-    kind, config = _auto_class(source, folder)
-    tensors = weights.assembled(source.folder)
-    with torch.device("meta"):
-        model = kind.from_config(config, trust_remote_code=_trusts(source))
-    model.load_state_dict(tensors, assign=True)
-    model.tie_weights()
-    model.save_pretrained(folder)
 
 
 def _adapter(source: Source, folder: Path) -> None:
     from safetensors.torch import save_file
 
     _copy(source.folder / "huggingface", folder, (*WEIGHTS, *OF_MODEL))
-    trained = weights.assembled(source.folder)
-    tensors = {re.sub(r"\.default(?=\.|$)", "", name): tensor.contiguous() for name, tensor in trained.items()}
+    tensors = _adapter_tensors(source)
     _adapter_config(source, list(tensors)).save_pretrained(folder)
     save_file(tensors, folder / weights.ADAPTER, metadata={"format": "pt"})
+
+
+def _adapter_tensors(source: Source) -> dict[str, Any]:
+    """The adapter's weights by the names that peft gives them on disk."""
+    trained = weights.assembled(source.folder)
+    return {re.sub(r"\.default(?=\.|$)", "", name): tensor.contiguous() for name, tensor in trained.items()}
 
 
 def _adapter_config(source: Source, names: list[str]) -> Any:
     """peft's config of an adapter that verl made, or of the one that training began with."""
     from peft import LoraConfig
 
-    begun = source.settings.get("lora_adapter_path")
-    if begun:
+    if begun := source.settings.get("lora_adapter_path"):
         if not Path(begun).is_dir():
             raise MarlError(f"the adapter that policy '{source.policy}' began with is not in '{begun}' any more")
         config = LoraConfig.from_pretrained(begun)
     else:
-        lora = source.lora
-        assert lora is not None
-        config = LoraConfig(
-            r=lora["r"],
-            lora_alpha=lora["lora_alpha"],
-            task_type=lora["task_type"],
-            # verl's `all-linear` is what peft makes of the model; a list says it to every reader
-            target_modules=sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names}),
-            exclude_modules=source.settings.get("exclude_modules"),
-        )
+        targets = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})
+        excluded = source.settings.get("exclude_modules")
+        config = LoraConfig(target_modules=targets, exclude_modules=excluded, **(source.lora or {}))
     config.base_model_name_or_path = source.model
     config.inference_mode = True
     return config
@@ -194,21 +224,19 @@ def _adapter_config(source: Source, names: list[str]) -> Any:
 def _merged(source: Source, folder: Path) -> None:
     from peft import get_peft_model, set_peft_model_state_dict
 
-    ready = source.folder / "huggingface"
-    _copy(ready, folder, WEIGHTS)
+    _copy(source.folder / "huggingface", folder, WEIGHTS)
     base = weights.local(source.model)
     if base is None:
         raise MarlError(
             f"policy '{source.policy}' is an adapter of '{source.model}', which is not on this machine: get it first, "
             "or export the adapter, without --merge"
         )
-    tensors = weights.assembled(source.folder)
-    kind, config = _auto_class(source, base)
+    tensors = _adapter_tensors(source)
+    kind, settings = _auto_class(source, base)
     dtype = next(iter(tensors.values())).dtype  # a base in bfloat16 would round the adapter away
-    model = kind.from_pretrained(base, config=config, dtype=dtype, trust_remote_code=_trusts(source))
+    model = kind.from_pretrained(base, dtype=dtype, **settings)
     adapted = get_peft_model(model, _adapter_config(source, list(tensors)))
-    trained = {re.sub(r"\.default(?=\.|$)", "", name): tensor for name, tensor in tensors.items()}
-    loaded: Any = set_peft_model_state_dict(adapted, trained)
+    loaded: Any = set_peft_model_state_dict(adapted, tensors)
     if loaded.unexpected_keys:
         raise MarlError(
             f"the adapter of policy '{source.policy}' does not fit '{base}', which has no '{loaded.unexpected_keys[0]}'"
@@ -217,32 +245,28 @@ def _merged(source: Source, folder: Path) -> None:
     _set_dtype(folder)
 
 
-def _auto_class(source: Source, folder: Path) -> tuple[Any, Any]:
-    """transformers' class for a folder's model, and its config."""
+def _auto_class(source: Source, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """transformers' class for a folder's model, and the arguments to make it with."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=_trusts(source))
+    trust = bool(source.settings.get("trust_remote_code", False))
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust)
     seeing = "ForConditionalGeneration" in str((config.architectures or [""])[0])
-    return (transformers.AutoModelForImageTextToText if seeing else transformers.AutoModelForCausalLM), config
-
-
-def _trusts(source: Source) -> bool:
-    return bool(source.settings.get("trust_remote_code", False))
+    kind = transformers.AutoModelForImageTextToText if seeing else transformers.AutoModelForCausalLM
+    return kind, {"config": config, "trust_remote_code": trust}
 
 
 def _copy(ready: Path, folder: Path, leave: tuple[str, ...]) -> None:
-    """Config, tokenizer, chat template, code: what stands beside the weights, as files that everybody may read."""
+    """Copy the files beside the weights: config, tokenizer, chat template, code."""
     for path in sorted(ready.iterdir()):
         if path.is_file() and not any(path.match(pattern) for pattern in leave):
             shutil.copyfile(path, folder / path.name)
 
 
 def _set_dtype(folder: Path) -> None:
-    """Have config.json tell the dtype that the weights have: verl's says bfloat16 for any, and readers convert to it.
-
-    And not how attention was computed in training, which a reader might not have.
-    """
+    """Write the dtype of the weights to config.json, where verl writes bfloat16 for any, and drop the attention kernel
+    of training, which a reader might not have."""
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config.pop("torch_dtype", None)
@@ -255,16 +279,13 @@ def _content(folder: Path) -> tuple[int, str]:
     """Parameters and most frequent dtype of the weights in a folder, from the files' headers."""
     from safetensors import safe_open
 
-    count: dict[str, int] = {}
+    count: Counter[str] = Counter()
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="numpy") as file:
             for name in file.keys():  # noqa: SIM118 - not a mapping
                 part = file.get_slice(name)
-                size = 1
-                for length in part.get_shape():
-                    size *= length
-                count[part.get_dtype()] = count.get(part.get_dtype(), 0) + size
+                count[part.get_dtype()] += math.prod(part.get_shape())
     if not count:
         raise MarlError(f"there are no weights in '{folder}'")
-    most = max(count, key=lambda dtype: count[dtype])
-    return sum(count.values()), DTYPES.get(most, most.lower())
+    most, _ = count.most_common(1)[0]
+    return count.total(), DTYPES.get(most, most.lower())

@@ -1,4 +1,4 @@
-"""Checkpoint folders on disk: whole or not there, whatever moment the process is killed at.
+"""Checkpoint folders on disk: complete or absent, at whatever moment the process is killed.
 
 A checkpoint is written beside its final name, flushed to the disk, and renamed. Names below `checkpoints/`:
 
@@ -7,8 +7,7 @@ A checkpoint is written beside its final name, flushed to the disk, and renamed.
     .replaced-step_N   a complete one, while another of the same step takes its place
     .old-step_N        being removed
 
-A rename is one step of the file system, so that of each name either all or nothing is there. `team.json`, written
-last, lists every file with its size: what the disk or somebody's hand has changed since is told (`damage`).
+A rename is atomic. `team.json`, written last, lists every file with its size: `damage` finds later changes.
 """
 
 from __future__ import annotations
@@ -51,57 +50,39 @@ def step_of(folder: Path) -> int:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What a checkpoint's team file says: `step`, `files`, `identity` and `plugins`.
-
-    Raises:
-        MarlError: it cannot be read.
-    """
+    """What a checkpoint's team file says: `step`, `files`, `identity` and `plugins`. MarlError if it is unreadable."""
     try:
-        return _read(folder)
+        team: dict[str, Any] = json.loads((folder / TEAM_FILE).read_text(encoding="utf-8"))
+        team["step"] = int(team["step"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise MarlError(f"checkpoint '{folder}' is damaged: {TEAM_FILE} cannot be read ({error})") from error
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    team: dict[str, Any] = json.loads((folder / TEAM_FILE).read_text(encoding="utf-8"))
-    team["step"] = int(team["step"])
     return team
 
 
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
     """Path below the folder -> `size` in bytes, and `sha256` of a small one, of every file."""
-    files: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            files[path.relative_to(folder).as_posix()] = _described(path)
-    return files
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): _described(path) for path in paths}
 
 
 def _described(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
-    if size >= HASHED:
-        return {"size": size}
-    return {"size": size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return {"size": size} | ({"sha256": hashlib.sha256(path.read_bytes()).hexdigest()} if size < HASHED else {})
 
 
 def damage(folder: Path, part: str = "") -> str | None:
-    """What is wrong with a checkpoint's files, as the end of an error message; None if they are what was written.
-
-    Args:
-        part: look only at files whose path begins with it.
-    """
+    """What is wrong with the files whose path begins with `part`, as the end of an error message; None if nothing."""
     try:
-        team = _read(folder)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        return f"{TEAM_FILE} cannot be read ({error})"
+        team = read(folder)
+    except MarlError as error:
+        return f"{TEAM_FILE} cannot be read ({error.__cause__})"
     if absent := sorted({"files", "identity", "plugins"} - team.keys()):
         return f"{TEAM_FILE} has no {', '.join(absent)}"
     for name, saved in team["files"].items():
         if not name.startswith(part):
             continue
-        path = folder / name
         try:
-            now = _described(path)
+            now = _described(folder / name)
         except OSError as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
             return f"'{name}' is missing" if missing else f"'{name}' cannot be read ({error.strerror})"
@@ -112,14 +93,14 @@ def damage(folder: Path, part: str = "") -> str | None:
     return None
 
 
-def check_intact(folder: Path, run: Path) -> None:
-    """Raise MarlError, naming the newest intact checkpoint and how to go on from it, if this one is damaged."""
-    why = damage(folder)
-    if why is None:
-        return
-    intact = next((other for other in reversed(complete(folder.parent)) if damage(other) is None), None)
+def newest(run: Path) -> Path | None:
+    """The newest complete checkpoint of a run directory; None where there is none. MarlError if it is damaged."""
+    found = complete(run / "checkpoints")
+    if not found or (why := damage(found[-1])) is None:
+        return found[-1] if found else None
+    folder = found[-1]
     advice = "none of the others is intact: start a new run"
-    if intact is not None:
+    if intact := next((other for other in reversed(found) if damage(other) is None), None):
         advice = (
             f"the newest intact one is '{intact}': to continue from it, remove or rename '{folder}', then "
             f"marl-verl train --resume {run}"
@@ -140,8 +121,7 @@ def commit(writing: Path, final: Path) -> None:
 
 def discard(folder: Path) -> None:
     """Remove a checkpoint: its name goes first, so that half of one never counts."""
-    name = folder.name.removeprefix(REPLACED)
-    old = folder.with_name(OLD + name)
+    old = folder.with_name(OLD + folder.name.removeprefix(REPLACED))
     if old.exists():
         shutil.rmtree(old)
     os.replace(folder, old)

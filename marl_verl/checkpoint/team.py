@@ -1,4 +1,4 @@
-"""Checkpoints of a whole team: what it takes to go on as if nothing had happened, complete or not there at all.
+"""Checkpoints of a whole team: everything that a run needs to be resumed.
 
 policies/NAME/   of each policy that learns: verl's sharded model, optimiser, schedule and random state
 critics/NAME/    the same of each critic
@@ -22,12 +22,10 @@ from omegaconf import DictConfig
 
 from marl_verl import plugins
 from marl_verl.checkpoint import files
-from marl_verl.checkpoint.files import TEAM_FILE, complete, read, step_of
+from marl_verl.checkpoint.files import TEAM_FILE, complete, newest, read, step_of
 from marl_verl.checkpoint.fingerprint import check_same, identity, used_plugins
 from marl_verl.errors import MarlError
 from marl_verl.threads import at_once
-
-__all__ = ["TEAM_FILE", "Checkpoints", "complete", "describe", "newest", "read", "step_of"]
 
 FIRST = 4
 """A first checkpoint against the model on disk: weights, two moments of Adam, and the weights for others to load."""
@@ -44,12 +42,8 @@ class Checkpoints:
     """Writes and loads the checkpoints of a run.
 
     Args:
-        config: the run's, resolved.
-        run: the run directory.
         parts: path in a checkpoint -> what is saved there.
-        data: the data loader, with `state_dict` and `load_state_dict`.
-        schedule: with `state` and `restore`; a state of None is not saved.
-        models: the models whose weights are trained in full, an estimate of a first checkpoint's size.
+        models: the models whose weights are trained in full, to estimate the size of a first checkpoint.
     """
 
     def __init__(
@@ -59,60 +53,42 @@ class Checkpoints:
         self._parts, self._data, self._schedule, self._models = parts, data, schedule, models
 
     def write(self, step: int) -> None:
-        """Write to a folder beside the final name, and flush it to the disk. `commit` gives it the name.
-
-        A kill at any moment leaves the last complete checkpoint: see the names in `checkpoint.files`.
-
-        Raises:
-            MarlError: there is not enough space, before anything is written; or it ran out while writing.
-        """
-        root = self._root
-        root.mkdir(parents=True, exist_ok=True)
-        files.tidy(root)
+        """Write to a folder beside the final name, and flush it to the disk. MarlError if the disk is full."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        files.tidy(self._root)
         self._check_space(step)
-        writing = root / f"{files.WRITING}step_{step}"
+        writing = self._writing(step)
         try:
             self._write(writing, step)
             files.flush(writing)
         except Exception as error:
-            if not files.is_full(error, root):
+            if not files.is_full(error, self._root):
                 raise
             shutil.rmtree(writing, ignore_errors=True)
+            last, go_on = self._advice()
             raise MarlError(
-                f"no space left while saving step {step} in '{root}': {self._last()}; free space{self._go_on()}"
+                f"no space left while saving step {step} in '{self._root}': {last}; free space{go_on}"
             ) from error
 
     def commit(self, step: int) -> None:
-        """Give what `write` has written in this step its name, and remove old checkpoints. Nothing without.
+        """Give what `write` wrote in this step, if anything, its final name, and remove old checkpoints.
 
-        Called when the metrics and the validation of the step are stored: a run that is killed before that takes the
-        step again, and loses none of them.
+        Called after the step's metrics and validation are stored: a run that is killed earlier repeats the step.
         """
-        writing = self._root / f"{files.WRITING}step_{step}"
-        if not writing.is_dir():
-            return
-        files.commit(writing, self._root / f"step_{step}")
-        for old in complete(self._root)[: -int(self._config.marl.checkpoint.keep)]:
-            files.discard(old)
+        if self._writing(step).is_dir():
+            files.commit(self._writing(step), self._root / f"step_{step}")
+            for old in complete(self._root)[: -int(self._config.marl.checkpoint.keep)]:
+                files.discard(old)
 
     def load(self) -> int:
-        """Load the newest complete checkpoint if the run is a continuation.
-
-        Returns:
-            The step it was taken at; 0 for a fresh run.
-
-        Raises:
-            MarlError: it is damaged, or of another team, algorithm or set of plugins.
-        """
+        """Load the newest complete checkpoint if the run is resumed. Returns its step; 0 for a new run."""
         import numpy as np
         import torch
 
         if self._config.trainer.resume_mode == "disable":
             return 0
-        if self._root.is_dir():
-            files.tidy(self._root)
-        folder = newest(self._run)
-        if folder is None:
+        files.tidy(self._root)
+        if (folder := newest(self._run)) is None:
             return 0
         team = read(folder)
         check_same(team, self._config, folder)
@@ -151,51 +127,30 @@ class Checkpoints:
             why = f"{FIRST} times the {_bytes(held)} of the models on disk, for weights, optimiser and a copy to load"
         free = shutil.disk_usage(self._root).free
         if free < needed:
+            last, go_on = self._advice()
             raise MarlError(
                 f"not enough space to save step {step} in '{self._root}': it takes {_bytes(needed)} ({why}), "
-                f"{_bytes(free)} are free; {self._last()}; free {_bytes(needed - free)}{self._go_on()}"
+                f"{_bytes(free)} are free; {last}; free {_bytes(needed - free)}{go_on}"
             )
 
-    def _last(self) -> str:
-        saved = complete(self._root)
-        return (
-            f"the last complete checkpoint is step {step_of(saved[-1])}" if saved else "there is no complete checkpoint"
-        )
+    def _writing(self, step: int) -> Path:
+        return self._root / f"{files.WRITING}step_{step}"
 
-    def _go_on(self) -> str:
-        resume = f" and continue with marl-verl train --resume {self._run}"
-        return resume if complete(self._root) else " and start the run again"
+    def _advice(self) -> tuple[str, str]:
+        """For an error message: the last complete checkpoint, and how to go on."""
+        if saved := complete(self._root):
+            last = f"the last complete checkpoint is step {step_of(saved[-1])}"
+            return last, f" and continue with marl-verl train --resume {self._run}"
+        return "there is no complete checkpoint", " and start the run again"
 
 
 def describe(config: DictConfig, step: int) -> dict[str, Any]:
-    """What a team file says besides the list of files.
-
-    Args:
-        config: the run's, resolved.
-    """
-    return {
-        "step": step,
-        "identity": identity(config),
-        "plugins": used_plugins(config),
-        "loaded_plugins": plugins.load().fingerprint(),
-    }
-
-
-def newest(run: Path) -> Path | None:
-    """The newest complete checkpoint of a run directory, intact; None where there is none.
-
-    Raises:
-        MarlError: it is damaged (what is wrong, which one is intact, how to go on from that).
-    """
-    found = complete(run / "checkpoints")
-    if not found:
-        return None
-    files.check_intact(found[-1], run)
-    return found[-1]
+    """What a team file says besides the list of files, from the resolved config."""
+    distributions = {"plugins": used_plugins(config), "loaded_plugins": plugins.load().fingerprint()}
+    return {"step": step, "identity": identity(config), **distributions}
 
 
 def _bytes(count: float) -> str:
-    """A number of bytes in the unit that suits it."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"

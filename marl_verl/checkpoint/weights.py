@@ -1,4 +1,4 @@
-"""Weights on disk: put together from verl's shards, and compared with what they were.
+"""Weights on disk: assembled from verl's shards, and compared with those from before training.
 
 A policy's folder in a checkpoint has `model_world_size_W_rank_R.pt` from each of W ranks, in which a tensor is a
 DTensor: this rank's part along one dimension. A policy with an adapter saves the adapter only.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from marl_verl.errors import MarlError
 ADAPTER = "adapter_model.safetensors"
 
 
-class Tensors:
+class Tensors(Mapping[str, Any]):
     """The tensors of a folder's safetensors files, by name, read one at a time."""
 
     def __init__(self, folder: Path) -> None:
@@ -30,9 +30,6 @@ class Tensors:
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._files))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
 
     def __getitem__(self, name: str) -> Any:
         return self._files[name].get_tensor(name)
@@ -55,17 +52,19 @@ def local(model: str) -> Path | None:
 
 
 def assembled(folder: Path) -> dict[str, Any]:
-    """The whole tensors of a policy's folder in a checkpoint, as its model names them, in the dtype they have there.
+    """The whole tensors of a policy's folder in a checkpoint, by their names in the model, in the dtype of training.
 
-    Like `verl.model_merger`'s, which makes everything bfloat16.
-
-    Raises:
-        MarlError: a shard is missing, or is not as verl's FSDP backends save it.
+    `verl.model_merger` would make them bfloat16. MarlError if a shard is missing or has another form than FSDP's.
     """
     import torch
     from torch.distributed.tensor import DTensor
 
-    world = _world_size(folder)
+    try:
+        world = int(json.loads((folder / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MarlError(
+            f"'{folder}' is no folder that verl's FSDP backends save: fsdp_config.json ({error})"
+        ) from error
     shards = []
     for rank in range(world):
         path = folder / f"model_world_size_{world}_rank_{rank}.pt"
@@ -73,103 +72,70 @@ def assembled(folder: Path) -> dict[str, Any]:
             raise MarlError(f"'{path}' is missing: the ranks of a run on several nodes must save to a shared folder")
         # tensors and nothing else: a checkpoint from elsewhere cannot run code
         shards.append(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
-    whole = {}
-    for name, first in shards[0].items():
-        if not isinstance(first, DTensor):  # a buffer, the same on every rank
-            whole[name] = first
-            continue
-        parts = {rank: shard[name] for rank, shard in enumerate(shards)}
-        whole[name] = _joined(parts, name, folder)
-    return whole
+    # a tensor that is no DTensor is a buffer, the same on every rank
+    return {
+        name: _joined([shard[name] for shard in shards], name, folder) if isinstance(first, DTensor) else first
+        for name, first in shards[0].items()
+    }
 
 
-def _world_size(folder: Path) -> int:
-    try:
-        return int(json.loads((folder / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MarlError(
-            f"'{folder}' is no folder that verl's FSDP backends save: fsdp_config.json ({error})"
-        ) from error
-
-
-def _joined(parts: dict[int, Any], name: str, folder: Path) -> Any:
+def _joined(parts: list[Any], name: str, folder: Path) -> Any:
     """A tensor from every rank's DTensor. With replicas (a mesh of two dimensions) the first one's ranks have all."""
     import torch
 
-    first = parts[0]
-    mesh, placement = first.device_mesh.mesh, first.placements[-1]
-    ranks = mesh.reshape(-1, mesh.shape[-1])[0].tolist()
-    local_parts = [parts[rank]._local_tensor for rank in ranks]
+    mesh, placement = parts[0].device_mesh.mesh, parts[0].placements[-1]
+    local_parts = [parts[rank]._local_tensor for rank in mesh.reshape(-1, mesh.shape[-1])[0].tolist()]
     whole = local_parts[0] if placement.is_replicate() else None
     if placement.is_shard():
         whole = torch.cat(local_parts, dim=placement.dim)
-    if whole is None or whole.shape != first.shape:
+    if whole is None or whole.shape != parts[0].shape:
         raise MarlError(f"tensor '{name}' in '{folder}' is sharded in a way that cannot be put together: {placement}")
     return whole
 
 
 def weight_change(before: Path, after: Path | dict[str, Any]) -> tuple[int, float | None]:
     """(parameters, ||after - before|| / ||before||) of Hugging Face folders; None where they share no tensor."""
-    old, new = Tensors(before), Tensors(after) if isinstance(after, Path) else after
+    new = Tensors(after) if isinstance(after, Path) else after
     parameters, size, change = 0, 0.0, 0.0
-    for name in old:
-        tensor = old[name].double()
+    for name, value in Tensors(before).items():
+        tensor = value.double()
         parameters += tensor.numel()
-        if name in new:
+        if (now := new.get(name)) is not None:
             size += float(tensor.pow(2).sum())
-            change += float((new[name].double() - tensor).pow(2).sum())
+            change += float((now.double() - tensor).pow(2).sum())
     return parameters, math.sqrt(change / size) if size else None
 
 
 def adapter_change(model: Path, tensors: dict[str, Any], scale: float) -> tuple[int, float | None]:
     """(parameters of model and adapter, ||s B A|| / ||W||): how far an adapter takes the weights of its model.
 
-    ||B A||^2 = tr(A A^T B^T B), with matrices of r x r: the product is never formed.
-
-    Args:
-        tensors: names with `lora_A` [r, in] and `lora_B` [out, r] -> values.
-        scale: s = alpha / r.
-
-    Returns:
-        None for the change where the adapter has another form, or the model no weights that can be read.
+    ||B A||^2 = tr(A A^T B^T B), with matrices of r x r: the product is never formed. `tensors` have names with `lora_A`
+    [r, in] and `lora_B` [out, r]; the scale s is alpha / r. The change is None for another form of adapter, or a model
+    whose weights cannot be read.
     """
-    base = Tensors(model)
-    parameters = sum(tensor.numel() for tensor in tensors.values())
-    size = 0.0
-    for name in base:
-        weight = base[name].double()
+    parameters, size = sum(tensor.numel() for tensor in tensors.values()), 0.0
+    for weight in Tensors(model).values():
         parameters += weight.numel()
-        size += float(weight.pow(2).sum())
-    pairs = list(_pairs(tensors))
+        size += float(weight.double().pow(2).sum())
+    twins = {name: name.replace(".lora_A.", ".lora_B.") for name in tensors if ".lora_A." in name}
+    pairs = [(tensors[a].double(), tensors[b].double()) for a, b in twins.items() if b in tensors]
     if not size or 2 * len(pairs) != len(tensors) or any(a.dim() != 2 or b.dim() != 2 for a, b in pairs):
         return parameters, None
-    change = sum(float(((a @ a.T) * (b.T @ b)).sum()) for a, b in ((a.double(), b.double()) for a, b in pairs))
+    change = sum(float(((a @ a.T) * (b.T @ b)).sum()) for a, b in pairs)
     return parameters, abs(scale) * math.sqrt(max(0.0, change) / size)
 
 
-def _pairs(tensors: dict[str, Any]) -> Iterable[tuple[Any, Any]]:
-    for name, a in tensors.items():
-        if ".lora_A." in name and (b := tensors.get(name.replace(".lora_A.", ".lora_B."))) is not None:
-            yield a, b
-
-
 def policy_change(model: str, saved: Path | None) -> tuple[int, float | None]:
-    """(parameters, how far training has moved the weights, relative to what they were) of a policy that learns.
+    """(parameters, relative change of the weights from the initial model to a checkpoint's folder) of a policy.
 
-    Args:
-        model: what training began with.
-        saved: the policy's folder in a checkpoint; None without one.
-
-    Returns:
-        0 parameters where the model is not on this machine; None for a change that nobody can tell.
+    They are 0 and None where they are unknown.
     """
     begun = local(model)
     if begun is None:
         return 0, None
     if saved is None:
         return weight_change(begun, begun)[0], None
-    trained = lora(saved)
-    if trained is not None:
+    if trained := lora(saved):
         return adapter_change(begun, assembled(saved), trained["lora_alpha"] / trained["r"])
     ready = saved / "huggingface"
     return weight_change(begun, ready if any(ready.glob("*.safetensors")) else assembled(saved))
@@ -180,5 +146,5 @@ def lora(saved: Path) -> dict[str, Any] | None:
     path = saved / "lora_train_meta.json"
     if not path.is_file():
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    meta = json.loads(path.read_text(encoding="utf-8"))
+    return {key: meta[key] for key in ("r", "lora_alpha", "task_type")}

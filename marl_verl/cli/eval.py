@@ -11,7 +11,7 @@ from rich.console import Console
 from marl_verl.api import evaluate
 from marl_verl.cli.plugin_files import add_plugin_argument
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.text import results
+from marl_verl.evaluation.launch import results
 from marl_verl.process.progress import Display
 from marl_verl.process.terminal import show
 

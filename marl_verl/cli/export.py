@@ -8,8 +8,7 @@ import json
 import logging
 from pathlib import Path
 
-from marl_verl.checkpoint.choose import choose
-from marl_verl.checkpoint.export import Exported, check_output, export
+from marl_verl.checkpoint.export import Exported, check_output, choose, export
 from marl_verl.process.terminal import harmless, show
 
 EXAMPLES = """

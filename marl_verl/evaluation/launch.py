@@ -1,4 +1,4 @@
-"""Play a checked evaluation in a process of its own, and store its result in the run directory."""
+"""Play a checked evaluation in a process of its own, store its result in the run directory, and print it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import FOLDER, Plan
 from marl_verl.evaluation.request import RESULT
-from marl_verl.evaluation.text import heading
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.process.progress import Display
 from marl_verl.process.supervisor import TrainerProcess
@@ -47,25 +48,21 @@ class Evaluation:
 
 
 def launch(plan: Plan, display: Display, begun: float, output: Path | None = None) -> Evaluation:
-    """Play an evaluation; its log and its episodes stay in the run directory, also if it fails.
+    """Play an evaluation that was requested at time `begun`, and write its numbers to `output` too.
 
-    Args:
-        begun: when the evaluation was asked for, in seconds since the epoch.
-        output: another file for the numbers, which `check_output` has checked.
-
-    Raises:
-        RunError: the process that plays failed.
-        MarlError: the result cannot be written.
+    Its log and its episodes stay in the run directory, also if it fails.
     """
-    display.print(heading(plan))
-    evaluations = plan.run / FOLDER
-    evaluations.mkdir(exist_ok=True)
-    file = _free(plan, evaluations)
+    display.print(_heading(plan))
+    file = _free(plan)
+    log = file.with_suffix(".log")
+    log.unlink(missing_ok=True)
     try:
         plan.write()
-        _play(plan, file, display, begun)
+        TrainerProcess(plan.folder, list(plan.team.policies), "marl_verl.evaluation.run", log).run(display, begun)
         result = json.loads((plan.folder / RESULT).read_text(encoding="utf-8"))
     finally:
+        for episodes in (plan.folder / "episodes").glob("step_*.jsonl"):
+            shutil.move(episodes, file.with_suffix(".jsonl"))
         shutil.rmtree(plan.folder, ignore_errors=True)
     changes = {key: plan.settings[key] for key in ("swap", "untrained")}
     numbers = {**result, **changes, "seconds": time.time() - begun, "settings": plan.settings}
@@ -78,28 +75,19 @@ def launch(plan: Plan, display: Display, begun: float, output: Path | None = Non
 
 
 def check_output(path: Path | None) -> None:
-    """Raise MarlError for a file that cannot be written, before minutes of work."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise MarlError(f"--output '{path}' is a folder: name a file")
-    parent = path.resolve().parent
-    if not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
-        raise MarlError(f"--output '{path}' cannot be written to")
+    """Raise MarlError for a file that cannot be written."""
+    if path is not None:
+        parent = path.resolve().parent
+        if path.is_dir():
+            raise MarlError(f"--output '{path}' is a folder: name a file")
+        if not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
+            raise MarlError(f"--output '{path}' cannot be written to")
 
 
-def _play(plan: Plan, file: Path, display: Display, begun: float) -> None:
-    log = file.with_suffix(".log")
-    log.unlink(missing_ok=True)
-    try:
-        TrainerProcess(plan.folder, list(plan.team.policies), "marl_verl.evaluation.run", log).run(display, begun)
-    finally:
-        for episodes in (plan.folder / "episodes").glob("step_*.jsonl"):
-            shutil.move(episodes, file.with_suffix(".jsonl"))
-
-
-def _free(plan: Plan, evaluations: Path) -> Path:
-    """step_N.json, with what was changed in its name; numbered where another evaluation has that name."""
+def _free(plan: Plan) -> Path:
+    """step_N.json, with swaps and untrained agents in its name; numbered where another evaluation has that name."""
+    evaluations = plan.run / FOLDER
+    evaluations.mkdir(exist_ok=True)
     swaps = [f"swap-{first}-{second}" for first, second in plan.settings["swap"]]
     untrained = [f"untrained-{agent}" for agent in plan.settings["untrained"]]
     base = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
@@ -111,10 +99,53 @@ def _free(plan: Plan, evaluations: Path) -> Path:
 
 
 def _taken(path: Path, settings: dict[str, Any]) -> bool:
-    """Whether a file has the result of another evaluation; the same one is played again in its place."""
-    if not path.is_file():
-        return False
+    """Whether a file has the result of another evaluation; that of the same one is replaced."""
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["settings"] != settings)
+        return path.is_file() and bool(json.loads(path.read_text(encoding="utf-8"))["settings"] != settings)
     except (ValueError, KeyError, TypeError):
         return True
+
+
+def _heading(plan: Plan) -> str:
+    request = plan.request
+    lines = [f"evaluation of run {plan.run}, step {request.step}"]
+    for agent, part in request.parts.items():
+        lines.append(f"  agent   {agent} acts with policy {part.source}, {part.describe(request.step)}")
+    sampled = f"{request.sessions} sampled sessions each" if request.sessions else "no sampled sessions"
+    lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}")
+    return "\n".join(lines)
+
+
+def results(document: dict[str, Any], display: Display) -> None:
+    """Print the team's scores, a row for each agent, and totals."""
+    scores = Table(title=f"step {document['step']}, {document['eval_tasks']} held-out tasks")
+    for column in ("team", "", "95 % interval"):
+        scores.add_column(column, justify="left" if column else "right", no_wrap=True)
+    for interval in (name for name in document if name.endswith("_interval")):
+        name, (low, high) = interval.removesuffix("_interval"), document[interval]
+        label = "success, greedy" if name == "success" else name
+        scores.add_row(label, f"{document[name]:.1%}", f"{low:.1%} to {high:.1%}")
+    display.console.print(scores)
+    display.console.print(_agents(document["agents"]))
+    failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
+    display.print(
+        f"{document['failed']} of {document['attempts']} attempts failed{f' ({failed})' if failed else ''}, "
+        f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in all"
+    )
+
+
+def _agents(agents: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title="agents, played greedily")
+    components = sorted({name for agent in agents.values() for name in agent["rewards"]})
+    rewards = [f"reward: {name}" for name in components]
+    for column in ("agent", "policy", "weights"):
+        table.add_column(column)
+    for column in (*rewards, "turns", "tokens a turn", "invalid", "cut off"):
+        table.add_column(column, justify="right")
+    for name, agent in agents.items():
+        values = [(agent["rewards"].get(component), ".3f") for component in components]
+        values += [(agent["turns"], ".1f"), (agent["response_length"], ".1f")]
+        values += [(agent["invalid"], ".1%"), (agent["cut_off"], ".1%")]
+        numbers = ["-" if value is None else format(value, form) for value, form in values]
+        table.add_row(name, agent["policy"], agent["weights"], *numbers)
+    return table

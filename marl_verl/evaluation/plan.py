@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import uuid
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint.export import Source
 from marl_verl.config import checks
 from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.cast import Part, Swap, acting, cast, parse_swap
-from marl_verl.evaluation.config import check_overrides, evaluation_config
-from marl_verl.evaluation.lengths import check_lengths
-from marl_verl.evaluation.request import MODELS, Request
-from marl_verl.evaluation.weights import began_with, chosen_step, ready, trained
+from marl_verl.evaluation.models import check_lengths, chosen_step, find_models
+from marl_verl.evaluation.request import Part, Request, Swap, acting, cast, parse_swap
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.prepare import COMPOSED, build_parts
 
 FOLDER = "evaluations"
-"""Of a run: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
+"""In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
 
 TASKS = "data/test.jsonl"
 SESSIONS = 8
 KS = (1, 4, 8, 16, 32, 64)
+
+TAKEN = re.compile(
+    r"marl\.(task|workflow|rollout|pools)(\..+)?"
+    r"|marl\.agents\.[^.]+\.(instructions|reward|sampling)(\..+)?"
+    r"|marl\.policies\.[^.]+\.(rollout|endpoint|pool)(\..+)?"
+    r"|marl\.run\.journal_tokens"
+    r"|actor_rollout_ref\.rollout\..+"
+    r"|data\.(max_prompt_length|max_response_length|apply_chat_template_kwargs)(\..+)?"
+    r"|trainer\.(n_gpus_per_node|nnodes)"
+    r"|(ray_kwargs|transfer_queue)\..+"
+)
+"""Keys that change how a team plays. Others are of training and would have no effect."""
+
+ELSEWHERE = (
+    (r"marl\.run\.seed", "give --seed"),
+    (r"marl\.validation\..+", "sampled sessions are independent, and --sessions says how many"),
+    (r"marl\.agents\.[^.]+\.policy", "give --swap a=b"),
+    (r"marl\.policies\.[^.]+\.(model|tiny|frozen)(\..+)?", "the weights are those of --step and --untrained"),
+)
 
 
 @dataclass(frozen=True)
@@ -41,12 +58,11 @@ class Plan:
     """A checked evaluation.
 
     Attributes:
-        run: the run directory.
-        folder: where it is played, below the run; it does not exist yet.
+        folder: where it is played, below the run directory; it does not exist yet.
         config: resolved.
         team: as it is evaluated, every policy frozen.
-        settings: what the user asked for, as it stands in the result: two evaluations with the same are the same.
-        files: plugin files: the run's copies, and those that the user gave besides.
+        settings: the arguments, as in the result: evaluations with equal settings are the same.
+        files: plugin files: the run's copies, and those that the user gave.
     """
 
     run: Path
@@ -59,26 +75,11 @@ class Plan:
     files: tuple[plugins.PluginFile, ...]
 
     def write(self) -> None:
-        """Make the folder, with everything that the process which plays reads."""
+        """Make the folder, with everything that the process of the evaluation reads."""
         write_tasks(self.tasks, self.folder / TASKS)
         OmegaConf.save(self.config, self.folder / "config.yaml")
         self.request.write(self.folder)
         plugins.copy_files(self.files, self.folder)
-
-
-@dataclass
-class Models:
-    """What the servers of each policy of an evaluation read.
-
-    Attributes:
-        paths: policy -> folder, or name on the hub.
-        tokenizers: policy -> the same, of its tokenizer.
-        exports: policies whose folder has to be made first, of what.
-    """
-
-    paths: dict[str, str] = field(default_factory=dict)
-    tokenizers: dict[str, str] = field(default_factory=dict)
-    exports: dict[str, Source] = field(default_factory=dict)
 
 
 def plan(
@@ -95,11 +96,7 @@ def plan(
     greedy_only: bool = False,
     plugin_files: Sequence[Path] = (),
 ) -> Plan:
-    """Check an evaluation. Writes nothing. The arguments are those of `marl_verl.evaluate`.
-
-    Raises:
-        MarlError: whatever is wrong with it, the first thing found.
-    """
+    """Check an evaluation and write nothing. Arguments and errors are those of `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
     sessions, ks = _sessions(sessions, k, greedy_only)
     check_overrides(overrides)
@@ -113,7 +110,7 @@ def plan(
     swaps = [parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
     parts = cast(team, step, swaps, untrained)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
-    models = _models(run, folder, parts, step)
+    models = find_models(run, folder, parts, step)
     config = evaluation_config(composed, parts, models.paths, max(1, sessions), seed)
     evaluated = read_team(marl_section(config), allow_frozen=True)
     workflow, task_set = build_parts(evaluated)
@@ -129,19 +126,10 @@ def plan(
     config.data.val_batch_size = len(played)
     resolved = resolve(config, evaluated)
     check_lengths(run, resolved, team.agents, parts, models.tokenizers)
-    seed = int(config.marl.run.seed)
-    settings = {
-        "run": run.resolve().name,
-        "step": step,
-        "tasks": len(played),
-        "sessions": sessions,
-        "k": list(ks),
-        "swap": [list(pair) for pair in swaps],
-        "untrained": list(dict.fromkeys(untrained)),
-        "seed": seed,
-        "overrides": list(overrides),
-    }
-    request = Request(step, sessions, ks, seed, parts, models.exports)
+    request = Request(step, sessions, ks, int(config.marl.run.seed), parts, models.exports)
+    what = {"run": run.resolve().name, "step": step, "tasks": len(played), "sessions": sessions, "k": list(ks)}
+    who = {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
+    settings = {**what, **who, "seed": request.seed, "overrides": list(overrides)}
     return Plan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
 
 
@@ -156,42 +144,21 @@ def _sessions(given: int | None, k: str | Sequence[int] | None, greedy_only: boo
     if sessions < 1:
         raise MarlError(f"--sessions must be a whole number, 1 or more, got {sessions}")
     if k is None:
-        return sessions, tuple(sorted({k for k in KS if k < sessions} | {sessions}))
-    words = k.split(",") if isinstance(k, str) else map(str, k)
-    ks = tuple(sorted({_number(word) for word in words}))
+        return sessions, (*(k for k in KS if k < sessions), sessions)
+    words = k.split(",") if isinstance(k, str) else [str(number) for number in k]
+    for word in words:
+        if not word.strip().isdecimal() or int(word) < 1:
+            raise MarlError(f"--k must be whole numbers, 1 or more, e.g. --k 1,4,8, got '{word}'")
+    ks = tuple(sorted(set(map(int, words))))
     if ks and ks[-1] > sessions:
         raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} sessions a task, there are {sessions}: give --sessions")
     return sessions, ks
 
 
-def _number(word: str) -> int:
-    if not word.strip().isdecimal() or int(word) < 1:
-        raise MarlError(f"--k must be whole numbers, 1 or more, e.g. --k 1,4,8, got '{word}'")
-    return int(word)
-
-
-def _models(run: Path, folder: Path, parts: dict[str, Part], step: int) -> Models:
-    """Find the weights of every policy that somebody acts with; one outside has none."""
-    known, found = read_config(run / "config.yaml"), Models()
-    for name, part in acting(parts).items():
-        if part.weights == "outside":
-            continue
-        if part.weights != "trained":
-            found.paths[name] = found.tokenizers[name] = began_with(known, part)
-            continue
-        source = trained(run, known, part.source, step)
-        found.tokenizers[name] = str((source.folder / "huggingface").resolve())
-        path = ready(source)
-        if path is None:
-            found.exports[name] = source
-        found.paths[name] = str(folder / MODELS / name if path is None else path)
-    return found
-
-
 def _tasks(
     run: Path, marl: dict[str, Any], task_set: TaskSet, overrides: Sequence[str], wanted: int | None
 ) -> list[Task]:
-    """The run's held-out tasks, or others where overrides of `marl.task` ask for them; none was trained on."""
+    """The run's held-out tasks, or others where overrides change `marl.task`; none was trained on."""
     if any(change.key_or_group.startswith("marl.task") for change in parse_overrides(overrides)):
         tasks = checks.load_tasks(task_set, marl["task"], "test", marl["run"]["seed"])
         trained = {task.id for task in read_tasks(run / "data" / "train.jsonl")}
@@ -208,3 +175,54 @@ def _tasks(
             "marl.task.test_size=N makes others"
         )
     return tasks[:wanted]
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """MarlError for an override that does not change how a team plays, or that has an option of its own."""
+    for line, change in zip(overrides, parse_overrides(overrides), strict=True):
+        key = change.key_or_group
+        for pattern, instead in ELSEWHERE:
+            if re.fullmatch(pattern, key):
+                raise MarlError(f"'{line}' cannot be set for an evaluation: {instead}")
+        if not TAKEN.fullmatch(key):
+            raise MarlError(
+                f"'{line}' does not change how a team plays: an evaluation takes keys of marl.task, marl.workflow, "
+                "marl.rollout, marl.pools, actor_rollout_ref.rollout, an agent's instructions, reward or sampling, a "
+                "policy's rollout, and data.max_prompt_length or data.max_response_length"
+            )
+
+
+def evaluation_config(
+    config: DictConfig, parts: Mapping[str, Part], models: Mapping[str, str], sessions: int, seed: int | None
+) -> DictConfig:
+    """The unresolved config of an evaluation, from the run's composed config. Policies without an agent are left out.
+
+    Args:
+        models: policy of the evaluation -> the model that its servers read.
+        sessions: sampled of each task; 1 where there is no sampled pass.
+        seed: of sampling; None for the run's own.
+    """
+    config = copy.deepcopy(config)
+    OmegaConf.set_struct(config, False)
+    marl = config.marl
+    given: Any = OmegaConf.to_container(marl.policies)
+    marl.policies = {name: _policy(given[part.source], models.get(name)) for name, part in acting(parts).items()}
+    for agent, part in parts.items():
+        marl.agents[agent].policy = part.policy
+    used = {policy.get("pool") for policy in marl.policies.values()}
+    marl.pools = {name: size for name, size in (marl.get("pools") or {}).items() if name in used}
+    marl.validation = {"sampler": "independent", "sessions": sessions, "options": {}}
+    if seed is not None:
+        marl.run.seed = seed
+    marl.schedule.mode, marl.critic = "sync", {}
+    config.trainer.resume_mode = "disable"
+    return config
+
+
+def _policy(given: Mapping[str, Any] | None, model: str | None) -> dict[str, Any]:
+    """A policy's section, frozen; an external endpoint stays as it is. Weights on disk have their adapter merged."""
+    policy = {key: value for key, value in (given or {}).items() if key not in ("tiny", "loss", "frozen")}
+    if model is not None:
+        own = {key: value for key, value in (policy.get("model") or {}).items() if not key.startswith("lora")}
+        policy.update(frozen=True, model={**own, "path": model, "lora_rank": 0, "lora_adapter_path": None})
+    return policy

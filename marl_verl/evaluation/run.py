@@ -1,7 +1,4 @@
-"""The process that plays an evaluation: every policy frozen, servers only, and the two passes of a validation.
-
-Started by the command line as `python -m marl_verl.evaluation.run FOLDER`; `marl_verl.evaluation` says what is in it.
-"""
+"""The process of an evaluation, `python -m marl_verl.evaluation.run FOLDER`: servers and two passes of validation."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl_verl.checkpoint.export import export
 from marl_verl.evaluation.request import MODELS, RESULT, Request
-from marl_verl.evaluation.statistics import sampled_scores
-from marl_verl.evaluation.tally import Tally
+from marl_verl.evaluation.statistics import Tally, sampled_scores
 from marl_verl.journals.write import as_line, failure_data
 from marl_verl.process.run_dir import emit
 from marl_verl.trainer import run
@@ -24,22 +20,18 @@ if TYPE_CHECKING:
     from marl_verl.trainer.team_trainer import TeamTrainer
 
 EPISODES_AT_ONCE = 256
-"""Under way at the same time: what waits longer for a server than `marl.rollout.act_seconds` would fail."""
+"""A limit, because an act that waits for a server longer than `marl.rollout.act_seconds` fails."""
 
 
 def evaluate(folder: Path) -> None:
-    """Bring the servers up, play, and write result.json and episodes/ into the folder.
-
-    Raises:
-        MarlError: more attempts failed than `marl.rollout.max_failed_share` allows.
-    """
+    """Start the servers, play, and write result.json and episodes/ into the folder."""
     request = Request.read(folder)
     for name, source in request.exports.items():
         emit("phase", name=f"making a whole model of policy '{source.policy}'")
         export(source, folder / MODELS / name, merge=source.lora is not None)
     with run.session(folder) as (trainer, manager):
         trainer.agent_loop_manager = manager
-        # enters the seeds and the episodes' ids: the greedy ones are those of the run's own validation at that step
+        # enters the seeds and the ids of episodes: the greedy ones are those of the run's own validation at that step
         trainer.global_steps = request.step
         result = play_all(trainer, request)
     (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -47,7 +39,7 @@ def evaluate(folder: Path) -> None:
 
 
 def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
-    """Play the greedy pass and, where sessions are asked for, the sampled one. Returns what goes to result.json."""
+    """Play the greedy pass and, with sessions, the sampled one. Returns the content of result.json."""
     greedy = Pass(trainer, sampled=False)
     greedy.play()
     sampled = Pass(trainer, sampled=True)
@@ -69,13 +61,7 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
 
 
 class Pass:
-    """Every held-out task played greedily, or sampled.
-
-    Attributes:
-        reports: one a task.
-        lines: what is stored: of the greedy pass the first tasks' episodes, and every failed attempt.
-        tally: what the agents did.
-    """
+    """Every held-out task played greedily, or sampled. `lines` is stored: some episodes, and every failed attempt."""
 
     def __init__(self, trainer: TeamTrainer, sampled: bool) -> None:
         self.trainer, self.sampled = trainer, sampled
@@ -84,7 +70,6 @@ class Pass:
         self.tally = Tally(trainer.team.agents)
 
     def play(self) -> None:
-        """Play, count, and tell the command line how far it is."""
         from marl_verl.trainer.validation import play  # imports verl, which `session` does beside the start of Ray
 
         marl, tasks = self.trainer.config.marl, len(self.trainer.val_dataset)
@@ -103,7 +88,7 @@ class Pass:
 
 
 def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
-    """The team's success; an attempt that failed has solved nothing."""
+    """The team's success; a failed attempt has solved nothing."""
     solved = [any(report.successes) for report in greedy.reports]
     scores: dict[str, Any] = {
         "eval_tasks": len(solved),
@@ -118,14 +103,12 @@ def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
 
 
 def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str, Any]]:
-    """Agent -> who it acted as, its numbers of the greedy pass, and below `sampled` those of the sampled one."""
-    found: dict[str, dict[str, Any]] = {}
-    for agent, part in request.parts.items():
-        found[agent] = {"policy": part.source, "weights": part.describe(request.step)}
-        found[agent].update(greedy.tally.metrics(agent))
-        if request.sessions:
-            found[agent]["sampled"] = sampled.tally.metrics(agent)
-    return found
+    """Agent -> its policy, its metrics of the greedy pass, and below `sampled` those of the sampled pass."""
+    return {
+        agent: {"policy": part.source, "weights": part.describe(request.step), **greedy.tally.metrics(agent)}
+        | ({"sampled": sampled.tally.metrics(agent)} if request.sessions else {})
+        for agent, part in request.parts.items()
+    }
 
 
 if __name__ == "__main__":

@@ -4,14 +4,16 @@ With c of n sessions of a task solved, the chance that one of k sessions drawn w
 
     pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod_{i = n-c+1}^{n} (1 - k / i)        (Chen et al. 2021, eq. 1)
 
-It is an unbiased estimate of 1 - (1 - p)^k; the product needs no factorial. avg@n is c / n, which is pass@1. Both are
-means over tasks, and tasks are what another evaluation would draw anew: the percentile bootstrap (Efron and Tibshirani
-1993, section 13.3) draws as many tasks with replacement, takes the mean, and gives the middle 95 % of such means.
+It is an unbiased estimate of 1 - (1 - p)^k. avg@n is c / n, which is pass@1. Both are means over tasks; the percentile
+bootstrap (Efron and Tibshirani 1993, section 13.3) gives the middle 95 % of the means of tasks drawn with replacement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +22,12 @@ from marl_verl.trainer.report import wilson
 RESAMPLES = 10_000
 LEVEL = 0.95
 
+CUT_OFF = "length"
+"""The `stop_reason` of an action that ended at its length limit."""
+
 
 def pass_at_k(sessions: int, solved: int, k: int) -> float:
-    """The chance, in [0, 1], that at least one of k of the sessions is solved.
-
-    Args:
-        sessions: n, sampled of one task.
-        solved: c, how many of them.
-        k: how many are drawn, 1 to n.
-    """
+    """The chance, in [0, 1], that one of k (1 to n) sessions of a task is solved, with c solved of n sampled."""
     if not 1 <= k <= sessions or not 0 <= solved <= sessions:
         raise ValueError(f"pass@k needs 1 <= k <= n and 0 <= c <= n, got n={sessions}, c={solved}, k={k}")
     if sessions - solved < k:  # whichever are drawn, a solved one is among them
@@ -37,20 +36,16 @@ def pass_at_k(sessions: int, solved: int, k: int) -> float:
 
 
 def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
-    """The 95 % confidence interval of the mean over tasks, (low, high) in [0, 1].
+    """The 95 % confidence interval of the mean over tasks, (low, high), by seeded draws; values are in [0, 1].
 
-    Where all tasks have one value, drawing them again says nothing: then it is Wilson's interval of a share, which
-    covers, because no variable in [0, 1] varies more than one that is 0 or 1 with the same mean.
-
-    Args:
-        values: one a task, each in [0, 1].
-        seed: of the drawing; the same values and seed give the same interval.
+    Where all tasks have one value the bootstrap gives a point. Then it is Wilson's interval of a share, which covers,
+    because no variable in [0, 1] varies more than one that is 0 or 1 with the same mean.
     """
     kinds, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
     tasks = int(counts.sum())
     if len(kinds) < 2:
         return wilson(float(kinds.sum()) * tasks, tasks)
-    # drawing tasks with replacement is drawing how often each value comes: tasks with the same value are alike
+    # tasks with the same value are alike: drawing tasks is drawing how often each value occurs
     drawn = np.random.default_rng(seed).multinomial(tasks, counts / tasks, size=RESAMPLES)
     means = drawn @ kinds / tasks
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -58,13 +53,7 @@ def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
 
 
 def sampled_scores(solved: Sequence[int], sessions: int, ks: Sequence[int], seed: int) -> dict[str, object]:
-    """avg@n and each pass@k, with intervals, by the names that they have in a result.
-
-    Args:
-        solved: of each task, how many of its sessions.
-        sessions: n, of every task.
-        ks: each at most n.
-    """
+    """avg@n and each pass@k with intervals, by their names in a result, from how many sessions each task solved."""
     scores = {f"avg@{sessions}": [count / sessions for count in solved]}
     scores.update({f"pass@{k}": [pass_at_k(sessions, count, k) for count in solved] for k in ks})
     found: dict[str, object] = {}
@@ -72,3 +61,59 @@ def sampled_scores(solved: Sequence[int], sessions: int, ks: Sequence[int], seed
         found[name] = float(np.mean(values))
         found[f"{name}_interval"] = interval(values, seed)
     return found
+
+
+class Tally:
+    """Counts over stored episodes, by agent, and over failed attempts, by reason."""
+
+    def __init__(self, agents: Iterable[str]) -> None:
+        self.episodes = 0
+        self.failures: Counter[str] = Counter()
+        self._counts: dict[str, Counter[str]] = {name: Counter() for name in agents}
+        # (agent, component) -> its mean over the agent's turns, of every episode in which it acted
+        self._rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            data = json.loads(line)
+            if "failure" in data:
+                self.failures[data["failure"]] += 1
+            else:
+                self._episode(data)
+
+    def _episode(self, data: Mapping[str, Any]) -> None:
+        self.episodes += 1
+        acts = [record for record in data["journal"]["records"] if record["effect"] == "act"]
+        ends = {(act["agent"], act["slot"]): act["action"]["stop_reason"] for act in acts}
+        rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for turn in data["turns"]:
+            counts = self._counts[turn["agent"]]
+            counts["turns"] += 1
+            counts["tokens"] += turn["length"]
+            counts["invalid"] += turn["invalid"] is not None
+            counts["cut_off"] += ends[turn["called"] or turn["agent"], turn["slot"]] == CUT_OFF
+            team = {} if turn["team_reward"] is None else {"team": turn["team_reward"]}
+            for component, value in {**team, **turn["rewards"]}.items():
+                rewards[turn["agent"], component].append(value)
+        for key, values in rewards.items():
+            self._rewards[key].append(sum(values) / len(values))
+
+    @property
+    def tokens(self) -> int:
+        """Sampled in all episodes; those of failed attempts are not known."""
+        return sum(counts["tokens"] for counts in self._counts.values())
+
+    def metrics(self, agent: str) -> dict[str, Any]:
+        """Means of an agent: tokens per turn, shares of turns, turns per episode, and rewards as in a validation.
+
+        Without a turn the length and the shares are None.
+        """
+        counts, rewards = self._counts[agent], sorted(self._rewards.items())
+        per_turn = {"response_length": "tokens", "invalid": "invalid", "cut_off": "cut_off"}
+        turns = counts["turns"]
+        return {
+            "rewards": {component: sum(means) / len(means) for (name, component), means in rewards if name == agent},
+            **{name: counts[count] / turns if turns else None for name, count in per_turn.items()},
+            "turns": turns / self.episodes if self.episodes else None,
+            "tokens": counts["tokens"],
+        }

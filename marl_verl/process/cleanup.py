@@ -1,4 +1,4 @@
-"""Run resources and their cleanup: what a run has on this machine besides its run directory.
+"""Run resources, which a run has on this machine besides its run directory, and their cleanup.
 
 Every process of a run has the run's id in its environment, and is in the session that the trainer leads. Shared memory
 is recorded in the run's scratch folder. The command line cleans up at the end of a run; if it was killed, the trainer
@@ -15,9 +15,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from marl_verl.config.server_names import RANKS_A_RUN, first_rank_of
@@ -30,12 +31,12 @@ PREFIX = "marl-"
 RECORD = "run.json"
 SHARED = "/dev/shm/"
 SOCKETS = "rl-colocate-zmq-*-replica-*-rank-*.sock"
-"""What verl calls the sockets of its weight sync, in /tmp whatever TMPDIR says."""
+"""The sockets of verl's weight sync, in /tmp whatever TMPDIR is."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of this machine, also after its id was given to another one."""
+    """A process of this machine, distinct from a later one with the same id."""
 
     pid: int
     created: float
@@ -45,12 +46,9 @@ class Process:
         return cls(pid, psutil.Process(pid).create_time())
 
     def alive(self) -> bool:
-        """Whether it runs; a zombie does not."""
-        try:
-            process = psutil.Process(self.pid)
-            return process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return Process.of(self.pid) == self and _alive(psutil.Process(self.pid))
+        return False
 
 
 @dataclass
@@ -58,9 +56,8 @@ class RunResources:
     """What one run has on this machine.
 
     Attributes:
-        run: its id.
         scratch: a folder for Ray's session, sockets and temporary files, and for this record.
-        machine: on which the process ids are valid.
+        machine: where the process ids are valid.
         command: the process that started the trainer.
         trainer: leads the session of the run's processes.
         before: `_loose` files from before the run.
@@ -85,27 +82,22 @@ class RunResources:
 
     @classmethod
     def read(cls, scratch: Path) -> RunResources:
-        """What `write` wrote. Raises OSError, ValueError or TypeError if it cannot be read."""
-        values = json.loads((scratch / RECORD).read_text())
-        for name in ("command", "trainer"):
-            values[name] = values[name] and Process(**values[name])
-        return cls(**{**values, "scratch": str(scratch)})
+        """Raises OSError, ValueError or MsgspecError if the record cannot be read."""
+        found = msgspec.json.decode((scratch / RECORD).read_bytes(), type=cls)
+        return replace(found, scratch=str(scratch))
 
     def write(self) -> None:
-        """Replace the record, all of it or nothing."""
         writing = Path(self.scratch) / f".{RECORD}"
         writing.write_text(json.dumps(asdict(self)))
         writing.replace(Path(self.scratch) / RECORD)
 
     def started(self, trainer: int) -> None:
-        """Record the trainer's process id."""
         self.trainer = Process.of(trainer)
         self.write()
 
-    def note_shared_memory(self, processes: Iterable[psutil.Process] | None = None) -> None:
-        """Remember what the run's processes hold now: one that is killed leaves it behind."""
-        found = _held(self.processes() if processes is None else processes)
-        self.shared_memory = sorted({*self.shared_memory, *map(str, found)})
+    def note_shared_memory(self) -> None:
+        """Record what the run's processes hold now: one that is killed leaves it behind."""
+        self.shared_memory = sorted({*self.shared_memory, *map(str, _held(self.processes()))})
         self.write()
 
     def processes(self) -> list[psutil.Process]:
@@ -118,38 +110,35 @@ class RunResources:
         return found
 
     def _has(self, process: psutil.Process) -> bool:
-        """By the session it is in: a process that sets its title may hide its environment. Else by the environment."""
+        """By its session, because a process that sets its title may hide its environment; else by the environment."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.trainer is not None and os.getsid(process.pid) == self.trainer.pid:
-                # unless the trainer's number went to somebody else's session
+                # unless the trainer's id was reused by a leader of another session
                 return not psutil.pid_exists(self.trainer.pid) or Process.of(self.trainer.pid) == self.trainer
         return process.environ().get(RUN_VARIABLE) == self.run
 
     def abandoned(self) -> bool:
         """Whether the processes that would have cleaned up are gone, on this machine."""
-        left = [process for process in (self.command, self.trainer) if process is not None and process.alive()]
-        return not left and self.machine == _machine()
+        owners = (self.command, self.trainer)
+        return self.machine == _machine() and not any(owner.alive() for owner in owners if owner is not None)
 
     def cleanup(self, others: Iterable[psutil.Process] = ()) -> None:
-        """End every process of the run, wherever it is in the process tree, then remove what they leave.
+        """End every process of the run and the `others`, then remove what they leave.
 
         Python's resource trackers come last: when their process is gone they remove its shared memory, and end.
-
-        Args:
-            others: more processes of the run.
         """
         others = list(others)
         held = _held([*self.processes(), *others])
         for end, trackers in (("terminate", False), ("kill", False), ("wait", True), ("kill", True)):
-            left = {*self.processes(), *filter(_alive, others)}
-            left = {process for process in left if trackers or not _is_tracker(process)}
+            running = {*self.processes(), *filter(_alive, others)}
+            left = [process for process in running if trackers or not _is_tracker(process)]
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     if end != "wait":
                         getattr(process, end)()
-            psutil.wait_procs(list(left), timeout=3)
-        loose = _loose() - {Path(name) for name in self.before} - _held(psutil.process_iter())
-        for path in {Path(name) for name in self.shared_memory} | held | loose | _sockets(self.run):
+            psutil.wait_procs(left, timeout=3)
+        loose = _loose() - set(map(Path, self.before)) - _held(psutil.process_iter())
+        for path in {*map(Path, self.shared_memory), *held, *loose, *_sockets(self.run)}:
             path.unlink(missing_ok=True)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
@@ -159,13 +148,12 @@ def abandoned() -> list[RunResources]:
     found = []
     for scratch in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         try:
-            # whoever may write there could name any process
+            # a folder of another user could name any process
             ours = scratch.stat().st_uid == os.getuid() and not scratch.is_symlink()
-            resources = RunResources.read(scratch) if ours else None
-        except (OSError, ValueError, TypeError, KeyError):
-            continue  # no scratch folder of ours, or somebody is removing it now
-        if resources is not None and resources.abandoned():
-            found.append(resources)
+            if ours and (resources := RunResources.read(scratch)).abandoned():
+                found.append(resources)
+        except (OSError, ValueError, msgspec.MsgspecError):
+            continue  # no scratch folder of a run, or it is being removed now
     return found
 
 
@@ -178,7 +166,7 @@ def cleanup_abandoned() -> list[str]:
 
 
 def _machine() -> str:
-    """This boot of this machine, and on Linux this container: elsewhere process ids are others' ids."""
+    """This boot of this machine, and on Linux this container: process ids are valid there only."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -187,17 +175,14 @@ def _machine() -> str:
 
 
 def _loose() -> set[Path]:
-    """Shared memory on this machine that is of no use any more when nobody holds it (Linux; elsewhere none).
-
-    Of Python's named semaphores and verl's buffers for weights the maker holds its own until it removes it.
-    """
+    """Python's named semaphores and verl's weight buffers: useless when no process holds them (Linux; else none)."""
     return {path for kind in ("sem.mp-*", "verl_weights_*") for path in Path(SHARED).glob(kind)}
 
 
 def _held(processes: Iterable[psutil.Process]) -> set[Path]:
     """The shared memory and the semaphores that processes hold (Linux; elsewhere none).
 
-    By inode: a semaphore is listed in a process's maps under the name that it had before it got its own.
+    By inode: the maps of a process list a semaphore under an earlier, temporary name.
     """
     inodes = set()
     for process in processes:
@@ -210,26 +195,21 @@ def _held(processes: Iterable[psutil.Process]) -> set[Path]:
 
 def _sockets(run: str) -> set[Path]:
     """The run's weight-sync sockets: their replica ranks are in its range (`rollout/servers.py`)."""
-    first, found = first_rank_of(run), set()
-    for path in Path("/tmp").glob(SOCKETS):
-        rank = path.name.partition("-replica-")[2].partition("-rank-")[0]
-        if rank.isdigit() and 0 <= int(rank) - first < RANKS_A_RUN:
-            found.add(path)
-    return found
+    first = first_rank_of(run)
+    ranks = {path: path.name.partition("-replica-")[2].partition("-rank-")[0] for path in Path("/tmp").glob(SOCKETS)}
+    return {path for path, rank in ranks.items() if rank.isdigit() and first <= int(rank) < first + RANKS_A_RUN}
 
 
 def _alive(process: psutil.Process) -> bool:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return False
 
 
 def _is_tracker(process: psutil.Process) -> bool:
-    try:
+    with contextlib.suppress(psutil.Error):
         return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
-    except psutil.Error:
-        return False
+    return False
 
 
 if __name__ == "__main__":

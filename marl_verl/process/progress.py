@@ -14,21 +14,17 @@ from rich.status import Status
 QUIET_SECONDS = 10.0  # without a terminal, at most one progress line in this time
 
 Event = dict[str, Any]
-"""What the trainer reports: {"event": "phase" | "started" | "step" | "validation" | "playing" | ..., ...}."""
+"""{"event": "phase" | "started" | "step" | "validation" | "playing" | ..., ...}."""
 
 
 class Display:
-    """The output of a command. Steps replace each other on a terminal and are thinned out elsewhere.
+    """The output of a command, by default to standard output. Elsewhere than on a terminal some steps are left out."""
 
-    Args:
-        console: where to print; default: standard output.
-    """
-
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
+        self._callback = callback
         self._status: Status | None = None
-        self._shown = 0.0
-        self._begun = 0.0
+        self._shown = self._begun = 0.0
         self._durations: list[float] = []
 
     @staticmethod
@@ -38,14 +34,13 @@ class Display:
             return progress
         if progress is True:
             return Display()
-        return Display(Console(file=io.StringIO(), quiet=True)) if progress is False else _Callback(progress)
+        return Display(Console(file=io.StringIO(), quiet=True), progress if callable(progress) else None)
 
     def print(self, text: str) -> None:
-        """A line that stays."""
         self.console.print(text, markup=False)
 
     def note(self, text: str) -> None:
-        """What is going on now: replaced by the next note on a terminal, printed elsewhere."""
+        """The current state: replaced by the next note on a terminal, printed elsewhere."""
         if not self.console.is_terminal:
             self.print(text)
         elif self._status is None:
@@ -55,14 +50,14 @@ class Display:
             self._status.update(text)
 
     def close(self) -> None:
-        """Take the living line away."""
+        """Remove the line of the last note."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
     @contextmanager
     def task(self, name: str) -> Iterator[Callable[[float], None]]:
-        """A piece of work that reports its progress as a fraction."""
+        """Show work that reports its progress as a fraction."""
         self.note(f"{name} ...")
         begun = time.monotonic()
 
@@ -77,9 +72,11 @@ class Display:
         self.print(f"{name}: done in {time.monotonic() - begun:.0f} s")
 
     def event(self, event: Event) -> None:
-        """Show an event of the trainer, or of the process that plays an evaluation."""
+        """Show an event of the process of a run or an evaluation."""
         kind = event["event"]
-        if kind == "phase":
+        if self._callback is not None:
+            self._callback(event)
+        elif kind == "phase":
             self.note(f"{event['name']} ...")
         elif kind == "step":
             self._step(event)
@@ -93,12 +90,12 @@ class Display:
             )
 
     def _playing(self, event: Event) -> None:
-        """Tasks of an evaluation, and the time that is left of its pass."""
+        """Tasks of an evaluation, and the time left for its pass."""
         done, tasks, now = event["done"], event["tasks"], time.monotonic()
         if done == 0:
             self._begun = now
         how = "sampled" if event["sampled"] else "played greedily"
-        left = f", {duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
+        left = f", {_duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
         if self.console.is_terminal or done == tasks or now - self._shown >= QUIET_SECONDS:
             self.note(f"{done} of {tasks} tasks {how}{left}")
             self._shown = now
@@ -112,7 +109,7 @@ class Display:
         failed = f"  {values['train/failed_episodes']:.0f} episodes failed" if values["train/failed_episodes"] else ""
         line = (
             f"step {step}/{steps}  team success {values['train/success']:.1%}  reward: {rewards}{failed}  "
-            f"{seconds:.1f} s/step  {duration(seconds * (steps - step))} left"
+            f"{seconds:.1f} s/step  {_duration(seconds * (steps - step))} left"
         )
         now = time.monotonic()
         if self.console.is_terminal:
@@ -126,17 +123,6 @@ Progress = bool | Callable[[Event], object] | Display
 """What `Display.of` takes."""
 
 
-class _Callback(Display):
-    """Prints nothing, and hands every event to a function."""
-
-    def __init__(self, function: Callable[[Event], object]) -> None:
-        super().__init__(Console(file=io.StringIO(), quiet=True))
-        self._function = function
-
-    def event(self, event: Event) -> None:
-        self._function(event)
-
-
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}"

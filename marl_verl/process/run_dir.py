@@ -1,8 +1,9 @@
-"""The run directory and the events that the command line shows: everything a run leaves behind has its place here."""
+"""The run directory, and the events that the trainer sends to the command line."""
 
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 from collections.abc import Iterable
@@ -10,26 +11,24 @@ from pathlib import Path
 from typing import Any
 
 EVENTS_VARIABLE = "MARL_VERL_EVENTS"
-"""File descriptor on which the trainer tells the command line what it does, one JSON object a line."""
+"""The file descriptor of the events, one JSON object per line."""
 
 REQUEST = "evaluation.json"
 """In the folder of an evaluation: what is to be evaluated."""
 
-ROWS = (".json.gz",)
-EPISODES = (".jsonl.gz", ".jsonl")
-"""Endings of stored files; the last one counts where a step has several."""
+ENDINGS = {"rows": (".json.gz",), "journals": (".jsonl.gz", ".jsonl"), "episodes": (".jsonl.gz", ".jsonl")}
+"""Of stored files, by folder; the last one counts where a step has several."""
 
 GZIP_LEVEL = 1
-"""Rows repeat themselves so much that more would cost time and save little."""
+"""Rows are repetitive: a higher level would cost time and save little."""
 
 
 class RunDir:
     """`runs/<name>/`: configs, plugins.json, metrics.jsonl, train.log, data/, episodes/, journals/, rows/,
     checkpoints/, summary.json.
 
-    rows/step_00012.json.gz holds what the advantages of step 12 were computed from, and the advantages: the document
-    that `marl-verl explain` reads. journals/step_00012.jsonl holds the episodes of step 12, and episodes/ those of a
-    validation: the files that `marl-verl replay` reads, also where somebody has packed them with gzip.
+    rows/step_00012.json.gz is the document of step 12 that `marl-verl explain` reads. journals/step_00012.jsonl has the
+    episodes of step 12, and episodes/ those of a validation: `marl-verl replay` reads them, also compressed with gzip.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,48 +39,43 @@ class RunDir:
         return self.folder / "checkpoints"
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
-        """Append one line to metrics.jsonl."""
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
     def forget_after(self, step: int) -> None:
-        """Drop what is stored beyond a step: a continued run takes these steps again."""
+        """Remove what is stored of later steps: a resumed run repeats them."""
         path = self.folder / "metrics.jsonl"
         if path.is_file():
             lines = path.read_text().splitlines(keepends=True)
             path.write_text("".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
-        for place, endings in (("rows", ROWS), ("journals", EPISODES), ("episodes", EPISODES)):
-            for later, file in self._files(place, endings):
-                if later > step:
-                    file.unlink()
+        for later, file in itertools.chain.from_iterable(map(self._files, ENDINGS)):
+            if later > step:
+                file.unlink()
 
     def rows(self, step: int, document: dict[str, Any]) -> None:
-        """Write a step's rows and advantages (`marl_verl.algorithms.document.step_document`).
-
-        The same document gives the same bytes.
-        """
+        """Write a step's `step_document`. The same document gives the same bytes."""
         content = json.dumps(document, separators=(",", ":")).encode()
         self._write("rows", f"step_{step:05d}.json.gz", gzip.compress(content, GZIP_LEVEL, mtime=0))
 
     def journals(self, step: int, lines: Iterable[str]) -> None:
-        """Write a training step's episodes (`marl_verl.journals`): the header's line, then theirs."""
-        self._write("journals", f"step_{step:05d}.jsonl", _lines(lines))
+        """Write the lines of a training step's episodes (`marl_verl.journals`), the header first."""
+        self._write("journals", f"step_{step:05d}.jsonl", "".join(f"{line}\n" for line in lines).encode())
 
     def episodes(self, step: int, lines: Iterable[str]) -> None:
         """Write sample episodes of a validation, as `journals`."""
-        self._write("episodes", f"step_{step:05d}.jsonl", _lines(lines))
+        self._write("episodes", f"step_{step:05d}.jsonl", "".join(f"{line}\n" for line in lines).encode())
 
     def stored_rows(self) -> dict[int, Path]:
         """Step -> the file with its rows, ascending."""
-        return dict(self._files("rows", ROWS))
+        return dict(self._files("rows"))
 
     def stored_journals(self) -> dict[int, Path]:
         """Step -> the file with its episodes, ascending."""
-        return dict(self._files("journals", EPISODES))
+        return dict(self._files("journals"))
 
     def stored_episodes(self) -> dict[int, Path]:
         """Step -> the file with sample episodes of its validation, ascending."""
-        return dict(self._files("episodes", EPISODES))
+        return dict(self._files("episodes"))
 
     def _write(self, place: str, name: str, content: bytes) -> None:
         """All of a file, or none of it."""
@@ -91,10 +85,10 @@ class RunDir:
         writing.write_bytes(content)
         os.replace(writing, folder / name)
 
-    def _files(self, place: str, endings: tuple[str, ...]) -> list[tuple[int, Path]]:
-        """(step, file), by step; of one step in the order of `endings`."""
+    def _files(self, place: str) -> list[tuple[int, Path]]:
+        """(step, file), by step; of one step in the order of `ENDINGS`."""
         found = []
-        for order, ending in enumerate(endings):
+        for order, ending in enumerate(ENDINGS[place]):
             for path in (self.folder / place).glob(f"step_*{ending}"):
                 step = path.name.removeprefix("step_").removesuffix(ending)
                 if step.isdigit():
@@ -102,12 +96,7 @@ class RunDir:
         return [(step, path) for step, _, path in sorted(found)]
 
 
-def _lines(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
 def emit(event: str, **values: Any) -> None:
-    """Tell the command line. Without one (a trainer started by hand) nothing is told."""
-    descriptor = os.environ.get(EVENTS_VARIABLE)
-    if descriptor:
+    """Send an event to the command line, if the trainer was started by one."""
+    if descriptor := os.environ.get(EVENTS_VARIABLE):
         os.write(int(descriptor), (json.dumps({"event": event, **values}, default=float) + "\n").encode())

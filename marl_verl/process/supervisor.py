@@ -1,4 +1,4 @@
-"""The trainer in a process of its own: its events are shown, its output is logged, and nothing of it outlives us."""
+"""Starts the trainer as a process, shows its events, logs its output, and cleans up after it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,9 @@ PERIOD = 1.0  # seconds between two looks at whether the trainer still runs
 
 
 class TrainerProcess:
-    """Starts the trainer for a run directory and stays until everything it started is gone.
+    """The trainer of a run directory, and every process that it starts.
 
     Args:
-        folder: the run directory.
         policies: names, in the order of their replica ranks.
         module: what to run; takes the run directory as its argument.
         log: the file for the output; default: train.log in the run directory.
@@ -59,9 +59,7 @@ class TrainerProcess:
         self.doing = "while starting"
 
     def run(self, display: Display, begun: float) -> None:
-        """Run to the end. Every exception stops the trainer and everything below it.
-
-        Signals are handled in the main thread only, where Python delivers them: SIGTERM and SIGHUP act as Ctrl-C.
+        """Run to the end. Every exception stops the trainer and its processes. SIGTERM and SIGHUP act as Ctrl-C.
 
         Raises:
             RunError: the trainer failed.
@@ -70,9 +68,10 @@ class TrainerProcess:
         self.timing["begun"] = begun
         for scratch in cleanup_abandoned():
             display.print(f"removed what a killed run had left: {scratch}")
-        _adopt_orphans()
+        _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: we become the parent of orphans, so that `_adopted` finds them
+        # Python handles signals in the main thread only
         numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
-        previous = {number: signal.signal(number, _interrupt) for number in numbers}
+        previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
         try:
             reading, process = self._start()
             try:
@@ -80,7 +79,12 @@ class TrainerProcess:
                 code = process.wait()
             except BaseException as error:
                 display.note("stopping: the trainer, its servers and Ray")
-                self._stop(process)
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(timeout=PATIENCE)
+                except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                    process.kill()
+                    process.wait()
                 if not isinstance(error, KeyboardInterrupt):
                     raise
                 interrupted = f"interrupted: {go_on(self.folder)}"
@@ -107,14 +111,14 @@ class TrainerProcess:
                 stderr=log,
                 pass_fds=(writing,),
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(_prctl, 1, signal.SIGTERM),  # PR_SET_PDEATHSIG: if the command line is killed
             )
         self.resources.started(process.pid)
         os.close(writing)
         return reading, process
 
     def _follow(self, reading: int, process: subprocess.Popen, display: Display) -> None:
-        """Take the trainer's events until it has ended: what it started may hold its end of the pipe longer."""
+        """Handle the trainer's events until it ends: processes that it started may hold the pipe open longer."""
         rest = b""
         with open(reading, "rb", buffering=0) as events:
             while True:
@@ -129,65 +133,44 @@ class TrainerProcess:
                     return
 
     def _event(self, event: dict[str, Any], display: Display) -> None:
-        self._time(event)
-        if event["event"] == "error":
+        """Handle an event; timing.json gets the seconds of each phase since the command, until the first step ends."""
+        kind, seconds = event["event"], time.time() - self.timing["begun"]
+        if kind == "error":
             self.error = event
-        elif event["event"] == "doing":
+        elif kind == "doing":
             self.doing = event["told"]
-        display.event(event)
-
-    def _time(self, event: dict[str, Any]) -> None:
-        """Seconds since the command for each phase, up to the end of the first step."""
-        seconds = time.time() - self.timing["begun"]
-        if event["event"] == "phase":
+        elif kind == "phase":
             self.timing["phases"][event["name"]] = seconds
-        elif event["event"] == "started":
+        elif kind == "started":
             self.timing["policies"] = event["seconds"]
             self.timing["phases"]["policies started"] = seconds
             self.resources.note_shared_memory()
-        elif event["event"] == "step" and "seconds_to_first_step" not in self.timing:
-            self.timing["seconds_to_first_step"] = seconds
-        else:
-            return
-        new = self.folder / ".timing.json"
-        new.write_text(json.dumps(self.timing))
-        new.replace(self.folder / "timing.json")
+        elif kind == "step":
+            self.timing.setdefault("seconds_to_first_step", seconds)
+        if kind in ("phase", "started", "step"):
+            new = self.folder / ".timing.json"
+            new.write_text(json.dumps(self.timing))
+            new.replace(self.folder / "timing.json")
+        display.event(event)
 
     def _unexplained(self, code: int) -> str:
-        """The reason for a trainer's end that sent no error event."""
-        what = f"ended with code {code}"
-        if code < 0:
-            memory = ": perhaps out of memory" if -code == signal.SIGKILL else ""
-            what = f"was killed (signal {-code}{memory})"
+        """The reason for the end of a trainer that sent no error event."""
+        memory = ": perhaps out of memory" if -code == signal.SIGKILL else ""
+        what = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with code {code}"
         return f"the trainer {what} {self.doing}: {go_on(self.folder)}"
 
-    def _stop(self, process: subprocess.Popen) -> None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(timeout=PATIENCE)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            process.kill()
-            process.wait()
-
     def _adopted(self) -> list[psutil.Process]:
-        """The run's processes among our descendants: `_adopt_orphans` makes them so whatever their own parent does.
-
-        A script or notebook may have started others meanwhile: they are in our session, and the run's never are.
-        """
-        others = (None, os.getsid(0))
-        found = [each for each in psutil.Process().children(recursive=True) if each.pid not in self.others]
-        return [process for process in found if _session(process) not in others]
-
-
-def _session(process: psutil.Process) -> int | None:
-    """None for a process that has ended."""
-    with contextlib.suppress(ProcessLookupError):
-        return os.getsid(process.pid)
-    return None
+        """The run's processes among our descendants, which are not in our session, unlike those of a script."""
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(ProcessLookupError):
+                if process.pid not in self.others and os.getsid(process.pid) != os.getsid(0):
+                    found.append(process)
+        return found
 
 
 def _environment() -> dict[str, str]:
-    """Variables of every process of the run; what the user has set stays."""
+    """Variables of every process of the run, without those that the user has set."""
     variables = {
         "HYDRA_FULL_ERROR": "1",
         "PYTHONUNBUFFERED": "1",
@@ -196,34 +179,22 @@ def _environment() -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
     }
     if not has_accelerator():
-        variables.update(
-            {
-                # several processes share few cores: a thread each
-                "OMP_NUM_THREADS": "1",
-                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-                "VLLM_CPU_KVCACHE_SPACE": "1",
-                # with "1", vLLM's CPU platform overrules distributed_executor_backend=uni: one more process a server
-                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-                # tiny models: compiling costs more than it saves, and needs a C++ compiler
-                "TORCHDYNAMO_DISABLE": "1",
-                # Ray would start a worker for every logical CPU
-                "RAY_prestart_worker_first_driver": "0",
-            }
-        )
+        variables |= {
+            # several processes share few cores: a thread each
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            # with "1", vLLM's CPU platform overrules distributed_executor_backend=uni: one more process per server
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            # tiny models: compiling costs more than it saves, and needs a C++ compiler
+            "TORCHDYNAMO_DISABLE": "1",
+            # Ray would start a worker for every logical CPU
+            "RAY_prestart_worker_first_driver": "0",
+        }
     return {name: value for name, value in variables.items() if name not in os.environ}
 
 
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so that `RunResources.cleanup` finds them (on Linux)."""
+def _prctl(option: int, value: int) -> None:
+    """Set a process attribute on Linux; elsewhere do nothing."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
-
-
-def _die_with_parent() -> None:
-    """The kernel ends the trainer with SIGTERM if the command line is killed (Linux; elsewhere nothing)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(option, value)

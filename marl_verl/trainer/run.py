@@ -19,9 +19,8 @@ from marl_verl import plugins
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.process.cleanup import SCRATCH_VARIABLE
-from marl_verl.process.parent import Parent
 from marl_verl.process.run_dir import emit
-from marl_verl.process.watch import Watch, queue_actors, sentence
+from marl_verl.process.watch import Parent, Watch, queue_actors, sentence
 from marl_verl.rollout.endpoint import reach
 from marl_verl.team import Endpoint
 

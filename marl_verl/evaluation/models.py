@@ -1,0 +1,143 @@
+"""The models of an evaluation: where their weights are on disk, and whether stored observations fit them."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.checkpoint.export import WEIGHTS, Source
+from marl_verl.checkpoint.files import complete, damage, step_of
+from marl_verl.config.policy_models import check_files
+from marl_verl.config.stored import read_config
+from marl_verl.errors import MarlError, missing
+from marl_verl.evaluation.request import MODELS, Part, acting
+from marl_verl.journals.read import EpisodeFile
+from marl_verl.process.run_dir import RunDir
+from marl_verl.team import AgentConfig
+
+Messages = tuple[Mapping[str, str], ...]
+
+
+@dataclass
+class Models:
+    """What the servers of each policy read: folders, or names on the hub. Those of `exports` have to be made first."""
+
+    paths: dict[str, str] = field(default_factory=dict)
+    tokenizers: dict[str, str] = field(default_factory=dict)
+    exports: dict[str, Source] = field(default_factory=dict)
+
+
+def chosen_step(run: Path, wanted: int | None) -> int:
+    """The step to evaluate: the given one, by default that of the newest complete checkpoint; MarlError without it."""
+    if wanted == 0:
+        return 0
+    steps = [step_of(folder) for folder in complete(run / "checkpoints")]
+    if not steps:
+        raise MarlError(f"run '{run}' has no complete checkpoint: --step 0 evaluates the team before training")
+    if wanted is not None and wanted not in steps:
+        listed = f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"
+        raise MarlError(
+            f"run '{run}' has no complete checkpoint of step {wanted}: it has {listed} "
+            f"(nearest: {min(steps, key=lambda step: abs(step - wanted))}), and --step 0 is the team before training"
+        )
+    return steps[-1] if wanted is None else wanted
+
+
+def find_models(run: Path, folder: Path, parts: dict[str, Part], step: int) -> Models:
+    """The weights of every policy that acts, except external endpoints. MarlError if they are damaged or missing.
+
+    What servers cannot read will be exported below the evaluation's `folder`.
+    """
+    config, found = read_config(run / "config.yaml"), Models()
+    for name, part in acting(parts).items():
+        if part.weights == "trained":
+            source = _trained(run, config, part.source, step)
+            ready = source.folder / "huggingface"
+            found.paths[name] = found.tokenizers[name] = str(ready.resolve())
+            if source.lora is not None or not any(any(ready.glob(pattern)) for pattern in WEIGHTS):
+                found.exports[name], found.paths[name] = source, str(folder / MODELS / name)
+        elif part.weights != "outside":
+            found.paths[name] = found.tokenizers[name] = _initial_model(config, part)
+    return found
+
+
+def _trained(run: Path, config: Any, policy: str, step: int) -> Source:
+    folder = next(path for path in complete(run / "checkpoints") if step_of(path) == step)
+    if why := damage(folder, f"policies/{policy}/"):
+        raise MarlError(f"checkpoint '{folder}' is damaged: {why}; choose another one with --step")
+    return Source.of(folder, policy, config)
+
+
+def _initial_model(config: Any, part: Part) -> str:
+    """The model of a policy before training, or of a frozen one: a folder, or a name on the hub."""
+    model = config.policies[part.source].actor_rollout_ref.model
+    what = f"model of policy '{part.source}'{' before training' if part.weights == 'untrained' else ''}"
+    if model.get("lora_adapter_path"):
+        raise MarlError(
+            f"the {what} is '{model.path}' with the adapter '{model.lora_adapter_path}', which is not served: merge "
+            "them, and train from that"
+        )
+    path = Path(model.path)
+    if path.is_absolute() or path.exists():
+        if not path.is_dir():
+            raise missing(f"{what}:", path, [])
+        check_files(path, what)
+    return str(model.path)
+
+
+def check_lengths(
+    run: Path, config: DictConfig, agents: dict[str, AgentConfig], parts: dict[str, Part], tokenizers: dict[str, str]
+) -> None:
+    """Raise MarlError if stored observations of an agent whose policy has changed are longer than its policy takes.
+
+    The config is the evaluation's, resolved; the agents are those of the run.
+    """
+    stored = RunDir(run)
+    files = stored.stored_episodes() or stored.stored_journals()
+    moved = {name: part for name, part in parts.items() if part.source != agents[name].policy}
+    moved = {name: part for name, part in moved.items() if part.weights != "outside"}
+    if not moved or not files:
+        return
+    path = files[max(files)]
+    content = path.read_bytes()
+    episodes = EpisodeFile.parse(gzip.decompress(content) if path.suffix == ".gz" else content, f"'{path}'")
+    template: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
+    for name, part in moved.items():
+        observations = _observations(episodes, agents[name])
+        if not observations:
+            continue
+        own = config.policies[part.policy].actor_rollout_ref
+        words = own.model.get("tokenizer_path") or tokenizers[part.policy]
+        lengths = _lengths(observations, words, bool(own.model.trust_remote_code), template)
+        limit = int(own.rollout.prompt_length)
+        if long := [length for length in lengths if length > limit]:
+            raise MarlError(
+                f"{len(long)} of {len(lengths)} observations of agent '{name}' in '{path}' are longer than "
+                f"data.max_prompt_length={limit} with the tokenizer of policy '{part.source}', the longest has "
+                f"{max(long)} tokens: give data.max_prompt_length={max(long)} and an "
+                "actor_rollout_ref.rollout.max_model_len that goes with it"
+            )
+
+
+def _observations(file: EpisodeFile, agent: AgentConfig) -> list[Messages]:
+    """The different observations of an agent, with its instructions before them."""
+    first = ({"role": "system", "content": agent.instructions},) if agent.instructions else ()
+    found: dict[str, Messages] = {}
+    for name in file.episodes:
+        for record in file.episode(name).journal.acts():
+            if record.act.agent == agent.name:
+                found[repr(record.act.observation)] = (*first, *record.act.observation)
+    return list(found.values())
+
+
+def _lengths(observations: Sequence[Messages], words: str, trusted: bool, template: Mapping[str, Any]) -> list[int]:
+    from transformers import AutoTokenizer
+
+    encode = AutoTokenizer.from_pretrained(words, trust_remote_code=trusted).apply_chat_template
+    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template}
+    return [len(encode(list(messages), **settings)) for messages in observations]
