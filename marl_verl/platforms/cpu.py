@@ -26,51 +26,38 @@ class CPUDevice(str):
         return "0"
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    """What a CPU has no use for."""
+
+
 def _device_module() -> types.ModuleType:
     """`torch.cpu`, with the memory calls verl expects of a device module and `torch.cpu` lacks."""
-    module = types.ModuleType("marl_verl.platforms.cpu.device")
-    module.__dict__.update({name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")})
-    process = psutil.Process()
 
     def resident(*_: Any) -> int:
-        return int(process.memory_info().rss)
-
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
+        return int(psutil.Process().memory_info().rss)
 
     def mem_get_info(*_: Any) -> tuple[int, int]:
         memory = psutil.virtual_memory()
         return int(memory.available), int(memory.total)
 
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
-        setattr(module, name, resident)
-    for name in ("empty_cache", "reset_peak_memory_stats", "ipc_collect", "set_device", "manual_seed_all"):
-        setattr(module, name, nothing)
-    module.get_device_name = lambda *_: "CPU"  # type: ignore[attr-defined]
-    module.mem_get_info = mem_get_info  # type: ignore[attr-defined]
-    module.manual_seed = torch.manual_seed  # type: ignore[attr-defined]
-    module.get_rng_state = lambda *_: torch.get_rng_state()  # type: ignore[attr-defined]
-    module.set_rng_state = lambda state, *_: torch.set_rng_state(state)  # type: ignore[attr-defined]
+    module = types.ModuleType("marl_verl.platforms.cpu.device")
+    names = {name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")}
+    resident_names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    names |= dict.fromkeys(resident_names, resident)
+    unused_names = ("empty_cache", "reset_peak_memory_stats", "ipc_collect", "set_device", "manual_seed_all")
+    names |= dict.fromkeys(unused_names, _nothing)
+    names |= {"mem_get_info": mem_get_info, "manual_seed": torch.manual_seed, "get_device_name": lambda *_: "CPU"}
+    names["get_rng_state"] = lambda *_: torch.get_rng_state()
+    names["set_rng_state"] = lambda state, *_: torch.set_rng_state(state)
+    module.__dict__.update(names)
     return module
 
 
 class CPUPlatform(PlatformBase):
     """FSDP on gloo, weights to the server through shared memory, Ray's "GPU" resource as a logical slot."""
 
-    def __init__(self) -> None:
-        self._module = _device_module()
-
-    @property
-    def device_name(self) -> str:
-        return "cpu"
-
-    @property
-    def vendor_name(self) -> str:
-        return "cpu"
-
-    @property
-    def device_module(self) -> types.ModuleType:
-        return self._module
+    device_name = vendor_name = "cpu"
+    device_module = _device_module()
 
     def is_available(self) -> bool:
         return not torch.cuda.is_available()
@@ -80,9 +67,6 @@ class CPUPlatform(PlatformBase):
 
     def device_count(self) -> int:
         return 1
-
-    def _nothing(self, *_: Any, **__: Any) -> None:
-        """What a CPU has no use for."""
 
     set_device = synchronize = set_allocator_settings = empty_cache = _nothing
     profiler_start = profiler_stop = cudart = _nothing

@@ -11,8 +11,8 @@ from marl_verl.plugins.registry import Registry
 def marl_register(registry: Registry) -> None:
     registry.task("split-plan-path", "marl_verl.tasks.split_plan_path:SplitPlanPath")
     registry.task("inventory", "marl_verl.tasks.inventory:Inventory")
-    registry.workflow("split-plan-path", "marl_verl.workflows.split_plan_path:ScoutMover")
-    registry.workflow("inventory", "marl_verl.workflows.inventory:HolderAsker")
+    registry.workflow("split-plan-path", "marl_verl.workflows:ScoutMover")
+    registry.workflow("inventory", "marl_verl.workflows:HolderAsker")
     registry.reward("valid-answer", "marl_verl.rewards.valid_answer:valid_answer")
     registry.sampler("independent", "marl_verl.sampling.independent:Independent")
     registry.sampler("best-of", "marl_verl.sampling.best_of:BestOf")

@@ -53,8 +53,7 @@ def walk(size: int, walls: frozenset[str], start: str, goal: str) -> list[str]:
 
 def straight(size: int, start: str, goal: str) -> list[str]:
     """The walk along the one axis on which `goal` is farther away, walls or not, until level with it."""
-    row, column = divmod(cells(size).index(start), size)
-    goal_row, goal_column = divmod(cells(size).index(goal), size)
+    (row, column), (goal_row, goal_column) = (divmod(cells(size).index(cell), size) for cell in (start, goal))
     if abs(goal_row - row) > abs(goal_column - column):
         step = 1 if goal_row > row else -1
         return [cells(size)[at * size + column] for at in range(row + step, goal_row + step, step)]
@@ -64,11 +63,7 @@ def straight(size: int, start: str, goal: str) -> list[str]:
 
 def legal(size: int, walls: frozenset[str], start: str, path: Sequence[str]) -> list[str]:
     """The part of `path` that can be walked from `start`: up to the first word that is no free neighbouring cell."""
-    walked: list[str] = []
-    cell = start
-    for near in path:
+    for walked, (cell, near) in enumerate(zip([start, *path], path, strict=False)):
         if near in walls or near not in neighbours(size)[cell]:
-            break
-        walked.append(near)
-        cell = near
-    return walked
+            return list(path[:walked])
+    return list(path)
