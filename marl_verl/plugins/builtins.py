@@ -15,7 +15,7 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("inventory", "marl_verl.workflows:HolderAsker")
     registry.reward("valid-answer", "marl_verl.rewards.valid_answer:valid_answer")
     registry.sampler("independent", "marl_verl.sampling.independent:Independent")
-    registry.sampler("best-of", "marl_verl.sampling.best_of:BestOf")
+    registry.sampler("best-of", "marl_verl.sampling.independent:BestOf")
     registry.loss("ppo-clip", "marl_verl.algorithms.losses:PPO_CLIP")
     registry.loss("ppo-clip-tis", "marl_verl.algorithms.losses:PPO_CLIP_TIS")
     registry.loss("gspo", "marl_verl.algorithms.losses:GSPO")

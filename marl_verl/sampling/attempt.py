@@ -45,22 +45,19 @@ async def attempt(rollouts: Rollouts, session: int, work: Awaitable[T]) -> T | F
 
 async def ask(rollouts: Rollouts, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
     """`rollouts.act`, whose errors are the policy's. Raises Failed."""
-    try:
-        return await rollouts.act(act, session, candidate, agent)
-    except TimeoutError as error:
-        raise Failed("timeout", f"{rollouts.label}, {act}: {told(error)}") from error
-    except Exception as error:  # the attempt fails, and says why; the others go on
-        raise Failed("policy-error", f"{rollouts.label}, {act}: {told(error)}") from error
+    return await _blamed(rollouts.act(act, session, candidate, agent), "policy-error", f"{rollouts.label}, {act}")
 
 
 async def scored(rollouts: Rollouts, work: Awaitable[T]) -> T:
     """The result of `work`, whose errors are the scoring's. Raises Failed."""
+    return await _blamed(work, "score-error", f"{rollouts.label}, scoring")
+
+
+async def _blamed(work: Awaitable[T], reason: Reason, where: str) -> T:
     try:
         return await work
-    except TimeoutError as error:
-        raise Failed("timeout", f"{rollouts.label}, scoring: {told(error)}") from error
     except Exception as error:  # the attempt fails, and says why; the others go on
-        raise Failed("score-error", f"{rollouts.label}, scoring: {told(error)}") from error
+        raise Failed("timeout" if isinstance(error, TimeoutError) else reason, f"{where}: {told(error)}") from error
 
 
 async def together(work: Iterable[Awaitable[T]]) -> list[T]:

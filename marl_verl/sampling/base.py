@@ -22,23 +22,18 @@ class Rollouts(Protocol):
     An independent sampler needs `start`, `act` and `finish` only. One that branches makes its own turns (`turn`),
     scores what a run has come to (`state`), rewards turns for it (`reward`), and compares them (`value`). A replay of
     an episode that is no row needs only its `score`.
+
+    Attributes:
+        sessions: attempts at the task: each sampler's docstring says what that is.
+        limits: what one episode may take. Runs keep to acts, tokens and calls, `act` to its own; `attempt` to the rest.
+        agents: the team's agents, in the order of the config.
+        label: workflow and task, to begin an error with.
     """
 
-    @property
-    def sessions(self) -> int:
-        """Attempts at the task: each sampler's docstring says what that is."""
-
-    @property
-    def limits(self) -> Limits:
-        """What one episode may take. Runs keep to acts, tokens and calls, `act` to its own; `attempt` to the rest."""
-
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """The team's agents, in the order of the config."""
-
-    @property
-    def label(self) -> str:
-        """Workflow and task, to begin an error with."""
+    sessions: int
+    limits: Limits
+    agents: tuple[str, ...]
+    label: str
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
         """A new run of the workflow on the task, from the start or a journal. The sampler closes what it starts."""
@@ -188,10 +183,7 @@ async def drive(run: Run, sample: Callable[[Act], Awaitable[Action]]) -> None:
             for task in asked:  # acts that the workflow ended without waiting for
                 task.cancel()
     except ExceptionGroup as errors:
-        raise _first(errors)  # noqa: B904  (`from` would replace the cause that it has)
-
-
-def _first(errors: ExceptionGroup) -> Exception:
-    """The first of several errors: the others came of acts sampled at the same time."""
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, ExceptionGroup) else error
+        error: Exception = errors
+        while isinstance(error, ExceptionGroup):  # the others came of acts sampled at the same time
+            error = error.exceptions[0]
+        raise error  # noqa: B904  (`from` would replace the cause that it has)
