@@ -13,11 +13,7 @@ ENDS = ("embed_tokens", "wte", "lm_head", "embed_out")
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor in a folder's safetensors; empty without any.
-
-    Raises:
-        MarlError: a file that is damaged.
-    """
+    """Name -> shape of every tensor in a folder's safetensors; empty without any. MarlError for a damaged file."""
     from safetensors import SafetensorError, safe_open
 
     found: dict[str, tuple[int, ...]] = {}
@@ -42,10 +38,9 @@ def adapter_parameters(found: Mapping[str, tuple[int, ...]], rank: int, targets:
     Args:
         targets: "all-linear", or the last names of the layers.
     """
-    named = [targets] if isinstance(targets, str) else list(targets)
-    count = 0
-    for name, shape in found.items():
-        layer = name.removesuffix(".weight").rpartition(".")[2]
-        if len(shape) == 2 and (layer not in ENDS if targets == "all-linear" else layer in named):
-            count += rank * sum(shape)
-    return count
+    named = [targets] if isinstance(targets, str) else targets
+    layers = {name: name.removesuffix(".weight").rpartition(".")[2] for name, shape in found.items() if len(shape) == 2}
+    chosen = [
+        name for name, layer in layers.items() if (layer not in ENDS if targets == "all-linear" else layer in named)
+    ]
+    return sum(rank * sum(found[name]) for name in chosen)

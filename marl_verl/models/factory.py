@@ -1,72 +1,131 @@
-"""A Qwen3 or a Llama of any size, as large as a test needs."""
+"""The network of a tiny model, and its tokenizer: one token a word (Qwen3), or byte-pair encoding (Llama).
+
+The two tokenizers differ in everything that a team must not rely on. With byte pairs the same text has other and more
+ids, spaces belong to the word behind them, a conversation begins with a token of its own, line breaks in the chat
+template are tokens, and a text can be split in several ways: what was sampled is not always what encoding it gives.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import (
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+import transformers
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
+from tokenizers.trainers import BpeTrainer
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from marl_verl.models import Family
+from marl_verl.errors import MarlError
+from marl_verl.models import Shape
+
+PAD, UNKNOWN, START, END = "<|pad|>", "<|unk|>", "<|im_start|>", "<|im_end|>"
+ROLES = ("system", "user", "assistant")
+
+BPE_PAD, BPE_BEGIN, BPE_END = "<pad>", "<s>", "</s>"
+BPE_ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+MERGES_A_WORD = 2  # so few that a frequent word is one piece and another one two or three
+
+# ChatML. Its line ends are white space, which this tokenizer drops: a message costs its words and three tokens.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# A message costs its pieces and four tokens, a conversation one more, and the generation prompt two.
+BPE_CHAT_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>\\n' + message['content'] + eos_token + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
+)
 
 # A Llama does not normalise queries and keys as a Qwen3 does: at transformers' 0.02 its attention begins so flat that
 # the warm-up is over before it has learnt to look (loss 0.28 instead of 0.16 nats a token on inventory's asker).
 LLAMA_INITIAL = 0.05
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a model. The default has 87 thousand parameters as a Qwen3 with a vocabulary of 72 words.
+def make_tokenizer(vocabulary: Sequence[str], context: int = 256) -> PreTrainedTokenizerFast:
+    """A tokenizer of the given words, the chat roles and four special tokens; other words become `<|unk|>`.
 
-    `head_dim` is 32 because that is the smallest that vLLM's attention on a CPU has.
+    `decode(encode(text)) == text` for known words and single spaces. MarlError for words that cannot be tokens.
     """
+    _check_words(vocabulary)
+    words = [PAD, UNKNOWN, START, END, *ROLES]
+    words += [word for word in vocabulary if word not in ROLES]
+    backend = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN))
+    backend.pre_tokenizer = WhitespaceSplit()
+    special = {"pad_token": PAD, "unk_token": UNKNOWN, "eos_token": END, "additional_special_tokens": [START]}
+    return _wrapped(backend, context, CHAT_TEMPLATE, special)
 
-    hidden: int = 64
-    layers: int = 2
-    heads: int = 2
-    kv_heads: int = 2
-    head_dim: int = 32
-    mlp: int = 128
-    context: int = 256
+
+def make_bpe_tokenizer(vocabulary: Sequence[str], context: int = 256) -> PreTrainedTokenizerFast:
+    """A tokenizer of all 256 bytes, of merges learnt from the given words, and of six special tokens.
+
+    `decode(encode(text)) == text` for every text. MarlError for words that cannot be tokens.
+    Source: byte-pair encoding, Sennrich et al. 2016 (arXiv 1508.07909), on bytes, as `tokenizers` does it.
+    """
+    _check_words(vocabulary, (BPE_PAD, BPE_BEGIN, BPE_END, *BPE_ROLES))
+    backend = Tokenizer(BPE())
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = sorted(ByteLevel.alphabet())
+    size = len(alphabet) + MERGES_A_WORD * len(vocabulary)
+    trainer = BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator([f" {word}" for word in vocabulary], trainer)
+    special = {"pad_token": BPE_PAD, "bos_token": BPE_BEGIN, "eos_token": BPE_END}
+    return _wrapped(backend, context, BPE_CHAT_TEMPLATE, {**special, "additional_special_tokens": list(BPE_ROLES)})
 
 
-def make_model(
-    shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int, family: Family = "qwen3"
-) -> PreTrainedModel:
+def _wrapped(backend: Tokenizer, context: int, template: str, special: dict[str, Any]) -> PreTrainedTokenizerFast:
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_max_length=context, clean_up_tokenization_spaces=False, **special
+    )
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def _check_words(vocabulary: Sequence[str], special: Sequence[str] = ()) -> None:
+    """Raise MarlError unless these are different words, without white space, and none is like a special token."""
+    seen: set[str] = set()
+    for word in vocabulary:
+        if not word or word.split() != [word] or word.startswith("<|"):
+            raise MarlError(f"vocabulary: {word!r} is no plain word")
+        if word in special:
+            raise MarlError(f"vocabulary: {word!r} is a special token")
+        if word in seen:
+            raise MarlError(f"vocabulary: {word!r} is there twice")
+        seen.add(word)
+
+
+def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
     """A model with random weights in float32, the same for the same seed; torch's own random state is left alone."""
-    ends = {
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-    }
-    sizes: dict[str, Any] = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": shape.hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "intermediate_size": shape.mlp,
-        "max_position_embeddings": shape.context,
-        "tie_word_embeddings": True,
-        "dtype": "float32",
-    }
+    ends = {name: getattr(tokenizer, name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
+    name, own = {
+        "qwen3": ("Qwen3", {"use_sliding_window": False}),
+        "llama": ("Llama", {"initializer_range": LLAMA_INITIAL}),
+    }[shape.family]
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.mlp,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=True,
+        dtype="float32",
+        architectures=[f"{name}ForCausalLM"],
+        **ends,
+        **own,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if family == "llama":
-            llama = LlamaConfig(**sizes, **ends, architectures=["LlamaForCausalLM"], initializer_range=LLAMA_INITIAL)
-            model = LlamaForCausalLM(llama).float()
-        else:
-            qwen3 = Qwen3Config(**sizes, **ends, architectures=["Qwen3ForCausalLM"], use_sliding_window=False)
-            model = Qwen3ForCausalLM(qwen3).float()
-    model.generation_config = GenerationConfig(**ends)
+        model = getattr(transformers, f"{name}ForCausalLM")(config).float()
+    model.generation_config = transformers.GenerationConfig(**ends)
     return model

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-Progress = Callable[[float], None]
+from marl_verl.models import Progress
 
 IGNORED = -100  # the label of a token that carries no loss
 RISING = 20  # steps in which the learning rate rises
@@ -28,13 +28,7 @@ def warm_up(
     loss = - mean over answer tokens of log p(token | chat prompt of the observation, answer so far)
 
     AdamW on one CPU thread: the same pairs and weights give the same weights. A part of a batch at the end is left out.
-
-    Args:
-        demonstrations: steps x batch_size pairs.
-        progress: told the fraction done, now and then.
-
-    Returns:
-        Loss in nats a token, mean of the last ten steps.
+    Returns the loss in nats a token, mean of the last ten steps.
     """
     steps = len(demonstrations) // batch_size
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0, fused=True)
@@ -44,12 +38,13 @@ def warm_up(
     model.train()
     try:
         for step, (tokens, labels) in enumerate(batches(tokenizer, demonstrations, batch_size)):
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate * schedule(step, steps)
+            # a linear rise, then half a cosine down to `LAST`
+            share = LAST + (1 - LAST) * 0.5 * (1 + math.cos(math.pi * step / max(1, steps)))
+            optimiser.param_groups[0]["lr"] = learning_rate * (min(1.0, (step + 1) / RISING) * share)
             # Padding is on the right, where a causal model does not look: no attention mask is needed.
-            logits = model(input_ids=tokens, use_cache=False).logits
+            logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
             loss = torch.nn.functional.cross_entropy(
-                logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
+                logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
             )
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
@@ -64,22 +59,14 @@ def warm_up(
     return sum(losses[-10:]) / max(1, len(losses[-10:]))
 
 
-def schedule(step: int, steps: int) -> float:
-    """The learning rate of a step as a share of the highest: a linear rise, then half a cosine down to `LAST`."""
-    rise = min(1.0, (step + 1) / RISING)
-    return rise * (LAST + (1 - LAST) * 0.5 * (1 + math.cos(math.pi * step / max(1, steps))))
-
-
 def batches(
     tokenizer: PreTrainedTokenizerFast, demonstrations: Sequence[tuple[str, str]], batch_size: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(tokens, labels) of each full batch, both (batch_size, longest) int64, padded on the right."""
     # The template is rendered once around a marker, and not once a pair: that would take longer than the training.
     marker = "<marker>"
-    chat = tokenizer.apply_chat_template(
-        [{"role": "user", "content": marker}], tokenize=False, add_generation_prompt=True
-    )
-    before, after = str(chat).split(marker)
+    chat = [{"role": "user", "content": marker}]
+    before, after = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)).split(marker)
     prompts = tokenizer([before + seen + after for seen, _ in demonstrations], add_special_tokens=False)["input_ids"]
     answers = tokenizer([said for _, said in demonstrations], add_special_tokens=False)["input_ids"]
     for first in range(0, len(demonstrations) - batch_size + 1, batch_size):
