@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -15,8 +16,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_verl.errors import MarlError
 from marl_verl.models import Shape, tiny
-from marl_verl.models.factory import BPE_END, BPE_ROLES, END, make_bpe_tokenizer, make_model, make_tokenizer
-from marl_verl.models.warmup import IGNORED, batches, warm_up
+from marl_verl.models.factory import (
+    BPE_END,
+    BPE_ROLES,
+    END,
+    IGNORED,
+    batches,
+    make_bpe_tokenizer,
+    make_model,
+    make_tokenizer,
+    warm_up,
+)
 from marl_verl.options import build
 from marl_verl.tasks.inventory import Inventory
 
@@ -174,7 +184,7 @@ def test_the_same_description_gives_the_same_weights_and_any_change_another_fold
     changes.append({"family": "llama"})
     names = {tiny.folder_of(replace(HOLDER, **change), tmp_path).name for change in changes}
     assert len(names | {one.name}) == len(changes) + 1
-    assert tiny.TinyModel.from_json(HOLDER.to_json()) == HOLDER
+    assert build(tiny.TinyModel, json.loads(HOLDER.to_json()), "tiny") == HOLDER
 
 
 def test_caches_that_were_filled_before_there_were_families_stay_right(tmp_path):

@@ -19,12 +19,11 @@ from marl_verl.plugins import GROUP, VARIABLE
 LIBRARY_SECONDS = 240.0  # a first import compiles what it loads; from a network disk that takes minutes
 PLUGIN_SECONDS = 60.0
 
-LIBRARIES = {
+LIBRARIES = {  # name -> what loads it, as the processes of a run do
     "torch": "import torch; print(torch.version.cuda or 'CPU', torch.cuda.device_count())",
     "vLLM": "import torch, vllm.entrypoints.openai.api_server",
     "verl": "import torch, ray, transfer_queue, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers",
 }
-"""Name -> what loads it, as the processes of a run do."""
 
 PLUGINS = """
 import json, os

@@ -19,8 +19,7 @@ from marl_verl.process.cleanup import abandoned
 
 GIB = 1 << 30
 SHARED = Path("/dev/shm")
-SHARED_BYTES = 2 * GIB
-"""verl's buffer of weights (`update_weights_bucket_megabytes`). Docker gives 64 MiB, and Ray then goes to the disk."""
+SHARED_BYTES = 2 * GIB  # verl's buffer of weights. Docker gives 64 MiB, and Ray then goes to the disk
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits")
 

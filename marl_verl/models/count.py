@@ -8,8 +8,8 @@ from pathlib import Path
 
 from marl_verl.errors import MarlError
 
+# Layers that "all-linear" leaves out, as peft does: embeddings are no linear layers, and the output layer stays.
 ENDS = ("embed_tokens", "wte", "lm_head", "embed_out")
-"""Layers that "all-linear" leaves out, as peft does: embeddings are no linear layers, and the output layer stays."""
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -33,11 +33,8 @@ def parameters(found: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def adapter_parameters(found: Mapping[str, tuple[int, ...]], rank: int, targets: str | Sequence[str]) -> int:
-    """Numbers in the adapter: W [out, in] gets B [out, rank] and A [rank, in] (LoRA, arXiv 2106.09685, 4.1).
-
-    Args:
-        targets: "all-linear", or the last names of the layers.
-    """
+    """Numbers in the adapter: W [out, in] gets B [out, rank] and A [rank, in] (LoRA, arXiv 2106.09685, 4.1). `targets`:
+    "all-linear", or the last names of the layers."""
     named = [targets] if isinstance(targets, str) else targets
     layers = {name: name.removesuffix(".weight").rpartition(".")[2] for name, shape in found.items() if len(shape) == 2}
     chosen = [

@@ -1,7 +1,4 @@
-"""Tiny models by description: made on the spot, and kept in a cache under a name that holds a hash of their content.
-
-`ensure` makes one in this process, `ensure_all` makes several at once, each in a process of its own with one thread.
-"""
+"""Tiny models by description: made on the spot, and kept in a cache under a name that holds a hash of their content."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from typing import Annotated, Any, Protocol, cast
 
 from annotated_types import Interval
 
-from marl_verl import options
+from marl_verl import options, plugins
 from marl_verl.errors import MarlError
 from marl_verl.models import Progress, Shape
 
@@ -33,8 +30,7 @@ SAMPLE = 64  # demonstrations that enter the content hash: a task that teaches s
 
 
 class Teacher(Protocol):
-    """What a task set has for its tiny models: every word of observations and answers, and (observation, answer) pairs
-    of which a share `good` is right."""
+    """What a task set has for tiny models: all words of observations and answers, and (observation, answer) pairs."""
 
     def vocabulary(self) -> list[str]: ...
 
@@ -75,11 +71,6 @@ class TinyModel(Shape):
         """The description as one line, the same for equal ones."""
         return json.dumps(asdict(self), sort_keys=True)
 
-    @classmethod
-    def from_json(cls, text: str) -> TinyModel:
-        """The inverse of `to_json`, with types checked."""
-        return options.build(cls, json.loads(text), "tiny")
-
 
 def default_cache() -> Path:
     """`$MARL_VERL_CACHE`, or `~/.cache/marl-verl`."""
@@ -87,13 +78,9 @@ def default_cache() -> Path:
 
 
 def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
-    """The folder of a model, made now if the cache lacks it; it loads with plain transformers and vLLM.
+    """The folder of a model, made in this process if the cache lacks it; it loads with plain transformers and vLLM.
 
     The folder appears whole or not at all: it is written under another name and then renamed.
-
-    Args:
-        cache_dir: default `default_cache()`.
-        progress: told the fraction done, 1.0 last.
     """
     folder = folder_of(spec, cache_dir)
     if not folder.exists():
@@ -117,10 +104,7 @@ def ensure_all(
 ) -> list[Path]:
     """`ensure` for several models at once, each in a process of one thread; none is left when this returns or raises.
 
-    Args:
-        specs: what to make; equal ones are made once.
-        cache_dir: default `default_cache()`.
-        progress: told the fraction of all the work done, 1.0 last. Called from several threads, one at a time.
+    Equal ones are made once. `progress` is called from several threads, one at a time.
 
     Raises:
         MarlError: a description is wrong (an agent or task that does not exist, ...).
@@ -175,8 +159,6 @@ def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
 
 
 def _teacher(spec: TinyModel) -> Teacher:
-    from marl_verl import plugins
-
     task_set = plugins.load().get("tasks", spec.task)
     for needed in ("vocabulary", "demonstrations"):
         if not hasattr(task_set, needed):
@@ -186,7 +168,7 @@ def _teacher(spec: TinyModel) -> Teacher:
 
 def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     """Make the model and write it with its tokenizer into `folder`."""
-    from marl_verl.models import factory, warmup  # torch: seconds, not needed where the cache has the model
+    from marl_verl.models import factory  # torch: seconds, not needed where the cache has the model
 
     teacher = _teacher(spec)
     make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[spec.family]
@@ -196,7 +178,7 @@ def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     each = -(-count // len(spec.agents))
     crowds = [teacher.demonstrations(agent, each, spec.seed, spec.good) for agent in spec.agents]
     mixed = [pair for together in zip(*crowds, strict=True) for pair in together][:count]
-    warmup.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
+    factory.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
     model.save_pretrained(folder)
     words.save_pretrained(folder)
     (folder / "tiny.json").write_text(spec.to_json() + "\n")
@@ -245,8 +227,7 @@ class _Workers:
         with self._lock:
             self._stopped = True
         for process in self._processes:
-            if process.poll() is None:
-                process.terminate()
+            process.terminate()
         for process in self._processes:
             try:
                 process.wait(timeout=5)
@@ -258,12 +239,13 @@ class _Workers:
 def main() -> int:
     """The worker: one description, one model; prints `fraction 0.25` lines. Ends when nobody reads them any more."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl.models.tiny", description=main.__doc__)
-    parser.add_argument("spec", help="TinyModel.to_json()")
-    parser.add_argument("--cache", type=Path, default=None, help="default: $MARL_VERL_CACHE or ~/.cache/marl-verl")
+    parser.add_argument("spec", type=json.loads, help="TinyModel.to_json()")
+    parser.add_argument("--cache", type=Path)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is removed
     try:
-        ensure(TinyModel.from_json(given.spec), given.cache, lambda done: print(f"fraction {done:.4f}", flush=True))
+        spec = options.build(TinyModel, given.spec, "tiny")
+        ensure(spec, given.cache, lambda done: print(f"fraction {done:.4f}", flush=True))
     except MarlError as error:
         print(error, flush=True)
         return 2

@@ -39,11 +39,8 @@ class Rollouts(Protocol):
         """A new run of the workflow on the task, from the start or a journal. The sampler closes what it starts."""
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """Ask the agent's policy. The same (agent, slot, session, candidate) has the same request seed.
-
-        Args:
-            agent: who takes the act, where that is not `act.agent`: with its own policy and instructions.
-        """
+        """Ask the agent's policy. The same (agent, slot, session, candidate) has the same request seed. `agent` takes
+        the act where that is not `act.agent`: with its own policy and instructions."""
 
     async def finish(self, run: Run, session: int) -> Episode:
         """Score a finished run, reward its turns, and make it an episode."""
@@ -102,8 +99,7 @@ class Sample:
         episodes: in session order; in a tree, the paths to its leaves, which share turns.
         failures: attempts that came to nothing.
         dropped: attempts that came to something and are no rows, for the sake of those that failed.
-        extra_tokens: what for -> tokens sampled that are no row: playing a state on to see what it is worth, or
-            counterfactuals.
+        extra_tokens: what for -> tokens sampled that are no row: playing a state on, or counterfactuals.
     """
 
     episodes: list[Episode] = field(default_factory=list)

@@ -13,7 +13,7 @@ from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, 
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.rewards.mix import RewardMix
-from marl_verl.sampling.base import Candidate
+from marl_verl.sampling.base import Rollouts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 
@@ -39,13 +39,8 @@ class Scene:
     limits: Limits = Limits()
 
 
-class SceneRollouts:
-    """`Rollouts`, which documents the methods, without `act` and `seed`.
-
-    Args:
-        uid: of this task instance.
-        sessions: attempts at the task.
-    """
+class SceneRollouts(Rollouts):
+    """`Rollouts` of the task instance `uid`, without `act` and `seed`."""
 
     def __init__(self, scene: Scene, task: Task, uid: str, sessions: int) -> None:
         self.scene, self.task, self.uid, self.sessions = scene, task, uid, sessions
@@ -55,9 +50,6 @@ class SceneRollouts:
 
     def seed(self, session: int) -> int:
         """The seed of a session's runs."""
-        raise NotImplementedError
-
-    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         raise NotImplementedError
 
     def start(self, session: int, journal: Journal | None = None) -> Run:

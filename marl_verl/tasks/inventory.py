@@ -9,8 +9,7 @@ import random
 from typing import Any
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Split, Task
-from marl_verl.tasks.draw import DrawnTasks, held_out
+from marl_verl.tasks.base import DrawnTasks, Split, Task, held_out
 
 HOLDER, ASKER = "holder", "asker"
 DIGITS = tuple("0123456789")

@@ -13,8 +13,7 @@ from typing import Any
 
 from marl_verl.errors import MarlError
 from marl_verl.tasks import grid
-from marl_verl.tasks.base import Split, Task
-from marl_verl.tasks.draw import DrawnTasks, held_out
+from marl_verl.tasks.base import DrawnTasks, Split, Task, held_out
 
 SCOUT, MOVER = "scout", "mover"
 NOTHING = "none"  # what the mover reads when the scout did not send one cell
@@ -49,11 +48,8 @@ class SplitPlanPath(DrawnTasks):
             raise MarlError(f"split-plan-path: reach must be at least 2, got {self.reach}")
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 for a legal walk that stops on the goal, else 0.
-
-        Args:
-            answer: the cells entered, separated by spaces. MarlError unless it is text.
-        """
+        """1 for a legal walk (the cells entered, separated by spaces) that stops on the goal, else 0. MarlError unless
+        the answer is text."""
         return float(self._legal(task, answer)[-1:] == [task.data["goal"]])
 
     def public_score(self, task: Task, answer: Any) -> float:
