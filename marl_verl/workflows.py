@@ -15,7 +15,6 @@ class HolderAsker(Workflow):
     """The holder sends what it holds, the asker answers."""
 
     async def run(self, task: Task, team: Any) -> str:
-        """The asker's answer."""
         held = await team[HOLDER].act(holder_sees(task))
         sent = held.text.split()
         whole = len(sent) == len(task.data["digits"]) and all(word in DIGITS for word in sent)
@@ -37,7 +36,6 @@ class ScoutMover(Workflow):
     turns: int = 1
 
     async def run(self, task: Task, team: Any) -> str:
-        """The cells walked, separated by spaces."""
         size, walls, goal = task.data["size"], frozenset(task.data["walls"]), task.data["goal"]
         walked: list[str] = []
         for turn in range(self.turns):

@@ -6,11 +6,11 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.platforms.active import has_accelerator
@@ -104,18 +104,12 @@ def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
 
 
 @contextmanager
-def started(code: str) -> Iterator[subprocess.Popen[str]]:
+def started(code: str) -> Iterator[Popen[str]]:
     """Code running with this process's Python and modules, which is killed at the end of the block."""
     # -P: what lies in the working folder is no module; what this process finds is found there
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
+    command = [sys.executable, "-P", "-c", code]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    process = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace")
     try:
         yield process
     finally:
@@ -123,11 +117,11 @@ def started(code: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def outcome(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+def outcome(process: Popen[str], seconds: float) -> tuple[str, str]:
     """(what a process printed, why it did not end well within `seconds` from now or "")."""
     try:
         out, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         return "", f"it was not done after {seconds:g} s"
     code = process.returncode
     if code == 0:

@@ -69,7 +69,6 @@ def requirement(needed: Requirement) -> Finding:
 
 
 def version_of(name: str) -> str | None:
-    """The version of an installed distribution."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -90,19 +89,14 @@ def vllm() -> Finding:
     if build != BUILDS[extra]:
         here = "there is a GPU, which it does not use" if extra == "vllm" else "there is no GPU, without which it ends"
         return error("vllm", f"{build} {version} is installed: {here}", f"pip uninstall --yes {build} && {install}")
-    pins = [each.specifier for each in _brought(extra) if canonicalize_name(each.name) == build]
+    brought = wanted("marl-verl", extra)
+    for needed in [each for each in brought if version_of(each.name) is not None]:
+        brought += [inner for name in needed.extras for inner in wanted(needed.name, name)]
+    pins = [each.specifier for each in brought if canonicalize_name(each.name) == build]
     if pins and not pins[0].contains(version, prereleases=True):
         said = f"{build} {version} is installed, and marl-verl[{extra}] is tested with {pins[0]}"
         return warning("vllm", said, install)
     return ok("vllm", f"{build} {version}" + (f" ({pins[0]})" if pins else ""))
-
-
-def _brought(extra: str) -> Iterator[Requirement]:
-    """What an extra of marl-verl brings; where that is an extra of another distribution, what this brings."""
-    for needed in wanted("marl-verl", extra):
-        yield needed
-        for inner in needed.extras if version_of(needed.name) is not None else ():
-            yield from wanted(needed.name, inner)
 
 
 def torch() -> Iterator[Finding]:

@@ -89,24 +89,20 @@ def _wrapped(backend: Tokenizer, context: int, template: str, special: dict[str,
 
 def _check_words(vocabulary: Sequence[str], special: Sequence[str] = ()) -> None:
     """Raise MarlError unless these are different words, without white space, and none is like a special token."""
-    seen: set[str] = set()
-    for word in vocabulary:
+    for number, word in enumerate(vocabulary):
         if not word or word.split() != [word] or word.startswith("<|"):
             raise MarlError(f"vocabulary: {word!r} is no plain word")
         if word in special:
             raise MarlError(f"vocabulary: {word!r} is a special token")
-        if word in seen:
+        if word in vocabulary[:number]:
             raise MarlError(f"vocabulary: {word!r} is there twice")
-        seen.add(word)
 
 
 def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
     """A model with random weights in float32, the same for the same seed; torch's own random state is left alone."""
     ends = {name: getattr(tokenizer, name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
-    name, own = {
-        "qwen3": ("Qwen3", {"use_sliding_window": False}),
-        "llama": ("Llama", {"initializer_range": LLAMA_INITIAL}),
-    }[shape.family]
+    name = shape.family.capitalize()
+    own: dict[str, Any] = {"initializer_range": LLAMA_INITIAL} if name == "Llama" else {"use_sliding_window": False}
     config = getattr(transformers, f"{name}Config")(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden,

@@ -10,14 +10,14 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
+from typing import Annotated, Any
 
 from annotated_types import Interval
 
@@ -27,14 +27,6 @@ from marl_verl.models import Progress, Shape
 
 RECIPE = 1  # rises with any change of tokenizers, factory or warm-up that changes the weights
 SAMPLE = 64  # demonstrations that enter the content hash: a task that teaches something else gets other models
-
-
-class Teacher(Protocol):
-    """What a task set has for tiny models: all words of observations and answers, and (observation, answer) pairs."""
-
-    def vocabulary(self) -> list[str]: ...
-
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]: ...
 
 
 @dataclass(frozen=True)
@@ -104,11 +96,8 @@ def ensure_all(
 ) -> list[Path]:
     """`ensure` for several models at once, each in a process of one thread; none is left when this returns or raises.
 
-    Equal ones are made once. `progress` is called from several threads, one at a time.
-
-    Raises:
-        MarlError: a description is wrong (an agent or task that does not exist, ...).
-        RuntimeError: a worker died; the message ends with what it wrote last.
+    Equal ones are made once. `progress` is called from several threads, one at a time. MarlError for a description that
+    is wrong (an agent or task that does not exist, ...); RuntimeError, with what it wrote last, for a worker that died.
     """
     cache = cache_dir or default_cache()
     folders = [folder_of(spec, cache) for spec in specs]
@@ -158,12 +147,13 @@ def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
     return (cache_dir or default_cache()) / "tiny" / f"{name}-{digest}"
 
 
-def _teacher(spec: TinyModel) -> Teacher:
+def _teacher(spec: TinyModel) -> Any:
+    """The task set, with all words of observations and answers, and (observation, answer) pairs for each agent."""
     task_set = plugins.load().get("tasks", spec.task)
     for needed in ("vocabulary", "demonstrations"):
         if not hasattr(task_set, needed):
             raise MarlError(f"task '{spec.task}' has no {needed}() and so cannot warm up a tiny model")
-    return cast(Teacher, options.build(task_set, spec.task_options, "marl.task.options"))
+    return options.build(task_set, spec.task_options, "marl.task.options")
 
 
 def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
@@ -188,7 +178,7 @@ class _Workers:
     """The processes at work. After `stop` none is alive and none can be started."""
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[Popen[str]] = []
         self._lock = threading.Lock()
         self._stopped = False
 
@@ -197,15 +187,10 @@ class _Workers:
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the work was stopped")
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "marl_verl.models.tiny", "--cache", str(cache_dir), spec.to_json()],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                process_group=0,  # Ctrl-C reaches only the caller, who calls `stop`
-            )
+            command = [sys.executable, "-m", "marl_verl.models.tiny", "--cache", str(cache_dir), spec.to_json()]
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+            # a group of its own: Ctrl-C reaches only the caller, who calls `stop`
+            worker = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, process_group=0)
             self._processes.append(worker)
         said: list[str] = []
         assert worker.stdout is not None
@@ -231,7 +216,7 @@ class _Workers:
         for process in self._processes:
             try:
                 process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 process.kill()
                 process.wait()
 

@@ -14,11 +14,8 @@ from verl.plugin.platform.platform_base import PlatformBase
 
 
 class CPUDevice(str):
-    """What verl gets as "current device".
-
-    verl uses it as a torch device (`model.to(device)`) and as an index (`f"{name}:{device}"`): an int would send the
-    first to CUDA, so it equals "cpu" and prints as 0 in the second.
-    """
+    """What verl gets as "current device" and uses as a torch device (`model.to(device)`) and as an index
+    (`f"{name}:{device}"`): an int would send the first to CUDA, so it equals "cpu" and prints as 0 in the second."""
 
     def __new__(cls) -> CPUDevice:
         return super().__new__(cls, "cpu")

@@ -22,18 +22,12 @@ class Rollouts(Protocol):
     An independent sampler needs `start`, `act` and `finish` only. One that branches makes its own turns (`turn`),
     scores what a run has come to (`state`), rewards turns for it (`reward`), and compares them (`value`). A replay of
     an episode that is no row needs only its `score`.
-
-    Attributes:
-        sessions: attempts at the task: each sampler's docstring says what that is.
-        limits: what one episode may take. Runs keep to acts, tokens and calls, `act` to its own; `attempt` to the rest.
-        agents: the team's agents, in the order of the config.
-        label: workflow and task, to begin an error with.
     """
 
-    sessions: int
-    limits: Limits
-    agents: tuple[str, ...]
-    label: str
+    sessions: int  # attempts at the task: each sampler's docstring says what that is
+    limits: Limits  # of one episode. Runs keep to acts, tokens and calls, `act` to its own; `attempt` to the rest
+    agents: tuple[str, ...]  # in the order of the config
+    label: str  # workflow and task, to begin an error with
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
         """A new run of the workflow on the task, from the start or a journal. The sampler closes what it starts."""
@@ -122,8 +116,7 @@ class Sample:
         """What failures are a share of: sessions, and in a tree its nodes."""
         turns = self.turns
         nodes = {name for turn in turns if turn.node is not None for name in turn.node.split(JOIN)}
-        sessions = {turn.session for turn in turns}
-        return len(self.failures) + self.dropped + max(len(nodes), len(sessions))
+        return len(self.failures) + self.dropped + max(len(nodes), len({turn.session for turn in turns}))
 
     def add_tokens(self, what: str, tokens: int) -> None:
         """Count tokens that are no row."""

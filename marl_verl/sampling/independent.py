@@ -19,10 +19,9 @@ T = TypeVar("T")
 
 
 class Independent(Sampler):
-    """Every session by itself: `sessions` episodes a task."""
+    """Every session by itself, all concurrently: `sessions` episodes a task."""
 
     async def sample(self, rollouts: Rollouts) -> Sample:
-        """All sessions of one task, concurrently."""
         return Sample(*await _sessions(rollouts, _episode))
 
 
@@ -31,21 +30,16 @@ class BestOf(Sampler):
 
         g* = argmax over g of public(answer_g),   the lowest g of equals
 
-    `public` is `TaskSet.public_score`: public tests, a check of the form. What the episode is then worth is for `score`
-    to say, so this is how inference does with n times the samples (Chen et al., arXiv 2107.03374, filter by public
-    tests in this way). Without anything public to choose by, take `independent`.
-
-    The chosen episode is the sample's only one; the turns of the others stand beside it, each with its own session and
-    its own rewards, and are rows as well.
+    `public` is `TaskSet.public_score`: public tests, a check of the form. `score` then says what the episode is worth,
+    as at inference with n times the samples (Chen et al., arXiv 2107.03374, filter by public tests in this way). The
+    chosen episode is the sample's only one; the turns of the others are its `others`, and rows as well.
     """
 
     @property
     def public(self) -> bool:
-        """Always."""
         return True
 
     async def sample(self, rollouts: Rollouts) -> Sample:
-        """All sessions of one task, concurrently. Where all of them fail there is no episode."""
         judged, failures = await _sessions(rollouts, _judged)
         if not judged:
             return Sample(failures=failures)

@@ -21,8 +21,7 @@ play-on     the score of the end that one continuation reaches
 zero        nothing
 """
 
-SESSION = 0
-"""A tree is one session of its task."""
+SESSION = 0  # a tree is one session of its task
 
 
 @dataclass
@@ -105,11 +104,8 @@ async def _outcome(
     rollouts: Rollouts, run: Run, session: int, name: str, unfinished: Unfinished, before: int
 ) -> tuple[Any, int, Run]:
     """(the answer that a waiting run is judged by, None for none; tokens sampled to find it; the run that says whether
-    an act was of use: in the middle of a joint move only one that was played on can tell).
-
-    Args:
-        before: how many answers had been proposed in the state before.
-    """
+    an act was of use: in the middle of a joint move only one that was played on can tell). In the state before,
+    `before` answers had been proposed."""
     if run.finished:
         return run.answer, 0, run
     if (unfinished == "proposal" and len(run.proposals) > before) or (unfinished == "latest" and run.proposals):

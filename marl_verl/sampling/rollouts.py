@@ -17,8 +17,7 @@ from marl_verl.sampling.base import Rollouts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 
-RoleReward = Callable[[Task, Turn, Episode], Any]
-"""(task, turn, episode) -> a number; may be async."""
+RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async
 
 
 @dataclass(frozen=True)
@@ -83,17 +82,9 @@ class SceneRollouts(Rollouts):
         score, success = 0.0, False
         if answer is not None:
             score, success = await judged(self.scene.tasks, self.task, answer, self.limits.call_seconds)
+        taken = time.monotonic() - self._begun[session]
         return Episode(
-            uid=self.uid,
-            session=session,
-            task=self.task,
-            turns=list(turns),
-            answer=answer,
-            success=success,
-            journal=run.journal,
-            seconds=time.monotonic() - self._begun[session],
-            score=score,
-            finished=run.finished,
+            self.uid, session, self.task, list(turns), answer, success, run.journal, taken, score, finished=run.finished
         )
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
@@ -119,8 +110,9 @@ class SceneRollouts(Rollouts):
     def value(self, turns: Sequence[Turn]) -> list[float]:
         if self.scene.mix is None:
             return [sum(turn.components.values()) for turn in turns]
-        own = [{"index": i, "rewards": turn.components, "team_reward": None} for i, turn in enumerate(turns)]
-        rows = [{**row(turn), **fields} for turn, fields in zip(turns, own, strict=True)]
+        rows = [
+            {**row(turn), "index": i, "rewards": turn.components, "team_reward": None} for i, turn in enumerate(turns)
+        ]
         table = RowTable.from_rows(rows, declared=self.scene.mix.components(self.scene.agents))
         return [float(value) for value in self.scene.mix.compute(table)]
 

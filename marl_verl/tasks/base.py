@@ -77,7 +77,8 @@ def held_out(text: str, one_in: int) -> bool:
 
 
 class DrawnTasks(TaskSet):
-    """A bundled task set: tasks are drawn at random, and each of two agents has demonstrations for tiny models."""
+    """A bundled task set: tasks are drawn at random, and each of two agents has demonstrations for tiny models, whose
+    `vocabulary` is every word that an observation or an answer can hold."""
 
     name: ClassVar[str]
     agents: ClassVar[tuple[str, str]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Sequence
 
 # Up, down, left, right in (letter, number). Among equally short walks the one that takes the earlier entry is `walk`'s.
@@ -30,9 +29,8 @@ def neighbours(size: int) -> dict[str, tuple[str, ...]]:
 def distances(size: int, walls: frozenset[str], goal: str) -> dict[str, int]:
     """Cell -> number of steps of the shortest walk to `goal` around the walls; absent where there is none."""
     found = {goal: 0}
-    queue = deque([goal])
-    while queue:
-        cell = queue.popleft()
+    queue = [goal]
+    for cell in queue:  # which grows meanwhile
         for near in neighbours(size)[cell]:
             if near not in walls and near not in found:
                 found[near] = found[cell] + 1

@@ -1,7 +1,5 @@
-"""Inventory: one agent holds a list, the other is asked for one entry of it. A shorter task than Plan-Path, for tests.
-
-The holder sees digits in order and sends as many; the asker sees an index and the message, and answers one digit.
-"""
+"""Inventory: the holder sees digits in order and sends as many; the asker sees an index and the message, and answers
+one digit. A shorter task than Plan-Path, for tests."""
 
 from __future__ import annotations
 
@@ -43,7 +41,6 @@ class Inventory(DrawnTasks):
         return float(_digit(answer) in DIGITS)
 
     def vocabulary(self) -> list[str]:
-        """Every word that an observation or an answer can hold."""
         return [*DIGITS, *ORDINALS[: self.length], "digits", "index", "message", NOTHING]
 
     def _demonstration(self, agent: str, task: Task, right: bool) -> tuple[str, str]:

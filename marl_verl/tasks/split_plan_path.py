@@ -1,9 +1,8 @@
-"""Split Plan-Path: one agent knows where to go, the other knows how to get there.
+"""Split Plan-Path: one agent knows where to go, the other knows how to get there; neither can succeed alone.
 
 The scout sees the goal and a landmark and sends the mover one cell. The mover sees its start, the walls and that cell,
 and writes the cells to walk; walking straight on is never enough. The team succeeds when the walk is legal and *stops*
-on the goal (without that rule answers grow until they cross it). Neither agent can succeed alone: the mover never sees
-the goal, the scout never sees the map.
+on the goal (without that rule answers grow until they cross it).
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ class SplitPlanPath(DrawnTasks):
         return path if grid.legal(self.size, frozenset(task.data["walls"]), task.data["start"], path) == path else []
 
     def vocabulary(self) -> list[str]:
-        """Every word that an observation or an answer can hold."""
         return [*grid.cells(self.size), "goal", "landmark", "start", "walls", "message", NOTHING]
 
     def _demonstration(self, agent: str, task: Task, right: bool) -> tuple[str, str]:
@@ -84,12 +82,12 @@ class SplitPlanPath(DrawnTasks):
         ahead = grid.straight(self.size, start, goal)
         if ahead[-1] == goal and grid.legal(self.size, frozenset(walls), start, ahead) == ahead:
             return None  # too easy: a mover that only ever walks straight on would do, trained or not
-        board = f"{self.size} start {start} walls {' '.join(walls)} goal {goal}"
-        if held_out(board, HELD_OUT) != (split == "test"):
+        board = f"start {start} walls {' '.join(walls)} goal {goal}"
+        if held_out(f"{self.size} {board}", HELD_OUT) != (split == "test"):
             return None
         data = {"size": self.size, "start": start, "walls": walls, "goal": goal, "landmark": landmark}
-        words = f"start {start} walls {' '.join(walls)} goal {goal} landmark {landmark}"
-        return Task(id=f"plan-path {board} landmark {landmark}", prompt=words, data=data)
+        prompt = f"{board} landmark {landmark}"
+        return Task(id=f"plan-path {self.size} {prompt}", prompt=prompt, data=data)
 
 
 def scout_sees(task: Task) -> str:
