@@ -28,7 +28,6 @@ def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameters(found: Mapping[str, tuple[int, ...]]) -> int:
-    """Numbers in all tensors."""
     return sum(prod(shape) for shape in found.values())
 
 

@@ -25,7 +25,6 @@ class Inventory(DrawnTasks):
 
     name = "inventory"
     agents = (HOLDER, ASKER)
-
     length: int = 4
 
     def __post_init__(self) -> None:

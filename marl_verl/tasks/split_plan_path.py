@@ -33,7 +33,6 @@ class SplitPlanPath(DrawnTasks):
 
     name = "split-plan-path"
     agents = (SCOUT, MOVER)
-
     size: int = 4
     walls: int = 2
     reach: int = 4
