@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from marl_verl.episode import Act, Action, Team, Workflow
 from marl_verl.errors import MarlError
-from marl_verl.sampling import Candidate, Sample
-from marl_verl.sampling.best_of import BestOf
+from marl_verl.sampling import BestOf, Candidate, Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.inventory import Inventory
 from marl_verl.tasks.split_plan_path import SplitPlanPath

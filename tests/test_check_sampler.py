@@ -16,8 +16,7 @@ from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_mars2.tree_search import TreeSearch
 
 from marl_verl.episode import Act, Action, Run, Workflow
-from marl_verl.sampling import Independent, Rollouts, Sample, Sampler, ask, attempt, drive
-from marl_verl.sampling.best_of import BestOf
+from marl_verl.sampling import BestOf, Independent, Rollouts, Sample, Sampler, ask, attempt, drive
 from marl_verl.tasks.base import Task
 from marl_verl.testing import check_sampler
 from marl_verl.testing.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows

@@ -315,7 +315,7 @@ def test_no_critics_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: DictConfig, tmp_path: Path) -> None:
-    from marl_verl.models.tokenizer import make_tokenizer
+    from marl_verl.models.factory import make_tokenizer
     from marl_verl.trainer.critic import Critics
 
     make_tokenizer(["some", "words"]).save_pretrained(tmp_path / "policy")

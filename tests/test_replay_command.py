@@ -29,8 +29,7 @@ from marl_verl.tasks.inventory import Inventory
 from marl_verl.tasks.split_plan_path import SplitPlanPath
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
-from marl_verl.workflows.inventory import HolderAsker
-from marl_verl.workflows.split_plan_path import ScoutMover
+from marl_verl.workflows import HolderAsker, ScoutMover
 
 Shown = Callable[..., str]
 TASK = Task("t1", "2 + 2 = ?", {"gold": "4"})
@@ -940,5 +939,5 @@ def test_what_the_documentation_shows_is_what_is_printed(
     assert len(shown) == 3
     for command, output in shown:
         assert told(*command.split()) == output
-    monkeypatch.setattr("marl_verl.workflows.split_plan_path.NOTHING", "nothing")
+    monkeypatch.setattr("marl_verl.workflows.NOTHING", "nothing")
     assert f"```\n{refused('--run', 'runs/paths', '--episode', 's12t00000_0')}```" in text

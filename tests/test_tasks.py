@@ -13,8 +13,7 @@ from marl_verl.tasks import grid
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.inventory import ORDINALS, Inventory
 from marl_verl.tasks.split_plan_path import SplitPlanPath
-from marl_verl.workflows.inventory import HolderAsker
-from marl_verl.workflows.split_plan_path import ScoutMover
+from marl_verl.workflows import HolderAsker, ScoutMover
 
 SETS: list[tuple[TaskSet, tuple[str, str]]] = [
     (SplitPlanPath(), ("scout", "mover")),

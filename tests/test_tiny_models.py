@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -14,10 +15,18 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_verl.errors import MarlError
-from marl_verl.models import tiny
-from marl_verl.models.factory import Shape, make_model
-from marl_verl.models.tokenizer import BPE_END, BPE_ROLES, END, make_bpe_tokenizer, make_tokenizer
-from marl_verl.models.warmup import IGNORED, batches, warm_up
+from marl_verl.models import Shape, tiny
+from marl_verl.models.factory import (
+    BPE_END,
+    BPE_ROLES,
+    END,
+    IGNORED,
+    batches,
+    make_bpe_tokenizer,
+    make_model,
+    make_tokenizer,
+    warm_up,
+)
 from marl_verl.options import build
 from marl_verl.tasks.inventory import Inventory
 
@@ -104,7 +113,7 @@ def test_a_word_that_is_a_special_token_of_pieces_is_refused():
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
 def test_a_model_is_its_seed_and_leaves_torchs_own_random_numbers_alone(words, family):
     before = torch.get_rng_state()
-    one, same, other = (make_model(Shape(), words, seed, family) for seed in (1, 1, 2))
+    one, same, other = (make_model(Shape(family=family), words, seed) for seed in (1, 1, 2))
     assert one.config.model_type == family
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
@@ -143,7 +152,7 @@ def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
 
 def test_a_llama_learns_as_well(pieces):
     pairs = Inventory().demonstrations("holder", 60 * 16, 0, 0.0)
-    model = make_model(Shape(), pieces, 0, "llama")
+    model = make_model(Shape(family="llama"), pieces, 0)
     assert warm_up(model, pieces, pairs, 16, 3e-3) < 1.0
 
 
@@ -175,7 +184,7 @@ def test_the_same_description_gives_the_same_weights_and_any_change_another_fold
     changes.append({"family": "llama"})
     names = {tiny.folder_of(replace(HOLDER, **change), tmp_path).name for change in changes}
     assert len(names | {one.name}) == len(changes) + 1
-    assert tiny.TinyModel.from_json(HOLDER.to_json()) == HOLDER
+    assert build(tiny.TinyModel, json.loads(HOLDER.to_json()), "tiny") == HOLDER
 
 
 def test_caches_that_were_filled_before_there_were_families_stay_right(tmp_path):

@@ -35,13 +35,13 @@ def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
         note: told what is looked at now.
     """
     # not at the top: `marl-verl doctor --help` is quick
-    from marl_verl.doctor import imports, machine, packages, plugins
+    from marl_verl.doctor import loading, machine, packages
 
     yield from packages.check()
     yield from machine.check()
-    yield from plugins.check(note)
+    yield from loading.plugins(note)
     if not quick:
-        yield from imports.check(note)
+        yield from loading.libraries(note)
 
 
 def shown(quick: bool) -> list[Finding]:

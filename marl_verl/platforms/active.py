@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-RUN_VARIABLE = "MARL_VERL_RUN"
-"""Set by the trainer for itself and its Ray workers; whoever uses verl without us never has it."""
-
-HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"
-"""cpu or gpu: what the run's config was composed for; without it the machine is looked at."""
-
+RUN_VARIABLE = "MARL_VERL_RUN"  # set by the trainer for itself and its Ray workers
+HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"  # cpu or gpu: what the config was composed for; else the machine is looked at
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager")
 
 

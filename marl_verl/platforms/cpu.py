@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import types
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import psutil
@@ -13,11 +14,8 @@ from verl.plugin.platform.platform_base import PlatformBase
 
 
 class CPUDevice(str):
-    """What verl gets as "current device".
-
-    verl uses it as a torch device (`model.to(device)`) and as an index (`f"{name}:{device}"`): an int would send the
-    first to CUDA, so it equals "cpu" and prints as 0 in the second.
-    """
+    """What verl gets as "current device" and uses as a torch device (`model.to(device)`) and as an index
+    (`f"{name}:{device}"`): an int would send the first to CUDA, so it equals "cpu" and prints as 0 in the second."""
 
     def __new__(cls) -> CPUDevice:
         return super().__new__(cls, "cpu")
@@ -26,94 +24,62 @@ class CPUDevice(str):
         return "0"
 
 
+def _always(value: Any) -> Callable[..., Any]:
+    """A function or method that returns one value, whatever it is called with."""
+
+    def constant(*_: Any, **__: Any) -> Any:
+        return value
+
+    return constant
+
+
+_nothing = _always(None)  # what a CPU has no use for
+
+
+def _resident(*_: Any) -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def _mem_get_info(*_: Any) -> tuple[int, int]:
+    memory = psutil.virtual_memory()
+    return int(memory.available), int(memory.total)
+
+
 def _device_module() -> types.ModuleType:
     """`torch.cpu`, with the memory calls verl expects of a device module and `torch.cpu` lacks."""
     module = types.ModuleType("marl_verl.platforms.cpu.device")
-    module.__dict__.update({name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")})
-    process = psutil.Process()
-
-    def resident(*_: Any) -> int:
-        return int(process.memory_info().rss)
-
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
-    def mem_get_info(*_: Any) -> tuple[int, int]:
-        memory = psutil.virtual_memory()
-        return int(memory.available), int(memory.total)
-
+    found = {name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")}
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
-        setattr(module, name, resident)
+        found[name] = _resident
     for name in ("empty_cache", "reset_peak_memory_stats", "ipc_collect", "set_device", "manual_seed_all"):
-        setattr(module, name, nothing)
-    module.get_device_name = lambda *_: "CPU"  # type: ignore[attr-defined]
-    module.mem_get_info = mem_get_info  # type: ignore[attr-defined]
-    module.manual_seed = torch.manual_seed  # type: ignore[attr-defined]
-    module.get_rng_state = lambda *_: torch.get_rng_state()  # type: ignore[attr-defined]
-    module.set_rng_state = lambda state, *_: torch.set_rng_state(state)  # type: ignore[attr-defined]
+        found[name] = _nothing
+    found |= {"mem_get_info": _mem_get_info, "manual_seed": torch.manual_seed, "get_device_name": _always("CPU")}
+    found["get_rng_state"] = lambda *_: torch.get_rng_state()
+    found["set_rng_state"] = lambda state, *_: torch.set_rng_state(state)
+    module.__dict__.update(found)
     return module
 
 
 class CPUPlatform(PlatformBase):
     """FSDP on gloo, weights to the server through shared memory, Ray's "GPU" resource as a logical slot."""
 
-    def __init__(self) -> None:
-        self._module = _device_module()
-
-    @property
-    def device_name(self) -> str:
-        return "cpu"
-
-    @property
-    def vendor_name(self) -> str:
-        return "cpu"
-
-    @property
-    def device_module(self) -> types.ModuleType:
-        return self._module
+    device_name = vendor_name = "cpu"
+    device_module = _device_module()
+    device_count = _always(1)
+    current_device = _always(CPUDevice())
+    get_device_capability = _always((None, None))
+    communication_backend_name = _always("gloo")
+    visible_devices_envvar = _always("CUDA_VISIBLE_DEVICES")
+    ray_resource_name = _always("GPU")  # vLLM's replica reads get_accelerator_ids()[...], with accelerator names only
+    ray_noset_envvars = _always(["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"])
+    is_ipc_supported = _always(False)
+    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+    nvtx_range = nullcontext
 
     def is_available(self) -> bool:
         return not torch.cuda.is_available()
-
-    def current_device(self) -> Any:
-        return CPUDevice()
-
-    def device_count(self) -> int:
-        return 1
-
-    def _nothing(self, *_: Any, **__: Any) -> None:
-        """What a CPU has no use for."""
-
-    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
-    profiler_start = profiler_stop = cudart = _nothing
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    manual_seed_all = manual_seed
-
-    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
-        return None, None
-
-    def communication_backend_name(self) -> str:
-        return "gloo"
-
-    def visible_devices_envvar(self) -> str:
-        return "CUDA_VISIBLE_DEVICES"
-
-    @contextmanager
-    def nvtx_range(self, msg: str) -> Any:
-        yield
-
-    def ray_resource_name(self) -> str:
-        # vLLM's replica reads get_accelerator_ids()[...], which knows accelerator names only
-        return "GPU"
-
-    def ray_noset_envvars(self) -> list[str]:
-        return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
-
-    def is_ipc_supported(self) -> bool:
-        return False
 
     def rollout_env_vars(self) -> dict[str, str]:
         return {"VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")}

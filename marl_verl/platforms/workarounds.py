@@ -1,7 +1,5 @@
 """What verl 0.9 and vLLM need changed to run on a CPU: a function each, its reason in the first line.
-
-`tests/test_platform.py` fails with the name of the function when verl or vLLM moves what one of them touches.
-"""
+`tests/test_platform.py` fails with the name of the function when verl or vLLM moves what one of them touches."""
 
 from __future__ import annotations
 

@@ -2,31 +2,9 @@
 
 from marl_verl.sampling.attempt import Failed, ask, attempt, scored, together
 from marl_verl.sampling.base import Candidate, Failure, Reason, Rollouts, Sample, Sampler, drive
-from marl_verl.sampling.best_of import BestOf
-from marl_verl.sampling.independent import Independent
-from marl_verl.sampling.node import SESSION, State, Unfinished, check_restarted, grow, leaf_episode, play_on, root
+from marl_verl.sampling.independent import BestOf, Independent
+from marl_verl.sampling.node import SESSION, State, Unfinished, check_restarted, grow, leaf_episode, root
 
-__all__ = [
-    "BestOf",
-    "Candidate",
-    "Failed",
-    "Failure",
-    "Independent",
-    "Reason",
-    "Rollouts",
-    "SESSION",
-    "Sample",
-    "Sampler",
-    "State",
-    "Unfinished",
-    "ask",
-    "attempt",
-    "check_restarted",
-    "drive",
-    "grow",
-    "leaf_episode",
-    "play_on",
-    "root",
-    "scored",
-    "together",
-]
+__all__ = ["BestOf", "Candidate", "Failure", "Independent", "Reason", "Rollouts", "Sample", "Sampler"]
+__all__ += ["Failed", "ask", "attempt", "drive", "scored", "together"]  # what a session, or a node, is made with
+__all__ += ["SESSION", "State", "Unfinished", "check_restarted", "grow", "leaf_episode", "root"]  # trees

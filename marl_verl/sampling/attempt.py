@@ -1,4 +1,4 @@
-"""An attempt that may fail: what goes wrong in it becomes a `Failure` with its reason, and takes nobody else down."""
+"""An attempt that may fail: what goes wrong in it becomes a `Failure` with its reason, and does not affect others."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ async def attempt(rollouts: Rollouts, session: int, work: Awaitable[T]) -> T | F
     try:
         async with limit:
             return await work
-    except Failed as failed:
-        return Failure(session, failed.reason, str(failed), "".join(traceback.format_exception(failed.__cause__)))
-    except WorkflowError as error:
-        return Failure(session, error.reason, str(error), "".join(traceback.format_exception(error)))
+    except (Failed, WorkflowError) as error:
+        cause = error.__cause__ if isinstance(error, Failed) else error
+        return Failure(session, error.reason, str(error), "".join(traceback.format_exception(cause)))
     except TimeoutError:
         if not limit.expired():
             raise
@@ -45,30 +44,24 @@ async def attempt(rollouts: Rollouts, session: int, work: Awaitable[T]) -> T | F
 
 async def ask(rollouts: Rollouts, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
     """`rollouts.act`, whose errors are the policy's. Raises Failed."""
-    try:
-        return await rollouts.act(act, session, candidate, agent)
-    except TimeoutError as error:
-        raise Failed("timeout", f"{rollouts.label}, {act}: {told(error)}") from error
-    except Exception as error:  # the attempt fails, and says why; the others go on
-        raise Failed("policy-error", f"{rollouts.label}, {act}: {told(error)}") from error
+    return await _blamed(rollouts.act(act, session, candidate, agent), "policy-error", f"{rollouts.label}, {act}")
 
 
 async def scored(rollouts: Rollouts, work: Awaitable[T]) -> T:
     """The result of `work`, whose errors are the scoring's. Raises Failed."""
+    return await _blamed(work, "score-error", f"{rollouts.label}, scoring")
+
+
+async def _blamed(work: Awaitable[T], reason: Reason, where: str) -> T:
     try:
         return await work
-    except TimeoutError as error:
-        raise Failed("timeout", f"{rollouts.label}, scoring: {told(error)}") from error
     except Exception as error:  # the attempt fails, and says why; the others go on
-        raise Failed("score-error", f"{rollouts.label}, scoring: {told(error)}") from error
+        raise Failed("timeout" if isinstance(error, TimeoutError) else reason, f"{where}: {told(error)}") from error
 
 
 async def together(work: Iterable[Awaitable[T]]) -> list[T]:
-    """The results of concurrent work, in order; it returns, or raises, when all of it has ended.
-
-    Raises:
-        Exception: where some of it failed, the first in order, whichever failed first in time.
-    """
+    """The results of concurrent work, in order. It returns when all of it has ended, and then raises the first error in
+    order, whichever was first in time."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         if tasks:

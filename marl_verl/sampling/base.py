@@ -24,31 +24,17 @@ class Rollouts(Protocol):
     an episode that is no row needs only its `score`.
     """
 
-    @property
-    def sessions(self) -> int:
-        """Attempts at the task: each sampler's docstring says what that is."""
-
-    @property
-    def limits(self) -> Limits:
-        """What one episode may take. Runs keep to acts, tokens and calls, `act` to its own; `attempt` to the rest."""
-
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """The team's agents, in the order of the config."""
-
-    @property
-    def label(self) -> str:
-        """Workflow and task, to begin an error with."""
+    sessions: int  # attempts at the task: each sampler's docstring says what that is
+    limits: Limits  # of one episode. Runs keep to acts, tokens and calls, `act` to its own; `attempt` to the rest
+    agents: tuple[str, ...]  # in the order of the config
+    label: str  # workflow and task, to begin an error with
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
         """A new run of the workflow on the task, from the start or a journal. The sampler closes what it starts."""
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """Ask the agent's policy. The same (agent, slot, session, candidate) has the same request seed.
-
-        Args:
-            agent: who takes the act, where that is not `act.agent`: with its own policy and instructions.
-        """
+        """Ask the agent's policy. The same (agent, slot, session, candidate) has the same request seed. `agent` takes
+        the act where that is not `act.agent`: with its own policy and instructions."""
 
     async def finish(self, run: Run, session: int) -> Episode:
         """Score a finished run, reward its turns, and make it an episode."""
@@ -107,8 +93,7 @@ class Sample:
         episodes: in session order; in a tree, the paths to its leaves, which share turns.
         failures: attempts that came to nothing.
         dropped: attempts that came to something and are no rows, for the sake of those that failed.
-        extra_tokens: what for -> tokens sampled that are no row: playing a state on to see what it is worth, or
-            counterfactuals.
+        extra_tokens: what for -> tokens sampled that are no row: playing a state on, or counterfactuals.
     """
 
     episodes: list[Episode] = field(default_factory=list)
@@ -131,8 +116,7 @@ class Sample:
         """What failures are a share of: sessions, and in a tree its nodes."""
         turns = self.turns
         nodes = {name for turn in turns if turn.node is not None for name in turn.node.split(JOIN)}
-        sessions = {turn.session for turn in turns}
-        return len(self.failures) + self.dropped + max(len(nodes), len(sessions))
+        return len(self.failures) + self.dropped + max(len(nodes), len({turn.session for turn in turns}))
 
     def add_tokens(self, what: str, tokens: int) -> None:
         """Count tokens that are no row."""
@@ -188,10 +172,7 @@ async def drive(run: Run, sample: Callable[[Act], Awaitable[Action]]) -> None:
             for task in asked:  # acts that the workflow ended without waiting for
                 task.cancel()
     except ExceptionGroup as errors:
-        raise _first(errors)  # noqa: B904  (`from` would replace the cause that it has)
-
-
-def _first(errors: ExceptionGroup) -> Exception:
-    """The first of several errors: the others came of acts sampled at the same time."""
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, ExceptionGroup) else error
+        error: Exception = errors
+        while isinstance(error, ExceptionGroup):  # the others came of acts sampled at the same time
+            error = error.exceptions[0]
+        raise error  # noqa: B904  (`from` would replace the cause that it has)

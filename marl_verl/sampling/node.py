@@ -9,7 +9,7 @@ from typing import Any, Literal
 from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run, Turn
 from marl_verl.episode.turn import changed
 from marl_verl.sampling.attempt import ask, scored
-from marl_verl.sampling.base import Candidate, Rollouts, drive
+from marl_verl.sampling.base import Rollouts, drive
 
 Unfinished = Literal["proposal", "latest", "play-on", "zero"]
 """What a state before the workflow's end is worth:
@@ -21,9 +21,7 @@ play-on     the score of the end that one continuation reaches
 zero        nothing
 """
 
-
-SESSION = 0
-"""A tree is one session of its task."""
+SESSION = 0  # a tree is one session of its task
 
 
 @dataclass
@@ -89,7 +87,7 @@ async def grow(
     async with rollouts.start(session, journal) as run:
         acts = await run.stand()
         check_restarted(rollouts, run, journal)
-        answer, tokens, seen = await outcome(rollouts, run, session, name, unfinished, state.proposals)
+        answer, tokens, seen = await _outcome(rollouts, run, session, name, unfinished, state.proposals)
         turn = rollouts.turn(act, action, session, agent=agent, index=index, node=name, parent=parent)
         turns = (*state.turns, turn)
         episode = await scored(rollouts, rollouts.state(run, session, turns, answer))
@@ -102,43 +100,29 @@ async def _rewarded(rollouts: Rollouts, turn: Turn, episode: Episode, run: Run) 
     return rollouts.value([turn])[0]
 
 
-async def outcome(
-    rollouts: Rollouts, run: Run, session: int, candidate: Candidate, unfinished: Unfinished, before: int
+async def _outcome(
+    rollouts: Rollouts, run: Run, session: int, name: str, unfinished: Unfinished, before: int
 ) -> tuple[Any, int, Run]:
-    """(the answer that a standing run is judged by, None for none; tokens sampled to find it; the run that says whether
-    an act was of use: in the middle of a joint move only one that was played on can tell).
-
-    Args:
-        before: how many answers had been proposed in the state before.
-    """
+    """(the answer that a waiting run is judged by, None for none; tokens sampled to find it; the run that says whether
+    an act was of use: in the middle of a joint move only one that was played on can tell). In the state before,
+    `before` answers had been proposed."""
     if run.finished:
         return run.answer, 0, run
-    new = len(run.proposals) > before
-    if (unfinished == "proposal" and new) or (unfinished == "latest" and run.proposals):
+    if (unfinished == "proposal" and len(run.proposals) > before) or (unfinished == "latest" and run.proposals):
         return run.proposals[-1], 0, run
     if unfinished == "zero":
         return None, 0, run
-    played, tokens = await play_on(rollouts, run.journal, session, f"{candidate} played on")
-    return played.answer, tokens, played
-
-
-async def play_on(rollouts: Rollouts, journal: Journal, session: int, candidate: Candidate) -> tuple[Run, int]:
-    """Take a run of its own from a journal to its end: (the run, tokens sampled on the way).
-
-    Raises:
-        Failed, WorkflowError: it did not get there.
-    """
     tokens = 0
 
     async def sample(act: Act) -> Action:
         nonlocal tokens
-        action = await ask(rollouts, act, session, candidate)
+        action = await ask(rollouts, act, session, f"{name} played on")
         tokens += action.length
         return action
 
-    async with rollouts.start(session, journal) as run:
-        await drive(run, sample)
-        return run, tokens
+    async with rollouts.start(session, run.journal) as played:
+        await drive(played, sample)
+        return played.answer, tokens, played
 
 
 def check_restarted(rollouts: Rollouts, run: Run, journal: Journal) -> None:

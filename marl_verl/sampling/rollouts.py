@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from marl_verl.advantage.rows import RowTable
-from marl_verl.episode import (
-    Act,
-    Action,
-    Episode,
-    Journal,
-    Limits,
-    Run,
-    Turn,
-    Workflow,
-)
+from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow, perform
 from marl_verl.episode.row import row
+from marl_verl.errors import MarlError
 from marl_verl.rewards.mix import RewardMix
-from marl_verl.sampling import scoring
-from marl_verl.sampling.base import Candidate
+from marl_verl.sampling.base import Rollouts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 
-RoleReward = Callable[[Task, Turn, Episode], Any]
-"""(task, turn, episode) -> a number; may be async."""
+RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async
 
 
 @dataclass(frozen=True)
@@ -47,38 +38,23 @@ class Scene:
     limits: Limits = Limits()
 
 
-class SceneRollouts:
-    """`Rollouts` without `act`.
-
-    Args:
-        uid: of this task instance.
-        sessions: attempts at the task.
-    """
+class SceneRollouts(Rollouts):
+    """`Rollouts` of the task instance `uid`, without `act` and `seed`."""
 
     def __init__(self, scene: Scene, task: Task, uid: str, sessions: int) -> None:
         self.scene, self.task, self.uid, self.sessions = scene, task, uid, sessions
         self.agents, self.limits = tuple(scene.agents), scene.limits
+        self.label = f"workflow '{type(scene.workflow).__name__}' on task '{task.id}'"
         self._begun: dict[int, float] = {}
-
-    @property
-    def label(self) -> str:
-        """Workflow and task."""
-        return f"workflow '{type(self.scene.workflow).__name__}' on task '{self.task.id}'"
 
     def seed(self, session: int) -> int:
         """The seed of a session's runs."""
         raise NotImplementedError
 
-    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """Ask the agent's policy."""
-        raise NotImplementedError
-
     def start(self, session: int, journal: Journal | None = None) -> Run:
-        """A run of the workflow on the task; with a journal it continues where that ends."""
         self._begun.setdefault(session, time.monotonic())
-        return Run(
-            self.scene.workflow, self.task, self.agents, journal, seed=self.seed(session), limits=self.scene.limits
-        )
+        seed = self.seed(session)
+        return Run(self.scene.workflow, self.task, self.agents, journal, seed=seed, limits=self.limits)
 
     def turn(
         self,
@@ -91,12 +67,10 @@ class SceneRollouts:
         node: str | None = None,
         parent: str | None = None,
     ) -> Turn:
-        """The turn that an act and its action make, with the policy behind it."""
         policy = self.scene.agents[agent or act.agent].policy
         return Turn.of(act, action, self.uid, session, policy, node, parent, agent, index)
 
     async def finish(self, run: Run, session: int) -> Episode:
-        """Score a finished run, reward its turns, and make it an episode."""
         turns = [self.turn(act, action, session) for act, action in run.turns]
         episode = await self.state(run, session, turns, run.answer)
         for turn in turns:
@@ -105,29 +79,15 @@ class SceneRollouts:
         return episode
 
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
-        """What a run has come to, as an episode of these turns, with `answer` scored (None scores 0)."""
         score, success = 0.0, False
         if answer is not None:
-            score, success = await scoring.judged(self.scene.tasks, self.task, answer, self.limits.call_seconds)
+            score, success = await judged(self.scene.tasks, self.task, answer, self.limits.call_seconds)
+        taken = time.monotonic() - self._begun[session]
         return Episode(
-            uid=self.uid,
-            session=session,
-            task=self.task,
-            turns=list(turns),
-            answer=answer,
-            success=success,
-            journal=run.journal,
-            seconds=time.monotonic() - self._begun[session],
-            score=score,
-            finished=run.finished,
+            self.uid, session, self.task, list(turns), answer, success, run.journal, taken, score, finished=run.finished
         )
 
-    async def score(self, answer: Any) -> float:
-        """The task's score of an answer."""
-        return await scoring.score(self.scene.tasks, self.task, answer, self.limits.call_seconds)
-
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
-        """Component `team` is the state's score; for `role` and `tool` see `_reward_turns`."""
         turns = list(turns)
         for turn in turns:
             turn.rewards["team"] = episode.score
@@ -142,25 +102,47 @@ class SceneRollouts:
             name = self.scene.agents[turn.agent].reward
             if name is not None:
                 what = f"role reward '{name}' of agent '{turn.agent}'"
-                turn.rewards["role"] = await scoring.number(
-                    self.scene.rewards[name], (self.task, turn, episode), what, self.limits.call_seconds
-                )
+                turn.rewards["role"] = await self._number(self.scene.rewards[name], (self.task, turn, episode), what)
             calls = [call for call in run.journal.calls() if call.agent == turn.agent] if tool else []
             if calls:
                 turn.rewards["tool"] = sum(call.raised is None for call in calls) / len(calls)
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
-        """The reward of each turn, mixed as the algorithm does."""
         if self.scene.mix is None:
             return [sum(turn.components.values()) for turn in turns]
-        own = [{"index": i, "rewards": turn.components, "team_reward": None} for i, turn in enumerate(turns)]
-        rows = [{**row(turn), **fields} for turn, fields in zip(turns, own, strict=True)]
+        rows = [
+            {**row(turn), "index": i, "rewards": turn.components, "team_reward": None} for i, turn in enumerate(turns)
+        ]
         table = RowTable.from_rows(rows, declared=self.scene.mix.components(self.scene.agents))
         return [float(value) for value in self.scene.mix.compute(table)]
 
+    async def score(self, answer: Any) -> float:
+        return await self._number(self.scene.tasks.score, (self.task, answer), "the score")
+
     async def public_score(self, answer: Any) -> float:
-        """The part of an answer's quality that the team may know."""
-        arguments = self.task, answer
-        return await scoring.number(
-            self.scene.tasks.public_score, arguments, "the public score", self.limits.call_seconds
-        )
+        return await self._number(self.scene.tasks.public_score, (self.task, answer), "the public score")
+
+    async def _number(self, fn: Callable[..., Any], arguments: tuple[Any, ...], what: str) -> float:
+        return await number(fn, arguments, what, self.limits.call_seconds)
+
+
+async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], what: str, seconds: float | None) -> float:
+    """The finite number that a user's function returns, within `seconds`. MarlError, which begins with `what` it is,
+    for anything else."""
+    found = await perform(fn, arguments, seconds)
+    name = getattr(fn, "__qualname__", fn)
+    try:
+        value = float(found)
+    except (TypeError, ValueError) as error:
+        raise MarlError(f"{what} must be a number, {name} gave {found!r:.80}") from error
+    if not math.isfinite(value):
+        raise MarlError(f"{what} must be finite, {name} gave {value}")
+    return value
+
+
+async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None = None) -> tuple[float, bool]:
+    """(score, success) of an answer. A task set without a `success` of its own is not made to score twice."""
+    value = await number(tasks.score, (task, answer), "the score", seconds)
+    if type(tasks).success is TaskSet.success:
+        return value, value >= 1.0  # what it would say
+    return value, bool(await perform(tasks.success, (task, answer), seconds))

@@ -13,16 +13,14 @@ from marl_verl.tasks.base import Task
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
     """One JSON line a task. MarlError, and no file, for a task whose data JSON cannot hold."""
-    lines = [_line(task) for task in tasks]
+    lines = []
+    for task in tasks:
+        try:
+            lines.append(json.dumps({"id": task.id, "prompt": task.prompt, "data": task.data}) + "\n")
+        except (TypeError, ValueError) as error:
+            raise MarlError(f"the data of task '{task.id}' cannot be written as JSON: {error}") from error
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines), encoding="utf-8")
-
-
-def _line(task: Task) -> str:
-    try:
-        return json.dumps({"id": task.id, "prompt": task.prompt, "data": task.data}) + "\n"
-    except (TypeError, ValueError) as error:
-        raise MarlError(f"the data of task '{task.id}' cannot be written as JSON: {error}") from error
 
 
 def read_tasks(path: Path) -> list[Task]:
@@ -33,22 +31,19 @@ def read_tasks(path: Path) -> list[Task]:
     """
     if not path.is_file():
         raise missing("task file", path, path.parent.glob("*"))
-    tasks: list[Task] = []
-    rows: dict[str, int] = {}
+    found: dict[str, tuple[int, Task]] = {}
     for number, row in _rows(path):
         task = _task(row, path, number)
-        if task.id in rows:
-            raise MarlError(f"task file '{path}', row {number}: id '{task.id}' is that of row {rows[task.id]}")
-        rows[task.id] = number
-        tasks.append(task)
-    if not tasks:
+        first, _ = found.setdefault(task.id, (number, task))
+        if first != number:
+            raise MarlError(f"task file '{path}', row {number}: id '{task.id}' is that of row {first}")
+    if not found:
         raise MarlError(f"task file '{path}' is empty")
-    return tasks
+    return [task for _, task in found.values()]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any]]:
     if path.suffix == ".parquet":
-        import pyarrow
         import pyarrow.parquet
 
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Sequence
 
 # Up, down, left, right in (letter, number). Among equally short walks the one that takes the earlier entry is `walk`'s.
@@ -30,9 +29,8 @@ def neighbours(size: int) -> dict[str, tuple[str, ...]]:
 def distances(size: int, walls: frozenset[str], goal: str) -> dict[str, int]:
     """Cell -> number of steps of the shortest walk to `goal` around the walls; absent where there is none."""
     found = {goal: 0}
-    queue = deque([goal])
-    while queue:
-        cell = queue.popleft()
+    queue = [goal]
+    for cell in queue:  # which grows meanwhile
         for near in neighbours(size)[cell]:
             if near not in walls and near not in found:
                 found[near] = found[cell] + 1
@@ -53,8 +51,7 @@ def walk(size: int, walls: frozenset[str], start: str, goal: str) -> list[str]:
 
 def straight(size: int, start: str, goal: str) -> list[str]:
     """The walk along the one axis on which `goal` is farther away, walls or not, until level with it."""
-    row, column = divmod(cells(size).index(start), size)
-    goal_row, goal_column = divmod(cells(size).index(goal), size)
+    (row, column), (goal_row, goal_column) = (divmod(cells(size).index(cell), size) for cell in (start, goal))
     if abs(goal_row - row) > abs(goal_column - column):
         step = 1 if goal_row > row else -1
         return [cells(size)[at * size + column] for at in range(row + step, goal_row + step, step)]
@@ -64,11 +61,7 @@ def straight(size: int, start: str, goal: str) -> list[str]:
 
 def legal(size: int, walls: frozenset[str], start: str, path: Sequence[str]) -> list[str]:
     """The part of `path` that can be walked from `start`: up to the first word that is no free neighbouring cell."""
-    walked: list[str] = []
-    cell = start
-    for near in path:
+    for walked, (cell, near) in enumerate(zip([start, *path], path, strict=False)):
         if near in walls or near not in neighbours(size)[cell]:
-            break
-        walked.append(near)
-        cell = near
-    return walked
+            return list(path[:walked])
+    return list(path)

@@ -1,9 +1,8 @@
-"""Split Plan-Path: one agent knows where to go, the other knows how to get there.
+"""Split Plan-Path: one agent knows where to go, the other knows how to get there; neither can succeed alone.
 
 The scout sees the goal and a landmark and sends the mover one cell. The mover sees its start, the walls and that cell,
 and writes the cells to walk; walking straight on is never enough. The team succeeds when the walk is legal and *stops*
-on the goal (without that rule answers grow until they cross it). Neither agent can succeed alone: the mover never sees
-the goal, the scout never sees the map.
+on the goal (without that rule answers grow until they cross it).
 """
 
 from __future__ import annotations
@@ -11,18 +10,20 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError
 from marl_verl.tasks import grid
-from marl_verl.tasks.base import Split, Task, TaskSet
-from marl_verl.tasks.draw import distinct, held_out
+from marl_verl.tasks.base import DrawnTasks, Split, Task, held_out
 
 SCOUT, MOVER = "scout", "mover"
 NOTHING = "none"  # what the mover reads when the scout did not send one cell
 HELD_OUT = 10  # one map in ten
 
 
-class SplitPlanPath(TaskSet):
-    """Tasks on random maps.
+class SplitPlanPath(DrawnTasks):
+    """Tasks on random maps. A map (start, walls, goal) is in one split only.
+
+    The careless scout names the landmark, and the careless mover walks along one axis and ignores the walls. Uniform
+    noise instead would leave the updates nothing to select.
 
     Options:
         size: side of the grid, in cells (2 to 9).
@@ -30,6 +31,8 @@ class SplitPlanPath(TaskSet):
         reach: the most steps between start and goal (at least 2).
     """
 
+    name = "split-plan-path"
+    agents = (SCOUT, MOVER)
     size: int = 4
     walls: int = 2
     reach: int = 4
@@ -42,64 +45,34 @@ class SplitPlanPath(TaskSet):
         if self.reach < 2:
             raise MarlError(f"split-plan-path: reach must be at least 2, got {self.reach}")
 
-    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A map (start, walls, goal) is in one split only, whatever the seed.
-
-        Raises:
-            MarlError: the split has not that many (small grids).
-        """
-        rng = random.Random(f"split-plan-path {split} {seed}")
-        return distinct(lambda: self._draw(rng, split), count, split, "split-plan-path")
-
     def score(self, task: Task, answer: Any) -> float:
-        """1 for a legal walk that stops on the goal, else 0. `answer`: the cells entered, separated by spaces.
-
-        Raises:
-            MarlError: the answer is no text.
-        """
-        path = _walk(answer)
-        return float(bool(path) and path[-1] == task.data["goal"] and self._legal(task, path))
+        """1 for a legal walk (the cells entered, separated by spaces) that stops on the goal, else 0. MarlError unless
+        the answer is text."""
+        return float(self._legal(task, answer)[-1:] == [task.data["goal"]])
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 for a legal walk of at least one step, wherever it stops, else 0: what shows without the goal.
+        """1 for a legal walk of at least one step, wherever it stops, else 0: what shows without the goal."""
+        return float(bool(self._legal(task, answer)))
 
-        Raises:
-            MarlError: the answer is no text.
-        """
-        path = _walk(answer)
-        return float(bool(path) and self._legal(task, path))
-
-    def _legal(self, task: Task, path: list[str]) -> bool:
-        return grid.legal(self.size, frozenset(task.data["walls"]), task.data["start"], path) == path
+    def _legal(self, task: Task, answer: Any) -> list[str]:
+        """The cells of an answer that is a legal walk, none for another one."""
+        if not isinstance(answer, str):
+            raise MarlError(f"split-plan-path scores a walk as text, got {type(answer).__name__}")
+        path = answer.split()
+        return path if grid.legal(self.size, frozenset(task.data["walls"]), task.data["start"], path) == path else []
 
     def vocabulary(self) -> list[str]:
-        """Every word that an observation or an answer can hold."""
         return [*grid.cells(self.size), "goal", "landmark", "start", "walls", "message", NOTHING]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of a mixed crowd, on training maps only.
-
-        A share `good` is right. Of the others, the careless scout names the landmark, and the careless mover walks
-        along one axis and ignores the walls. Uniform noise instead would leave the updates nothing to select.
-        """
-        if agent not in (SCOUT, MOVER):
-            raise unknown("agent of split-plan-path", agent, (SCOUT, MOVER))
-        rng = random.Random(f"split-plan-path demonstrations {agent} {seed}")
-        pairs: list[tuple[str, str]] = []
-        for _ in range(count):
-            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "split-plan-path")
-            start, goal, landmark = (str(task.data[key]) for key in ("start", "goal", "landmark"))
-            right = rng.random() < good
-            if agent == SCOUT:
-                pairs.append((scout_sees(task), goal if right else landmark))
-            else:
-                walls = frozenset(task.data["walls"])
-                path = grid.walk(self.size, walls, start, goal) if right else grid.straight(self.size, start, goal)
-                pairs.append((mover_sees(task, start, goal), " ".join(path)))
-        return pairs
+    def _demonstration(self, agent: str, task: Task, right: bool) -> tuple[str, str]:
+        start, goal, landmark = (str(task.data[key]) for key in ("start", "goal", "landmark"))
+        if agent == SCOUT:
+            return scout_sees(task), goal if right else landmark
+        walls = frozenset(task.data["walls"])
+        path = grid.walk(self.size, walls, start, goal) if right else grid.straight(self.size, start, goal)
+        return mover_sees(task, start, goal), " ".join(path)
 
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
-        """One random task, or None where the draw is no task of this split."""
         start, goal, landmark, *walls = rng.sample(grid.cells(self.size), 3 + self.walls)
         walls.sort()
         left = grid.distances(self.size, frozenset(walls), start)
@@ -108,20 +81,12 @@ class SplitPlanPath(TaskSet):
         ahead = grid.straight(self.size, start, goal)
         if ahead[-1] == goal and grid.legal(self.size, frozenset(walls), start, ahead) == ahead:
             return None  # too easy: a mover that only ever walks straight on would do, trained or not
-        board = f"{self.size} start {start} walls {' '.join(walls)} goal {goal}"
-        is_test = held_out(board, HELD_OUT)
-        if is_test != (split == "test"):
+        board = f"start {start} walls {' '.join(walls)} goal {goal}"
+        if held_out(f"{self.size} {board}", HELD_OUT) != (split == "test"):
             return None
         data = {"size": self.size, "start": start, "walls": walls, "goal": goal, "landmark": landmark}
-        words = f"start {start} walls {' '.join(walls)} goal {goal} landmark {landmark}"
-        return Task(id=f"plan-path {board} landmark {landmark}", prompt=words, data=data)
-
-
-def _walk(answer: Any) -> list[str]:
-    """The cells of an answer. MarlError if it is no text."""
-    if not isinstance(answer, str):
-        raise MarlError(f"split-plan-path scores a walk as text, got {type(answer).__name__}")
-    return answer.split()
+        prompt = f"{board} landmark {landmark}"
+        return Task(id=f"plan-path {self.size} {prompt}", prompt=prompt, data=data)
 
 
 def scout_sees(task: Task) -> str:

@@ -1,4 +1,4 @@
-"""The workflow of split Plan-Path: the scout sends one cell, the mover walks."""
+"""Workflows of the bundled tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,23 @@ from typing import Any
 from marl_verl.episode import Workflow
 from marl_verl.tasks import grid
 from marl_verl.tasks.base import Task
-from marl_verl.tasks.split_plan_path import MOVER, NOTHING, SCOUT, mover_sees, scout_sees
+from marl_verl.tasks.inventory import ASKER, DIGITS, HOLDER, NOTHING, asker_sees, holder_sees
+from marl_verl.tasks.split_plan_path import MOVER, SCOUT, mover_sees, scout_sees
+
+
+class HolderAsker(Workflow):
+    """The holder sends what it holds, the asker answers."""
+
+    async def run(self, task: Task, team: Any) -> str:
+        held = await team[HOLDER].act(holder_sees(task))
+        sent = held.text.split()
+        whole = len(sent) == len(task.data["digits"]) and all(word in DIGITS for word in sent)
+        if not whole:
+            team.invalid(held, "not as many digits as it holds")
+        action = await team[ASKER].act(asker_sees(task, " ".join(sent) if whole else NOTHING))
+        if action.text.strip() not in DIGITS:
+            team.invalid(action, "no digit")
+        return str(action.text)
 
 
 class ScoutMover(Workflow):
@@ -20,16 +36,15 @@ class ScoutMover(Workflow):
     turns: int = 1
 
     async def run(self, task: Task, team: Any) -> str:
-        """The cells walked, separated by spaces."""
         size, walls, goal = task.data["size"], frozenset(task.data["walls"]), task.data["goal"]
         walked: list[str] = []
         for turn in range(self.turns):
             start = walked[-1] if walked else task.data["start"]
             seen = await team[SCOUT].act(scout_sees(task))
-            sent = seen.text.strip()
-            message = sent if sent in grid.cells(size) else NOTHING
-            if message == NOTHING:
+            message = seen.text.strip()
+            if message not in grid.cells(size):
                 team.invalid(seen, "no cell of the map")
+                message = NOTHING
             move = await team[MOVER].act(mover_sees(task, start, message))
             path = move.text.split()
             legal = grid.legal(size, walls, start, path)

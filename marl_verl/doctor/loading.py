@@ -1,0 +1,131 @@
+"""Whether torch, vLLM, verl and the plugins load, in processes of their own: what ends or hangs them leaves the doctor
+alive. A version that is right says nothing of a library that is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+
+from marl_verl.doctor import Finding, error, ok, warning
+from marl_verl.platforms.active import has_accelerator
+from marl_verl.plugins import GROUP, VARIABLE
+
+LIBRARY_SECONDS = 240.0  # a first import compiles what it loads; from a network disk that takes minutes
+PLUGIN_SECONDS = 60.0
+
+LIBRARIES = {  # name -> what loads it, as the processes of a run do
+    "torch": "import torch; print(torch.version.cuda or 'CPU', torch.cuda.device_count())",
+    "vLLM": "import torch, vllm.entrypoints.openai.api_server",
+    "verl": "import torch, ray, transfer_queue, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers",
+}
+
+PLUGINS = """
+import json, os
+from marl_verl.errors import MarlError
+from marl_verl.plugins import KINDS, VARIABLE, discover
+wrong, records, twice = "", [], []
+try:
+    found = discover(os.environ.get(VARIABLE))
+    records = found.describe()
+except MarlError as error:
+    wrong = str(error)
+for kind in KINDS if records else ():
+    for name in found.names(kind):
+        try:
+            found.entry(kind, name)
+        except MarlError as error:
+            twice.append(str(error))
+print("\\n" + json.dumps([wrong, records, twice]))
+"""
+
+
+def libraries(note: Callable[[str], None]) -> Iterator[Finding]:
+    """A finding for each library; all are loaded at once."""
+    with ExitStack() as stack:
+        work = {name: stack.enter_context(started(code)) for name, code in LIBRARIES.items()}
+        for name, running in work.items():
+            note(f"loading {name} ...")
+            yield library(name, *outcome(running, LIBRARY_SECONDS))
+
+
+def library(name: str, out: str, wrong: str) -> Finding:
+    """The finding for a library, from the `outcome` of loading it."""
+    check = f"import {name}"
+    if wrong:
+        first, _, _ = LIBRARIES[name].partition(";")
+        do = f'python -c "{first}"   # the whole error; `make install` repairs an installation'
+        return error(check, f"{name} does not load: {wrong:.300}", do)
+    if name != "torch":
+        return ok(check, f"{name} loads")
+    build, _, count = out.splitlines()[-1].partition(" ")
+    if has_accelerator() and count == "0":
+        do = "nvidia-smi   # and look whether CUDA_VISIBLE_DEVICES hides the GPUs, and whether torch's CUDA is too new"
+        return warning(check, f"torch loads (CUDA {build}), and sees no GPU", do)
+    return ok(check, f"torch loads ({'CPU build' if build == 'CPU' else f'CUDA {build}'}, {count} GPUs)")
+
+
+def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
+    """A finding for each plugin, and for each name that several distributions have or register."""
+    points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name)
+    names = {point.name for point in points}
+    limit = os.environ.get(VARIABLE)
+    if limit is not None:
+        left = sorted(names - {name.strip() for name in limit.split(",")})
+        said = f"{VARIABLE}='{limit}' leaves out {', '.join(left) or 'nothing'}"
+        yield ok("plugins", said) if not left else warning("plugins", said, f"unset {VARIABLE}   # to load them all")
+    note("loading plugins ...")
+    with started(PLUGINS) as process:
+        out, failed = outcome(process, PLUGIN_SECONDS)
+    wrong, records, twice = ("", [], []) if failed else json.loads(out.splitlines()[-1])
+    if wrong or failed:
+        said = wrong or f"the process that loads the plugins failed: {failed}"
+        yield error("plugins", said, f"export {VARIABLE}=...   # name the plugins to load")
+    for record in records:
+        name, distribution, broken = record["plugin"], record["distribution"], record["error"]
+        if record["enabled"] and name != "builtin":
+            others = f'export {VARIABLE}="{",".join(sorted(names - {name}))}"   # goes on without it'
+            do = f"pip install --upgrade {distribution}, or {others}"
+            check, said = f"plugin {name}", f"{distribution} {record['version']}"
+            yield warning(check, broken, do) if broken else ok(check, said)
+    for said in twice:
+        yield warning("plugins", said, "pip uninstall one of the two, or write the longer name in a recipe")
+    for name, times in Counter(point.name for point in points).items():
+        if times > 1:
+            same = [point.dist for point in points if point.name == name]
+            owners = " and ".join(sorted(dist.metadata["Name"] if dist is not None else "unknown" for dist in same))
+            said = f"{owners} both call their plugin '{name}': {VARIABLE} cannot name one of them"
+            yield warning(f"plugin {name}", said, "ask their authors to rename one entry point")
+
+
+@contextmanager
+def started(code: str) -> Iterator[Popen[str]]:
+    """Code running with this process's Python and modules, which is killed at the end of the block."""
+    # -P: what lies in the working folder is no module; what this process finds is found there
+    command = [sys.executable, "-P", "-c", code]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    process = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace")
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def outcome(process: Popen[str], seconds: float) -> tuple[str, str]:
+    """(what a process printed, why it did not end well within `seconds` from now or "")."""
+    try:
+        out, errors = process.communicate(timeout=seconds)
+    except TimeoutExpired:
+        return "", f"it was not done after {seconds:g} s"
+    code = process.returncode
+    if code == 0:
+        return out, ""
+    last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
+    ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return out, last.strip() or f"it ended with {ended}, and said nothing"

@@ -1,1 +1,0 @@
-"""Workflows of the bundled tasks."""
