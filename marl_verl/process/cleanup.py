@@ -209,7 +209,7 @@ def _held(processes: Iterable[psutil.Process]) -> set[Path]:
 
 
 def _sockets(run: str) -> set[Path]:
-    """The run's weight-sync sockets: their replica ranks are in its range (`rollout/servers.py`)."""
+    """The run's weight-sync sockets: their replica ranks are in its range (`rollout/verl_plugin.py`)."""
     first, found = first_rank_of(run), set()
     for path in Path("/tmp").glob(SOCKETS):
         rank = path.name.partition("-replica-")[2].partition("-rank-")[0]

@@ -17,7 +17,6 @@ from marl_verl.config.placement import Pool
 
 COLOCATED = 3
 """Processes that one policy puts on a GPU: training worker, server, and what a server starts."""
-
 FIRST_PORT, END_PORT, TRIED_PORTS = 20_000, 30_000, 100
 """Below the kernel's ephemeral range (`net.ipv4.ip_local_port_range`, 32768 to 60999 by default)."""
 
@@ -25,16 +24,13 @@ FIRST_PORT, END_PORT, TRIED_PORTS = 20_000, 30_000, 100
 class Devices:
     """The GPUs of a pool (logical slots on a CPU).
 
-    Args:
-        pool: which policies, how large.
-        serial: start and learn one policy at a time; where memory is shared, two at once would not fit.
+    With `serial` one policy at a time starts or learns: where memory is shared, two at once would not fit.
     """
 
     def __init__(self, pool: Pool, serial: bool) -> None:
         self.pool = pool
         self._lock = threading.RLock() if serial else None
-        self._made: Any = None
-        self._making = threading.Lock()
+        self._made, self._making = None, threading.Lock()
 
     def acquire(self) -> AbstractContextManager[Any]:
         """Hold the devices of a shared pool while a policy starts, learns or syncs; without sharing nothing waits."""
@@ -109,7 +105,6 @@ class Slots:
 
     @property
     def world_size(self) -> int:
-        """Number of slots."""
         return len(self.workers)
 
 

@@ -9,56 +9,33 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from marl_verl.rollout.manager import TeamRolloutManager
 
 Task = dict[str, Any]
 """The columns of `TaskDataset`, with `uid`, `keep` (whether its episodes are stored) and `batch` (which one of the
 data's it is in, from 1)."""
 
 
-class Workers(Protocol):
-    """The side of the rollout manager that takes tasks."""
-
-    def dispatch(self, tasks: Sequence[Mapping[str, Any]], step: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class UnderWay:
-    """A task that somebody works on, and the version of every policy when it was handed out: no row of it is older."""
-
-    task: Task
-    versions: Mapping[str, int]
-
-
 class Dispatch:
-    """Keeps `limit` tasks under way.
-
-    Args:
-        fetch: the next batch of the data, without end.
-    """
+    """Keeps `limit` tasks under way, from batches of the data that `fetch` gives without end."""
 
     def __init__(self, fetch: Callable[[], list[Task]], limit: int) -> None:
-        self.limit = limit
-        self._fetch = fetch
-        self._batches = 0
+        self.limit, self._fetch, self._batches = limit, fetch, 0
         self._next: deque[Task] = deque()
-        self._out: dict[str, UnderWay] = {}
+        self._out: dict[str, tuple[Task, Mapping[str, int]]] = {}  # with the versions when it was handed out
 
     def __len__(self) -> int:
-        """Tasks under way."""
         return len(self._out)
 
-    def fill(self, workers: Workers, versions: Mapping[str, int]) -> None:
-        """Hand out tasks until there are `limit` under way.
-
-        Args:
-            versions: of every policy, now.
-        """
+    def fill(self, workers: TeamRolloutManager, versions: Mapping[str, int]) -> None:
+        """Hand out tasks until there are `limit` under way. `versions` are those of every policy, now."""
         new = [self._take() for _ in range(self.limit - len(self))]
         for task in new:
-            self._out[task["uid"]] = UnderWay(task, dict(versions))
+            self._out[task["uid"]] = task, dict(versions)
         for batch, tasks in itertools.groupby(new, key=lambda task: task["batch"]):
             workers.dispatch([{name: task[name] for name in task if name != "batch"} for task in tasks], batch)
 
@@ -68,11 +45,11 @@ class Dispatch:
 
     def oldest(self, policy: str) -> int | None:
         """The oldest version of a policy that a task under way may have rows of; None without such a task."""
-        return min((out.versions[policy] for out in self._out.values()), default=None)
+        return min((versions[policy] for _, versions in self._out.values()), default=None)
 
     def state(self) -> dict[str, Any]:
         """What `restore` takes."""
-        return {"batches": self._batches, "tasks": [*(out.task for out in self._out.values()), *self._next]}
+        return {"batches": self._batches, "tasks": [*(task for task, _ in self._out.values()), *self._next]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from where `state` was taken: what was under way then is handed out first."""
@@ -88,14 +65,3 @@ class Dispatch:
                 uid = f"s{self._batches}t{position:05d}"
                 self._next.append({**task, "uid": uid, "batch": self._batches})
         return self._next.popleft()
-
-
-def spread(tasks: int, loads: Sequence[int]) -> dict[int, list[int]]:
-    """Worker -> which of `tasks` it gets: one after the other to the least loaded, the first of equals."""
-    loads = list(loads)
-    shares: dict[int, list[int]] = {}
-    for task in range(tasks):
-        least = min(range(len(loads)), key=loads.__getitem__)
-        shares.setdefault(least, []).append(task)
-        loads[least] += 1
-    return shares

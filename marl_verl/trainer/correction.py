@@ -22,7 +22,7 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 from verl.workers.utils.padding import response_to_nested
 
 WEIGHTS = "rollout_is_weights"
-NEEDED = ("old_log_probs", "rollout_log_probs", "response_mask")
+NEEDED = ["old_log_probs", "rollout_log_probs", "response_mask"]
 
 
 def is_on(settings: DictConfig) -> bool:
@@ -34,30 +34,23 @@ def correct(batch: KVBatchMeta, settings: DictConfig) -> tuple[list[str], dict[s
     """Weigh a policy's rows, whose `old_log_probs` are in TransferQueue already, and leave out the rejected tokens.
 
     Rejected tokens leave `response_mask` and not `loss_mask`, as in verl's V1 trainer: they add nothing to a sum, and
-    stay in the number that a mean divides by. Padding rows enter no statistic and weigh 0.
-
-    Args:
-        batch: all rows of an update, with padding.
-        settings: the whole of `algorithm.rollout_correction`.
-
-    Returns:
-        The fields that the update has to read besides its own, and verl's metrics (`rollout_corr/...`).
+    stay in the number that a mean divides by. Padding rows enter no statistic and weigh 0. Returns the fields that the
+    update has to read besides its own, and verl's metrics (`rollout_corr/...`).
     """
     real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
     keys = [batch.keys[row] for row in real]
-    rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(NEEDED))
+    rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=NEEDED)
     # [rows, longest response], zeros behind a row's own tokens
     data, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
     if settings.rollout_rs:
         kept = response_to_nested(data.batch["response_mask"], rows["response_mask"])
         _put(batch, keys, "response_mask", kept)
-    fields = []
-    if WEIGHTS in data.batch:
-        weights = dict(zip(real, response_to_nested(data.batch[WEIGHTS], rows["response_mask"]).unbind(), strict=True))
-        padded = [weights.get(row, torch.zeros(tag["response_len"])) for row, tag in enumerate(batch.tags)]
-        _put(batch, batch.keys, WEIGHTS, torch.nested.as_nested_tensor(padded, layout=torch.jagged))
-        fields.append(WEIGHTS)
-    return fields, metrics
+    if WEIGHTS not in data.batch:
+        return [], metrics
+    weights = dict(zip(real, response_to_nested(data.batch[WEIGHTS], rows["response_mask"]).unbind(), strict=True))
+    padded = [weights.get(row, torch.zeros(tag["response_len"])) for row, tag in enumerate(batch.tags)]
+    _put(batch, batch.keys, WEIGHTS, torch.nested.as_nested_tensor(padded, layout=torch.jagged))
+    return [WEIGHTS], metrics
 
 
 def _put(batch: KVBatchMeta, keys: list[str], field: str, values: Any) -> None:

@@ -6,10 +6,8 @@ per policy, so that policies start, update and sync at the same time.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -36,23 +34,14 @@ from marl_verl.threads import in_thread
 from marl_verl.trainer import correction
 from marl_verl.trainer.critic import ROLE as CRITIC
 from marl_verl.trainer.critic import CriticRuntime
-from marl_verl.trainer.policy_servers import Servers, nth, ranks
-
-logger = logging.getLogger(__name__)
-
-ROLE = "actor_rollout"
-ROLE_WITH_REFERENCE = "actor_rollout_ref"
+from marl_verl.trainer.metrics import timed
+from marl_verl.trainer.policy_servers import Servers, TrainingWorkers, numbered
 
 
-class PolicyRuntime(Servers):
-    """A policy that learns: its processes and what can be done with them.
+class PolicyRuntime(TrainingWorkers, Servers):
+    """A policy that learns; `critics` are those in its training workers' processes."""
 
-    Args:
-        policy: what the user said about it.
-        config: the whole config as this policy sees it.
-        devices: the GPUs of training workers and servers.
-        critics: those in the training workers' processes.
-    """
+    MESH = "actor"
 
     def __init__(
         self, policy: PolicyConfig, config: DictConfig, devices: Devices, critics: Sequence[CriticRuntime] = ()
@@ -63,12 +52,10 @@ class PolicyRuntime(Servers):
         self._reference = bool(self._arr.actor.use_kl_loss)
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
 
-    # -- start ---------------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Start training workers and servers; on a CPU the servers load while the workers build the model."""
         with self.devices.acquire():
-            role = ROLE_WITH_REFERENCE if self._reference and not self._lora else ROLE
+            role = "actor_rollout_ref" if self._reference and not self._lora else "actor_rollout"
             worker = RayClassWithInitArgs(
                 cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
             )
@@ -87,47 +74,33 @@ class PolicyRuntime(Servers):
             if cpu_run():
                 servers = in_thread(f"servers-{self.name}", self._start_servers)
                 _wait_until_launched(self.servers, servers)
-                self._timed("model", self._init_models)
+                self._init_models()
                 servers.result()
             else:
                 # vLLM measures the device's free memory while it starts: nobody else may allocate meanwhile
-                self._timed("model", self._init_models)
+                self._init_models()
                 self._start_servers()
             engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
             engine.backend = "naive"
-            self.sync = CheckpointEngineManager(
-                config=engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
-            )
+            replicas = self.servers.get_replicas()
+            self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=replicas)
             self.sleep()
 
     def _init_models(self) -> None:
-        self.workers.init_model()
-        for critic in self._critics:
-            critic.start(self._spawned[CRITIC])
+        with timed(self.seconds, "model"):
+            self.workers.init_model()
+            for critic in self._critics:
+                critic.start(self._spawned[CRITIC])
 
     def actors(self) -> dict[str, Any]:
-        """Training workers and servers, by what they are."""
-        handles = list(self.workers.workers)
-        names = [f"{nth('training worker', i, handles)} of policy '{self.name}'" for i in range(len(handles))]
-        return {**dict(zip(names, handles, strict=True)), **super().actors()}
-
-    # -- a step --------------------------------------------------------------------------------------------------
-
-    @property
-    def data_parallel_size(self) -> int:
-        """Ranks that each take a part of the rows."""
-        return ranks(self.workers, "actor")
+        workers = numbered("training worker", f" of policy '{self.name}'", self.workers.workers)
+        return {**workers, **super().actors()}
 
     def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
-        """One pass over this policy's rows, whose advantages are in TransferQueue already.
+        """One pass over this policy's rows, in key order, whose advantages are in TransferQueue already.
 
-        Args:
-            batch: the policy's rows in key order.
-            updates: optimiser steps an epoch takes over the batch (mini-batches).
-
-        Returns:
-            The batch with the padding rows it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a
-            rollout correction verl's `rollout_corr/...`).
+        `updates` are the optimiser steps of an epoch over them (mini-batches). Returns the batch with the padding rows
+        it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a rollout correction `rollout_corr/...`).
         """
         with self.devices.acquire():
             rows = len(batch)
@@ -164,14 +137,10 @@ class PolicyRuntime(Servers):
             reduced = reduce_metrics(dict(output["metrics"]))
             metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
             metrics["entropy"] = metrics.pop("entropy_loss") * self._per_token(batch, rows, updates)
-            metrics.update(corrected)
-            return batch, {name: float(value) for name, value in metrics.items()}
+            return batch, {name: float(value) for name, value in {**metrics, **corrected}.items()}
 
     def _per_token(self, batch: KVBatchMeta, rows: int, updates: int) -> float:
-        """What makes the entropy of the sampled tokens' distributions, in nats, a mean over tokens.
-
-        verl reports it added up over tokens as the loss is, and then the mean over updates.
-        """
+        """What makes the entropy, in nats, a mean over tokens: verl adds it up as the loss, then means over updates."""
         mode = self._arr.actor.loss_agg_mode
         sums = {"token-sum": updates, "seq-mean-token-sum": rows}
         if mode not in sums:  # means already
@@ -211,9 +180,8 @@ class PolicyRuntime(Servers):
         batch.fields = list(MODEL_FIELDS)
         call(batch)
         batch.fields = None
-        data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=["log_probs", "response_mask"]
-        )
+        wanted = ["log_probs", "response_mask"]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=wanted)
         data[field] = response_from_nested(data.pop("log_probs"), data["response_mask"])
         tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data.select(field))
 
@@ -226,16 +194,6 @@ class PolicyRuntime(Servers):
         """Send the trained weights to the servers, which wake up and drop what they cached under the old ones."""
         with self.devices.acquire():
             self.sync.update_weights(version)
-
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, step: int) -> None:
-        """Write model, optimiser, schedule and a Hugging Face folder below `folder`."""
-        self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
-
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
-        self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
 
 
 def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
