@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_verl.rollout.dispatch import Dispatch
+from marl_verl.trainer.asynchronous import Dispatch
 from marl_verl.trainer.learner import Buffer, Waiting
 
 sizes = st.integers(1, 6).flatmap(lambda batch: st.tuples(st.integers(batch, 3 * batch), st.just(batch)))

@@ -32,9 +32,7 @@ LISTED = 10
 class EndpointClient:
     """A `Client` of an endpoint. MarlError if the environment variable with its key is not set.
 
-    Args:
-        max_tokens: limit of an answer, in the endpoint's own tokens.
-        request_seconds: one try of a request; `marl.rollout.act_seconds` limits all tries together.
+    `max_tokens` are the endpoint's own. `request_seconds` limit one try, `marl.rollout.act_seconds` all tries together.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils.tensordict_utils import get_tensordict
 
 from marl_verl import plugins
+from marl_verl.rollout.devices import numbered
 from marl_verl.rollout.worker import Done, Report, TeamRolloutWorker
 
 
@@ -38,6 +39,9 @@ class TeamRolloutManager(AgentLoopManagerTQ):
             plugins.check_same(mine, theirs, f"rollout worker {number}")
         self._loads = [0] * len(self.agent_loop_workers)
 
+    def actors(self) -> dict[str, Any]:
+        return numbered("rollout worker", "", self.agent_loop_workers)
+
     def generate_sequences(self, prompts: Any) -> None:
         """Dispatch tasks without waiting for them."""
         chunks = prompts.chunk(len(self.agent_loop_workers))
@@ -52,7 +56,7 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         return [report for share in reports for report in share]
 
     def dispatch(self, tasks: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Hand out tasks (`dispatch.Task`), each to a worker that has the fewest then; `step` enters their seeds."""
+        """Hand out tasks (`schedule.Task`), each to a worker that has the fewest then; `step` enters their seeds."""
         shares: dict[int, list[Mapping[str, Any]]] = {}
         for task in tasks:
             least = min(range(len(self._loads)), key=self._loads.__getitem__)

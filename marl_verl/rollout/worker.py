@@ -134,11 +134,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         return plugins.load().fingerprint()
 
     async def collect(self, uids: list[str]) -> list[Report]:
-        """Wait for these tasks, write their rows and mark them finished; their reports.
-
-        Rows go to TransferQueue in two calls: those that are learnt from with their tensors, then the others as tags
-        alone, together with the tasks' own status.
-        """
+        """Wait for these tasks, write their rows and mark them finished, in two calls; their reports."""
         reports = [await self._report(uid) for uid in uids]
         training = [uid for uid in uids if uid in self._rows]  # a validation writes no rows
         rows = [row for uid in training for row in self._rows.pop(uid)]

@@ -1,7 +1,7 @@
 """Sampling and learning at the same time: each policy updates when its buffer is full, without waiting for the others.
 
-    (1 + ahead) * train_batch_size tasks are under way                                          rollout/dispatch.py
-    a task is finished: its rows get their advantage and go to the buffers of their policies     trainer/learner.py
+    (1 + ahead) * train_batch_size tasks are under way
+    a task is finished: its rows get their advantage and go to the buffers of their policies
     a buffer is full:   its policy learns and syncs in a thread of its own                       trainer/learner.py
 
 No new task is begun while a full buffer has rows of as many tasks as may be under way: a policy that learns too slowly
@@ -15,8 +15,9 @@ neither bounds nor reports staleness.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
 from typing import Any
 
@@ -27,13 +28,65 @@ from marl_verl.advantage import RowTable
 from marl_verl.advantage.rows import FloatArray
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.schedule import settings_of
-from marl_verl.rollout.dispatch import Dispatch
+from marl_verl.rollout.manager import TeamRolloutManager
 from marl_verl.rollout.rows import identity
 from marl_verl.rollout.worker import Done
 from marl_verl.trainer.batches import PARTITION, read_tensors, row_order, write_tensors
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
 from marl_verl.trainer.metrics import timed
-from marl_verl.trainer.schedule import Schedule, Training
+from marl_verl.trainer.schedule import Schedule, Task, Training
+
+
+class Dispatch:
+    """Keeps `limit` tasks under way, from batches of the data that `fetch` gives without end.
+
+    A task is under way from when it is handed out until the trainer has dealt with its rows. A checkpoint keeps those
+    under way and those that were read from the data and not handed out yet; a continued run hands them out again, under
+    the same uids. So every task of the data counts once, however often a run is stopped.
+    """
+
+    def __init__(self, fetch: Callable[[], list[Task]], limit: int) -> None:
+        self.limit, self._fetch, self._batches = limit, fetch, 0
+        self._next: deque[Task] = deque()
+        self._out: dict[str, tuple[Task, Mapping[str, int]]] = {}  # with the versions when it was handed out
+
+    def __len__(self) -> int:
+        return len(self._out)
+
+    def fill(self, workers: TeamRolloutManager, versions: Mapping[str, int]) -> None:
+        """Hand out tasks until there are `limit` under way. `versions` are those of every policy, now."""
+        new = [self._take() for _ in range(self.limit - len(self))]
+        for task in new:
+            self._out[task["uid"]] = task, dict(versions)
+        for batch, tasks in itertools.groupby(new, key=lambda task: task["batch"]):
+            workers.dispatch([{name: task[name] for name in task if name != "batch"} for task in tasks], batch)
+
+    def done(self, uid: str) -> None:
+        """A task's rows have been dealt with. KeyError if it was not under way."""
+        del self._out[uid]
+
+    def oldest(self, policy: str) -> int | None:
+        """The oldest version of a policy that a task under way may have rows of; None without such a task."""
+        return min((versions[policy] for _, versions in self._out.values()), default=None)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` takes."""
+        return {"batches": self._batches, "tasks": [*(task for task, _ in self._out.values()), *self._next]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from where `state` was taken: what was under way then is handed out first."""
+        self._batches = int(state["batches"])
+        self._next = deque(dict(task) for task in state["tasks"])
+        self._out = {}
+
+    def _take(self) -> Task:
+        if not self._next:
+            self._batches += 1
+            for position, task in enumerate(self._fetch()):
+                # numbered by batches of the data: several are read in one step, and a continued run goes on counting
+                uid = f"s{self._batches}t{position:05d}"
+                self._next.append({**task, "uid": uid, "batch": self._batches})
+        return self._next.popleft()
 
 
 class Asynchronous(Schedule):
@@ -138,10 +191,7 @@ class Asynchronous(Schedule):
                 learner.end()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint has to keep: rows in buffers with their tensors, versions, tasks under way, counters.
-
-        Settled before. Tasks that are finished and not taken in yet count as under way.
-        """
+        """Once settled; tasks that are finished and not taken in yet count as under way."""
         keys = [row.key for learner in self.learners.values() for row in learner.buffer.rows]
         learners = {name: learner.state() for name, learner in self.learners.items()}
         return {"learners": learners, "tensors": read_tensors(keys), "tasks": self._dispatch.state()}

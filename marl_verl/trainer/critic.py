@@ -43,9 +43,8 @@ from marl_verl.threads import at_once
 from marl_verl.trainer.critic_worker import CriticWorker
 from marl_verl.trainer.policy_servers import TrainingWorkers
 
-ROLE = "critic"
-"""Under which a policy's worker group knows the critic that shares its processes."""
-
+CRITIC = "critic"
+"""The role under which a policy's worker group knows the critic that shares its processes."""
 Ids = tuple[int, ...]
 
 

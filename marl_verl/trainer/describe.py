@@ -32,7 +32,7 @@ def describe(plan: Plan) -> str:
     for agent in team.agents.values():
         reward = f", role reward {agent.reward}" if agent.reward else ""
         lines.append(f"  agent   {agent.name} acts with policy {agent.policy}{reward}")
-    lines += [f"  policy  {name}: {_model(plan, name)}; {_trained(plan, name)}" for name in team.policies]
+    lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
     lines += [f"  critic  {name}: {_critic(plan, critic)}" for name, critic in plan.resolved.critics.items()]
     lines += [f"  place   {_place(pool)}" for pool in pools_of(config, team)]
     algorithm = algorithm_of(team)
@@ -69,25 +69,18 @@ def _sampling(name: str, section: DictConfig) -> str:
     return f"{name}: " + ", ".join(f"{option}={value}" for option, value in options.items())
 
 
-def _model(plan: Plan, name: str) -> str:
-    policy = plan.team.policies[name]
+def _policy(plan: Plan, name: str) -> str:
+    """Its model, how many of its parameters learn, and how."""
+    policy, tiny = plan.team.policies[name], plan.tiny.get(name)
     if policy.endpoint is not None:
-        return f"{policy.endpoint.model} at {policy.endpoint.url}"
-    if name in plan.tiny:
-        return f"tiny {plan.tiny[name].family} model, {plan.tiny[name].steps} warm-up steps"
-    return str(model_of(policy, plan.config).get("path"))
-
-
-def _trained(plan: Plan, name: str) -> str:
-    """How many of its parameters learn, and how."""
-    policy = plan.team.policies[name]
-    if policy.endpoint is not None:
-        return "outside, frozen"
-    tiny = plan.tiny.get(name)
-    found = shapes(folder_of(tiny) if tiny else Path(str(model_of(policy, plan.config).get("path"))).expanduser())
+        return f"{policy.endpoint.model} at {policy.endpoint.url}; outside, frozen"
+    path = str(model_of(policy, plan.config).get("path"))
+    base = f"tiny {tiny.family} model, {tiny.steps} warm-up steps" if tiny else path
+    found = shapes(folder_of(tiny) if tiny else Path(path).expanduser())
     size = f"{parameters(found):,}" if found else "all"
     if policy.frozen:
-        return f"frozen ({size} parameters, a server and no optimiser)" if found else "frozen (a server, no optimiser)"
+        what = f"{size} parameters, a server and no optimiser" if found else "a server, no optimiser"
+        return f"{base}; frozen ({what})"
     own = plan.resolved.policies[name].actor_rollout_ref
     actor, model = own.actor, own.model
     what = f"{size} parameters learn"
@@ -99,15 +92,9 @@ def _trained(plan: Plan, name: str) -> str:
             what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters learn beside {size} frozen ones"
     loss, _ = loss_of(plan.team, name)
     kl = f", KL {actor.kl_loss_coef:g} to the start" if actor.use_kl_loss else ""
-    return f"{what}, {loss}, lr {actor.optim.lr:g}{_updates(plan, actor)}{kl}"
-
-
-def _updates(plan: Plan, actor: DictConfig) -> str:
-    """How many a batch, where the schedule has batches."""
-    if plan.config.marl.schedule.mode != "sync":
-        return ""
     count = updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)
-    return f", {count} update{'s' if count > 1 else ''} a batch"
+    often = f", {count} update{'s' if count > 1 else ''} a batch" if plan.config.marl.schedule.mode == "sync" else ""
+    return f"{base}; {what}, {loss}, lr {actor.optim.lr:g}{often}{kl}"
 
 
 def _critic(plan: Plan, critic: DictConfig) -> str:

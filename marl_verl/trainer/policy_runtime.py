@@ -1,7 +1,7 @@
 """One policy at work: its training workers, its inference servers, and the weight sync between them.
 
 Composed of verl's `RayWorkerGroup`, `ActorRolloutRefWorker`, `LLMServerManager` and `CheckpointEngineManager`, a set
-per policy, so that policies start, update and sync at the same time.
+per policy, so that policies start, update and sync at the same time, and of its rollout correction.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.checkpoint_engine import CheckpointEngineManager
+from verl.protocol import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 from verl.workers.engine_workers import ActorRolloutRefWorker
-from verl.workers.utils.padding import response_from_nested
+from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from marl_verl.platforms.active import cpu_run
 from marl_verl.rollout.client import PolicyServerManager
-from marl_verl.rollout.devices import Devices, rendezvous_ports
+from marl_verl.rollout.devices import Devices, numbered, rendezvous_ports
 from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_thread
-from marl_verl.trainer import correction
-from marl_verl.trainer.critic import ROLE as CRITIC
-from marl_verl.trainer.critic import CriticRuntime
+from marl_verl.trainer.critic import CRITIC, CriticRuntime
 from marl_verl.trainer.metrics import timed
-from marl_verl.trainer.policy_servers import Servers, TrainingWorkers, numbered
+from marl_verl.trainer.policy_servers import Servers, TrainingWorkers
+
+WEIGHTS = "rollout_is_weights"
 
 
 class PolicyRuntime(TrainingWorkers, Servers):
@@ -110,10 +112,8 @@ class PolicyRuntime(TrainingWorkers, Servers):
             fields = list(UPDATE_FIELDS)
             if not self._correction.bypass_mode:
                 self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob)
-            corrected: dict[str, float] = {}
-            if correction.is_on(self._correction):
-                more, corrected = correction.correct(batch, self._correction)
-                fields += more
+            more, corrected = _correct(batch, self._correction)
+            fields += more
             if self._reference:
                 fields.append("ref_log_prob")
                 call = self.workers.compute_log_prob if self._lora else self.workers.compute_ref_log_prob
@@ -157,8 +157,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
         new = padded.keys[len(batch) :]
         if new:
             zeros = torch.nested.as_nested_tensor([torch.zeros(1) for _ in new], layout=torch.jagged)
-            fields = TensorDict({"advantages": zeros, "old_log_probs": zeros.clone()}, batch_size=len(new))
-            tq.kv_batch_put(keys=new, partition_id=batch.partition_id, fields=fields)
+            _put(batch, new, advantages=zeros, old_log_probs=zeros.clone())
         return padded
 
     def _balance(self, batch: KVBatchMeta, updates: int) -> None:
@@ -182,8 +181,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
         batch.fields = None
         wanted = ["log_probs", "response_mask"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=wanted)
-        data[field] = response_from_nested(data.pop("log_probs"), data["response_mask"])
-        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data.select(field))
+        _put(batch, batch.keys, **{field: response_from_nested(data["log_probs"], data["response_mask"])})
 
     def sleep(self) -> None:
         """Free the servers' device memory until the next weight sync; nothing where `free_cache_engine` is off."""
@@ -204,3 +202,38 @@ def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
             return
         time.sleep(0.02)
     servers.result()
+
+
+def _correct(batch: KVBatchMeta, settings: DictConfig) -> tuple[list[str], dict[str, float]]:
+    """Rollout correction (verl's weights and rejections) of all rows of an update, once its `old_log_probs` are known.
+
+    The servers sample with other numerics, and sometimes other weights, than the trainer computes log-probs with. Per
+    token
+
+        w = min(pi_old / pi_rollout, rollout_is_threshold)    rollout_is=token; the product over a row for "sequence"
+
+    multiplies the loss (truncated importance sampling), and `rollout_rs` leaves out tokens or rows that are too far
+    off: they leave `response_mask` and not `loss_mask`, as in verl's V1 trainer, add nothing to a sum, and stay in the
+    number that a mean divides by. Padding rows enter no statistic and weigh 0. Returns the fields that the update has
+    to read besides its own, and verl's metrics (`rollout_corr/...`); none where `algorithm.rollout_correction` is off,
+    as it is with `bypass_mode` (`config/loss.py`).
+    """
+    if not (settings.rollout_is or settings.rollout_rs):
+        return [], {}
+    real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
+    keys, needed = [batch.keys[row] for row in real], ["old_log_probs", "rollout_log_probs", "response_mask"]
+    rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=needed)
+    # [rows, longest response], zeros behind a row's own tokens
+    data, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
+    if settings.rollout_rs:
+        _put(batch, keys, response_mask=response_to_nested(data.batch["response_mask"], rows["response_mask"]))
+    if WEIGHTS not in data.batch:
+        return [], metrics
+    weights = dict(zip(real, response_to_nested(data.batch[WEIGHTS], rows["response_mask"]).unbind(), strict=True))
+    padded = [weights.get(row, torch.zeros(tag["response_len"])) for row, tag in enumerate(batch.tags)]
+    _put(batch, batch.keys, **{WEIGHTS: torch.nested.as_nested_tensor(padded, layout=torch.jagged)})
+    return [WEIGHTS], metrics
+
+
+def _put(batch: KVBatchMeta, keys: list[str], **fields: torch.Tensor) -> None:
+    tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(keys)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ from omegaconf import DictConfig
 
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_server
-from marl_verl.rollout.devices import Devices
+from marl_verl.rollout.devices import Devices, numbered
 from marl_verl.team import PolicyConfig
 from marl_verl.trainer.metrics import timed
 
@@ -129,10 +128,3 @@ class TrainingWorkers:
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
-
-
-def numbered(what: str, of: str, actors: Sequence[Any]) -> dict[str, Any]:
-    """What it is -> the actor, with a number where there are several."""
-    if len(actors) == 1:
-        return {f"{what}{of}": actors[0]}
-    return {f"{what} {number}{of}": actor for number, actor in enumerate(actors)}

@@ -88,10 +88,7 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
             start_ray(config)
             verl.result()
             trainer, manager = _bring_up(config)
-            from marl_verl.trainer.policy_servers import numbered
-
-            workers = numbered("rollout worker", "", manager.agent_loop_workers)
-            actors = {**trainer.policies.actors(), **workers, **queue_actors()}
+            actors = {**trainer.policies.actors(), **manager.actors(), **queue_actors()}
             with Watch(actors, trainer.phase.told, folder, Parent().leave)():
                 with trainer.phase("starting"):
                     trainer.init()

@@ -10,13 +10,16 @@ from transfer_queue import KVBatchMeta
 
 from marl_verl.advantage import Advantages, RowTable
 from marl_verl.algorithms import Algorithm
-from marl_verl.rollout.dispatch import Task
 from marl_verl.rollout.rows import identity
 from marl_verl.rollout.worker import Report
 from marl_verl.threads import in_thread
 from marl_verl.trainer.batches import with_padding
 from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.policies import Policies
+
+Task = dict[str, Any]
+"""The columns of `TaskDataset`, with `uid`, `keep` (whether its episodes are stored) and `batch` (which one of the
+data's it is in, from 1)."""
 
 
 class Training(Protocol):

@@ -25,14 +25,13 @@ from marl_verl.config.parts import algorithm_of, metrics_of
 from marl_verl.config.stored import team_of
 from marl_verl.process.run_dir import RunDir, emit
 from marl_verl.process.watch import Phases
-from marl_verl.rollout.dispatch import Task
 from marl_verl.rollout.worker import Report
 from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.batches import row_order
 from marl_verl.trainer.metrics import team_metrics
 from marl_verl.trainer.policies import Policies
 from marl_verl.trainer.records import Records
-from marl_verl.trainer.schedule import Schedule, Synchronous
+from marl_verl.trainer.schedule import Schedule, Synchronous, Task
 from marl_verl.trainer.validation import play, validation_metrics
 
 
@@ -50,10 +49,7 @@ class TeamReplayBuffer(ReplayBuffer):
 
 @register_trainer("team")
 class TeamTrainer(PPOTrainer):
-    """A run. The schedule decides in which order it samples and learns.
-
-    Policies start, update and sync at the same time, those on a shared pool one after the other.
-    """
+    """A run, whose schedule decides in which order it samples and learns."""
 
     def __init__(self, config: Any) -> None:
         self.team = team_of(config)
