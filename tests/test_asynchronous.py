@@ -25,13 +25,12 @@ from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of
 from marl_verl.config.synthetic import SyntheticTeam
 from marl_verl.errors import MarlError
-from marl_verl.rollout.dispatch import spread
-from marl_verl.rollout.gate import Gate
+from marl_verl.rollout.rollouts import Gate
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.threads import in_thread
 from marl_verl.trainer import batches
 from marl_verl.trainer.asynchronous import Asynchronous, advantages
-from marl_verl.trainer.buffer import Waiting
+from marl_verl.trainer.learner import Waiting
 from marl_verl.trainer.metrics import team_metrics
 
 ROOT = Path(__file__).parents[1]
@@ -477,9 +476,25 @@ def test_a_gate_that_closes_again_at_once_holds_those_that_it_was_about_to_let_i
     assert asyncio.run(play()) == ["closed", "in"]
 
 
-def test_tasks_go_to_the_worker_that_has_the_fewest() -> None:
-    assert spread(5, [0, 3, 1]) == {0: [0, 1, 3], 2: [2, 4]}
-    assert spread(0, [0]) == {}
+def test_tasks_go_to_the_worker_that_has_the_fewest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from marl_verl.rollout import manager
+
+    monkeypatch.setattr(manager.ray, "get", list)
+    taken: dict[int, list[int]] = {}
+    made = object.__new__(manager.TeamRolloutManager)
+    made._loads = [0, 3, 1]
+    made.agent_loop_workers = [
+        SimpleNamespace(
+            generate_sequences=SimpleNamespace(
+                remote=lambda batch, number=number: taken.update({number: list(batch["index"])})
+            )
+        )
+        for number in range(3)
+    ]
+    made.dispatch([{"index": index} for index in range(5)], step=1)
+    assert (taken, made._loads) == ({0: [0, 1, 3], 2: [2, 4]}, [3, 3, 3])
+    made.dispatch([], step=2)
+    assert made._loads == [3, 3, 3]
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
@@ -613,7 +628,7 @@ def test_a_run_that_was_synchronous_so_far_begins_with_empty_buffers() -> None:
     trainer = Trainer()
     schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     schedule.restore(None)
-    assert schedule.versions()["a"] == len(schedule.learners["a"].buffer) == 0
+    assert schedule.versions()["a"] == len(schedule.learners["a"].buffer.rows) == 0
 
 
 # -- advantages of single tasks ----------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_verl.rollout.dispatch import Dispatch
-from marl_verl.trainer.buffer import Buffer, Waiting
+from marl_verl.trainer.asynchronous import Dispatch
+from marl_verl.trainer.learner import Buffer, Waiting
 
 sizes = st.integers(1, 6).flatmap(lambda batch: st.tuples(st.integers(batch, 3 * batch), st.just(batch)))
 moves = st.lists(st.one_of(st.lists(st.integers(0, 5), max_size=9), st.just("take")), max_size=30)
@@ -46,7 +46,7 @@ def test_every_row_is_given_once_dropped_once_or_still_there(
             put += [each.key for each in new]
         ages = [each.version for each in buffer.rows]
         assert ages == sorted(ages)
-        assert buffer.full == (len(buffer) >= fill)
+        assert buffer.full == (len(buffer.rows) >= fill)
     assert Counter(put) == Counter([*gone, *(each.key for each in buffer.rows)])
 
 
@@ -69,7 +69,7 @@ def test_a_full_buffer_gives_whole_batches_and_keeps_the_newest() -> None:
     assert [each.key for each in taken.rows] == [row(i, 0).key for i in range(16)]
     assert [each.version for each in buffer.rows] == [1] * 5
     buffer.add([Waiting("s1t00016_1_0", {}, 1)])
-    assert (len(buffer), buffer.tasks) == (6, 5)
+    assert (len(buffer.rows), buffer.tasks) == (6, 5)
 
 
 def test_a_row_of_older_weights_that_comes_late_is_taken_first() -> None:

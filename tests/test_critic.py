@@ -63,7 +63,8 @@ class Letters:
     agents, limit = ("a", "b"), 40
     encode = JointEncoder.encode
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, messages: tuple[tuple[str, str], ...]) -> list[int]:
+        ((_, text),) = messages
         return [ord(letter) for letter in text]
 
 

@@ -14,9 +14,8 @@ from marl_verl.config.endpoint import check_endpoint
 from marl_verl.episode import Action, Limits, Run, Workflow
 from marl_verl.episode.codec import decode_journal, encode_episode, encode_journal
 from marl_verl.errors import MarlError
-from marl_verl.rollout.asking import ObservationTooLong, request_seed
 from marl_verl.rollout.endpoint import EndpointClient, reach
-from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
+from marl_verl.rollout.rollouts import ObservationTooLong, TaskRollouts, TeamParts, request_seed
 from marl_verl.sampling import Independent, Sample
 from marl_verl.sampling.rollouts import Scene
 from marl_verl.tasks.base import Task, TaskSet

@@ -185,7 +185,7 @@ class Actor:
 
         from marl_verl.config.placement import pools_of
         from marl_verl.rollout.devices import Devices
-        from marl_verl.trainer import correction, policy_runtime
+        from marl_verl.trainer import policy_runtime
 
         change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
         config = with_overrides(_composed(model.parent), [*change, *overrides])
@@ -194,7 +194,7 @@ class Actor:
         self.config = resolve(config, team)
         self.config.actor_rollout_ref = self.config.policies.one.actor_rollout_ref
         self.store = Store()
-        for user in (padding_utils, policy_runtime, correction):
+        for user in (padding_utils, policy_runtime):
             assert user.tq is transfer_queue
             patch.setattr(user, "tq", self.store)
         worker: Any = ActorRolloutRefWorker(config=self.config.actor_rollout_ref, role="actor")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -16,7 +15,8 @@ from marl_verl.config.placement import server_gpus
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError
-from marl_verl.rollout.asking import ObservationTooLong
+from marl_verl.rollout.rollouts import ObservationTooLong
+from marl_verl.rollout.rows import chat_encoder
 
 
 class DirectClient(LLMServerClient):
@@ -30,8 +30,7 @@ class DirectClient(LLMServerClient):
         # verl's client reads these two at every request, and from a DictConfig that costs more than the request
         light = SimpleNamespace(name=rollout.name, full_determinism=rollout.full_determinism)
         super().__init__(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=light)))
-        self._name = server_name
-        self._server: Any = None
+        self._name, self._server = server_name, None
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
         if self._server is None:
@@ -43,11 +42,7 @@ class DirectClient(LLMServerClient):
 
 
 def single_server(config: DictConfig) -> str | None:
-    """The name of a policy's only server, None if it has several replicas.
-
-    Args:
-        config: the whole config, with the policy's `actor_rollout_ref`.
-    """
+    """The name of a policy's only server, None if it has several replicas. `config` is what the policy sees."""
     rollout = config.actor_rollout_ref.rollout
     if int(config.trainer.nnodes) > 1 or int(config.trainer.n_gpus_per_node) != server_gpus(rollout):
         return None
@@ -64,21 +59,12 @@ class PolicyServerManager(LLMServerManager):
 
 
 class PolicyClient:
-    """One policy as the rollout worker sees it: its tokenizer, its limits, its servers.
+    """A `Client` of a policy of this run, from its `actor_rollout_ref` and verl's client for its servers."""
 
-    Args:
-        name: the policy.
-        config: its full `actor_rollout_ref`.
-        client: verl's client for its servers.
-    """
-
-    def __init__(
-        self, name: str, config: DictConfig, client: LLMServerClient, template_options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, name: str, config: DictConfig, client: LLMServerClient, template: Mapping[str, Any]) -> None:
         from verl.utils import hf_tokenizer
 
-        self.name = name
-        self.client = client
+        self.name, self.client = name, client
         self.prompt_length = int(config.rollout.prompt_length)
         self.response_length = int(config.rollout.response_length)
         self.sampling = {
@@ -91,15 +77,10 @@ class PolicyClient:
         )
         if not self.tokenizer.chat_template:
             raise MarlError(f"the tokenizer of policy '{name}' ({config.model.path}) has no chat template")
-        self._template_options = dict(template_options)
-        self._encode = functools.lru_cache(maxsize=4096)(self._encode_uncached)
+        self._encode = chat_encoder(self.tokenizer, template)
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation with the generation prompt.
-
-        Raises:
-            ObservationTooLong: more than `rollout.prompt_length` tokens.
-        """
+        """Token ids of a conversation with the generation prompt, `rollout.prompt_length` at most."""
         ids = self._encode(tuple((message["role"], message["content"]) for message in messages))
         if len(ids) > self.prompt_length:
             raise ObservationTooLong(
@@ -108,33 +89,22 @@ class PolicyClient:
             )
         return list(ids)
 
-    def _encode_uncached(self, messages: tuple[tuple[str, str], ...]) -> list[int]:
-        conversation = [{"role": role, "content": content} for role, content in messages]
-        ids: list[int] = self.tokenizer.apply_chat_template(
-            conversation, add_generation_prompt=True, tokenize=True, return_dict=False, **self._template_options
-        )
-        return ids
-
     async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
-        """Sample one action; `sampling` goes to vLLM as it is, with `max_tokens` filled in. See `asking.Client`."""
+        """See `Client`; `sampling` goes to vLLM as it is, with `max_tokens` filled in."""
         begun = time.monotonic()
         prompt_ids = self.encode(messages)
         limit = sampling.get("max_tokens") or self.response_length
-        output = await self.client.generate(
-            request_id,
-            prompt_ids=prompt_ids,
-            sampling_params={**sampling, "max_tokens": min(limit, self.response_length)},
-        )
+        params = {**sampling, "max_tokens": min(limit, self.response_length)}
+        output = await self.client.generate(request_id, prompt_ids=prompt_ids, sampling_params=params)
         ids = [int(token) for token in output.token_ids]
         if not ids:
             raise MarlError(f"the server of policy '{self.name}' gave no token: there is nothing to learn from")
-        stopped = bool(ids) and ids[-1] == self.tokenizer.eos_token_id
         return Action(
             text=self.tokenizer.decode(ids, skip_special_tokens=True),
             prompt_ids=prompt_ids,
             response_ids=ids,
             log_probs=list(output.log_probs or []),
-            stop_reason="stop" if stopped else "length",
+            stop_reason="stop" if ids[-1] == self.tokenizer.eos_token_id else "length",
             version=output.extra_fields.get("global_steps"),
             seconds=time.monotonic() - begun,
         )

@@ -17,24 +17,17 @@ from marl_verl.config.placement import Pool
 
 COLOCATED = 3
 """Processes that one policy puts on a GPU: training worker, server, and what a server starts."""
-
 FIRST_PORT, END_PORT, TRIED_PORTS = 20_000, 30_000, 100
 """Below the kernel's ephemeral range (`net.ipv4.ip_local_port_range`, 32768 to 60999 by default)."""
 
 
 class Devices:
-    """The GPUs of a pool (logical slots on a CPU).
-
-    Args:
-        pool: which policies, how large.
-        serial: start and learn one policy at a time; where memory is shared, two at once would not fit.
-    """
+    """The GPUs of a pool (logical slots on a CPU), which with `serial` have no memory for two policies at once."""
 
     def __init__(self, pool: Pool, serial: bool) -> None:
         self.pool = pool
         self._lock = threading.RLock() if serial else None
-        self._made: Any = None
-        self._making = threading.Lock()
+        self._made, self._making = None, threading.Lock()
 
     def acquire(self) -> AbstractContextManager[Any]:
         """Hold the devices of a shared pool while a policy starts, learns or syncs; without sharing nothing waits."""
@@ -109,16 +102,21 @@ class Slots:
 
     @property
     def world_size(self) -> int:
-        """Number of slots."""
         return len(self.workers)
 
 
 def rendezvous_ports() -> list[int]:
     """[first, end) of the ports to try, in order, on the node of a policy's first training worker.
 
-    The port is chosen seconds before a worker listens on it; an ephemeral one could be given to any connection of Ray
-    or vLLM in between. The first is random, whatever the run's seed: runs and policies that start at the same time
-    must not choose the same.
+    The port is chosen seconds before a worker listens on it: an ephemeral one could be given to a connection meanwhile.
+    The first is random, whatever the run's seed, so that runs and policies that start together choose different ones.
     """
     first = random.SystemRandom().randrange(FIRST_PORT, END_PORT - TRIED_PORTS)
     return [first, first + TRIED_PORTS]
+
+
+def numbered(what: str, of: str, actors: Sequence[Any]) -> dict[str, Any]:
+    """What it is -> the actor, with a number where there are several."""
+    if len(actors) == 1:
+        return {f"{what}{of}": actors[0]}
+    return {f"{what} {number}{of}": actor for number, actor in enumerate(actors)}

@@ -19,28 +19,20 @@ from typing import Any
 from marl_verl.config.endpoint import endpoint_key
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError, nearest
-from marl_verl.rollout.asking import ObservationTooLong
+from marl_verl.rollout.rollouts import ObservationTooLong
 from marl_verl.team import Endpoint
 
 RETRIES = 5
 """With the package's pauses (0.5 s, doubled each time, or what the server asks for) about 15 s in all."""
-
 REACH_SECONDS = 10.0
 LISTED = 10
 """Names of models that an error shows at most."""
 
 
 class EndpointClient:
-    """One endpoint as the rollout worker sees it.
+    """A `Client` of an endpoint. MarlError if the environment variable with its key is not set.
 
-    Args:
-        name: the policy.
-        sampling: `temperature`, `top_p` and `top_k` of agents that set none.
-        max_tokens: limit of an answer, in the endpoint's own tokens.
-        request_seconds: one try of a request; `marl.rollout.act_seconds` limits all tries together.
-
-    Raises:
-        MarlError: the environment variable with its key is not set.
+    `max_tokens` are the endpoint's own. `request_seconds` limit one try, `marl.rollout.act_seconds` all tries together.
     """
 
     def __init__(
@@ -61,15 +53,7 @@ class EndpointClient:
         )
 
     async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
-        """Sample one action: text and number of tokens, no ids and no log-probabilities. An empty text is an answer.
-
-        Args:
-            request_id: not sent, it means something to the servers of this run only.
-
-        Raises:
-            ObservationTooLong: the server says that the conversation does not fit its context.
-            MarlError: the server cannot be reached or refuses, or what comes back is no chat completion.
-        """
+        """See `Client`: text and number of tokens, no ids and no log-probabilities. An empty text is an answer."""
         begun = time.monotonic()
         limit = sampling.get("max_tokens") or self.max_tokens
         top_k = sampling.get("top_k") or -1
@@ -89,14 +73,7 @@ class EndpointClient:
 
 
 def reach(name: str, endpoint: Endpoint) -> None:
-    """Ask an endpoint for its models: whether it is there, takes the key, and has the model.
-
-    Args:
-        name: the policy.
-
-    Raises:
-        MarlError: it is not there, refuses, or has no such model; the nearest that it has is named.
-    """
+    """Raise MarlError unless a policy's endpoint is there, takes the key, and has the model."""
     import openai
 
     client = openai.OpenAI(
@@ -121,11 +98,7 @@ def reach(name: str, endpoint: Endpoint) -> None:
 
 @contextmanager
 def _told(name: str, endpoint: Endpoint) -> Iterator[None]:
-    """Say whose endpoint it was that something is wrong with, in one sentence.
-
-    Raises:
-        ObservationTooLong, MarlError: see `EndpointClient.answer`.
-    """
+    """Raise what goes wrong as ObservationTooLong or MarlError, in one sentence that names policy and endpoint."""
     import openai
 
     who = f"policy '{name}' at {endpoint.url}"

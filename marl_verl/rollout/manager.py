@@ -9,11 +9,10 @@ from typing import Any
 import ray
 from verl.experimental.agent_loop import AgentLoopManager
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
-from verl.utils.ray_utils import auto_await
 from verl.utils.tensordict_utils import get_tensordict
 
 from marl_verl import plugins
-from marl_verl.rollout.dispatch import spread
+from marl_verl.rollout.devices import numbered
 from marl_verl.rollout.worker import Done, Report, TeamRolloutWorker
 
 
@@ -31,20 +30,17 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         self._loads: list[int] = []  # tasks of the stream that each worker has
         self._calls: dict[int, Future[list[Done]]] = {}  # worker -> its call that tells of finished ones
 
-    @classmethod
-    @auto_await
-    async def create(cls, *args: Any, **kwargs: Any) -> TeamRolloutManager:
+    async def _init_agent_loop_workers(self) -> None:
         """Start the workers and compare their plugins with this process's."""
-        instance = cls(*args, **kwargs)
-        await instance._init_agent_loop_workers()
+        await super()._init_agent_loop_workers()
         mine = plugins.load().fingerprint()
-        for number, worker in enumerate(instance.agent_loop_workers):
+        for number, worker in enumerate(self.agent_loop_workers):
             theirs = tuple(await worker.plugin_fingerprint.remote())
             plugins.check_same(mine, theirs, f"rollout worker {number}")
-        instance._loads = [0] * len(instance.agent_loop_workers)
-        return instance
+        self._loads = [0] * len(self.agent_loop_workers)
 
-    # -- batches -------------------------------------------------------------------------------------------------
+    def actors(self) -> dict[str, Any]:
+        return numbered("rollout worker", "", self.agent_loop_workers)
 
     def generate_sequences(self, prompts: Any) -> None:
         """Dispatch tasks without waiting for them."""
@@ -59,20 +55,17 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         reports = ray.get([worker.collect.remote(uids) for worker, uids in shares])
         return [report for share in reports for report in share]
 
-    # -- a stream ------------------------------------------------------------------------------------------------
-
     def dispatch(self, tasks: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Hand out tasks, each to a worker that has the fewest then. Does not wait for them.
-
-        Args:
-            tasks: `uid`, `keep`, and the columns of `TaskDataset`.
-            step: enters the seeds of their requests.
-        """
+        """Hand out tasks (`schedule.Task`), each to a worker that has the fewest then; `step` enters their seeds."""
+        shares: dict[int, list[Mapping[str, Any]]] = {}
+        for task in tasks:
+            least = min(range(len(self._loads)), key=self._loads.__getitem__)
+            shares.setdefault(least, []).append(task)
+            self._loads[least] += 1
         calls = []
-        for number, chosen in spread(len(tasks), self._loads).items():
-            columns = {name: [tasks[task][name] for task in chosen] for name in tasks[chosen[0]]}
+        for number, share in shares.items():
+            columns = {name: [task[name] for task in share] for name in share[0]}
             batch = get_tensordict(columns, {"global_steps": step})
-            self._loads[number] += len(chosen)
             calls.append(self.agent_loop_workers[number].generate_sequences.remote(batch))
         ray.get(calls)
 

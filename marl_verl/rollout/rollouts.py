@@ -1,19 +1,85 @@
-"""What a sampler drives for one task in a real run: acts go to the policies' servers, with a seed in every request."""
+"""What a sampler drives for one task in a real run: acts go to the policies' servers, with a seed in every request.
+
+A gate stands before each policy: while its weights change no request of it is under way, so that an action has one
+version. A request that is held does not use up its act's time (`marl.rollout.act_seconds`), but that of its episode.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import nullcontext
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from marl_verl.episode import Act, Action, Message
-from marl_verl.rollout.asking import Client, request_seed
-from marl_verl.rollout.gate import Gate
+from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate
 from marl_verl.sampling.rollouts import Scene, SceneRollouts
 from marl_verl.tasks.base import Task
+
+
+class ObservationTooLong(MarlError):
+    """An observation that does not fit the policy's prompt limit. The episode fails, nothing is cut off unseen."""
+
+
+class Client(Protocol):
+    """A policy as the rollout worker sees it, whoever serves it."""
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """`temperature`, `top_p`, `top_k` and what else its servers take, where an agent does not say otherwise."""
+
+    async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
+        """Sample one action. ObservationTooLong if the policy does not take as much, MarlError without an action.
+
+        Args:
+            messages: the whole conversation, instructions first.
+            sampling: `temperature`, `top_p`, `top_k` (-1: all tokens), `max_tokens` (None: the policy's own limit),
+                `seed`; other keys are for the servers of this run.
+            request_id: the same for all requests of an episode.
+        """
+
+
+class Gate:
+    """Before one policy, in one rollout worker. Its methods belong to the worker's event loop."""
+
+    def __init__(self) -> None:
+        self._open, self._empty = asyncio.Event(), asyncio.Event()
+        self._open.set()
+        self._empty.set()
+        self._inside = 0
+
+    @asynccontextmanager
+    async def request(self) -> AsyncIterator[None]:
+        """Hold until the gate is open, then count as under way until the end of the block."""
+        while not self._open.is_set():  # it may have closed again before a held one gets its turn
+            await self._open.wait()
+        self._inside += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._empty.set()
+
+    async def close(self) -> None:
+        """Hold new requests, and wait until none is under way."""
+        self._open.clear()
+        await self._empty.wait()
+
+    def open(self) -> None:
+        """Let requests in, also those that are held."""
+        self._open.set()
+
+
+def request_seed(*identity: Any) -> int:
+    """A seed in [0, 2^31) from (run seed, step, task, session, agent, slot, candidate): the same in every such run."""
+    digest = hashlib.blake2b(json.dumps(identity, default=str).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % 2**31
 
 
 @dataclass(frozen=True)
@@ -29,13 +95,9 @@ class TaskRollouts(SceneRollouts):
     """The `Rollouts` of one task.
 
     Args:
-        parts: the team.
-        task: the problem.
-        uid: of this task instance.
         step: training step, enters the seeds.
-        sessions: attempts at the task.
         held_out: sampling parameters of a validation; None in training, where policies and agents have their own.
-        gates: policy -> what holds its requests back while its weights change; a policy without one is never held.
+        gates: policy -> its gate; a policy without one is never held.
     """
 
     def __init__(
@@ -56,12 +118,7 @@ class TaskRollouts(SceneRollouts):
         return request_seed(self._parts.seed, self._step, self.task.id, session)
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """Ask the agent's policy, with a seed from (run seed, step, task, session, agent, slot, candidate).
-
-        Raises:
-            ObservationTooLong: the prompt is longer than its limit.
-            TimeoutError: the act took longer than its limit.
-        """
+        """Ask the agent's policy. Raises ObservationTooLong, and TimeoutError beyond the act's limit."""
         who = self.scene.agents[agent or act.agent]
         client = self._parts.clients[who.policy]
         messages: list[Message] = list(act.observation)
@@ -77,7 +134,7 @@ class TaskRollouts(SceneRollouts):
         seconds = self.limits.act_seconds
         gate = self._gates.get(who.policy)
         async with gate.request() if gate is not None else nullcontext():
-            limit = asyncio.timeout(seconds)  # a request that the gate holds does not use up its time
+            limit = asyncio.timeout(seconds)
             try:
                 async with limit:
                     # one id for all requests of an episode: verl keeps them on the server that has their prefix cached

@@ -6,13 +6,19 @@ it stands in groups, baselines and metrics as any other, and there is nothing of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from marl_verl.episode import Turn
 from marl_verl.episode.row import COLUMNS, row
+
+MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
+"""What a worker needs to run its model over rows."""
+UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
+"""What a worker needs to learn from them."""
 
 
 class Row(NamedTuple):
@@ -23,17 +29,28 @@ class Row(NamedTuple):
     tag: dict[str, Any]
 
 
+def chat_encoder(tokenizer: Any, options: Mapping[str, Any]) -> Callable[[tuple[tuple[str, str], ...]], list[int]]:
+    """Maps (role, content) of messages to token ids with the generation prompt; the last 4096 answers are kept."""
+
+    @functools.lru_cache(maxsize=4096)
+    def encode(messages: tuple[tuple[str, str], ...]) -> list[int]:
+        conversation = [{"role": role, "content": content} for role, content in messages]
+        ids: list[int] = tokenizer.apply_chat_template(
+            conversation, add_generation_prompt=True, tokenize=True, return_dict=False, **options
+        )
+        return ids
+
+    return encode
+
+
 def row_key(uid: str, session: int, index: int) -> str:
     """verl's key of a row in TransferQueue. A uid holds no `_`."""
     return f"{uid}_{session}_{index}"
 
 
 def row_tag(turn: Turn, step: int) -> dict[str, Any]:
-    """Who acted, where the turn sits, and what it earned: all that an advantage needs, without fetching a token.
-
-    Of a server outside, the prompt's length is not known (0), and the response's is what the server says.
-    """
-    prompt, response = len(turn.action.prompt_ids), turn.action.length
+    """Who acted, where the turn sits, and what it earned: all that an advantage needs, without fetching a token."""
+    prompt, response = len(turn.action.prompt_ids), turn.action.length  # 0 and what the server says, of one outside
     version = turn.action.version if turn.action.version is not None else step - 1
     return {
         "status": "success",
@@ -74,24 +91,13 @@ def row_fields(turn: Turn) -> dict[str, Any]:
     }
 
 
-MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
-"""What a worker needs to run its model over rows."""
-
-UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
-"""What a worker needs to learn from them."""
-
-
 def turn_rows(turns: Sequence[Turn], step: int, learning: Collection[str]) -> list[Row]:
-    """The row of every turn, in order.
-
-    Args:
-        learning: the policies that learn: their rows have tensors.
-    """
+    """The row of every turn, in order; only rows of policies in `learning` have tensors."""
     return [
         Row(
-            key=row_key(turn.uid, turn.session, turn.index),
-            fields=row_fields(turn) if turn.policy in learning else None,
-            tag=row_tag(turn, step),
+            row_key(turn.uid, turn.session, turn.index),
+            row_fields(turn) if turn.policy in learning else None,
+            row_tag(turn, step),
         )
         for turn in turns
     ]

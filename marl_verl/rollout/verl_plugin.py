@@ -1,11 +1,14 @@
 """Loaded by `import verl` in every process (entry-point group `verl.plugins`): the CPU platform, the policies' servers.
 
 verl logs an error in here at DEBUG level only, so the trainer checks at start that `LOADED` is true where it must be.
+Touches verl: `PlatformRegistry`, `RolloutReplicaRegistry` and `workers.rollout.base._ROLLOUT_REGISTRY`.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
 from marl_verl.platforms.active import cpu_run, in_run
 
@@ -13,7 +16,7 @@ LOADED = False
 
 
 def install_cpu_platform() -> None:
-    """Register the platform and apply the workarounds. No-op with an accelerator or outside a marl-verl run."""
+    """Register the platform and apply the workarounds. No-op where that has been done."""
     from verl.plugin.platform import PlatformRegistry, set_platform
 
     from marl_verl.platforms import workarounds
@@ -30,10 +33,27 @@ def install_cpu_platform() -> None:
     workarounds.default_process_group_to_gloo()
 
 
+def register_policy_servers() -> None:
+    """Give verl the rollout name of every policy of this run: each has a server group of its own."""
+    from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    from marl_verl.config.server_names import POLICIES_VARIABLE, rollout_name
+
+    for policy in json.loads(os.environ.get(POLICIES_VARIABLE, "[]")):
+        name = rollout_name(policy)
+        RolloutReplicaRegistry.register(name, _load_replica)
+        _ROLLOUT_REGISTRY[(name, "async")] = "marl_verl.rollout.vllm_servers.PolicyServerAdapter"
+
+
+def _load_replica() -> Any:
+    from marl_verl.rollout.vllm_servers import PolicyReplica
+
+    return PolicyReplica
+
+
 if cpu_run():
     install_cpu_platform()
 if in_run():
-    from marl_verl.rollout.servers import register_policy_servers
-
     register_policy_servers()
     LOADED = True

@@ -21,10 +21,8 @@ class PolicyReplica(vLLMReplica):
     """The driver's end: launches the server actors of one replica of one policy."""
 
     async def init_hybrid(self, worker_group: Any) -> None:
-        """As verl's, but the replica's workers are counted from the policy's first replica rank.
-
-        Beside slots the server has its weights to itself: nobody sends it others.
-        """
+        """As verl's, but the replica's workers are counted from the policy's first replica rank."""
+        # beside slots the server has its weights to itself, and is never sent others
         self.rollout_mode = RolloutMode.COLOCATED if isinstance(worker_group, Slots) else RolloutMode.HYBRID
         local = self.replica_rank - first_replica_rank(self.config.name)
         self.workers = list(worker_group.workers)[self.world_size * local : self.world_size * (local + 1)]

@@ -26,12 +26,10 @@ from marl_verl.episode import Episode, Limits
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import sample_lines
 from marl_verl.options import build
-from marl_verl.rollout.asking import Client
 from marl_verl.rollout.client import PolicyClient
 from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations
 from marl_verl.rollout.endpoint import EndpointClient
-from marl_verl.rollout.gate import Gate
-from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
+from marl_verl.rollout.rollouts import Client, Gate, TaskRollouts, TeamParts
 from marl_verl.rollout.rows import Row, turn_rows
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
 from marl_verl.sampling.rollouts import Scene
@@ -42,30 +40,24 @@ logger = logging.getLogger(__name__)
 
 LOGGED = 100
 """Failures whose traceback goes to the log, one of a kind."""
+SECONDS = ("act_seconds", "call_seconds", "step_seconds", "episode_seconds")
+"""Limits of `marl.rollout`."""
 
 
 @dataclass
 class Report:
-    """What became of one task: what the driver needs to know beyond the rows.
-
-    Attributes:
-        attempts: what `failures` are a share of.
-        extra_tokens: what for -> tokens sampled that are no row.
-        lines: its episodes and failures as lines of JSON, where they are to be stored.
-        metrics: numbers of the algorithm's own metrics.
-        error: the sampler itself failed.
-    """
+    """What became of one task: what the driver needs to know beyond the rows."""
 
     uid: str
     task: str
-    attempts: int = 0
-    extra_tokens: dict[str, int] = field(default_factory=dict)
+    attempts: int = 0  # what `failures` are a share of
+    extra_tokens: dict[str, int] = field(default_factory=dict)  # what for -> tokens sampled that are no row
     successes: list[bool] = field(default_factory=list)
     rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # an episode: agent -> component -> mean
     failures: list[Failure] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
-    error: str | None = None
+    lines: list[str] = field(default_factory=list)  # episodes and failures as JSON, where they are to be stored
+    metrics: dict[str, float] = field(default_factory=dict)  # of the algorithm's own metrics
+    error: str | None = None  # the sampler itself failed
 
 
 @dataclass(frozen=True)
@@ -79,60 +71,36 @@ class Done:
 
 @dataclass(frozen=True)
 class Ways:
-    """How tasks are sampled: in training, and in the two passes of a validation; and who is credited."""
+    """How tasks are sampled, in training and in the sampled pass of a validation; and who is credited."""
 
     training: Sampler
+    held_out: Sampler
     credit: Credit
     metrics: tuple[Metric, ...]
-    held_out: Sampler
-    greedy: Sampler = field(default_factory=Independent)
 
 
 def load_ways(marl: dict[str, Any], team: TeamConfig) -> Ways:
     """The samplers and the credit scheme that a `marl` section names."""
-    known, algorithm = plugins.load(), algorithm_of(team)
-    validation = marl["validation"]
-    return Ways(
-        training=build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options"),
-        credit=algorithm.credit,
-        metrics=metrics_of(algorithm),
-        held_out=build(known.get("samplers", validation["sampler"]), validation["options"], "marl.validation.options"),
-    )
-
-
-def load_limits(rollout: dict[str, Any]) -> Limits:
-    """The limits that `marl.rollout` sets."""
-    return Limits(
-        tokens=rollout["episode_tokens"],
-        act_seconds=rollout["act_seconds"],
-        call_seconds=rollout["call_seconds"],
-        step_seconds=rollout["step_seconds"],
-        episode_seconds=rollout["episode_seconds"],
-    )
+    known, algorithm, validation = plugins.load(), algorithm_of(team), marl["validation"]
+    training = build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options")
+    held_out = build(known.get("samplers", validation["sampler"]), validation["options"], "marl.validation.options")
+    return Ways(training, held_out, algorithm.credit, metrics_of(algorithm))
 
 
 def load_parts(config: Any, llm_clients: dict[str, Any]) -> TeamParts:
-    """Load everything the team's config names, in this process.
-
-    Args:
-        llm_clients: for each policy verl's client for its servers, or the endpoint that it is.
-    """
-    marl, team = marl_section(config), team_of(config)
-    known = plugins.load()
-    algorithm = algorithm_of(team)
+    """Load everything the team's config names; clients: policy -> verl's for its servers, or the endpoint it is."""
+    marl, team, known = marl_section(config), team_of(config), plugins.load()
+    seconds = {name: marl["rollout"][name] for name in SECONDS}
     scene = Scene(
         workflow=build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"),
         tasks=build(known.get("tasks", team.task.name), team.task.options, "marl.task.options"),
         agents=team.agents,
         rewards={agent.reward: known.get("rewards", agent.reward) for agent in team.agents.values() if agent.reward},
-        mix=algorithm.rewards,
-        limits=load_limits(marl["rollout"]),
+        mix=algorithm_of(team).rewards,
+        limits=Limits(tokens=marl["rollout"]["episode_tokens"], **seconds),
     )
-    return TeamParts(
-        scene=scene,
-        clients={name: _client(name, config, llm_clients[name]) for name in llm_clients},
-        seed=int(marl["run"]["seed"]),
-    )
+    clients = {name: _client(name, config, server) for name, server in llm_clients.items()}
+    return TeamParts(scene, clients, int(marl["run"]["seed"]))
 
 
 def _client(name: str, config: Any, server: Any) -> Client:
@@ -143,11 +111,7 @@ def _client(name: str, config: Any, server: Any) -> Client:
 
 
 class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
-    """verl unpacks a batch into prompts and starts a background task for each; from there it is ours.
-
-    Args:
-        llm_client: for each policy verl's client for its servers, or the endpoint that it is.
-    """
+    """verl unpacks a batch into prompts and starts a background task for each; from there it is ours."""
 
     def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
         super().__init__(config, llm_client, *args)
@@ -166,15 +130,11 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         self._logged: set[tuple[str, str]] = set()
 
     def plugin_fingerprint(self) -> tuple[str, ...]:
-        """The plugin set of this process: the driver compares it with its own."""
+        """The driver compares it with its own."""
         return plugins.load().fingerprint()
 
     async def collect(self, uids: list[str]) -> list[Report]:
-        """Wait for these tasks, write their rows and mark them finished, and tell what became of them.
-
-        Rows go to TransferQueue in two calls, whose cost is in the calls more than in the rows: those that somebody
-        learns from with their tensors, then the others as tags alone, together with the tasks' own status.
-        """
+        """Wait for these tasks, write their rows and mark them finished, in two calls; their reports."""
         reports = [await self._report(uid) for uid in uids]
         training = [uid for uid in uids if uid in self._rows]  # a validation writes no rows
         rows = [row for uid in training for row in self._rows.pop(uid)]
@@ -199,17 +159,13 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             uids.append(self._finished.get_nowait())
         rows = [self._rows.get(uid, []) for uid in uids]  # none where the sampler itself failed
         reports = await self.collect(uids)
-        return [
-            Done(report, [row.key for row in its], [row.tag for row in its])
-            for report, its in zip(reports, rows, strict=True)
-        ]
+        finished = zip(reports, rows, strict=True)
+        return [Done(report, [row.key for row in its], [row.tag for row in its]) for report, its in finished]
 
     async def close_gate(self, policy: str) -> None:
-        """See `Gate.close`."""
         await self._gates[policy].close()
 
     async def open_gate(self, policy: str) -> None:
-        """See `Gate.open`."""
         self._gates[policy].open()
 
     def _report(self, uid: str) -> asyncio.Future[Report]:
@@ -232,16 +188,15 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
     async def _report_on(self, prompt: dict, sampling_params: dict, trajectory: dict, report: Report) -> None:
         task, uid = Task(**json.loads(prompt["task"])), report.uid
         report.task = task.id
-        validate, step = bool(trajectory["validate"]), int(trajectory["step"])
+        validate, step, marl = bool(trajectory["validate"]), int(trajectory["step"]), self.config.marl
         # verl's parameters are those of validation; in training each policy, and each agent, has its own
         held_out = sampling_params if validate and not prompt.get("sampled", False) else None
-        marl = self.config.marl
         if not validate:
             sampler, sessions = self.ways.training, int(marl.sampler.sessions)
         elif held_out is None:
             sampler, sessions = self.ways.held_out, int(marl.validation.sessions)
         else:
-            sampler, sessions = self.ways.greedy, 1
+            sampler, sessions = Independent(), 1
         rollouts = TaskRollouts(self.parts, task, uid, step, sessions, held_out, self._gates)
         sample = await sampler.sample(rollouts)
         if not validate and isinstance(self.ways.credit, ReplayCredit):
@@ -279,10 +234,7 @@ def _mean_rewards(episode: Episode) -> dict[str, dict[str, float]]:
     for turn in episode.turns:
         for component, value in turn.components.items():
             values.setdefault(turn.agent, {}).setdefault(component, []).append(value)
-    return {
-        agent: {component: sum(column) / len(column) for component, column in components.items()}
-        for agent, components in values.items()
-    }
+    return {agent: {name: sum(each) / len(each) for name, each in own.items()} for agent, own in values.items()}
 
 
 TeamRolloutWorker = ray.remote(_TeamRolloutWorker)

@@ -1,7 +1,7 @@
 """Sampling and learning at the same time: each policy updates when its buffer is full, without waiting for the others.
 
-    (1 + ahead) * train_batch_size tasks are under way                                          rollout/dispatch.py
-    a task is finished: its rows get their advantage and go to the buffers of their policies     trainer/buffer.py
+    (1 + ahead) * train_batch_size tasks are under way
+    a task is finished: its rows get their advantage and go to the buffers of their policies
     a buffer is full:   its policy learns and syncs in a thread of its own                       trainer/learner.py
 
 No new task is begun while a full buffer has rows of as many tasks as may be under way: a policy that learns too slowly
@@ -15,8 +15,9 @@ neither bounds nor reports staleness.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
 from typing import Any
 
@@ -27,22 +28,69 @@ from marl_verl.advantage import RowTable
 from marl_verl.advantage.rows import FloatArray
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.schedule import settings_of
-from marl_verl.rollout.dispatch import Dispatch
+from marl_verl.rollout.manager import TeamRolloutManager
 from marl_verl.rollout.rows import identity
 from marl_verl.rollout.worker import Done
 from marl_verl.trainer.batches import PARTITION, read_tensors, row_order, write_tensors
-from marl_verl.trainer.buffer import Buffer, Waiting
-from marl_verl.trainer.learner import Learner
-from marl_verl.trainer.metrics import Stopwatch
-from marl_verl.trainer.schedule import Schedule, Training
+from marl_verl.trainer.learner import Buffer, Learner, Waiting
+from marl_verl.trainer.metrics import timed
+from marl_verl.trainer.schedule import Schedule, Task, Training
+
+
+class Dispatch:
+    """Keeps `limit` tasks under way, from batches of the data that `fetch` gives without end.
+
+    A task is under way from when it is handed out until the trainer has dealt with its rows. A checkpoint keeps those
+    under way and those that were read from the data and not handed out yet; a continued run hands them out again, under
+    the same uids. So every task of the data counts once, however often a run is stopped.
+    """
+
+    def __init__(self, fetch: Callable[[], list[Task]], limit: int) -> None:
+        self.limit, self._fetch, self._batches = limit, fetch, 0
+        self._next: deque[Task] = deque()
+        self._out: dict[str, tuple[Task, Mapping[str, int]]] = {}  # with the versions when it was handed out
+
+    def __len__(self) -> int:
+        return len(self._out)
+
+    def fill(self, workers: TeamRolloutManager, versions: Mapping[str, int]) -> None:
+        """Hand out tasks until there are `limit` under way. `versions` are those of every policy, now."""
+        new = [self._take() for _ in range(self.limit - len(self))]
+        for task in new:
+            self._out[task["uid"]] = task, dict(versions)
+        for batch, tasks in itertools.groupby(new, key=lambda task: task["batch"]):
+            workers.dispatch([{name: task[name] for name in task if name != "batch"} for task in tasks], batch)
+
+    def done(self, uid: str) -> None:
+        """A task's rows have been dealt with. KeyError if it was not under way."""
+        del self._out[uid]
+
+    def oldest(self, policy: str) -> int | None:
+        """The oldest version of a policy that a task under way may have rows of; None without such a task."""
+        return min((versions[policy] for _, versions in self._out.values()), default=None)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` takes."""
+        return {"batches": self._batches, "tasks": [*(task for task, _ in self._out.values()), *self._next]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from where `state` was taken: what was under way then is handed out first."""
+        self._batches = int(state["batches"])
+        self._next = deque(dict(task) for task in state["tasks"])
+        self._out = {}
+
+    def _take(self) -> Task:
+        if not self._next:
+            self._batches += 1
+            for position, task in enumerate(self._fetch()):
+                # numbered by batches of the data: several are read in one step, and a continued run goes on counting
+                uid = f"s{self._batches}t{position:05d}"
+                self._next.append({**task, "uid": uid, "batch": self._batches})
+        return self._next.popleft()
 
 
 class Asynchronous(Schedule):
-    """The schedule `async` (`marl.schedule`).
-
-    It belongs to the trainer's thread. An error in the thread of an update is raised by the step that it falls into, as
-    soon as it happens.
-    """
+    """The schedule `async`. An error in the thread of an update is raised at once by the step that it falls into."""
 
     def __init__(self, training: Training, config: DictConfig) -> None:
         self.training = training
@@ -55,24 +103,17 @@ class Asynchronous(Schedule):
         self._arrived: deque[Done] = deque()
         self._spent: dict[str, dict[str, Any]] = {}
 
-    # -- a step --------------------------------------------------------------------------------------------------
-
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
-        """Until `train_batch_size` tasks have been finished since the last step.
-
-        Returns:
-            The rows that are done with since then: learnt from, too stale, or of policies that do not learn.
-        """
-        training, times = self.training, Stopwatch(timing_raw)
-        done: list[Done] = []
+        """Until `train_batch_size` tasks have been finished since the last step."""
+        training, done = self.training, list[Done]()
         with training.phase("sampling and learning"):
             while len(done) < self._size and not (done and done[-1].report.error):
                 self._learn()
                 if not self._behind():
                     self._dispatch.fill(training.agent_loop_manager, self.versions())
-                with times("gen"):
+                with timed(timing_raw, "gen"):
                     self._wait()
-                with times("advantage"):
+                with timed(timing_raw, "advantage"):
                     while self._arrived and len(done) < self._size:
                         done.append(self._arrived.popleft())
                         self._take_in(done[-1])
@@ -113,35 +154,29 @@ class Asynchronous(Schedule):
         if not done.keys:
             return  # every attempt failed
         batch = KVBatchMeta(partition_id=PARTITION, keys=done.keys, tags=done.tags)
-        self.training.policies.put_advantages(
-            batch, advantages(self.training.algorithm, done.tags, self.training.components)
-        )
+        found = advantages(self.training.algorithm, done.tags, self.training.components)
+        self.training.policies.put_advantages(batch, found)
         for key, tag in zip(done.keys, done.tags, strict=True):
-            learner = self.learners.get(tag["policy"])
-            if learner is None:
-                self._spent[key] = tag
+            if tag["policy"] in self.learners:
+                self.learners[tag["policy"]].buffer.add([Waiting(key, tag, int(tag["min_global_steps"]))])
             else:
-                learner.buffer.add([Waiting(key, tag, int(tag["min_global_steps"]))])
+                self._spent[key] = tag
 
     def _metrics(self) -> dict[str, float]:
         """Of every policy, and in all."""
         found: dict[str, float] = {"train/in_flight": float(len(self._dispatch))}
-        own = {name: learner.metrics() for name, learner in self.learners.items()}
+        own = {key: value for learner in self.learners.values() for key, value in learner.metrics().items()}
         for count in ("updates", "trained_rows", "stale_dropped", "buffer_rows"):
-            found[f"train/{count}"] = sum(values[f"policy/{name}/{count}"] for name, values in own.items())
-        for values in own.values():
-            found.update(values)
-        return found
+            found[f"train/{count}"] = sum(own[f"policy/{name}/{count}"] for name in self.learners)
+        return {**found, **own}
 
     def _clear(self, uids: list[str]) -> KVBatchMeta:
-        """The rows that can leave TransferQueue; each is told once."""
+        """The rows that can leave TransferQueue, each once: learnt from, too stale, or not to be learnt from."""
         spent, self._spent = self._spent, {}
         for learner in self.learners.values():
             spent.update(learner.spent)
             learner.spent = {}
         return KVBatchMeta(partition_id=PARTITION, keys=[*spent, *uids], tags=[*spent.values(), *({} for _ in uids)])
-
-    # -- between steps -------------------------------------------------------------------------------------------
 
     def versions(self) -> dict[str, int]:
         """Policy -> version of its weights: the number of its updates; 0 for one that does not learn."""
@@ -156,16 +191,10 @@ class Asynchronous(Schedule):
                 learner.end()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint has to keep: rows in buffers with their tensors, versions, tasks under way, counters.
-
-        Settled before. Tasks that are finished and not taken in yet count as under way.
-        """
+        """Once settled; tasks that are finished and not taken in yet count as under way."""
         keys = [row.key for learner in self.learners.values() for row in learner.buffer.rows]
-        return {
-            "learners": {name: learner.state() for name, learner in self.learners.items()},
-            "tensors": read_tensors(keys),
-            "tasks": self._dispatch.state(),
-        }
+        learners = {name: learner.state() for name, learner in self.learners.items()}
+        return {"learners": learners, "tensors": read_tensors(keys), "tasks": self._dispatch.state()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Go on from what `state` gave; None (of a run that was synchronous so far) begins with empty buffers."""
@@ -179,9 +208,5 @@ class Asynchronous(Schedule):
 
 
 def advantages(algorithm: Algorithm, tags: Sequence[dict[str, Any]], declared: Collection[str]) -> FloatArray:
-    """[n] advantages of one task's rows, from their tags.
-
-    Args:
-        declared: the reward components of the run, which the rows of a single task need not have.
-    """
+    """[n] advantages of one task's rows, which need not have every reward component that is declared."""
     return algorithm.compute(RowTable.from_rows([identity(tag) for tag in tags], declared)).advantage

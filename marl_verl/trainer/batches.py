@@ -36,10 +36,8 @@ def by_policy(batch: KVBatchMeta) -> dict[str, KVBatchMeta]:
 def with_padding(batch: KVBatchMeta, part: KVBatchMeta) -> KVBatchMeta:
     """The batch with the padding rows that a policy's part was given: they have to leave TransferQueue too."""
     known = set(batch.keys)
-    padding = _part(part, [row for row, key in enumerate(part.keys) if key not in known])
-    return KVBatchMeta(
-        partition_id=batch.partition_id, keys=[*batch.keys, *padding.keys], tags=[*batch.tags, *padding.tags]
-    )
+    new = _part(part, [row for row, key in enumerate(part.keys) if key not in known])
+    return KVBatchMeta(partition_id=batch.partition_id, keys=[*batch.keys, *new.keys], tags=[*batch.tags, *new.tags])
 
 
 def _part(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
@@ -48,18 +46,13 @@ def _part(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
 
 
 def put_advantages(batch: KVBatchMeta, advantage: FloatArray, learning: Collection[str]) -> None:
-    """Write each row's advantage, [rows of the batch], on all of its response tokens (all of them were sampled).
-
-    Rows of policies that do not learn have no tokens in TransferQueue.
-    """
+    """Write the advantages, [rows of the batch], on all response tokens of the rows of policies that learn."""
     rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in learning]
     if not rows:
         return
-    values = torch.tensor(advantage, dtype=torch.float32)[rows]
-    lengths = [batch.tags[row]["response_len"] for row in rows]
-    nested = torch.nested.as_nested_tensor(
-        [value.expand(length).clone() for value, length in zip(values, lengths, strict=True)], layout=torch.jagged
-    )
+    values = torch.tensor(advantage, dtype=torch.float32)
+    tokens = [values[row].expand(batch.tags[row]["response_len"]).clone() for row in rows]
+    nested = torch.nested.as_nested_tensor(tokens, layout=torch.jagged)
     fields = TensorDict({"advantages": nested}, batch_size=len(rows))
     tq.kv_batch_put(keys=[batch.keys[row] for row in rows], partition_id=batch.partition_id, fields=fields)
 

@@ -41,36 +41,26 @@ from marl_verl.rollout.devices import Devices
 from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once
 from marl_verl.trainer.critic_worker import CriticWorker
-from marl_verl.trainer.policy_servers import ranks
+from marl_verl.trainer.policy_servers import TrainingWorkers
 
-ROLE = "critic"
-"""Under which a policy's worker group knows the critic that shares its processes."""
-
+CRITIC = "critic"
+"""The role under which a policy's worker group knows the critic that shares its processes."""
 Ids = tuple[int, ...]
 
 
-class CriticRuntime:
+class CriticRuntime(TrainingWorkers):
     """One critic, colocated in the training processes of a policy.
 
-    So it needs no devices of its own, loads with the policy's model before a server measures the GPU's free memory, and
-    never computes at the same time as the policy's updates.
-
-    Args:
-        name: the policy's, or "team".
-        settings: of `critics.NAME` in the resolved config.
-        devices: the policy's.
-        updates: of a batch, as for policies.
+    So it loads with the policy's model, before a server measures the GPU's free memory, and never computes at the same
+    time as the policy's updates. `settings` are `critics.NAME` in the resolved config, `updates` those of a batch.
     """
 
-    def __init__(self, name: str, settings: DictConfig, devices: Devices, updates: int) -> None:
-        self.name = name
-        self.policy = str(settings.policy)
-        self.scope = str(settings.scope)
-        self.devices = devices
-        self.config: Any = settings.critic
-        self._updates = updates
+    MESH = "train"
 
-    # -- start ---------------------------------------------------------------------------------------------------
+    def __init__(self, name: str, settings: DictConfig, devices: Devices, updates: int) -> None:
+        self.name, self.policy, self.scope = name, str(settings.policy), str(settings.scope)
+        self.devices, self._updates = devices, updates
+        self.config: Any = settings.critic
 
     def worker(self) -> RayClassWithInitArgs:
         """What the policy's worker group starts beside the policy."""
@@ -91,21 +81,10 @@ class CriticRuntime:
         return RayClassWithInitArgs(cls=ray.remote(CriticWorker), config=worker)
 
     def start(self, workers: Any) -> None:
-        """Build model and optimiser.
-
-        Args:
-            workers: the worker group of `ROLE` that came of `worker`.
-        """
+        """Build model and optimiser in the worker group that came of `worker`."""
         self.workers = workers
         self.workers.reset()
         self.workers.set_loss_fn(self._loss)
-
-    @property
-    def data_parallel_size(self) -> int:
-        """Ranks that each take a part of the rows."""
-        return ranks(self.workers, "train")
-
-    # -- a step --------------------------------------------------------------------------------------------------
 
     def values(self, observations: Sequence[Ids]) -> NDArray[np.float64]:
         """V of each observation, [n]. Equal ones are computed once."""
@@ -123,15 +102,10 @@ class CriticRuntime:
     def update(
         self, observations: Sequence[Ids], targets: NDArray[np.float64], values: NDArray[np.float64]
     ) -> dict[str, float]:
-        """Learn from rows.
+        """Learn from rows: targets [n] are what V should have been, values [n] what it was.
 
-        Args:
-            targets: [n] what V should have been.
-            values: [n] what it was.
-
-        Returns:
-            Metrics: `vf_loss`, `vf_clipfrac`, `grad_norm`, `lr`, `value` and `target` (means), `explained_variance`
-            (of `values`; not where targets are all the same), `update_seconds`.
+        Returns metrics: `vf_loss`, `vf_clipfrac`, `grad_norm`, `lr`, `value` and `target` (means), `update_seconds`,
+        and `explained_variance` of `values`, unless targets are all the same.
         """
         begun, rows = time.monotonic(), len(observations)
         updates = min(self._updates, max(1, rows // self.data_parallel_size))  # none of them made of padding only
@@ -162,42 +136,25 @@ class CriticRuntime:
             metrics["explained_variance"] = 1.0 - float((targets - values).var()) / spread
         return {**metrics, "update_seconds": time.monotonic() - begun}
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-
     def save(self, folder: Path, step: int) -> None:
-        """Write model, optimiser and schedule below `folder`."""
         with self.devices.acquire():
-            self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
-
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
-        self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
+            super().save(folder, step)
 
 
 class Critics:
-    """All critics of a run. Without any it does nothing and costs nothing.
+    """All critics of a run, by name; without any it does nothing and costs nothing.
 
-    Args:
-        config: the whole resolved config; `critics` are those of `marl_verl.config.critic.critic_configs`.
-        team: who learns.
-        devices: policy -> where it runs.
-
-    Attributes:
-        runtimes: name -> critic.
-
-    Raises:
-        MarlError: a policy's critic whose tokenizer is not the policy's.
+    MarlError if the tokenizer of a policy's critic is not the policy's. `devices` are those of each policy.
     """
 
     def __init__(self, config: DictConfig, team: TeamConfig, devices: Mapping[str, Devices]) -> None:
         self.runtimes: dict[str, CriticRuntime] = {}
         for name, settings in (config.get("critics") or {}).items():
             updates = updates_per_batch(config, settings.critic)
-            runtime = CriticRuntime(str(name), settings, devices[settings.policy], updates)
-            self.runtimes[runtime.name] = runtime
+            runtime = self.runtimes[str(name)] = CriticRuntime(str(name), settings, devices[settings.policy], updates)
             if runtime.scope == "policy":
                 _check_tokenizer(runtime, config.policies[runtime.policy].actor_rollout_ref.model)
-        self._learning = {policy.name for policy in team.policies.values() if policy.trained}
+        self._learning = {name for name, policy in team.policies.items() if policy.trained}
         self._known: dict[str, tuple[Ids, float]] = {}
 
     def colocated(self, policy: str) -> list[CriticRuntime]:
@@ -220,14 +177,9 @@ class Critics:
         return [self._known[key][1] if key in self._known else None for key in batch.keys]
 
     def update(self, batch: KVBatchMeta, targets: NDArray[np.float64] | None) -> dict[str, float]:
-        """Update every critic from its rows, all at the same time; the rows are done with then.
+        """Update every critic from rows that `values` has been asked about; their metrics, `critic/NAME/METRIC`.
 
-        Args:
-            batch: rows that `values` has been asked about.
-            targets: [rows of the batch] `Advantages.target`; without, nothing is learnt.
-
-        Returns:
-            `critic/NAME/METRIC` -> value, see `CriticRuntime.update`; with a critic of the team `critic/team/cut`.
+        `targets`, [rows of the batch], are `Advantages.target`; without, nothing is learnt.
         """
         if targets is None:
             return {}
@@ -240,21 +192,17 @@ class Critics:
                 found["cut"] = float(np.mean([batch.tags[row][CUT] for row in parts[name]]))
             return found
 
-        return {
-            f"critic/{name}/{metric}": value
-            for name, found in at_once({name: partial(learn, name) for name in parts}).items()
-            for metric, value in found.items()
-        }
+        learnt = at_once({name: partial(learn, name) for name in parts})
+        return {f"critic/{name}/{metric}": value for name, found in learnt.items() for metric, value in found.items()}
 
     def _parts(self, batch: KVBatchMeta) -> dict[str, list[int]]:
-        """Critic -> its rows of a batch."""
+        """Critic -> its rows of a batch, where it has any."""
+        real = [(row, tag["policy"]) for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
         parts: dict[str, list[int]] = {}
-        for runtime in self.runtimes.values():
+        for name, runtime in self.runtimes.items():
             mine = {runtime.policy} if runtime.scope == "policy" else self._learning
-            rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in mine and not tag.get("is_padding")]
-            if rows:
-                parts[runtime.name] = rows
-        return parts
+            parts[name] = [row for row, policy in real if policy in mine]
+        return {name: rows for name, rows in parts.items() if rows}
 
     def _observations(self, name: str, keys: list[str], partition: str) -> list[Ids]:
         field = FIELD if self.runtimes[name].scope == "team" else "prompts"

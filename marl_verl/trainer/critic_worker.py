@@ -21,28 +21,15 @@ class CriticWorker(TrainingWorker):
         super().__init__(config)
 
 
-def load_value_model(
-    local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
-) -> torch.nn.Module:
-    """A model with one output for each token.
-
-    A head that the folder does not have starts at 0: the first values say nothing instead of something random.
-
-    Args:
-        model_config: transformers' config, with `num_labels` 1 and the attention implementation.
-    """
+def load_value_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
+    """A model with one output for each token; a head that the folder does not have starts at 0, not at random."""
     from transformers import AutoModelForTokenClassification
 
-    model, info = AutoModelForTokenClassification.from_pretrained(
-        local_path,
-        dtype=torch_dtype,
-        config=model_config,
-        trust_remote_code=trust_remote_code,
-        output_loading_info=True,
-    )
+    options = {"dtype": torch_dtype, "config": model_config, "trust_remote_code": trust_remote_code}
+    model, info = AutoModelForTokenClassification.from_pretrained(local_path, **options, output_loading_info=True)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name in info["missing_keys"]:
             if name in parameters and parameters[name].shape[0] == 1:
                 parameters[name].zero_()
-    return model  # type: ignore[no-any-return]
+    return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -28,34 +28,28 @@ if TYPE_CHECKING:
 def describe(plan: Plan) -> str:
     """What `--dry-run` prints."""
     team, config, marl = plan.team, plan.config, plan.config.marl
-    lines = []
+    lines = ["team"]
     for agent in team.agents.values():
         reward = f", role reward {agent.reward}" if agent.reward else ""
         lines.append(f"  agent   {agent.name} acts with policy {agent.policy}{reward}")
-    for name in team.policies:
-        lines.append(f"  policy  {name}: {_model(plan, name)}; {_trained(plan, name)}")
-    for name, critic in plan.resolved.critics.items():
-        lines.append(f"  critic  {name}: {_critic(plan, critic)}")
-    for pool in pools_of(config, team):
-        lines.append(f"  place   {_place(pool)}")
+    lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
+    lines += [f"  critic  {name}: {_critic(plan, critic)}" for name, critic in plan.resolved.critics.items()]
+    lines += [f"  place   {_place(pool)}" for pool in pools_of(config, team)]
     algorithm = algorithm_of(team)
+    group = algorithm.advantage.group if isinstance(algorithm.advantage, Advantage) else ()
     settings = ", ".join(f"{name}={value}" for name, value in algorithm.options().items())
     counts = f"{len(plan.tasks['train'])} training, {len(plan.tasks['test'])} held-out"
     lines += [
         f"  task    {team.task.name} ({counts}), workflow {team.workflow.name}",
         f"  learn   {team.algorithm.name}: {settings}",
-        *([f"  groups  rows with the same {', '.join(group)}"] if (group := _group(algorithm.advantage)) else []),
+        *([f"  groups  rows with the same {', '.join(group)}"] if group else []),
         f"  sample  {_sampling(algorithm.sampler, marl.sampler)}",
         f"  test    greedily, and by {_sampling(marl.validation.sampler, marl.validation)}",
         f"  steps   {config.trainer.total_training_steps} of {config.data.train_batch_size} tasks, seed {marl.run.seed}"
         f"{_schedule(marl.schedule)}",
     ]
     lines += [f"  plugin  {file.name} (content {file.version})" for file in plan.files]
-    return "\n".join(["team", *lines, *plan.notes])
-
-
-def _group(advantage: Any) -> tuple[str, ...]:
-    return advantage.group if isinstance(advantage, Advantage) else ()
+    return "\n".join([*lines, *plan.notes])
 
 
 def _schedule(schedule: DictConfig) -> str:
@@ -75,26 +69,20 @@ def _sampling(name: str, section: DictConfig) -> str:
     return f"{name}: " + ", ".join(f"{option}={value}" for option, value in options.items())
 
 
-def _model(plan: Plan, name: str) -> str:
-    policy = plan.team.policies[name]
+def _policy(plan: Plan, name: str) -> str:
+    """Its model, how many of its parameters learn, and how."""
+    policy, tiny = plan.team.policies[name], plan.tiny.get(name)
     if policy.endpoint is not None:
-        return f"{policy.endpoint.model} at {policy.endpoint.url}"
-    if name in plan.tiny:
-        return f"tiny {plan.tiny[name].family} model, {plan.tiny[name].steps} warm-up steps"
-    return str(model_of(policy, plan.config).get("path"))
-
-
-def _trained(plan: Plan, name: str) -> str:
-    """How many of its parameters learn, and how."""
-    policy = plan.team.policies[name]
-    if policy.endpoint is not None:
-        return "outside, frozen"
-    found = shapes(_folder(plan, name))
+        return f"{policy.endpoint.model} at {policy.endpoint.url}; outside, frozen"
+    path = str(model_of(policy, plan.config).get("path"))
+    base = f"tiny {tiny.family} model, {tiny.steps} warm-up steps" if tiny else path
+    found = shapes(folder_of(tiny) if tiny else Path(path).expanduser())
     size = f"{parameters(found):,}" if found else "all"
     if policy.frozen:
-        return f"frozen ({size} parameters, a server and no optimiser)" if found else "frozen (a server, no optimiser)"
-    own = plan.resolved.policies[name]
-    actor, model = own.actor_rollout_ref.actor, own.actor_rollout_ref.model
+        what = f"{size} parameters, a server and no optimiser" if found else "a server, no optimiser"
+        return f"{base}; frozen ({what})"
+    own = plan.resolved.policies[name].actor_rollout_ref
+    actor, model = own.actor, own.model
     what = f"{size} parameters learn"
     if model.lora_rank:
         targets = OmegaConf.to_container(OmegaConf.create({"at": model.target_modules}))["at"]  # type: ignore[index,call-overload]
@@ -104,15 +92,9 @@ def _trained(plan: Plan, name: str) -> str:
             what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters learn beside {size} frozen ones"
     loss, _ = loss_of(plan.team, name)
     kl = f", KL {actor.kl_loss_coef:g} to the start" if actor.use_kl_loss else ""
-    return f"{what}, {loss}, lr {actor.optim.lr:g}{_updates(plan, actor)}{kl}"
-
-
-def _updates(plan: Plan, actor: DictConfig) -> str:
-    """How many a batch, where the schedule has batches."""
-    if plan.config.marl.schedule.mode != "sync":
-        return ""
     count = updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)
-    return f", {count} update{'s' if count > 1 else ''} a batch"
+    often = f", {count} update{'s' if count > 1 else ''} a batch" if plan.config.marl.schedule.mode == "sync" else ""
+    return f"{base}; {what}, {loss}, lr {actor.optim.lr:g}{often}{kl}"
 
 
 def _critic(plan: Plan, critic: DictConfig) -> str:
@@ -123,17 +105,10 @@ def _critic(plan: Plan, critic: DictConfig) -> str:
     return f"sees {sees}; from {model}, lr {critic.critic.optim.lr:g}, in the processes of policy {critic.policy}"
 
 
-def _folder(plan: Plan, name: str) -> Path:
-    if name in plan.tiny:
-        return folder_of(plan.tiny[name])
-    return Path(str(model_of(plan.team.policies[name], plan.config).get("path"))).expanduser()
-
-
 def _place(pool: Pool) -> str:
     unit = "GPU" if has_accelerator() else "slot"
-    size = f"{pool.gpus} {unit}{'s' if pool.gpus > 1 else ''}" + (
-        f" on each of {pool.nodes} nodes" if pool.nodes > 1 else ""
-    )
+    nodes = f" on each of {pool.nodes} nodes" if pool.nodes > 1 else ""
+    size = f"{pool.gpus} {unit}{'s' if pool.gpus > 1 else ''}{nodes}"
     if not pool.shared:
         return f"{pool.name}: {size} of its own"
     turns = ", one learns at a time while all their servers sleep" if has_accelerator() else ""

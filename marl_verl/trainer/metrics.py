@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,27 +14,18 @@ from marl_verl.algorithms import Metric
 from marl_verl.rollout.worker import Report
 
 
-class Stopwatch:
-    """Seconds of each named part, added into `times`."""
-
-    def __init__(self, times: dict[str, float]) -> None:
-        self.times = times
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        begun = time.monotonic()
-        yield
-        self.times[name] = self.times.get(name, 0.0) + time.monotonic() - begun
+@contextmanager
+def timed(times: dict[str, float], name: str) -> Iterator[None]:
+    """Add the seconds that the context lasts, unless it fails."""
+    begun = time.monotonic()
+    yield
+    times[name] = times.get(name, 0.0) + time.monotonic() - begun
 
 
 def team_metrics(
     table: RowTable, result: Advantages, reports: list[Report], metrics: Sequence[Metric] = ()
 ) -> dict[str, float]:
-    """Team success of the sampled episodes, failures, and each agent's rewards, advantages, lengths and groups.
-
-    Args:
-        metrics: the algorithm's own, of the rows; what those of the samples say is in the reports.
-    """
+    """Team success of the sampled episodes, failures, each agent's statistics, and the algorithm's own metrics."""
     successes = [success for report in reports for success in report.successes]
     failures = [failure for report in reports for failure in report.failures]
     values: dict[str, float] = {
@@ -42,13 +34,13 @@ def team_metrics(
         "train/attempts": float(sum(report.attempts for report in reports)),
         "train/failed_episodes": float(len(failures)),
     }
-    extra = {what: 0 for report in reports for what in report.extra_tokens}
-    for what in extra:  # sampled, and no row
-        extra[what] = sum(report.extra_tokens.get(what, 0) for report in reports)
-        values[f"train/extra_tokens/{what}"] = float(extra[what])
-    values["train/tokens"] = float(table.length[~table.padding].sum()) + sum(extra.values())
-    for reason in sorted({failure.reason for failure in failures}):
-        values[f"train/failed/{reason}"] = float(sum(failure.reason == reason for failure in failures))
+    extra: Counter[str] = Counter()  # sampled, and no row
+    for report in reports:
+        extra.update(report.extra_tokens)
+    values.update({f"train/extra_tokens/{what}": float(count) for what, count in extra.items()})
+    values["train/tokens"] = float(table.length[~table.padding].sum()) + extra.total()
+    reasons = Counter(failure.reason for failure in failures)
+    values.update({f"train/failed/{reason}": float(count) for reason, count in sorted(reasons.items())})
     for agent, statistics in agent_statistics(table, result).items():
         values.update({f"agent/{agent}/{name}": value for name, value in statistics.metrics().items()})
     for name in sorted({name for report in reports for name in report.metrics}):

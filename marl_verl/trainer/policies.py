@@ -23,15 +23,7 @@ from marl_verl.trainer.policy_servers import FrozenRuntime, Runtime
 
 
 class Policies:
-    """The runtimes of a team's policies and critics.
-
-    Args:
-        config: the run's, resolved.
-
-    Attributes:
-        runtimes: policy -> its runtime, in the order of the team.
-        trained: those of the policies that learn.
-    """
+    """The runtimes of a team's policies, in its order, `trained` those that learn, and its critics."""
 
     def __init__(self, config: DictConfig, team: TeamConfig) -> None:
         devices: dict[str, Devices] = {}
@@ -43,13 +35,11 @@ class Policies:
         for name, policy in team.policies.items():
             if policy.endpoint is not None:
                 self.runtimes[name] = Runtime(policy)
-                continue
-            own = config_of(config, name)
-            self.runtimes[name] = (
-                FrozenRuntime(policy, own, devices[name])
-                if policy.frozen
-                else PolicyRuntime(policy, own, devices[name], self.critics.colocated(name))
-            )
+            elif policy.frozen:
+                self.runtimes[name] = FrozenRuntime(policy, _config_of(config, name), devices[name])
+            else:
+                critics = self.critics.colocated(name)
+                self.runtimes[name] = PolicyRuntime(policy, _config_of(config, name), devices[name], critics)
         self.trained = [runtime for runtime in self.runtimes.values() if isinstance(runtime, PolicyRuntime)]
 
     @property
@@ -58,15 +48,12 @@ class Policies:
         return all(runtime.early for runtime in self.runtimes.values())
 
     def clients(self) -> dict[str, Any]:
-        """Policy -> verl's client for its servers, or the endpoint that it is."""
         return {name: runtime.client() for name, runtime in self.runtimes.items()}
 
     def actors(self) -> dict[str, Any]:
-        """What it is -> the Ray actor, of every process that the run cannot do without."""
         return {what: actor for runtime in self.runtimes.values() for what, actor in runtime.actors().items()}
 
     def start(self) -> None:
-        """Bring up every policy's workers and servers."""
         at_once({name: runtime.start for name, runtime in self.runtimes.items()})
 
     def sleep(self) -> None:
@@ -74,11 +61,7 @@ class Policies:
         at_once({name: runtime.sleep for name, runtime in self.runtimes.items()})
 
     def sync_weights(self, versions: dict[str, int]) -> None:
-        """Wake the servers up, those of policies that learn with their newest weights.
-
-        Args:
-            versions: policy -> what its servers say with every action from now on.
-        """
+        """Wake the servers up with their newest weights; versions: policy -> what they report from now on."""
         at_once({name: partial(runtime.sync_weights, versions[name]) for name, runtime in self.runtimes.items()})
 
     def put_advantages(self, batch: KVBatchMeta, advantage: FloatArray) -> None:
@@ -98,7 +81,7 @@ def _update(runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dic
     return part, {**values, "update_seconds": time.monotonic() - begun}
 
 
-def config_of(config: DictConfig, policy: str) -> DictConfig:
+def _config_of(config: DictConfig, policy: str) -> DictConfig:
     """The whole config as one policy sees it, in the form of verl's."""
     found: Any = OmegaConf.create(OmegaConf.to_container(config))
     with open_dict(found):

@@ -1,15 +1,13 @@
 """One policy at work: its training workers, its inference servers, and the weight sync between them.
 
 Composed of verl's `RayWorkerGroup`, `ActorRolloutRefWorker`, `LLMServerManager` and `CheckpointEngineManager`, a set
-per policy, so that policies start, update and sync at the same time.
+per policy, so that policies start, update and sync at the same time, and of its rollout correction.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,40 +17,33 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.checkpoint_engine import CheckpointEngineManager
+from verl.protocol import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 from verl.workers.engine_workers import ActorRolloutRefWorker
-from verl.workers.utils.padding import response_from_nested
+from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from marl_verl.platforms.active import cpu_run
 from marl_verl.rollout.client import PolicyServerManager
-from marl_verl.rollout.devices import Devices, rendezvous_ports
+from marl_verl.rollout.devices import Devices, numbered, rendezvous_ports
 from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_thread
-from marl_verl.trainer import correction
-from marl_verl.trainer.critic import ROLE as CRITIC
-from marl_verl.trainer.critic import CriticRuntime
-from marl_verl.trainer.policy_servers import Servers, nth, ranks
+from marl_verl.trainer.critic import CRITIC, CriticRuntime
+from marl_verl.trainer.metrics import timed
+from marl_verl.trainer.policy_servers import Servers, TrainingWorkers
 
-logger = logging.getLogger(__name__)
-
-ROLE = "actor_rollout"
-ROLE_WITH_REFERENCE = "actor_rollout_ref"
+WEIGHTS = "rollout_is_weights"
 
 
-class PolicyRuntime(Servers):
-    """A policy that learns: its processes and what can be done with them.
+class PolicyRuntime(TrainingWorkers, Servers):
+    """A policy that learns; `critics` are those in its training workers' processes."""
 
-    Args:
-        policy: what the user said about it.
-        config: the whole config as this policy sees it.
-        devices: the GPUs of training workers and servers.
-        critics: those in the training workers' processes.
-    """
+    MESH = "actor"
 
     def __init__(
         self, policy: PolicyConfig, config: DictConfig, devices: Devices, critics: Sequence[CriticRuntime] = ()
@@ -63,12 +54,10 @@ class PolicyRuntime(Servers):
         self._reference = bool(self._arr.actor.use_kl_loss)
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
 
-    # -- start ---------------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Start training workers and servers; on a CPU the servers load while the workers build the model."""
         with self.devices.acquire():
-            role = ROLE_WITH_REFERENCE if self._reference and not self._lora else ROLE
+            role = "actor_rollout_ref" if self._reference and not self._lora else "actor_rollout"
             worker = RayClassWithInitArgs(
                 cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
             )
@@ -87,47 +76,33 @@ class PolicyRuntime(Servers):
             if cpu_run():
                 servers = in_thread(f"servers-{self.name}", self._start_servers)
                 _wait_until_launched(self.servers, servers)
-                self._timed("model", self._init_models)
+                self._init_models()
                 servers.result()
             else:
                 # vLLM measures the device's free memory while it starts: nobody else may allocate meanwhile
-                self._timed("model", self._init_models)
+                self._init_models()
                 self._start_servers()
             engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
             engine.backend = "naive"
-            self.sync = CheckpointEngineManager(
-                config=engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
-            )
+            replicas = self.servers.get_replicas()
+            self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=replicas)
             self.sleep()
 
     def _init_models(self) -> None:
-        self.workers.init_model()
-        for critic in self._critics:
-            critic.start(self._spawned[CRITIC])
+        with timed(self.seconds, "model"):
+            self.workers.init_model()
+            for critic in self._critics:
+                critic.start(self._spawned[CRITIC])
 
     def actors(self) -> dict[str, Any]:
-        """Training workers and servers, by what they are."""
-        handles = list(self.workers.workers)
-        names = [f"{nth('training worker', i, handles)} of policy '{self.name}'" for i in range(len(handles))]
-        return {**dict(zip(names, handles, strict=True)), **super().actors()}
-
-    # -- a step --------------------------------------------------------------------------------------------------
-
-    @property
-    def data_parallel_size(self) -> int:
-        """Ranks that each take a part of the rows."""
-        return ranks(self.workers, "actor")
+        workers = numbered("training worker", f" of policy '{self.name}'", self.workers.workers)
+        return {**workers, **super().actors()}
 
     def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
-        """One pass over this policy's rows, whose advantages are in TransferQueue already.
+        """One pass over this policy's rows, in key order, whose advantages are in TransferQueue already.
 
-        Args:
-            batch: the policy's rows in key order.
-            updates: optimiser steps an epoch takes over the batch (mini-batches).
-
-        Returns:
-            The batch with the padding rows it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a
-            rollout correction verl's `rollout_corr/...`).
+        `updates` are the optimiser steps of an epoch over them (mini-batches). Returns the batch with the padding rows
+        it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a rollout correction `rollout_corr/...`).
         """
         with self.devices.acquire():
             rows = len(batch)
@@ -137,10 +112,8 @@ class PolicyRuntime(Servers):
             fields = list(UPDATE_FIELDS)
             if not self._correction.bypass_mode:
                 self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob)
-            corrected: dict[str, float] = {}
-            if correction.is_on(self._correction):
-                more, corrected = correction.correct(batch, self._correction)
-                fields += more
+            more, corrected = _correct(batch, self._correction)
+            fields += more
             if self._reference:
                 fields.append("ref_log_prob")
                 call = self.workers.compute_log_prob if self._lora else self.workers.compute_ref_log_prob
@@ -164,14 +137,10 @@ class PolicyRuntime(Servers):
             reduced = reduce_metrics(dict(output["metrics"]))
             metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
             metrics["entropy"] = metrics.pop("entropy_loss") * self._per_token(batch, rows, updates)
-            metrics.update(corrected)
-            return batch, {name: float(value) for name, value in metrics.items()}
+            return batch, {name: float(value) for name, value in {**metrics, **corrected}.items()}
 
     def _per_token(self, batch: KVBatchMeta, rows: int, updates: int) -> float:
-        """What makes the entropy of the sampled tokens' distributions, in nats, a mean over tokens.
-
-        verl reports it added up over tokens as the loss is, and then the mean over updates.
-        """
+        """What makes the entropy, in nats, a mean over tokens: verl adds it up as the loss, then means over updates."""
         mode = self._arr.actor.loss_agg_mode
         sums = {"token-sum": updates, "seq-mean-token-sum": rows}
         if mode not in sums:  # means already
@@ -188,8 +157,7 @@ class PolicyRuntime(Servers):
         new = padded.keys[len(batch) :]
         if new:
             zeros = torch.nested.as_nested_tensor([torch.zeros(1) for _ in new], layout=torch.jagged)
-            fields = TensorDict({"advantages": zeros, "old_log_probs": zeros.clone()}, batch_size=len(new))
-            tq.kv_batch_put(keys=new, partition_id=batch.partition_id, fields=fields)
+            _put(batch, new, advantages=zeros, old_log_probs=zeros.clone())
         return padded
 
     def _balance(self, batch: KVBatchMeta, updates: int) -> None:
@@ -211,11 +179,9 @@ class PolicyRuntime(Servers):
         batch.fields = list(MODEL_FIELDS)
         call(batch)
         batch.fields = None
-        data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=["log_probs", "response_mask"]
-        )
-        data[field] = response_from_nested(data.pop("log_probs"), data["response_mask"])
-        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data.select(field))
+        wanted = ["log_probs", "response_mask"]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=wanted)
+        _put(batch, batch.keys, **{field: response_from_nested(data["log_probs"], data["response_mask"])})
 
     def sleep(self) -> None:
         """Free the servers' device memory until the next weight sync; nothing where `free_cache_engine` is off."""
@@ -227,16 +193,6 @@ class PolicyRuntime(Servers):
         with self.devices.acquire():
             self.sync.update_weights(version)
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, step: int) -> None:
-        """Write model, optimiser, schedule and a Hugging Face folder below `folder`."""
-        self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
-
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
-        self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
-
 
 def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
     """Until the server actors exist: they ask the training workers where they run, before `init_model`."""
@@ -246,3 +202,38 @@ def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
             return
         time.sleep(0.02)
     servers.result()
+
+
+def _correct(batch: KVBatchMeta, settings: DictConfig) -> tuple[list[str], dict[str, float]]:
+    """Rollout correction (verl's weights and rejections) of all rows of an update, once its `old_log_probs` are known.
+
+    The servers sample with other numerics, and sometimes other weights, than the trainer computes log-probs with. Per
+    token
+
+        w = min(pi_old / pi_rollout, rollout_is_threshold)    rollout_is=token; the product over a row for "sequence"
+
+    multiplies the loss (truncated importance sampling), and `rollout_rs` leaves out tokens or rows that are too far
+    off: they leave `response_mask` and not `loss_mask`, as in verl's V1 trainer, add nothing to a sum, and stay in the
+    number that a mean divides by. Padding rows enter no statistic and weigh 0. Returns the fields that the update has
+    to read besides its own, and verl's metrics (`rollout_corr/...`); none where `algorithm.rollout_correction` is off,
+    as it is with `bypass_mode` (`config/loss.py`).
+    """
+    if not (settings.rollout_is or settings.rollout_rs):
+        return [], {}
+    real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
+    keys, needed = [batch.keys[row] for row in real], ["old_log_probs", "rollout_log_probs", "response_mask"]
+    rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=needed)
+    # [rows, longest response], zeros behind a row's own tokens
+    data, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
+    if settings.rollout_rs:
+        _put(batch, keys, response_mask=response_to_nested(data.batch["response_mask"], rows["response_mask"]))
+    if WEIGHTS not in data.batch:
+        return [], metrics
+    weights = dict(zip(real, response_to_nested(data.batch[WEIGHTS], rows["response_mask"]).unbind(), strict=True))
+    padded = [weights.get(row, torch.zeros(tag["response_len"])) for row, tag in enumerate(batch.tags)]
+    _put(batch, batch.keys, **{WEIGHTS: torch.nested.as_nested_tensor(padded, layout=torch.jagged)})
+    return [WEIGHTS], metrics
+
+
+def _put(batch: KVBatchMeta, keys: list[str], **fields: torch.Tensor) -> None:
+    tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(keys)))

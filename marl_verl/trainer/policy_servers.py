@@ -1,32 +1,26 @@
-"""Policies that do not learn: servers only, of this run or outside of it; and what all policies at work have."""
+"""Policies that do not learn: servers only, of this run or outside of it; and what runtimes have in common."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from omegaconf import DictConfig
 
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_server
-from marl_verl.rollout.devices import Devices
+from marl_verl.rollout.devices import Devices, numbered
 from marl_verl.team import PolicyConfig
-
-T = TypeVar("T")
+from marl_verl.trainer.metrics import timed
 
 
 class Runtime:
-    """A policy at work. Of an endpoint outside the run: there is nothing to start and nothing to sync.
-
-    Attributes:
-        seconds: what -> how long it took at the start.
-    """
+    """A policy at work. Of an endpoint outside the run: there is nothing to start and nothing to sync."""
 
     def __init__(self, policy: PolicyConfig) -> None:
         self.policy, self.name = policy, policy.name
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # what -> how long it took at the start
 
     @property
     def early(self) -> bool:
@@ -44,11 +38,7 @@ class Runtime:
         """Free the servers' device memory, where training shares it."""
 
     def sync_weights(self, version: int) -> None:
-        """Wake the servers up, with the newest weights.
-
-        Args:
-            version: what the servers report with every action from now on.
-        """
+        """Wake the servers up, with the newest weights; they report `version` with every action from now on."""
 
     def actors(self) -> dict[str, Any]:
         """What it is -> the Ray actor, of every process that the run cannot do without."""
@@ -56,12 +46,7 @@ class Runtime:
 
 
 class Servers(Runtime):
-    """A policy with servers of this run.
-
-    Args:
-        config: the whole config as this policy sees it.
-        devices: where they run.
-    """
+    """A policy with servers of this run; `config` is the whole config as this policy sees it."""
 
     def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Devices) -> None:
         super().__init__(policy)
@@ -70,17 +55,15 @@ class Servers(Runtime):
 
     @property
     def early(self) -> bool:
-        """Yes with one server, whose name is known."""
-        return single_server(self.config) is not None
+        return single_server(self.config) is not None  # then its name is known
 
     def client(self) -> Any:
         name = single_server(self.config)
         return DirectClient(self.config, name) if name else self.servers.get_client()
 
     def actors(self) -> dict[str, Any]:
-        """The server actors, by what they are."""
         handles = [handle for replica in self.servers.get_replicas() for handle in replica.servers]
-        found = {f"{nth('vLLM server', i, handles)} of policy '{self.name}'": each for i, each in enumerate(handles)}
+        found = numbered("vLLM server", f" of policy '{self.name}'", handles)
         if self.servers.global_load_balancer is not None:  # of several servers
             found[f"load balancer of policy '{self.name}'"] = self.servers.global_load_balancer
         return found
@@ -94,13 +77,8 @@ class Servers(Runtime):
             await self.servers._initialize_llm_servers()
             await self.servers._init_global_load_balancer()
 
-        self._timed("server", lambda: asyncio.run(start()))
-
-    def _timed(self, name: str, call: Callable[[], T]) -> T:
-        begun = time.monotonic()
-        result = call()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begun
-        return result
+        with timed(self.seconds, "server"):
+            asyncio.run(start())
 
 
 class FrozenRuntime(Servers):
@@ -116,31 +94,37 @@ class FrozenRuntime(Servers):
             self.sleep()
 
     def sleep(self) -> None:
-        if self._sleeps:
-            self._each("sleep")
+        self._each("sleep")
 
     def sync_weights(self, version: int) -> None:
-        if self._sleeps:
-            self._each("wake_up")
-
-    @property
-    def _sleeps(self) -> bool:
-        return self.devices.pool.shared and bool(self._arr.rollout.free_cache_engine)
+        self._each("wake_up")
 
     def _each(self, method: str) -> None:
         async def call() -> None:
             await asyncio.gather(*(getattr(replica, method)() for replica in self.servers.get_replicas()))
 
-        asyncio.run(call())
+        if self.devices.pool.shared and self._arr.rollout.free_cache_engine:
+            asyncio.run(call())
 
 
-def nth(what: str, number: int, of: Any) -> str:
-    return what if len(of) == 1 else f"{what} {number}"
+class TrainingWorkers:
+    """What has a worker group of verl that learns: a policy, or a critic in the same processes."""
 
+    MESH: ClassVar[str]
+    workers: Any
 
-def ranks(workers: Any, mesh: str) -> int:
-    """Data-parallel ranks of a worker group, which each take a part of the rows."""
-    info = workers._dispatch_info
-    if mesh not in info:
-        info[mesh] = workers._query_dispatch_info(mesh)
-    return int(max(info[mesh])) + 1
+    @property
+    def data_parallel_size(self) -> int:
+        """Ranks that each take a part of the rows."""
+        info = self.workers._dispatch_info
+        if self.MESH not in info:
+            info[self.MESH] = self.workers._query_dispatch_info(self.MESH)
+        return int(max(info[self.MESH])) + 1
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write model, optimiser and schedule, of a policy a Hugging Face folder too, below `folder`."""
+        self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)

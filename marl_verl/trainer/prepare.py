@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import tempfile
@@ -34,45 +35,27 @@ from marl_verl.tasks.files import write_tasks
 from marl_verl.team import TeamConfig, read_team
 
 COMPOSED = "composed.yaml"
-"""The config before policies are filled in and interpolations resolved: what a continued run starts from, so that an
-override of it reaches everything that depends on it."""
+"""The config before policies are filled in and interpolations resolved: overrides of a continued run apply to it."""
 
 
 @dataclass
 class Plan:
-    """A checked run: what will be trained, with which parts, on which tasks.
+    """A checked run: what will be trained, with which parts, on which tasks."""
 
-    Attributes:
-        config: composed, not resolved; model paths of tiny models are still to be filled in.
-        resolved: what the trainer would read, but for those paths.
-        tiny: policy -> the tiny model to make.
-        tiny_critic: the one to make for the critics, if any.
-        folder: the run directory; it exists only when an earlier run is continued.
-        files: the plugin files.
-        notes: what the user should know before it starts.
-    """
-
-    config: DictConfig
-    resolved: DictConfig
+    config: DictConfig  # composed, not resolved; model paths of tiny models are still to be filled in
+    resolved: DictConfig  # what the trainer would read, but for those paths
     team: TeamConfig
     tasks: dict[Split, list[Task]]
-    tiny: dict[str, TinyModel]
+    tiny: dict[str, TinyModel]  # policy -> the one to make
     tiny_critic: TinyModel | None
-    folder: Path
+    folder: Path  # exists only when an earlier run is continued
     resumed: bool = False
     files: tuple[plugins.PluginFile, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what the user should know before it starts
 
 
 def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
-    """Read and check a recipe. Writes nothing.
-
-    Args:
-        plugin_files: besides those of `marl.plugins`.
-
-    Raises:
-        MarlError: whatever is wrong with it, in one sentence.
-    """
+    """Read and check a recipe, with plugin files besides its own. Writes nothing. MarlError: what is wrong with it."""
     config = compose(recipe, overrides)
     OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
@@ -94,12 +77,8 @@ def _plugin_paths(config: DictConfig) -> list[Path]:
 def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
     """Read and check the config of an earlier run, to continue it at its newest complete checkpoint.
 
-    Args:
-        plugin_files: must have the content of the run's copies, which are used.
-
-    Raises:
-        MarlError: no run there, none of its checkpoints is complete, the newest is damaged, its run had another team,
-            algorithm, plugins or tasks, nothing is left to do, or whatever is wrong with the overrides.
+    Plugin files must have the content of the run's copies, which are used. MarlError: no run there, no intact
+    checkpoint, another team, algorithm, plugins or tasks, nothing left to do, or what is wrong with the overrides.
     """
     check_run(folder, COMPOSED)
     saved = checkpoint.newest(folder)
@@ -122,8 +101,8 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     config.trainer.resume_mode = "auto"
     config.trainer.val_before_train = False  # the run has its first validation already
     plan = _check(config, folder)
-    plan.resumed = True
-    plan.files, plan.notes = tuple(files), tuple(_changed_since(files, began_with, folder, config.marl.run.recipe))
+    plan.resumed, plan.files = True, tuple(files)
+    plan.notes = tuple(_changed_since(plan, began_with))
     identity.check_same(team, resolve(config, plan.team), saved)
     _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
@@ -134,17 +113,15 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     return plan
 
 
-def _changed_since(
-    files: Sequence[plugins.PluginFile], began_with: Sequence[Path], run: Path, recipe: str
-) -> Iterator[str]:
+def _changed_since(plan: Plan, began_with: Sequence[Path]) -> Iterator[str]:
     """A note for each plugin file that has changed where the run copied it from."""
-    copies = {file.name: file for file in files}
+    copies = {file.name: file for file in plan.files}
     for name, path in plugins.file_names(began_with).items():
         if path.is_file() and (now := plugins.read_files([path])[0]).text != copies[name].text:
             yield (
                 f"plugin file '{path}' (content {now.version}) has changed since the run began: the run goes on with "
-                f"its copy '{run / plugins.COPIES / name}' (content {copies[name].version}). "
-                f"To use the changed file, start a new run: marl-verl train {recipe}"
+                f"its copy '{plan.folder / plugins.COPIES / name}' (content {copies[name].version}). "
+                f"To use the changed file, start a new run: marl-verl train {plan.config.marl.run.recipe}"
             )
 
 
@@ -195,26 +172,21 @@ def build_parts(team: TeamConfig) -> tuple[Workflow, TaskSet]:
         if agent.reward is not None:
             checks.part("rewards", agent.reward, None)
     task_set = build(checks.part("tasks", team.task.name, TaskSet), team.task.options, "marl.task.options")
-    workflow = build(
-        checks.part("workflows", team.workflow.name, Workflow), team.workflow.options, "marl.workflow.options"
-    )
-    return workflow, task_set
+    workflow = checks.part("workflows", team.workflow.name, Workflow)
+    return build(workflow, team.workflow.options, "marl.workflow.options"), task_set
 
 
 def _new_folder(config: DictConfig, stem: str) -> Path:
     parent, name = Path(str(config.marl.run.dir)).expanduser(), config.marl.run.name
     if name is None:
-        number = 1
-        while (parent / f"{stem}-{number}").exists():
-            number += 1
-        return parent / f"{stem}-{number}"
+        numbered = (parent / f"{stem}-{number}" for number in itertools.count(1))
+        return next(folder for folder in numbered if not folder.exists())
+    folder = parent / str(name)
     if str(name) in ("", ".", "..") or Path(str(name)).name != str(name):
         raise MarlError(f"'marl.run.name' must be the name of a folder, without '/', got {str(name)!r}")
-    if (parent / str(name)).exists():
-        raise MarlError(
-            f"run directory '{parent / str(name)}' exists: choose another marl.run.name, or continue it with --resume"
-        )
-    return parent / str(name)
+    if folder.exists():
+        raise MarlError(f"run directory '{folder}' exists: choose another marl.run.name, or continue it with --resume")
+    return folder
 
 
 def make_run_directory(plan: Plan, display: Display) -> Path:
@@ -236,7 +208,6 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
     if plan.config.data.get("val_batch_size") is None:
         plan.config.data.val_batch_size = len(plan.tasks["test"])
     resolved = resolve(plan.config, read_team(marl_section(plan.config)))
-
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as parent:
         new = Path(parent) / folder.name
@@ -244,9 +215,8 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
             write_tasks(tasks, new / data[split])
         (new / COMPOSED).write_text(composed, encoding="utf-8")
         OmegaConf.save(resolved, new / "config.yaml")
-        (new / "plugins.json").write_text(
-            json.dumps(plugins.load().describe(content=True), indent=1) + "\n", encoding="utf-8"
-        )
+        used = json.dumps(plugins.load().describe(content=True), indent=1)
+        (new / "plugins.json").write_text(used + "\n", encoding="utf-8")
         if plan.resumed:
             shutil.copytree(new, folder, dirs_exist_ok=True)
         else:

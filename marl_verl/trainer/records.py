@@ -19,22 +19,14 @@ from marl_verl.team import Named, TeamConfig
 
 
 class Records:
-    """Writes the episodes and the rows of a run's steps to its directory.
-
-    Args:
-        config: the run's, resolved.
-    """
+    """Writes the episodes and the rows of a run's steps to its directory; `config` is resolved."""
 
     def __init__(self, config: DictConfig, team: TeamConfig, algorithm: Algorithm, run_dir: RunDir) -> None:
         self._team, self._algorithm, self._run_dir = team, algorithm, run_dir
         self._marl = marl_section(config)
 
     def keeps(self, step: int, position: int) -> bool:
-        """Whether a task's episodes are stored in journals/.
-
-        Args:
-            position: of the task in the step's batch.
-        """
+        """Whether the episodes of the task at a position of the step's batch are stored in journals/."""
         run = self._marl["run"]
         every, tasks = int(run["keep_journals"]), run["journal_tasks"]
         return every > 0 and step % every == 0 and (tasks is None or position < int(tasks))
@@ -54,8 +46,8 @@ class Records:
         """Store how a step's advantages were computed, every `marl.run.keep_rows` steps."""
         every = int(self._marl["run"]["keep_rows"])
         if every and step % every == 0:
-            document = step_document(self._team.algorithm.name, self._algorithm, table, result, step)
-            self._run_dir.rows(step, document)
+            name = self._team.algorithm.name
+            self._run_dir.rows(step, step_document(name, self._algorithm, table, result, step))
 
     def _header(self, step: int, split: Split) -> str:
         """The first line of a file of episodes: of a training step, or of a validation's greedy pass."""

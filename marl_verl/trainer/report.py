@@ -66,11 +66,7 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
 
 
 def _policy(policy: PolicyConfig, config: Any, saved: Path | None) -> dict[str, Any]:
-    """Of what size a policy is, and how far it came; nothing is known of one outside.
-
-    Args:
-        saved: the policies of the newest checkpoint; without one there are no weights to compare.
-    """
+    """Of what size a policy is, and how far it came in the newest checkpoint's policies; an endpoint's is not known."""
     if policy.endpoint is not None:
         return {"parameters": None, "weight_change": 0.0, "frozen": True}
     model = str(config.policies[policy.name].actor_rollout_ref.model.path)

@@ -15,9 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from marl_verl import plugins
+from marl_verl.config.placement import Pool, check_room, pools_of
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
+from marl_verl.platforms.active import cpu_run
 from marl_verl.process.cleanup import SCRATCH_VARIABLE
 from marl_verl.process.run_dir import emit
 from marl_verl.process.watch import Parent, Watch, queue_actors, sentence
@@ -25,7 +29,6 @@ from marl_verl.rollout.endpoint import reach
 from marl_verl.team import Endpoint
 
 FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_")
-
 NOTED_BY_RAY = "ray.experimental.state.api"
 """What verl imports of Ray that Ray takes down as used, in a table that `ray.init` goes through: not while it does."""
 
@@ -33,8 +36,7 @@ NOTED_BY_RAY = "ray.experimental.state.api"
 def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
     """Do what `folder/config.yaml` says: train, unless other work is given, and end with whoever started us.
 
-    Returns:
-        Exit code 0; 2 for a user's mistake, 1 for any other, 130 after Ctrl-C.
+    Returns exit code 0; 2 for a user's mistake, 1 for any other, 130 after Ctrl-C.
     """
     parent = Parent()
     parent.follow()
@@ -70,8 +72,6 @@ def train(folder: Path) -> None:
 @contextmanager
 def session(folder: Path) -> Iterator[tuple[Any, Any]]:
     """The trainer and the rollout manager of a run directory, ready to fit; Ray ends with the context."""
-    from omegaconf import OmegaConf
-
     config: Any = OmegaConf.load(folder / "config.yaml")
     config.transfer_queue.enable = True
     plugins.use_files(plugins.files_of_run(folder))
@@ -87,7 +87,8 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
             start_ray(config)
             verl.result()
             trainer, manager = _bring_up(config)
-            with _watch(trainer, manager, folder)():
+            actors = {**trainer.policies.actors(), **manager.actors(), **queue_actors()}
+            with Watch(actors, trainer.phase.told, folder, Parent().leave)():
                 with trainer.phase("starting"):
                     trainer.init()
                 yield trainer, manager
@@ -115,32 +116,15 @@ def _bring_up(config: Any) -> tuple[Any, Any]:
         queue.result()
         if not trainer.policies.early_clients:
             starting.result()
-        manager = TeamRolloutManager.create(
-            config=config,
-            llm_client=trainer.get_llm_client(),
-            teacher_client=trainer.get_teacher_client(),
-            reward_loop_worker_handles=trainer.get_reward_handles(),
-        )
+        manager = TeamRolloutManager.create(config=config, llm_client=trainer.policies.clients())
         starting.result()
     emit("started", seconds={name: runtime.seconds for name, runtime in trainer.policies.runtimes.items()})
     return trainer, manager
 
 
-def _watch(trainer: Any, manager: Any, folder: Path) -> Watch:
-    """Over everything that the run cannot do without."""
-    from marl_verl.trainer.policy_servers import nth
-
-    handles = manager.agent_loop_workers
-    workers = {nth("rollout worker", number, handles): worker for number, worker in enumerate(handles)}
-    return Watch({**trainer.policies.actors(), **workers, **queue_actors()}, trainer.phase.told, folder, Parent().leave)
-
-
 def start_ray(config: Any) -> None:
     """A Ray session of our own, unless `ray_kwargs.ray_init.address` names a cluster."""
     import ray
-    from omegaconf import OmegaConf
-
-    from marl_verl.platforms.active import cpu_run
 
     options: dict[str, Any] = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)  # type: ignore[assignment]
     given = {name: value for name, value in (options.pop("runtime_env", None) or {}).items() if value is not None}
@@ -155,19 +139,18 @@ def start_ray(config: Any) -> None:
         variables.update({name: os.environ[name] for name in keys})
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
         ray.init(runtime_env={**runtime_env, **given}, **options)
-        check_slots(config)
-        return
-    if cpu_run():
-        # verl's own variables, without the seconds that importing them takes; the rest of them are for GPUs
-        os.environ.update(VLLM_LOGGING_LEVEL="WARN", VLLM_ALLOW_RUNTIME_LORA_UPDATING="true")
-        options.setdefault("num_gpus", sum(pool.size for pool in _pools(config)))
     else:
-        from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+        if cpu_run():
+            # verl's own variables, without the seconds that importing them takes; the rest of them are for GPUs
+            os.environ.update(VLLM_LOGGING_LEVEL="WARN", VLLM_ALLOW_RUNTIME_LORA_UPDATING="true")
+            options.setdefault("num_gpus", sum(pool.size for pool in _pools(config)))
+        else:
+            from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
-        os.environ.update(get_ppo_ray_runtime_env(config).get("env_vars", {}))
-    # never somebody else's session: one that is running already stays untouched. Workers inherit our environment.
-    folder = os.environ.get(SCRATCH_VARIABLE)
-    ray.init(address="local", include_dashboard=False, _temp_dir=folder, runtime_env=given or None, **options)
+            os.environ.update(get_ppo_ray_runtime_env(config).get("env_vars", {}))
+        # never somebody else's session: one that is running already stays untouched. Workers inherit our environment.
+        folder = os.environ.get(SCRATCH_VARIABLE)
+        ray.init(address="local", include_dashboard=False, _temp_dir=folder, runtime_env=given or None, **options)
     check_slots(config)
 
 
@@ -175,15 +158,11 @@ def check_slots(config: Any) -> None:
     """Raise MarlError where Ray would wait for ever for GPUs (logical ones on a CPU) that it does not have."""
     import ray
 
-    from marl_verl.config.placement import check_room
-
     nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
     check_room(_pools(config), nodes, "Ray has")
 
 
-def _pools(config: Any) -> list[Any]:
-    from marl_verl.config.placement import pools_of
-
+def _pools(config: Any) -> list[Pool]:
     return pools_of(config, team_of(config))
 
 

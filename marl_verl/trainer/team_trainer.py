@@ -1,10 +1,12 @@
 """The team's training loop: verl's `PPOTrainer`, with a runtime for each policy and one advantage over the whole team.
 
-Touches verl: the methods of `PPOTrainer` overridden below, and its `fit`, which calls them.
+Touches verl: the methods of `PPOTrainer` overridden below, its `fit`, which calls them, and `ReplayBuffer`.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
 
@@ -22,31 +25,35 @@ from marl_verl.config.parts import algorithm_of, metrics_of
 from marl_verl.config.stored import team_of
 from marl_verl.process.run_dir import RunDir, emit
 from marl_verl.process.watch import Phases
-from marl_verl.rollout.dispatch import Task
 from marl_verl.rollout.worker import Report
 from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.batches import row_order
 from marl_verl.trainer.metrics import team_metrics
 from marl_verl.trainer.policies import Policies
 from marl_verl.trainer.records import Records
-from marl_verl.trainer.replay_buffer import TeamReplayBuffer
-from marl_verl.trainer.schedule import Schedule
-from marl_verl.trainer.synchronous import Synchronous
+from marl_verl.trainer.schedule import Schedule, Synchronous, Task
 from marl_verl.trainer.validation import play, validation_metrics
+
+
+class TeamReplayBuffer(ReplayBuffer):
+    """Calls `wait`, which returns when every dispatched task is finished, where verl's sleeps two seconds."""
+
+    def __init__(self, wait: Callable[[], None], **options: Any) -> None:
+        super().__init__(**options)
+        self._wait = wait
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        self._wait()
+        return time.time()
 
 
 @register_trainer("team")
 class TeamTrainer(PPOTrainer):
-    """A run: sample with all policies, compute an advantage over the rows of all, update each policy from its own.
-
-    The schedule decides in which order, and what waits for what. Policies start, update and sync at the same time,
-    those on a shared pool one after the other.
-    """
+    """A run, whose schedule decides in which order it samples and learns."""
 
     def __init__(self, config: Any) -> None:
         self.team = team_of(config)
         self.run_dir = RunDir(Path(config.marl.run.folder))
-        self.known = plugins.load()
         self.algorithm = algorithm_of(self.team)
         self.records = Records(config, self.team, self.algorithm, self.run_dir)
         self.components = self.algorithm.components(self.team.agents)
@@ -58,8 +65,6 @@ class TeamTrainer(PPOTrainer):
         self.policies = Policies(self.config, self.team)
         sync = self.config.marl.schedule.mode == "sync"
         self.schedule: Schedule = Synchronous(self) if sync else Asynchronous(self, self.config)
-
-    # -- start ---------------------------------------------------------------------------------------------------
 
     def _build_replay_buffer(self) -> TeamReplayBuffer:
         sampler = self.config.trainer.v1.sampler
@@ -73,40 +78,24 @@ class TeamTrainer(PPOTrainer):
         )
 
     def _setup(self) -> None:
-        """verl's, without the workers that `Policies.start` has brought up."""
+        """verl's, without the workers that `Policies.start` has brought up, and without a reward loop."""
         self._init_tokenizer()
         self._init_dataloader()
         self._init_dump_executor()
-        self.reward_loop_manager = None
-        self.teacher_model_manager = None
+        self.reward_loop_manager = self.teacher_model_manager = None
         parts: dict[str, Any] = {f"policies/{runtime.name}": runtime for runtime in self.policies.trained}
         parts |= {f"critics/{name}": critic for name, critic in self.policies.critics.runtimes.items()}
         models = [runtime.config.actor_rollout_ref.model for runtime in self.policies.trained]
         full = [Path(model.path) for model in models if not model.get("lora_rank")]
-        self.checkpoints = Checkpoints(
-            self.config, self.run_dir.folder, parts, self.train_dataloader, self.schedule, full
-        )
+        folder = self.run_dir.folder
+        self.checkpoints = Checkpoints(self.config, folder, parts, self.train_dataloader, self.schedule, full)
         self._load_checkpoint()
 
     def on_init_end(self) -> None:
         """Give the servers of policies that learn their weights: verl may start them without any."""
         self.policies.sync_weights(self.schedule.versions())
 
-    def get_llm_client(self) -> Any:
-        """verl's client for the servers of each policy, by name."""
-        return self.policies.clients()
-
-    def get_teacher_client(self) -> None:
-        return None
-
-    def get_reward_handles(self) -> None:
-        """None: tasks and role rewards score episodes where they are sampled, there is no reward loop."""
-        return None
-
-    # -- a step --------------------------------------------------------------------------------------------------
-
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
-        """What the schedule says a step is."""
         return self.schedule.step(metrics, timing_raw)
 
     def on_sample_end(self) -> None:
@@ -122,8 +111,6 @@ class TeamTrainer(PPOTrainer):
         tu.assign_non_tensor_stack(batch, "uid", [f"s{step}t{position:05d}" for position in positions])
         tu.assign_non_tensor_stack(batch, "keep", [self.records.keeps(step, position) for position in positions])
         return batch
-
-    # -- what a schedule uses (`Training`) -------------------------------------------------------------------------
 
     def next_tasks(self) -> list[Task]:
         batch = self._fetch_one_gen_batch()
@@ -148,8 +135,6 @@ class TeamTrainer(PPOTrainer):
         self.records.rows(self.global_steps, table, result)
         return team_metrics(self.algorithm.credited(table), result, self.reports, metrics_of(self.algorithm))
 
-    # -- validation, metrics, checkpoints ------------------------------------------------------------------------
-
     def _validate(self) -> dict[str, float]:
         """Play every held-out task twice: greedily, then with the sampling of training."""
         self.schedule.settle()
@@ -173,7 +158,7 @@ class TeamTrainer(PPOTrainer):
         values.update({f"seconds/{name}": float(value) for name, value in timing_raw.items()})
         self.run_dir.metrics(global_steps, values)
         emit("step", step=global_steps, steps=self.total_training_steps, metrics=values)
-        self.known.hook.marl_step_finished(step=global_steps, metrics=values)
+        plugins.load().hook.marl_step_finished(step=global_steps, metrics=values)
         self.checkpoints.commit(self.global_steps)
 
     def _save_checkpoint(self) -> None:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from verl.utils import tensordict_utils as tu
 
+from marl_verl.rollout.manager import TeamRolloutManager
 from marl_verl.rollout.worker import Report
 
 
-class Rollouts(Protocol):
-    """The side of the rollout manager that plays whole batches."""
-
-    def generate_sequences(self, prompts: Any) -> None: ...
-    def collect(self) -> list[Report]: ...
-
-
 def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> dict[str, float]:
-    """Team success on the held-out tasks, and each agent's rewards in the greedy pass.
-
-    A task whose episodes failed counts as 0. `success_any` is pass@k of the k sampled episodes.
-    """
+    """Team success on the held-out tasks, 0 where all episodes failed, and each agent's rewards in the greedy pass."""
     values = {
         "validation/success": float(np.mean([_success(report) for report in greedy])),
         "validation/success_sampled": float(np.mean([_success(report) for report in sampled])),
@@ -44,28 +35,19 @@ def _success(report: Report) -> float:
 
 
 def play(
-    tasks: Iterable[dict[str, Any]],
-    rollouts: Rollouts,
-    step: int,
-    sampled: bool,
-    keep: int,
-    at_once: int | None = None,
+    tasks: Iterable[dict], rollouts: TeamRolloutManager, step: int, sampled: bool, keep: int, at_once: int | None = None
 ) -> Iterator[list[Report]]:
     """Play every held-out task, greedily or sampled as `marl.validation` says. Rows are not written.
 
     Args:
         tasks: batches of a data loader.
         step: enters uids and seeds.
-        keep: tasks whose episodes come as lines of JSON with their report, the first ones.
-        at_once: tasks that are under way at the same time; None for as many as a batch has.
-
-    Yields:
-        The reports of tasks that were played at the same time, in the order of the tasks.
+        keep: the first tasks, whose reports have their episodes' lines.
+        at_once: tasks under way at the same time, whose reports come together; None for a batch.
     """
     first = 0
     for rows in _parts(tasks, at_once):
-        count = len(rows["raw_prompt"])
-        mode = "v" if sampled else "g"
+        count, mode = len(rows["raw_prompt"]), "v" if sampled else "g"
         rows["uid"] = np.array([f"{mode}{step}t{first + i:05d}" for i in range(count)], dtype=object)
         rows["sampled"] = np.array([sampled] * count, dtype=object)
         rows["keep"] = np.array([first + i < keep for i in range(count)], dtype=object)
