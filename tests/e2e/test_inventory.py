@@ -81,7 +81,9 @@ def test_every_step_can_be_replayed(inventory: Finished) -> None:
 def test_the_output_is_short_and_has_the_table(inventory: Finished) -> None:
     assert "team success, greedy" in inventory.output
     assert "next, try:" in inventory.output
-    assert len(inventory.output.splitlines()) < 60, inventory.output
+    lines = inventory.output.splitlines()  # how many steps are printed depends on how long they take
+    assert len([line for line in lines if not line.startswith("step ")]) < 40, inventory.output
+    assert len(lines) < 40 + 40 + 6, inventory.output
 
 
 @pytest.mark.parametrize("policy", ["holder", "asker"])
