@@ -24,7 +24,7 @@ CORE_PARTS: Mapping[str, Mapping[str, str]] = {
         "discounted": "marl_verl.advantage.returns:Discounted",
         "path_sum": "marl_verl.advantage.returns:PathSum",
         "tree_mean": "marl_verl.advantage.returns:TreeMean",
-        "gae": "marl_verl.advantage.gae:GAE",
+        "gae": "marl_verl.advantage.returns:GAE",
     },
     "groups": {
         "batch": "marl_verl.advantage.groups:BATCH",
@@ -35,13 +35,13 @@ CORE_PARTS: Mapping[str, Mapping[str, str]] = {
         "observation": "marl_verl.advantage.groups:OBSERVATION",
     },
     "baselines": {
-        "mean": "marl_verl.advantage.baselines:Mean",
-        "leave-one-out": "marl_verl.advantage.baselines:LeaveOneOut",
-        "max": "marl_verl.advantage.baselines:Max",
-        "none": "marl_verl.advantage.baselines:NoBaseline",
+        "mean": "marl_verl.advantage.compare:Mean",
+        "leave-one-out": "marl_verl.advantage.compare:LeaveOneOut",
+        "max": "marl_verl.advantage.compare:Max",
+        "none": "marl_verl.advantage.compare:NoBaseline",
     },
     "scales": {
-        "unbiased": "marl_verl.advantage.normalise:Unbiased",
-        "population": "marl_verl.advantage.normalise:Population",
+        "unbiased": "marl_verl.advantage.compare:Unbiased",
+        "population": "marl_verl.advantage.compare:Population",
     },
 }

@@ -15,7 +15,7 @@ from marl_verl_at_grpo.algorithm import AT_GRPO, AlphaMix
 from marl_verl import plugins
 from marl_verl.advantage import Advantage, RowTable, agent_statistics
 from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.grpo import GRPO_TRAJECTORY_MEAN as GRPO
+from marl_verl.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.errors import MarlError
 from marl_verl.rewards import Mix
 from tests.batches import row
@@ -247,21 +247,19 @@ def test_statistics_per_agent() -> None:
         row("q2", 0, 0, 0, "judge", role=0.0),
     ]
     table = RowTable.from_rows(rows)
-    found = agent_statistics(table, AT_GRPO.compute(table))
+    result = AT_GRPO.compute(table)
+    found = agent_statistics(table, result)
     assert list(found) == ["judge", "solver"]
     solver, judge = found["solver"], found["judge"]
-    assert (solver.rows, solver.groups, solver.zero_variance, solver.singles) == (4, 2, 0.5, 0.0)
-    assert (judge.rows, judge.groups, judge.zero_variance, judge.singles) == (
-        4,
-        3,
-        pytest.approx(1 / 3),
-        pytest.approx(2 / 3),
-    )
-    assert solver.reward == 0.75
-    assert judge.advantage_mean == judge.advantage_std == 0.0
+    assert (solver["rows"], solver["zero_variance"], solver["singles"]) == (4, 0.5, 0.0)
+    shares = pytest.approx(1 / 3), pytest.approx(2 / 3)
+    assert (judge["rows"], judge["zero_variance"], judge["singles"]) == (4, *shares)
+    assert (len(set(result.group[:4])), len(set(result.group[4:]))) == (2, 3)
+    assert solver["reward"] == 0.75
+    assert judge["advantage_mean"] == judge["advantage_std"] == 0.0
     by_session = agent_statistics(table, GRPO.compute(table))
-    assert by_session["solver"].singles == 0.0
-    assert by_session["judge"].singles == pytest.approx(1 / 3)  # q2: one session
+    assert by_session["solver"]["singles"] == 0.0
+    assert by_session["judge"]["singles"] == pytest.approx(1 / 3)  # q2: one session
 
 
 # Mixing reward components

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from marl_verl.advantage.rows import IntArray, RowTable
+from marl_verl.advantage.columns import IntArray, combine
+from marl_verl.advantage.rows import RowTable
 from marl_verl.errors import MarlError
 
 SAMPLES = ("row", "session_mean")
@@ -45,23 +46,3 @@ def sample_ids(table: RowTable, group: IntArray, sample: str) -> IntArray:
     if sample == "row":
         return np.arange(len(table), dtype=np.int64)
     return combine([group, table.uid.codes, table.session], len(table))
-
-
-def combine(columns: Sequence[IntArray], n: int) -> IntArray:
-    """Dense ids, numbered in the order of the columns' values, for the distinct tuples in [n] integer columns."""
-    ids = np.zeros(n, dtype=np.int64)
-    for column in columns:
-        values = dense(column)
-        ids = dense(ids * (int(values.max()) + 1) + values)
-    return ids
-
-
-def dense(values: IntArray) -> IntArray:
-    """Integers replaced by 0..k-1, in the order of their values; linear in n where their range is not much larger."""
-    low = int(values.min())
-    span = int(values.max()) - low + 1
-    if span > 4 * len(values) + 1024:
-        return np.unique(values, return_inverse=True)[1].reshape(-1)
-    seen = np.zeros(span, dtype=np.int64)
-    seen[values - low] = 1
-    return (np.cumsum(seen) - 1)[values - low]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage.columns import BoolArray, FloatArray, IntArray, Labels
+from marl_verl.advantage.columns import BoolArray, FloatArray, IntArray, Labels, first_true
 from marl_verl.episode.row import JOIN
 from marl_verl.errors import MarlError
 
@@ -47,21 +47,20 @@ class Tree:
         own = np.where(code >= 0, uid.codes[row] * named + code, tasks * named + row)
         inner = np.flatnonzero(parent_code >= 0)
         node, found, count = _numbered(own, uid.codes[inner] * named + parent_code[inner])
-        if (found < 0).any():
-            at = int(inner[int(np.argmax(found < 0))])
-            raise MarlError(
-                f"row '{key(at)}' has parent '{parents.value(at)}', which is no node of task '{uid.value(at)}'"
-            )
+        if (lost := first_true(found < 0)) is not None:
+            at = int(inner[lost])
+            where = f"which is no node of task '{uid.value(at)}'"
+            raise MarlError(f"row '{key(at)}' has parent '{parents.value(at)}', {where}")
         parent = np.full(len(uid.codes), -1, dtype=np.int64)
         parent[inner] = found
         above = np.full(count, -1, dtype=np.int64)
         above[node] = parent[row]
-        if (torn := above[node] != parent[row]).any():
-            at = int(row[int(np.argmax(torn))])
+        if (torn := first_true(above[node] != parent[row])) is not None:
+            at = int(row[torn])
             raise MarlError(f"node '{nodes.value(at)}' of task '{uid.value(at)}' has more than one parent")
         depth, endless = _depth(above)
-        if endless.any():
-            at = int(row[int(np.argmax(endless[node]))])
+        if (looped := first_true(endless[node])) is not None:
+            at = int(row[looped])
             raise MarlError(f"node '{nodes.value(at)}' of task '{uid.value(at)}' (row '{key(at)}') is its own ancestor")
         return cls(row, node, parent, count, depth)
 
@@ -70,12 +69,15 @@ class Tree:
         """Whether rows take part in several nodes."""
         return len(self.row) > len(self.parent)
 
-    def levels_upwards(self) -> Iterator[IntArray]:
+    def rows_upwards(self) -> list[IntArray]:
         """The rows of each depth, the deepest first."""
         depth = np.zeros(len(self.parent), dtype=np.int64)
         depth[self.row] = self.depth[self.node]
-        order = np.argsort(-depth, kind="stable")
-        yield from np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
+        return _deepest_first(depth)
+
+    def nodes_upwards(self) -> list[IntArray]:
+        """The nodes of each depth, the deepest first."""
+        return _deepest_first(self.depth)
 
     def sum_over_nodes(self, value: FloatArray, rows: IntArray) -> FloatArray:
         """[len(rows)] sum of `value` [count] over the nodes that each of `rows` is at."""
@@ -84,18 +86,18 @@ class Tree:
         total = np.bincount(self.row, weights=value[self.node], minlength=len(self.parent))
         return np.asarray(total[rows], dtype=np.float64)
 
-    def nodes_upwards(self) -> Iterator[IntArray]:
-        """The nodes of each depth, the deepest first."""
-        order = np.argsort(-self.depth, kind="stable")
-        yield from np.split(order, np.flatnonzero(np.diff(self.depth[order])) + 1)
-
     def node_mean(self, value: FloatArray) -> FloatArray:
         """[count] mean of `value` [n] over the rows at each node: what they share counts once."""
         total = np.bincount(self.node, weights=value[self.row], minlength=self.count)
         return np.asarray(total / np.bincount(self.node, minlength=self.count), dtype=np.float64)
 
 
-def is_joined(name: str) -> bool:
+def _deepest_first(depth: IntArray) -> list[IntArray]:
+    order = np.argsort(-depth, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
+
+
+def _is_joined(name: str) -> bool:
     """Whether a node's name is of several nodes; a name that is somebody's parent, or has an empty part, is not."""
     return JOIN in name and all(name.split(JOIN))
 
@@ -104,7 +106,7 @@ def _places(nodes: Labels, parents: Labels) -> tuple[IntArray, IntArray, IntArra
     """(row, node code) pairs, the parents' codes [n], and how many codes there are; joined names are taken apart."""
     rows, codes, names = np.arange(len(nodes.codes), dtype=np.int64), nodes.codes, nodes.names
     inner = set(np.unique(parents.codes).tolist())
-    split = {code for code in np.unique(codes).tolist() if code >= 0 and code not in inner and is_joined(names[code])}
+    split = {code for code in np.unique(codes).tolist() if code >= 0 and code not in inner and _is_joined(names[code])}
     if not split:
         return rows, codes, parents.codes, len(names)
     parts = [list(dict.fromkeys(name.split(JOIN))) if i in split else [name] for i, name in enumerate(names)]

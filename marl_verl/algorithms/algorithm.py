@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marl_verl.advantage.columns import FloatArray, first_true
 from marl_verl.advantage.estimator import Estimator
-from marl_verl.advantage.part import Find, PartField, changed, check_known, flat, name_of, replaced
+from marl_verl.advantage.part import Find, PartField, changed, check_known, flat, replaced
 from marl_verl.advantage.result import Advantages
-from marl_verl.advantage.rows import FloatArray, RowTable
-from marl_verl.credit.base import Credit
-from marl_verl.credit.replay import ReplayCredit
+from marl_verl.advantage.rows import RowTable
+from marl_verl.credit.base import Credit, ReplayCredit
 from marl_verl.errors import MarlError
 from marl_verl.options import check_type
 from marl_verl.rewards.mix import RewardMix, check_finite
 from marl_verl.team import AgentConfig
 
-NAMES = ("sampler", "loss")  # registered names: what they do is done elsewhere
-PARTS = ("rewards", "credit", "advantage")
+if TYPE_CHECKING:
+    from marl_verl.sampling import Sample
+
+NAMES = ("sampler", "loss")
+"""Registered names: what they do is done elsewhere."""
+PARTS = {"rewards": "", "credit": "credit_", "advantage": ""}
+"""Part -> what its options begin with."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,12 +69,10 @@ class Algorithm:
 
     def options(self) -> dict[str, Any]:
         """Every option with its value, flat: what a run logs at its start and stores."""
-        found: dict[str, Any] = {}
-        for name in ("sampler", "rewards", "credit", "advantage", "loss"):
-            found[name] = name_of(getattr(self, name)) if name in PARTS else getattr(self, name)
-            if name in PARTS:
-                found |= self._flat(name)
-        return {**found, "metrics": list(self.metrics)}
+        found: dict[str, Any] = {"sampler": self.sampler}
+        for name in PARTS:
+            found |= {name: getattr(self, name).name, **self._flat(name)}
+        return {**found, "loss": self.loss, "metrics": list(self.metrics)}
 
     def describe(self) -> str:
         """Every option in one line for the log, group columns first: "group (uid, turn, agent), sampler ..."."""
@@ -94,15 +97,11 @@ class Algorithm:
         for name in given:
             if not isinstance(name, str):
                 raise MarlError(f"'{where}' has the option {name!r}, which is no text")
-        new: dict[str, Any] = {}
-        for name in (*NAMES, *PARTS):
+        for name, kind in {**dict.fromkeys((*NAMES, *PARTS), str), "metrics": list | tuple}.items():
             if name in given:
-                check_type(given[name], str, f"{where}.{name}")
-        for name in NAMES:
-            new[name] = given.get(name, getattr(self, name))
-        if "metrics" in given:
-            check_type(given["metrics"], list | tuple, f"{where}.metrics")
-            new["metrics"] = tuple(given["metrics"])
+                check_type(given[name], kind, f"{where}.{name}")
+        new: dict[str, Any] = {name: given.get(name, getattr(self, name)) for name in NAMES}
+        new["metrics"] = tuple(given.get("metrics", self.metrics))
         for name in PARTS:
             new[name] = _chosen(getattr(self, name), given, name, find, where)
         algorithm = dataclasses.replace(self, **new)
@@ -125,8 +124,7 @@ class Algorithm:
         real = table.take(rows)
         check_finite(real)
         with np.errstate(over="ignore", invalid="ignore"):  # told below, with the row
-            real = self.credited(real)
-            real = real.setting_aside(self.advantage.reads())
+            real = self.credited(real).setting_aside(self.advantage.reads())
             if (real.parent.codes >= 0).any():
                 _ = real.tree  # a parent that is no node is told, whether or not a part looks at it
             reward = self.rewards.compute(real)
@@ -156,19 +154,50 @@ class Algorithm:
         return table.with_team(counts)
 
     def _flat(self, part: str) -> dict[str, Any]:
-        return {_prefix(part) + name: option for name, option in flat(getattr(self, part)).items()}
+        return {PARTS[part] + name: option for name, option in flat(getattr(self, part)).items()}
+
+
+def step_document(name: str, algorithm: Algorithm, table: RowTable, result: Advantages, step: int) -> dict[str, Any]:
+    """What a run stores of the advantages of a step and `marl-verl explain` reads: `result` follows from the rest."""
+    return {
+        "algorithm": name,
+        "options": algorithm.options(),
+        "step": step,
+        "components": sorted(table.declared),
+        "rows": algorithm.placed(table).to_rows(),
+        "advantage": result.advantage.tolist(),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """Base of metrics: override one of the two methods, or both.
+
+    An algorithm names its metrics (`Algorithm.metrics`); `marl.algorithm.options.metrics: [amplification]` asks for
+    others. What is computed goes to metrics.jsonl under the names that the methods give.
+    """
+
+    def of_rows(self, table: RowTable, result: Advantages) -> Mapping[str, float]:
+        """Numbers of a step, from all of its rows and their advantages; padding rows have `result.group` -1.
+
+        Called in the driver's process, after the advantages of a step.
+        """
+        return {}
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """Numbers of one task, from all that was sampled for it (texts too); a step reports their mean over its tasks.
+
+        Called in the rollout worker's process. A task that leaves a name out is not counted in its mean.
+        """
+        return {}
 
 
 def _chosen(part: Any, given: Mapping[str, Any], name: str, find: Find | None, where: str) -> Any:
     """A part of an algorithm with its options, or the one that takes its place."""
-    part = replaced(part, given.get(name, name_of(part)), find, f"{where}.{name}")
-    prefix = _prefix(name)
+    part = replaced(part, given.get(name, part.name), find, f"{where}.{name}")
+    prefix = PARTS[name]
     mine = {option.removeprefix(prefix): value for option, value in given.items() if option.startswith(prefix)}
     return changed(part, mine, find, f"{where}.{prefix}" if prefix else where)
-
-
-def _prefix(part: str) -> str:
-    return "credit_" if part == "credit" else ""
 
 
 def _shown(value: Any) -> str:
@@ -176,9 +205,6 @@ def _shown(value: Any) -> str:
 
 
 def _finite(values: FloatArray, table: RowTable, what: str) -> None:
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise MarlError(
-            f"the {what} of row '{table.key(row)}' is {values[row]}: rewards are too large or too far apart"
-        )
+    if (row := first_true(~np.isfinite(values))) is not None:
+        said = f"the {what} of row '{table.key(row)}' is {values[row]}"
+        raise MarlError(f"{said}: rewards are too large or too far apart")

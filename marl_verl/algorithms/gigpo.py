@@ -7,15 +7,16 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.advantage import Advantages
+from marl_verl.advantage.columns import FloatArray, group_mean
+from marl_verl.advantage.compare import Scale, check_eps
 from marl_verl.advantage.estimator import Estimator, Rows
 from marl_verl.advantage.groups import check_columns, group_ids, sample_ids
-from marl_verl.advantage.normalise import Scale, check_eps, group_mean
 from marl_verl.advantage.part import PartField
+from marl_verl.advantage.result import Advantages
 from marl_verl.advantage.returns import check_gamma
-from marl_verl.advantage.rows import FloatArray, RowTable, check_shared
+from marl_verl.advantage.rows import RowTable, check_shared
 from marl_verl.algorithms import Algorithm
-from marl_verl.credit.step_groups import Mode, same_observation, step_returns, within
+from marl_verl.credit.table import Mode, same_observation, step_returns, within
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,5 @@ class GroupInGroup(Estimator):
         )
 
 
-GIGPO = Algorithm(
-    sampler="independent",
-    rewards="weights",
-    credit="none",
-    advantage="group-in-group",
-    loss="ppo-clip",
-)
+GIGPO = Algorithm(advantage="group-in-group")
 """A = A_episode + A_step: sessions of a task against each other, and steps from one observation against each other."""

@@ -56,7 +56,7 @@ class RunDir:
                     file.unlink()
 
     def rows(self, step: int, document: dict[str, Any]) -> None:
-        """Write a step's rows and advantages (`marl_verl.algorithms.document.step_document`).
+        """Write a step's rows and advantages (`marl_verl.algorithms.algorithm.step_document`).
 
         The same document gives the same bytes.
         """

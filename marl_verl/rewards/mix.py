@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from marl_verl.advantage.columns import FloatArray, first_true
 from marl_verl.advantage.part import Part
-from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.advantage.rows import RowTable
 from marl_verl.errors import MarlError
 from marl_verl.options import check_type
 from marl_verl.team import AgentConfig
@@ -70,12 +71,11 @@ def total(table: RowTable) -> FloatArray:
     has_any = np.zeros(len(table), dtype=np.bool_)
     reward = np.zeros(len(table))
     for name, values in sorted(table.rewards.items()):
-        if name in table.own:
-            continue
-        reward += values
-        has_any |= table.present[name]
-    if not has_any.all():
-        raise MarlError(f"row '{table.key(int(np.argmin(has_any)))}' has no reward component")
+        if name not in table.own:
+            reward += values
+            has_any |= table.present[name]
+    if (row := first_true(~has_any)) is not None:
+        raise MarlError(f"row '{table.key(row)}' has no reward component")
     return reward
 
 
@@ -94,12 +94,7 @@ def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
         present = table.having(name)
         if not present.any():
             continue
-        agents = np.bincount(table.agent.codes, minlength=len(table.agent.names))
-        having = np.bincount(table.agent.codes, weights=present, minlength=len(table.agent.names))
-        partly = (having > 0) & (having < agents)
-        lacking = partly[table.agent.codes] & ~present
-        if lacking.any():
-            row = int(np.argmax(lacking))
+        if (row := table.lacking(present)) is not None:
             agent = table.agent.value(row)
             raise MarlError(f"row '{table.key(row)}' lacks reward '{name}', which other rows of agent '{agent}' have")
         reward += weight * table.rewards[name]
@@ -109,8 +104,6 @@ def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
 def check_finite(table: RowTable) -> None:
     """Raise MarlError naming component, row and task if a reward is NaN or infinite."""
     for name, values in table.rewards.items():
-        bad = ~np.isfinite(values)
-        if bad.any():
-            row = int(np.argmax(bad))
+        if (row := first_true(~np.isfinite(values))) is not None:
             where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}', task '{table.uid.value(row)}')"
             raise MarlError(f"reward '{name}' of {where} is {values[row]}")

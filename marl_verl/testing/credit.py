@@ -53,7 +53,7 @@ from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, 
 from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, _shuffled, check_scene
 
 if TYPE_CHECKING:
-    from marl_verl.credit.replay import ReplayCredit
+    from marl_verl.credit.base import ReplayCredit
 
 ROUNDS = 50
 """Rounds of the event loop after which a replay surely stands at an act."""
@@ -95,7 +95,7 @@ def check_credit(
         AssertionError: which promise is broken, and where.
         MarlError: the workflow failed, an option of the credit does not fit the team, an argument is of another kind.
     """
-    from marl_verl.credit.replay import ReplayCredit
+    from marl_verl.credit.base import ReplayCredit
 
     instance(credit, ReplayCredit, "MyCredit(), of a dataclass MyCredit(ReplayCredit)")
     check_scene(workflow, task, policy, tasks)

@@ -50,7 +50,7 @@ def team_metrics(
     for reason in sorted({failure.reason for failure in failures}):
         values[f"train/failed/{reason}"] = float(sum(failure.reason == reason for failure in failures))
     for agent, statistics in agent_statistics(table, result).items():
-        values.update({f"agent/{agent}/{name}": value for name, value in statistics.metrics().items()})
+        values.update({f"agent/{agent}/{name}": value for name, value in statistics.items()})
     for name in sorted({name for report in reports for name in report.metrics}):
         values[name] = float(np.mean([report.metrics[name] for report in reports if name in report.metrics]))
     for metric in metrics:

@@ -22,7 +22,7 @@ from marl_verl_sharp.masking import MaskingCredit, masked_value
 from marl_verl_sharp.sampled_shapley import SampledShapley
 
 from marl_verl.advantage import RowTable
-from marl_verl.credit.replay import ReplayCredit, with_credit
+from marl_verl.credit.base import ReplayCredit, with_credit
 from marl_verl.credit.shapley import coalitions, shapley
 from marl_verl.episode import Act, Action, Episode, Limits, Team, Workflow
 from marl_verl.episode.row import row
