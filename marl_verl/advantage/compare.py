@@ -113,20 +113,45 @@ class Compared:
     scale: FloatArray
 
 
-def treat_singletons(
-    compared: Compared, value: FloatArray, group: IntArray, batch: Compared, singleton: str, unit: float
+def compare(
+    value: FloatArray,
+    group: IntArray,
+    baseline: Baseline,
+    std: Scale | None,
+    eps: float,
+    singleton: str,
+    spread: IntArray | None = None,
 ) -> Compared:
-    """Give groups of one sample what `singleton` says, since there is nothing to compare them with.
-
-        zero   A = 0: the baseline is its own value.
-        raw    A = R / unit: baseline 0, as in verl's GRPO and Dr. MAS.
-        batch  compared with all samples of the batch. This alone lets rows outside a group matter.
+    """Baseline and scale of each sample.
 
     Args:
-        batch: what the whole batch as one group gives.
-        unit: the scale of a raw one: 1 + eps where there is a std, else 1.
+        std: sigma in A = (value - b) / (sigma + eps); None for A = value - b.
+        singleton: what a group of one sample gets, since there is nothing to compare it with:
+            zero   A = 0: the baseline is its own value.
+            raw    A = value / (1 + eps), without `std` A = value: baseline 0, as in verl's GRPO and Dr. MAS.
+            batch  compared with all samples of the batch. This alone lets rows outside a group matter.
+        spread: ids [S] of other groups for sigma, which is then the spread of value - b there.
     """
+
+    def within(group: IntArray) -> Compared:
+        b = baseline.compute(value, group)
+        if std is None:
+            return Compared(b, np.ones(len(value)))
+        deviation = value - b
+        of, among = (value, group) if spread is None else (deviation, spread)
+        sigma = std.compute(of, among)[among]
+        # without any spread there is no unit to measure a deviation in: it stays as it is, and does not grow by 1 / eps
+        scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + eps
+        return Compared(b, np.where(scale > 0, scale, 1.0))
+
+    compared = within(group)
+    if baseline.name == "none" and std is None:
+        return compared  # nothing is compared: one alone is like any other
+    if singleton == "batch":
+        other = within(np.zeros(len(value), dtype=np.int64))
+    else:
+        unit = np.full(len(value), 1.0 if std is None else 1.0 + eps)
+        other = Compared(value if singleton == "zero" else np.zeros(len(value)), unit)
     alone = np.bincount(group)[group] == 1
-    others = {"zero": (value, unit), "raw": (0.0, unit), "batch": (batch.baseline, batch.scale)}
-    baseline, scale = others[singleton]
-    return Compared(np.where(alone, baseline, compared.baseline), np.where(alone, scale, compared.scale))
+    scale = np.where(alone, other.scale, compared.scale)
+    return Compared(np.where(alone, other.baseline, compared.baseline), scale)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marl_verl.advantage.columns import BoolArray, FloatArray, IntArray, group_mean
-from marl_verl.advantage.compare import SINGLETONS, Baseline, Compared, Scale, check_eps, treat_singletons
+from marl_verl.advantage.columns import BoolArray, FloatArray, group_mean
+from marl_verl.advantage.compare import SINGLETONS, Baseline, Scale, check_eps, compare
 from marl_verl.advantage.groups import SAMPLES, check_columns, group_ids, sample_ids
 from marl_verl.advantage.part import Part, PartField, check_known
 from marl_verl.advantage.result import Advantages
@@ -161,7 +161,7 @@ class Advantage(GroupEstimator):
         eps: added to sigma. A sigma of 0 counts as 1 where R - b is not 0 (baseline "none", another `scale_group`).
         scale_group: columns of other groups for sigma, which is then the spread of R - b there; () is the whole batch,
             ("agent",) each agent by itself; None: the same groups.
-        singleton: what a group of one sample gets: "zero", "raw" or "batch" (see `normalise.treat_singletons`).
+        singleton: what a group of one sample gets: "zero", "raw" or "batch" (see `compare.compare`).
 
     Raises:
         MarlError: a value that does not exist (the nearest is offered), or a negative eps.
@@ -216,27 +216,7 @@ class Advantage(GroupEstimator):
             value = group_mean(ret, sample)
             stages.append((f"sample: {self.sample}", value[sample]))
         spread = None if self.scale_group is None else group_ids(table, self.scale_group)[first]
-        compared = self._compare(value, group[first], spread)
+        std = self.std if self.norm_by_std else None
+        compared = compare(value, group[first], self.baseline, std, self.eps, self.singleton, spread)
         baseline, scale = compared.baseline[sample], compared.scale[sample]
         return Advantages.of(value[sample], reward, baseline, scale, group, sample, self.group, stages, target=target)
-
-    def _compare(self, value: FloatArray, group: IntArray, spread: IntArray | None) -> Compared:
-        """Baseline and scale of each sample [S]; `spread` are the groups for sigma where they are others."""
-        compared = self._within(value, group, spread)
-        if self.baseline.name == "none" and not self.norm_by_std:
-            return compared  # nothing is compared: one alone is like any other
-        everyone = np.zeros(len(value), dtype=np.int64)
-        batch = self._within(value, everyone, spread) if self.singleton == "batch" else compared
-        unit = 1.0 + self.eps if self.norm_by_std else 1.0
-        return treat_singletons(compared, value, group, batch, self.singleton, unit)
-
-    def _within(self, value: FloatArray, group: IntArray, spread: IntArray | None) -> Compared:
-        baseline = self.baseline.compute(value, group)
-        if not self.norm_by_std:
-            return Compared(baseline, np.ones(len(value)))
-        deviation = value - baseline
-        what, where = (value, group) if spread is None else (deviation, spread)
-        sigma = self.std.compute(what, where)[where]
-        # without any spread there is no unit to measure a deviation in: it stays as it is, and does not grow by 1 / eps
-        scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + self.eps
-        return Compared(baseline, np.where(scale > 0, scale, 1.0))

@@ -95,10 +95,10 @@ def agent_statistics(table: RowTable, result: Advantages) -> dict[str, dict[str,
 
     Sessions that failed have no rows and are not counted anywhere here.
 
-        rows                              turns of this agent
-        zero_variance, singles            of the groups that hold one of them, the share with two or more samples, all
-                                          of the same return (they teach nothing), and with one sample only; both are
-                                          decided over all rows of the group, also those of other agents
+        rows, groups                      turns of this agent, groups that hold at least one of them
+        zero_variance, singles            share of these groups with two or more samples, all of the same return (they
+                                          teach nothing), and with one sample only; both are decided over all rows of a
+                                          group, also those of other agents
         reward, reward/COMPONENT          mean over its rows; of a component, over those that have it
         advantage_mean, advantage_std     mean and population std of the advantages
         response_length                   mean tokens of a response
@@ -118,6 +118,7 @@ def agent_statistics(table: RowTable, result: Advantages) -> dict[str, dict[str,
         having = {name: mine[present[mine]] for name, present in table.present.items() if present[mine].any()}
         values = {
             "rows": len(mine),
+            "groups": len(groups),
             "zero_variance": flat[groups].mean(),
             "singles": single[groups].mean(),
             "reward": result.reward[mine].mean(),

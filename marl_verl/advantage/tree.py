@@ -97,26 +97,19 @@ def _deepest_first(depth: IntArray) -> list[IntArray]:
     return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
 
 
-def _is_joined(name: str) -> bool:
-    """Whether a node's name is of several nodes; a name that is somebody's parent, or has an empty part, is not."""
-    return JOIN in name and all(name.split(JOIN))
-
-
 def _places(nodes: Labels, parents: Labels) -> tuple[IntArray, IntArray, IntArray, int]:
     """(row, node code) pairs, the parents' codes [n], and how many codes there are; joined names are taken apart."""
-    rows, codes, names = np.arange(len(nodes.codes), dtype=np.int64), nodes.codes, nodes.names
-    inner = set(np.unique(parents.codes).tolist())
-    split = {code for code in np.unique(codes).tolist() if code >= 0 and code not in inner and _is_joined(names[code])}
+    codes, names = nodes.codes, nodes.names
+    # a name that is somebody's parent, or has an empty part, is of one node
+    alone = {-1, *np.unique(parents.codes).tolist()}
+    split = {i for i in set(np.unique(codes).tolist()) - alone if JOIN in names[i] and all(names[i].split(JOIN))}
     if not split:
-        return rows, codes, parents.codes, len(names)
+        return np.arange(len(codes), dtype=np.int64), codes, parents.codes, len(names)
     parts = [list(dict.fromkeys(name.split(JOIN))) if i in split else [name] for i, name in enumerate(names)]
     number = {part: i for i, part in enumerate(sorted({part for each in parts for part in each}))}
-    first = np.cumsum([0, *map(len, parts)])
-    flat = np.array([number[part] for each in parts for part in each], dtype=np.int64)
-    sizes = np.where(codes >= 0, np.diff(first)[codes], 1)
-    row = np.repeat(rows, sizes)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    code = np.where(codes[row] >= 0, flat[np.minimum(first[codes[row]] + place, len(flat) - 1)], -1)
+    own = [[number[part] for part in each] for each in parts] + [[-1]]  # the last one: of a row without a node
+    pairs = [(row, part) for row, code in enumerate(codes.tolist()) for part in own[code]]
+    row, code = np.array(pairs, dtype=np.int64).T
     parent = np.array([number.get(name, -1) for name in names], dtype=np.int64)[parents.codes]
     return row, code, np.where(parents.codes >= 0, parent, -1), len(number)
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.advantage.columns import FloatArray, group_mean
-from marl_verl.advantage.compare import Scale, check_eps
+from marl_verl.advantage.compare import Mean, Scale, check_eps, compare
 from marl_verl.advantage.estimator import Estimator, Rows
 from marl_verl.advantage.groups import check_columns, group_ids, sample_ids
 from marl_verl.advantage.part import PartField
@@ -16,7 +16,7 @@ from marl_verl.advantage.result import Advantages
 from marl_verl.advantage.returns import check_gamma
 from marl_verl.advantage.rows import RowTable, check_shared
 from marl_verl.algorithms import Algorithm
-from marl_verl.credit.table import Mode, same_observation, step_returns, within
+from marl_verl.credit.table import Mode, same_observation, step_returns
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,11 @@ class GroupInGroup(Estimator):
         check_shared(table, reward, sample, "of one session, whose episode reward")
         _, first = np.unique(sample, return_index=True)
         episode = group_mean(reward, sample)
-        upper = within(episode, group[first], self.mode, self.std, self.eps, self.episode_singleton)
+        std = self.std if self.mode == "mean_std_norm" else None
+        upper = compare(episode, group[first], Mean(), std, self.eps, self.episode_singleton)
         steps = step_returns(table, self.step, self.gamma)
         same = same_observation(table, columns)
-        lower = within(steps, same, self.mode, self.std, self.eps, self.step_singleton)
+        lower = compare(steps, same, Mean(), std, self.eps, self.step_singleton)
         above, below = (episode / upper.scale)[sample], self.step_w * steps / lower.scale
         return Advantages.of(
             ret=above + below,

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.advantage.columns import FloatArray, IntArray, first_true
-from marl_verl.advantage.compare import Compared, LeaveOneOut, Mean, Scale, check_eps, treat_singletons
+from marl_verl.advantage.compare import LeaveOneOut, Mean, Scale, check_eps, compare
 from marl_verl.advantage.groups import SIBLINGS, group_ids
 from marl_verl.advantage.part import PartField
 from marl_verl.advantage.returns import check_gamma, sum_joint_turns
@@ -97,7 +97,8 @@ class StepGroups(TableCredit):
     def compute(self, table: RowTable) -> FloatArray:
         """MarlError for rows without the component or the column `obs`."""
         value = step_returns(table, self.step, self.gamma)
-        compared = within(value, same_observation(table, self.group), self.mode, self.std, self.eps, self.singleton)
+        std = self.std if self.mode == "mean_std_norm" else None
+        compared = compare(value, same_observation(table, self.group), Mean(), std, self.eps, self.singleton)
         return (value - compared.baseline) / compared.scale
 
 
@@ -113,11 +114,3 @@ def same_observation(table: RowTable, group: tuple[str, ...]) -> IntArray:
     if (row := first_true(table.codes("obs") < 0)) is not None:
         raise MarlError(f"row '{table.key(row)}' has no 'obs', which step groups need")
     return group_ids(table, (*group, "obs"))
-
-
-def within(value: FloatArray, group: IntArray, mode: Mode, std: Scale, eps: float, singleton: str) -> Compared:
-    """Baseline and scale of each value [n] in its group: the mean, and 1 or std + eps."""
-    scaled = mode == "mean_std_norm"
-    scale = std.compute(value, group)[group] + eps if scaled else np.ones(len(value))
-    compared = Compared(Mean().compute(value, group), np.where(scale > 0, scale, 1.0))
-    return treat_singletons(compared, value, group, compared, singleton, 1.0 + eps if scaled else 1.0)

@@ -46,8 +46,7 @@ class Finished:
     @property
     def summary(self) -> dict[str, Any]:
         """summary.json."""
-        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
-        return found
+        return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
 
     def lines(self, needed: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl that have a metric."""
@@ -77,15 +76,13 @@ def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = 
 def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """What `marl-verl explain --run FOLDER --step STEP --json` says: a record for each row."""
     words = ("explain", "--run", str(folder), "--step", str(step), "--json")
-    found: list[dict[str, Any]] = json.loads(command(*words, variables=variables))
-    return found
+    return json.loads(command(*words, variables=variables))
 
 
 def rows(folder: Path, step: int) -> list[dict[str, Any]]:
     """The rows that a step stored, as they went into its advantages."""
     stored = gzip.decompress((folder / "rows" / f"step_{step:05d}.json.gz").read_bytes())
-    found: list[dict[str, Any]] = json.loads(stored)["rows"]
-    return found
+    return json.loads(stored)["rows"]
 
 
 def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
@@ -116,5 +113,4 @@ def _marl_verl(
         stderr=stderr,
         text=True,
         timeout=LIMIT,
-        check=False,
     )

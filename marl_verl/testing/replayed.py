@@ -58,14 +58,11 @@ async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
         end = ends[session] = await _to_the_end(session, list(rows.values()), rollouts)
         for turn in end.turns:
             must(turn.key in rows, f"act {turn.agent}:{turn.slot} of session {session} is no row")
-            said = rows[turn.key].turn
-            must(said == turn.turn, f"{named(rows[turn.key])} says turn {said}, its act is turn {turn.turn}")
-            earned = rows[turn.key].team_reward
-            must(
-                earned == turn.team_reward,
-                f"{named(rows[turn.key])} has team_reward {earned}; its episode's score is {turn.team_reward}",
-            )
-            _check_rewards(rows[turn.key], turn.rewards, turn.invalid)
+            row = rows[turn.key]
+            must(row.turn == turn.turn, f"{named(row)} says turn {row.turn}, its act is turn {turn.turn}")
+            score = f"its episode's score is {turn.team_reward}"
+            must(row.team_reward == turn.team_reward, f"{named(row)} has team_reward {row.team_reward}; {score}")
+            _check_rewards(row, turn.rewards, turn.invalid)
     for episode in sample.episodes:
         own = [turn.session for turn in episode.turns if turn.session != episode.session]
         must(not own, f"the episode of session {episode.session} has turns of sessions {own}")
@@ -167,10 +164,8 @@ class _Tree:
                 place = _Place(run, {act.key: act for act in acts}, rows)
                 place.own = [replace(row, node=name, rewards={}, invalid=None) for row in rows]
                 place.path = [*above.path, *place.own]
-                must(
-                    _actions(run.journal) == _actions(journal),
-                    f"the workflow does not come by all actions of node {name}",
-                )
+                same = _actions(run.journal) == _actions(journal)
+                must(same, f"the workflow does not come by all actions of node {name}")
                 if run.finished:
                     await self._score(place, run.answer, session)
                     new = len(run.proposals) > len(above.run.proposals)
@@ -198,17 +193,14 @@ class _Tree:
 
     def leaf(self, episode: Episode) -> tuple[int, str]:
         """The node that an episode's turns are the path to."""
-        must(bool(episode.turns), "an episode has no turns")
+        must(episode.turns, "an episode has no turns")
         at, left = None, episode.turns
         while left:
             group = list(takewhile(lambda turn, above=at: turn.parent == above, left))  # type: ignore[misc]
-            must(
-                bool(group), f"{named(left[0])} comes after node {at} in an episode, and its parent is {left[0].parent}"
-            )
+            must(group, f"{named(left[0])} comes after node {at} in an episode, and its parent is {left[0].parent}")
             shared = set.intersection(*(set(_names(turn)) for turn in group))
-            must(
-                len(shared) == 1, f"turns of an episode that have parent {at} share the nodes {sorted(shared)}, not one"
-            )
+            said = f"turns of an episode that have parent {at} share the nodes {sorted(shared)}, not one"
+            must(len(shared) == 1, said)
             (at,) = shared
             rows = self.places[episode.session, at].rows
             must({id(row) for row in rows} == {id(turn) for turn in group}, f"an episode lacks turns of its node {at}")
@@ -220,9 +212,8 @@ class _Tree:
         """An episode is what the run at its leaf has come to."""
         leaf = self.leaf(episode)
         place = self.places[leaf]
-        must(
-            episode.finished == place.run.finished, f"the episode to {leaf[1]} says finished={episode.finished}: not so"
-        )
+        same = episode.finished == place.run.finished
+        must(same, f"the episode to {leaf[1]} says finished={episode.finished}: not so")
         _check_end(episode, place.episode or episode, place.run.journal, f"the episode to node {leaf[1]}")
 
 
