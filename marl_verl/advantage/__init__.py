@@ -1,17 +1,6 @@
-"""From rewards to one advantage per row: small pure functions over the row table, composed by name.
+"""From rewards to one advantage per row: small pure functions over the row table, composed by name. NumPy only, float64.
 
-    columns.py            one column; ids and means of groups of its values
-    rows.py               the row table: every turn of a batch, in columns
-    part.py               what parts have in common: a kind, a name, options
-    returns.py            reward -> return, also with a critic's values (generalised advantage estimation)
-    tree.py               who is whose parent, for returns and credits over a tree
-    groups.py             which rows are compared with each other, and what counts once
-    compare.py            what a return is compared with: baselines, spreads, a group of one
-    estimator.py          `Advantage`: all of these as one composition, with the penalty for long responses
-    result.py             `Advantages`: what comes out, with everything that explains it, and statistics per agent
-
-NumPy only, float64; no torch, ray or verl import. The methods themselves are in `marl_verl.algorithms`, table credits
-in `marl_verl.credit`.
+The methods themselves are in `marl_verl.algorithms`, credits in `marl_verl.credit`.
 """
 
 from marl_verl.advantage.columns import FloatArray, IntArray, combine, dense, group_mean

@@ -1,9 +1,5 @@
 """Credit: how much of what a team earned one agent's turn earned.
 
-    base.py      `Credit`, and what its two kinds are: `TableCredit` (from the rows), `ReplayCredit` (from replays)
-    table.py     `C3`, a subtree against its siblings' subtrees; `StepGroups`, steps from the same observation (GiGPO)
-    shapley.py   the Shapley value of a game, and leave-one-out
-
 Credits that mask agents come with the plugin `marl-verl-sharp`.
 """
 

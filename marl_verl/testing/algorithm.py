@@ -1,23 +1,4 @@
-"""A check for advantages and algorithms: what every one of them has to keep to, whatever it compares.
-
-@dataclass(frozen=True)
-class Best(Baseline):
-    '''b = the group's highest return.'''
-
-    def compute(self, value, group):
-        high = np.full(group.max() + 1, -np.inf)
-        np.maximum.at(high, group, value)
-        return high[group]
-
-
-def test_my_advantage() -> None:
-    rows = [
-        {"uid": "q", "session": s, "index": 0, "turn": 0, "agent": "solver", "rewards": {"team": 1.0 * s}, "length": 5}
-        for s in range(3)
-    ]
-    result = check_algorithm(Advantage(baseline=Best(), norm_by_std=False), rows)
-    assert result.advantage.tolist() == [-2.0, -1.0, 0.0]
-"""
+"""A check for advantages and algorithms: what every one of them has to keep to. docs/plugins.md has an example."""
 
 from __future__ import annotations
 

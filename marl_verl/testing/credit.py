@@ -1,40 +1,4 @@
-"""A check for credits that replay episodes: what they say, what they report, and what they leave behind.
-
-from dataclasses import dataclass
-
-from marl_verl.credit import ReplayCredit
-from marl_verl.episode import Workflow
-from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, check_credit
-
-
-@dataclass(frozen=True)
-class FirstTurn(ReplayCredit):
-    '''What the team earned, to whoever acted first.'''
-
-    async def assign(self, rollouts, episode):
-        for turn in episode.turns:
-            turn.rewards[self.component] = episode.score if turn.index == 0 else 0.0
-        return 0
-
-
-class Relay(Workflow):
-    async def run(self, task, team):
-        draft = await team["writer"].act(task.prompt)
-        return (await team["editor"].act(draft.text)).text
-
-
-class Exact(TaskSet):
-    def score(self, task, answer):
-        return float(answer == task.data["answer"])
-
-
-def test_my_credit() -> None:
-    policy = ScriptedPolicy({"writer": "fort", "editor": "forty"})
-    task = Task("q1", "5 * 8", {"answer": "forty"})
-    episode, *_ = check_credit(FirstTurn(), Relay(), task, policy, Exact())
-    assert [turn.rewards["credit"] for turn in episode.turns] == [1.0, 0.0]
-"""
+"""A check for credits that replay episodes. docs/plugins.md has an example."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Random batches of rows, as a sampler leaves them: for property tests of advantages and credits.
+"""Random batches of rows, as a sampler leaves them, for property tests of advantages and credits (with hypothesis).
 
-    @given(rows=trees())
-    def test_my_returns(rows: Rows) -> None:
-        result = algorithm("mine", gamma=0.5).compute(RowTable.from_rows(rows))
-
-Rewards are multiples of 1/4, so that sums of them are exact and ties happen. Needs hypothesis.
+Rewards are multiples of 1/4, so that sums of them are exact and ties happen.
 """
 
 from __future__ import annotations

@@ -1,17 +1,4 @@
-"""A check that a sampler keeps its promises, without a model.
-
-    class Words(TaskSet):
-        def score(self, task, answer):
-            return len(set(answer)) / 26
-
-    def test_my_sampler():
-        def say(act, session, candidate):           # candidates must differ: the text depends on all three
-            return f"{act.agent} {session} {candidate}: {shown(act)}"[:40]
-
-        policy = ScriptedPolicy({"solver": say, "verifier": say})
-        for sampler in (MySampler(), MySampler(width=2)):
-            sample = check_sampler(sampler, SolverVerifier(), Task("t", "2 + 2"), policy, sessions=3, tasks=Words())
-            assert len(sample.episodes) == 3
+"""A check that a sampler keeps its promises, without a model. docs/plugins.md has an example.
 
 Use a workflow whose observations hold what was said before, and whose calls are pure functions: what a sampler did is
 checked by running the workflow again from `node` and `parent`, apart from the sampler.

@@ -1,10 +1,4 @@
-"""A team without models: scripted policies, and a check that a workflow can be replayed.
-
-def test_my_workflow() -> None:
-    replies = {"solver": ["4", "5"], "verifier": lambda act: "yes" if "5" in shown(act) else "no"}
-    run = check_workflow(SolverVerifier(), task, ScriptedPolicy(replies))
-    assert run.answer == "5"
-"""
+"""A team without models: scripted policies, and a check that a workflow can be replayed."""
 
 from __future__ import annotations
 

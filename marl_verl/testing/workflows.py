@@ -1,9 +1,5 @@
 """Random small workflows as data, policies whose candidates differ, and scores by a hash: for property tests.
 
-    @given(workflow=workflows(), seed=st.integers(0, 9))
-    def test_something(workflow: Programmed, seed: int) -> None:
-        rollouts = ScriptedRollouts(workflow, TASK, talkers(seed), sessions=3, tasks=Hashed())
-
 Every observation holds all that was said, called and drawn before (in a lane: before the lanes, and in that lane), so
 that two runs that differ in one of these show later agents different observations. Scores are multiples of 1/8: sums of
 them are exact, and ties happen.
