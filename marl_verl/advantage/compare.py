@@ -105,14 +105,6 @@ def _std(value: FloatArray, group: IntArray, ddof: int) -> FloatArray:
     return np.sqrt(np.bincount(group, weights=deviation**2) / np.maximum(np.bincount(group) - ddof, 1))
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What samples were compared with, each [S]: A = (value - baseline) / scale."""
-
-    baseline: FloatArray
-    scale: FloatArray
-
-
 def compare(
     value: FloatArray,
     group: IntArray,
@@ -121,8 +113,8 @@ def compare(
     eps: float,
     singleton: str,
     spread: IntArray | None = None,
-) -> Compared:
-    """Baseline and scale of each sample.
+) -> tuple[FloatArray, FloatArray]:
+    """Baseline and scale of each sample, [S] each: A = (value - baseline) / scale.
 
     Args:
         std: sigma in A = (value - b) / (sigma + eps); None for A = value - b.
@@ -133,25 +125,24 @@ def compare(
         spread: ids [S] of other groups for sigma, which is then the spread of value - b there.
     """
 
-    def within(group: IntArray) -> Compared:
+    def within(group: IntArray) -> tuple[FloatArray, FloatArray]:
         b = baseline.compute(value, group)
         if std is None:
-            return Compared(b, np.ones(len(value)))
+            return b, np.ones(len(value))
         deviation = value - b
         of, among = (value, group) if spread is None else (deviation, spread)
         sigma = std.compute(of, among)[among]
         # without any spread there is no unit to measure a deviation in: it stays as it is, and does not grow by 1 / eps
         scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + eps
-        return Compared(b, np.where(scale > 0, scale, 1.0))
+        return b, np.where(scale > 0, scale, 1.0)
 
-    compared = within(group)
+    b, scale = within(group)
     if baseline.name == "none" and std is None:
-        return compared  # nothing is compared: one alone is like any other
-    if singleton == "batch":
-        other = within(np.zeros(len(value), dtype=np.int64))
-    else:
-        unit = np.full(len(value), 1.0 if std is None else 1.0 + eps)
-        other = Compared(value if singleton == "zero" else np.zeros(len(value)), unit)
+        return b, scale  # nothing is compared: one alone is like any other
     alone = np.bincount(group)[group] == 1
-    scale = np.where(alone, other.scale, compared.scale)
-    return Compared(np.where(alone, other.baseline, compared.baseline), scale)
+    if singleton == "batch":
+        own_b, own_scale = within(np.zeros(len(value), dtype=np.int64))
+    else:
+        own_b = value if singleton == "zero" else np.zeros(len(value))
+        own_scale = np.full(len(value), 1.0 if std is None else 1.0 + eps)
+    return np.where(alone, own_b, b), np.where(alone, own_scale, scale)

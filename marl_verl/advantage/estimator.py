@@ -10,11 +10,10 @@ import numpy as np
 
 from marl_verl.advantage.columns import BoolArray, FloatArray, group_mean
 from marl_verl.advantage.compare import SINGLETONS, Baseline, Scale, check_eps, compare
-from marl_verl.advantage.groups import SAMPLES, check_columns, group_ids, sample_ids
 from marl_verl.advantage.part import Part, PartField, check_known
 from marl_verl.advantage.result import Advantages
 from marl_verl.advantage.returns import Returns, Scope
-from marl_verl.advantage.rows import RowTable
+from marl_verl.advantage.rows import SAMPLES, RowTable, check_columns, group_ids, sample_ids
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import check_type
 
@@ -217,6 +216,6 @@ class Advantage(GroupEstimator):
             stages.append((f"sample: {self.sample}", value[sample]))
         spread = None if self.scale_group is None else group_ids(table, self.scale_group)[first]
         std = self.std if self.norm_by_std else None
-        compared = compare(value, group[first], self.baseline, std, self.eps, self.singleton, spread)
-        baseline, scale = compared.baseline[sample], compared.scale[sample]
-        return Advantages.of(value[sample], reward, baseline, scale, group, sample, self.group, stages, target=target)
+        b, scale = compare(value, group[first], self.baseline, std, self.eps, self.singleton, spread)
+        ret, baseline, scale = value[sample], b[sample], scale[sample]
+        return Advantages.of(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)

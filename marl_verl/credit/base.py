@@ -60,13 +60,10 @@ class TableCredit(Credit):
 
 
 @dataclass(frozen=True)
-class NoCredit(TableCredit):
+class NoCredit(Credit):
     """Every turn keeps the reward components it has: nothing is replayed, and no component `credit` is added."""
 
     name: ClassVar[str] = "none"
-
-    def apply(self, table: RowTable) -> RowTable:
-        return table
 
 
 @dataclass(frozen=True)

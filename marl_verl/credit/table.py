@@ -9,10 +9,9 @@ import numpy as np
 
 from marl_verl.advantage.columns import FloatArray, IntArray, first_true
 from marl_verl.advantage.compare import LeaveOneOut, Mean, Scale, check_eps, compare
-from marl_verl.advantage.groups import SIBLINGS, group_ids
 from marl_verl.advantage.part import PartField
 from marl_verl.advantage.returns import check_gamma, sum_joint_turns
-from marl_verl.advantage.rows import RowTable
+from marl_verl.advantage.rows import SIBLINGS, RowTable, group_ids
 from marl_verl.credit.base import TableCredit
 from marl_verl.errors import MarlError
 
@@ -98,8 +97,9 @@ class StepGroups(TableCredit):
         """MarlError for rows without the component or the column `obs`."""
         value = step_returns(table, self.step, self.gamma)
         std = self.std if self.mode == "mean_std_norm" else None
-        compared = compare(value, same_observation(table, self.group), Mean(), std, self.eps, self.singleton)
-        return (value - compared.baseline) / compared.scale
+        same = same_observation(table, self.group)
+        baseline, scale = compare(value, same, Mean(), std, self.eps, self.singleton)
+        return (value - baseline) / scale
 
 
 def step_returns(table: RowTable, step: str, gamma: float) -> FloatArray:

@@ -11,5 +11,4 @@ if TYPE_CHECKING:
 
 def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:
     """r = 1 if the action has text and was not cut off at the length limit, else 0."""
-    said_something = bool(turn.action.text.strip())
-    return float(said_something and turn.action.stop_reason != "length")
+    return float(bool(turn.action.text.strip()) and turn.action.stop_reason != "length")

@@ -47,9 +47,6 @@ async def check_replayed(sample: Sample, rollouts: SceneRollouts, sampler: Sampl
         await _check_sessions(sample, rollouts)
 
 
-# sessions
-
-
 async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
     """Each session's rows are one run to the workflow's end, rewarded as its answer says."""
     ends: dict[int, Episode] = {}
@@ -83,9 +80,6 @@ async def _to_the_end(session: int, rows: list[Turn], rollouts: SceneRollouts) -
             return await rollouts.finish(run, session)
     except WorkflowError as error:
         raise AssertionError(f"the rows of session {session} are no run of the workflow: {error}") from error
-
-
-# trees
 
 
 @dataclass

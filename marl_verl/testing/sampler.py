@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from random import Random
 from typing import Any, TypeVar
 
-from marl_verl.episode import Act, Action, Episode, Limits, ReplayMismatch, Run, Turn, Workflow, WorkflowError
+from marl_verl.episode import Act, Action, Episode, ReplayMismatch, Run, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
-from marl_verl.rewards.mix import RewardMix
 from marl_verl.sampling import Candidate, Failure, Sample, Sampler
-from marl_verl.sampling.rollouts import RoleReward
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
 from marl_verl.testing.replayed import Worth, check_replayed, named
@@ -39,14 +37,12 @@ def check_sampler(
     sessions: int = 4,
     *,
     tasks: TaskSet | None = None,
-    rewards: Mapping[str, RoleReward] | None = None,
     seed: int = 0,
     orders: int = 3,
     asked: int | None = None,
     worth: Worth | None = None,
     may_fail: bool = False,
-    mix: RewardMix | None = None,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    **options: Any,
 ) -> Sample:
     """Assert what every sampler promises; call it from a test (it starts an event loop).
 
@@ -66,12 +62,12 @@ def check_sampler(
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide mistakes.
         sessions: attempts wanted of the sampler.
-        tasks, rewards, seed: as for `ScriptedRollouts`.
+        tasks, seed: as for `ScriptedRollouts`.
         asked: how many actions it has to ask for, where that is known.
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer that a state before the
             workflow's end is to be scored by, None for no answer. Without it only the rewards of ends are checked.
         may_fail: the workflow may fail with some actions, or with all: where you try many that were made at random.
-        mix, limits: of the `Scene`.
+        options: of `ScriptedRollouts`: rewards, mix, limits.
 
     Returns:
         The sample.
@@ -85,8 +81,7 @@ def check_sampler(
     check_scene(workflow, task, policy, tasks)
 
     def watched(**how: Any) -> _Watched:
-        scene: dict[str, Any] = {"rewards": rewards, "mix": mix, "limits": limits}
-        return _Watched(workflow, task, policy, sessions, tasks, seed, **scene, **how)
+        return _Watched(workflow, task, policy, sessions, tasks, seed, **options, **how)
 
     async def check() -> Sample:
         try:
