@@ -54,22 +54,19 @@ _SHOWN = {str: "a name", numbers.Integral: "a whole number >= 0", bool: "true or
 
 def cells(rows: Rows, key: str, kind: type) -> list[Any]:
     """A column as it is in the rows. MarlError naming the first row where it is missing or no `kind`."""
-    return [_cell(row, i, key, kind) for i, row in enumerate(rows)]
-
-
-def _cell(row: Mapping[str, Any], i: int, key: str, kind: type) -> Any:
-    if key not in row and key not in OPTIONAL:
-        raise MarlError(f"row {i} has no '{key}'")
-    value = row.get(key, OPTIONAL.get(key))
-    if value is None and OPTIONAL.get(key, ...) is None:
-        return None
-    value = value.item() if isinstance(value, np.generic) else value
-    whole = kind is numbers.Integral
-    if whole and isinstance(value, int) and value >= 1 << 62:
-        raise MarlError(f"row {i}: '{key}' is too large")
-    if not isinstance(value, kind) or (whole and (isinstance(value, bool) or value < 0)):
-        raise MarlError(f"row {i}: '{key}' must be {_SHOWN[kind]}, got {value!r}")
-    return value
+    found, whole = [], kind is numbers.Integral
+    for i, row in enumerate(rows):
+        if key not in row and key not in OPTIONAL:
+            raise MarlError(f"row {i} has no '{key}'")
+        value = row.get(key, OPTIONAL.get(key))
+        value = value.item() if isinstance(value, np.generic) else value
+        if whole and isinstance(value, int) and value >= 1 << 62:
+            raise MarlError(f"row {i}: '{key}' is too large")
+        good = isinstance(value, kind) and not (whole and (isinstance(value, bool) or value < 0))
+        if not good and (value is not None or OPTIONAL.get(key, ...) is not None):
+            raise MarlError(f"row {i}: '{key}' must be {_SHOWN[kind]}, got {value!r}")
+        found.append(value)
+    return found
 
 
 def numbers_or_nan(rows: Rows, key: str) -> FloatArray:

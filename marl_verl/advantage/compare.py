@@ -87,22 +87,18 @@ class Scale(Part):
 class Unbiased(Scale):
     """sigma = sqrt(sum (R - mean)^2 / (n - 1)); of one alone 0."""
 
+    ddof: ClassVar[int] = 1
+
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
-        return _std(value, group, 1)
+        deviation = value - group_mean(value, group)[group]
+        return np.sqrt(np.bincount(group, weights=deviation**2) / np.maximum(np.bincount(group) - self.ddof, 1))
 
 
 @dataclass(frozen=True)
-class Population(Scale):
+class Population(Unbiased):
     """sigma = sqrt(sum (R - mean)^2 / n)."""
 
-    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
-        return _std(value, group, 0)
-
-
-def _std(value: FloatArray, group: IntArray, ddof: int) -> FloatArray:
-    """[G] sqrt(sum (x - mean)^2 / (n - ddof)); 0 where n - ddof is 0."""
-    deviation = value - group_mean(value, group)[group]
-    return np.sqrt(np.bincount(group, weights=deviation**2) / np.maximum(np.bincount(group) - ddof, 1))
+    ddof: ClassVar[int] = 0
 
 
 def compare(

@@ -10,7 +10,7 @@ import numpy as np
 from marl_verl.advantage.columns import BoolArray, FloatArray, IntArray, combine
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import RowTable, check_shared
-from marl_verl.advantage.tree import Tree
+from marl_verl.advantage.tree import Tree, deepest_first
 from marl_verl.errors import MarlError
 
 Scope = Literal["policy", "team"]
@@ -127,7 +127,9 @@ class TreeMean(Returns):
         tree = table.tree
         share = _crossed_share(table, tree) if tree.crossed else _node_share(table, tree, reward)
         ret, below = reward.copy(), np.zeros(tree.count)  # below: mean over the children of their R
-        for rows in tree.rows_upwards():
+        depth = np.zeros(len(table), dtype=np.int64)
+        depth[tree.row] = tree.depth[tree.node]
+        for rows in deepest_first(depth):
             ret[rows] += self.gamma * tree.sum_over_nodes(below, rows)
             rows = rows[tree.parent[rows] >= 0]
             np.add.at(below, tree.parent[rows], ret[rows] * share[rows])

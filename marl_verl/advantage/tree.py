@@ -69,16 +69,6 @@ class Tree:
         """Whether rows take part in several nodes."""
         return len(self.row) > len(self.parent)
 
-    def rows_upwards(self) -> list[IntArray]:
-        """The rows of each depth, the deepest first."""
-        depth = np.zeros(len(self.parent), dtype=np.int64)
-        depth[self.row] = self.depth[self.node]
-        return _deepest_first(depth)
-
-    def nodes_upwards(self) -> list[IntArray]:
-        """The nodes of each depth, the deepest first."""
-        return _deepest_first(self.depth)
-
     def sum_over_nodes(self, value: FloatArray, rows: IntArray) -> FloatArray:
         """[len(rows)] sum of `value` [count] over the nodes that each of `rows` is at."""
         if not self.crossed:
@@ -92,7 +82,8 @@ class Tree:
         return np.asarray(total / np.bincount(self.node, minlength=self.count), dtype=np.float64)
 
 
-def _deepest_first(depth: IntArray) -> list[IntArray]:
+def deepest_first(depth: IntArray) -> list[IntArray]:
+    """The places of each depth, the deepest first."""
     order = np.argsort(-depth, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from marl_verl.credit.base import Credit, ReplayCredit
 from marl_verl.errors import MarlError
 from marl_verl.options import check_type
 from marl_verl.rewards.mix import RewardMix, check_finite
+from marl_verl.sampling import Sample
 from marl_verl.team import AgentConfig
-
-if TYPE_CHECKING:
-    from marl_verl.sampling import Sample
 
 NAMES = ("sampler", "loss")
 """Registered names: what they do is done elsewhere."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from marl_verl.advantage.columns import FloatArray
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import RowTable
+from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
-
-if TYPE_CHECKING:
-    from marl_verl.episode import Episode
-    from marl_verl.sampling import Rollouts, Sample
+from marl_verl.sampling import Failure, Rollouts, Sample, attempt, together
 
 TAKEN = ("team", "role", "tool")
 """Components that the rollouts fill in: a credit of that name would replace them."""
@@ -103,8 +101,6 @@ class ReplayCredit(Credit):
 
 async def with_credit(credit: ReplayCredit, rollouts: Rollouts, sample: Sample) -> None:
     """Credit every episode of a sample, all at once; one that cannot be credited becomes a failure."""
-    from marl_verl.sampling import Failure, attempt, together
-
     work = (attempt(rollouts, episode.session, credit.assign(rollouts, episode)) for episode in sample.episodes)
     credited = []
     for episode, found in zip(sample.episodes, await together(work), strict=True):

@@ -12,6 +12,7 @@ from marl_verl.advantage.compare import LeaveOneOut, Mean, Scale, check_eps, com
 from marl_verl.advantage.part import PartField
 from marl_verl.advantage.returns import check_gamma, sum_joint_turns
 from marl_verl.advantage.rows import SIBLINGS, RowTable, group_ids
+from marl_verl.advantage.tree import deepest_first
 from marl_verl.credit.base import TableCredit
 from marl_verl.errors import MarlError
 
@@ -45,18 +46,16 @@ class C3(TableCredit):
         total, leaves = np.zeros(tree.count), np.zeros(tree.count)
         inner = np.zeros(tree.count, dtype=np.bool_)
         inner[tree.parent[tree.parent >= 0]] = True
-        value = tree.node_mean(reward)
-        total[~inner], leaves[~inner] = value[~inner], 1.0
+        total[~inner], leaves[~inner] = tree.node_mean(reward)[~inner], 1.0
         _, one = np.unique(tree.node, return_index=True)  # one row of each node leads up
         above = tree.parent[tree.row[one]]
-        for nodes in tree.nodes_upwards():
+        for nodes in deepest_first(tree.depth):
             nodes = nodes[above[nodes] >= 0]
             np.add.at(total, above[nodes], total[nodes])
             np.add.at(leaves, above[nodes], leaves[nodes])
         mean = total / leaves
         quality = tree.sum_over_nodes(mean, np.arange(len(table))) / np.bincount(tree.row, minlength=len(table))
-        siblings = group_ids(table, SIBLINGS)
-        return quality - LeaveOneOut().compute(quality, siblings)
+        return quality - LeaveOneOut().compute(quality, group_ids(table, SIBLINGS))
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from marl_verl.episode import Episode, Turn
-    from marl_verl.tasks.base import Task
+from marl_verl.episode import Episode, Turn
+from marl_verl.tasks.base import Task
 
 
 def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:

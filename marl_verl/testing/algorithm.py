@@ -127,8 +127,7 @@ class _Check:
 
     def junk(self) -> dict[str, Any]:
         """A row of padding: half of them have names that no other row has."""
-        copy = self.random.choice(self.rows)
-        row = {**_rewarded(copy, float("nan")), "padding": True}
+        row = {**_rewarded(self.random.choice(self.rows), float("nan")), "padding": True}
         row["team_reward"] = None if row["team_reward"] is None else OTHERS[0]  # it has to be finite
         if self.random.random() < 0.5:
             row |= {"uid": "padding", "agent": "nobody", "node": "nowhere", "parent": "no node"}

@@ -71,9 +71,8 @@ async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
 async def _to_the_end(session: int, rows: list[Turn], rollouts: SceneRollouts) -> Episode:
     records = [ActRecord(Act(*row.key, row.turn, row.index, row.observation), row.action) for row in rows]
     journal = Journal(tuple(records), rollouts.seed(session))
-    scene = rollouts.scene
     try:
-        async with Run(scene.workflow, rollouts.task, rollouts.agents, journal, strict=True) as run:
+        async with Run(rollouts.scene.workflow, rollouts.task, rollouts.agents, journal, strict=True) as run:
             acts = await run.stand()
             must(not acts, f"session {session} has no row for {', '.join(map(str, acts or ()))}")
             must(len(run.turns) == len(rows), f"session {session} has rows for acts that its workflow does not reach")

@@ -236,8 +236,7 @@ async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
 
 def _check_rows(sample: Sample, rollouts: _Watched) -> None:
     """Keys, seeds, and every sampled token in one place."""
-    every = {id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.others)}
-    rows = list(every.values())
+    rows = list({id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.others)}.values())
     for (session, index), count in Counter((row.session, row.index) for row in rows).items():
         must(count == 1, f"{count} rows have the key (session {session}, index {index})")
     for request, count in Counter(rollouts.requests).items():

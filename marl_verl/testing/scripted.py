@@ -121,8 +121,7 @@ class ScriptedRollouts(SceneRollouts):
         check_scene(workflow, task, policy, tasks)
         rewards = rewards or {}
         agents = {who: AgentConfig(who, policy=who, reward=who if who in rewards else None) for who in policy.agents}
-        scene = Scene(workflow, tasks or _Anything(), agents, rewards, **options)
-        super().__init__(scene, task, task.id, sessions)
+        super().__init__(Scene(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id, sessions)
         self.policy, self._seed, self.delay = policy, seed, delay
         self.asked: list[tuple[int, Act, Candidate]] = []
         self.given: list[Action] = []

@@ -137,8 +137,7 @@ class Programmed(Workflow):
                 last = [await team[step.agent].act("\n".join(said))]
                 said.append(f"{step.agent}: {last[0].text}")
             elif isinstance(step, Joint):
-                shown = {agent: "\n".join([*said, f"you are {agent}"]) for agent in step.agents}
-                moves = await team.act(shown)
+                moves = await team.act({agent: "\n".join([*said, f"you are {agent}"]) for agent in step.agents})
                 last = list(moves.values())
                 said += [f"{agent}: {action.text}" for agent, action in moves.items()]
             elif isinstance(step, Lanes):
