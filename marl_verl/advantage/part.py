@@ -89,10 +89,7 @@ class PartField(Generic[P]):
 
 
 def named(kind: str, name: str) -> Any:
-    """The core's part of that name, or a `Named` part for plugins to resolve.
-
-    MarlError (nearest offered) for an unknown name of a kind that plugins do not register.
-    """
+    """The core's part of that name, or a `Named` part; MarlError (nearest offered) where plugins register none."""
     found = _core(kind, name)
     return found() if isinstance(found, type) else found
 
@@ -109,10 +106,7 @@ def _core(kind: str, name: str) -> Any:
 
 
 def flat(part: Part) -> dict[str, Any]:
-    """Option -> value, of a part and of the parts in it: {"returns": "discounted", "gamma": 0.9, ...}.
-
-    MarlError where two of them have an option of the same name.
-    """
+    """Option -> value, of a part and of the parts in it. MarlError where two of them have an option of one name."""
     found: dict[str, Any] = {}
     for name, value in _walk(part):
         if name in found:
@@ -143,17 +137,9 @@ def _plain(value: Any) -> Any:
 
 
 def changed(part: P, options: Mapping[str, Any], find: Find | None, where: str) -> P:
-    """A copy of a part with those of `options` that are its own, or of the parts in it.
+    """A copy of a part with those of `options` that are its own, or of the parts in it, which `options` may replace.
 
-    A part named in `options` replaces the one there. Where a class is registered under the name, fields that both have
-    keep their value unless `options` has it.
-
-    Args:
-        find: looks up names of plugins; None for the core's names only.
-        where: as the user wrote it; it begins the error.
-
-    Raises:
-        MarlError: a wrong type, a name that is not registered, or a value that a part refuses.
+    `find` looks up names of plugins (None for the core's names only); `where`, as the user wrote it, begins the error.
     """
     hints = get_type_hints(type(part))
     new: dict[str, Any] = {}

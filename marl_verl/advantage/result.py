@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -61,11 +60,7 @@ class Advantages:
 
     def members(self, row: int) -> IntArray:
         """The rows that `row` was compared with, itself included, ascending; none for padding."""
-        group = int(self.group[row])
-        if group < 0:
-            return np.zeros(0, dtype=np.int64)
-        order, starts = self._by_group
-        return order[starts[group] : starts[group + 1]]
+        return np.flatnonzero((self.group == self.group[row]) & (self.group >= 0))
 
     def scatter(self, rows: IntArray, n: int) -> Advantages:
         """The same result in a table of n rows, where these are `rows` and all others are padding."""
@@ -83,11 +78,6 @@ class Advantages:
             also=tuple((what, spread(ids, -1)) for what, ids in self.also),
             target=None if self.target is None else spread(self.target, 0.0),
         )
-
-    @functools.cached_property
-    def _by_group(self) -> tuple[IntArray, IntArray]:
-        order = np.argsort(self.group, kind="stable")
-        return order, np.searchsorted(self.group[order], np.arange(int(self.group.max()) + 2))
 
 
 def agent_statistics(table: RowTable, result: Advantages) -> dict[str, dict[str, float]]:

@@ -206,11 +206,7 @@ def _latest(time: IntArray, group: IntArray) -> BoolArray:
 
 
 def _sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArray | None = None) -> FloatArray:
-    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k, for rows that stand in order within each session, sessions in order.
-
-    Args:
-        step: [n] t of each row, rising within a session; None counts the rows.
-    """
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k, for rows sorted by session and in it by t: `step` [n], or 1, 2, ..."""
     n = len(reward)
     start = np.flatnonzero(np.append(True, session[1:] != session[:-1]))
     length = np.diff(np.append(start, n))
@@ -225,11 +221,7 @@ def _sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArr
 
 
 def sum_joint_turns(table: RowTable, reward: FloatArray, gamma: float, what: str) -> FloatArray:
-    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; a turn of several agents counts once.
-
-    Args:
-        what: what the rows of a turn share, for the error if their rewards differ.
-    """
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; `what` agents share in a turn counts once."""
     turns = combine([table.uid.codes, table.session, table.turn], len(table))
     check_shared(table, reward, turns, what)
     _, first = np.unique(turns, return_index=True)

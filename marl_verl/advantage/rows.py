@@ -131,8 +131,7 @@ class RowTable:
             return self.extra[name]
         if name not in (*LABELS, *COUNTS):
             raise unknown("column", name, [*LABELS, *COUNTS, *self.extra])
-        found: Labels | IntArray = getattr(self, name)
-        return found
+        return getattr(self, name)
 
     def codes(self, column: str) -> IntArray:
         """A column as integers >= -1, for grouping. MarlError as `column`."""

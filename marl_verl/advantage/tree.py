@@ -32,19 +32,13 @@ class Tree:
 
     @classmethod
     def of(cls, uid: Labels, nodes: Labels, parents: Labels, key: Callable[[int], str]) -> Tree:
-        """The tree of a table's columns.
+        """The tree of these columns; `key` names a row in errors.
 
-        Args:
-            uid, nodes, parents: columns `uid`, `node` and `parent`; the latter two share their `names`.
-            key: row -> its name in errors.
-
-        Raises:
-            MarlError: a parent that is no node of the task, or nodes that are their own ancestors.
+        MarlError: a parent that is no node of the task, a node with two parents, or one that is its own ancestor.
         """
         row, code, parent_code, named = _places(nodes, parents)
-        tasks = len(uid.names)
         # rows without a node are numbered behind the named nodes of all tasks
-        own = np.where(code >= 0, uid.codes[row] * named + code, tasks * named + row)
+        own = np.where(code >= 0, uid.codes[row] * named + code, len(uid.names) * named + row)
         inner = np.flatnonzero(parent_code >= 0)
         node, found, count = _numbered(own, uid.codes[inner] * named + parent_code[inner])
         if (lost := first_true(found < 0)) is not None:
@@ -106,10 +100,7 @@ def _places(nodes: Labels, parents: Labels) -> tuple[IntArray, IntArray, IntArra
 
 
 def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int]:
-    """Dense numbers for `keys` in their order, the numbers of `wanted` (-1 where it is no key), and how many there are.
-
-    Linear in the rows where keys are not much more than there are rows.
-    """
+    """Dense numbers for `keys` in their order, the numbers of `wanted` (-1 where it is no key), and how many."""
     span = int(max(keys.max(), wanted.max(initial=0))) + 1
     if span > 4 * len(keys) + 1024:
         values, number = np.unique(keys, return_inverse=True)
@@ -122,11 +113,8 @@ def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int
 
 
 def _depth(above: IntArray) -> tuple[IntArray, BoolArray]:
-    """[N] distance from the root, given each node's parent, and which nodes are below a cycle; in log2(depth) rounds.
-
-    Invariant: `far` is an ancestor (-1 once it is beyond the root), and `depth` the distance to it; each round doubles
-    the distance.
-    """
+    """[N] distance from the root, given each node's parent, and which nodes are below a cycle."""
+    # `far` is an ancestor (-1 once it is beyond the root), `depth` the distance to it; each round doubles the distance
     depth, far = (above >= 0).astype(np.int64), above.copy()
     for _ in range(len(above).bit_length() + 1):
         below = np.flatnonzero(far >= 0)

@@ -74,9 +74,10 @@ class Algorithm:
 
     def describe(self) -> str:
         """Every option in one line for the log, group columns first: "group (uid, turn, agent), sampler ..."."""
-        options = self.options()
-        order = sorted(options, key=lambda name: name != "group")
-        return ", ".join(f"{name} {_shown(options[name])}" for name in order)
+        shown = []
+        for name, value in sorted(self.options().items(), key=lambda option: option[0] != "group"):
+            shown.append(f"{name} ({', '.join(map(str, value))})" if isinstance(value, list) else f"{name} {value}")
+        return ", ".join(shown)
 
     def with_options(
         self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
@@ -100,8 +101,11 @@ class Algorithm:
                 check_type(given[name], kind, f"{where}.{name}")
         new: dict[str, Any] = {name: given.get(name, getattr(self, name)) for name in NAMES}
         new["metrics"] = tuple(given.get("metrics", self.metrics))
-        for name in PARTS:
-            new[name] = _chosen(getattr(self, name), given, name, find, where)
+        for name, prefix in PARTS.items():
+            old = getattr(self, name)
+            part = replaced(old, given.get(name, old.name), find, f"{where}.{name}")
+            mine = {option.removeprefix(prefix): value for option, value in given.items() if option.startswith(prefix)}
+            new[name] = changed(part, mine, find, f"{where}.{prefix}" if prefix else where)
         algorithm = dataclasses.replace(self, **new)
         check_known(given, algorithm.options(), where)
         return algorithm
@@ -188,18 +192,6 @@ class Metric:
         Called in the rollout worker's process. A task that leaves a name out is not counted in its mean.
         """
         return {}
-
-
-def _chosen(part: Any, given: Mapping[str, Any], name: str, find: Find | None, where: str) -> Any:
-    """A part of an algorithm with its options, or the one that takes its place."""
-    part = replaced(part, given.get(name, part.name), find, f"{where}.{name}")
-    prefix = PARTS[name]
-    mine = {option.removeprefix(prefix): value for option, value in given.items() if option.startswith(prefix)}
-    return changed(part, mine, find, f"{where}.{prefix}" if prefix else where)
-
-
-def _shown(value: Any) -> str:
-    return f"({', '.join(map(str, value))})" if isinstance(value, list) else str(value)
 
 
 def _finite(values: FloatArray, table: RowTable, what: str) -> None:

@@ -13,7 +13,7 @@ def marl_register(registry: Registry) -> None:
     registry.task("inventory", "marl_verl.tasks.inventory:Inventory")
     registry.workflow("split-plan-path", "marl_verl.workflows.split_plan_path:ScoutMover")
     registry.workflow("inventory", "marl_verl.workflows.inventory:HolderAsker")
-    registry.reward("valid-answer", "marl_verl.rewards.valid_answer:valid_answer")
+    registry.reward("valid-answer", "marl_verl.rewards.mix:valid_answer")
     registry.sampler("independent", "marl_verl.sampling.independent:Independent")
     registry.sampler("best-of", "marl_verl.sampling.best_of:BestOf")
     registry.loss("ppo-clip", "marl_verl.algorithms.losses:PPO_CLIP")

@@ -1,4 +1,4 @@
-"""Mixes: the reward components of a row -> its one reward."""
+"""Mixes: the reward components of a row -> its one reward. And the role reward that fits every team."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import numpy as np
 from marl_verl.advantage.columns import FloatArray, first_true
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import RowTable
+from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError
 from marl_verl.options import check_type
+from marl_verl.tasks.base import Task
 from marl_verl.team import AgentConfig
 
 
@@ -107,3 +109,8 @@ def check_finite(table: RowTable) -> None:
         if (row := first_true(~np.isfinite(values))) is not None:
             where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}', task '{table.uid.value(row)}')"
             raise MarlError(f"reward '{name}' of {where} is {values[row]}")
+
+
+def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: r = 1 if the action has text and was not cut off at the length limit, else 0."""
+    return float(bool(turn.action.text.strip()) and turn.action.stop_reason != "length")

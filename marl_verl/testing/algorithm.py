@@ -17,10 +17,8 @@ from marl_verl.testing.given import instance, must
 Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]
 
-OTHERS = (-7.0, 2.5)
-"""What the rewards of rows that must not matter are changed to."""
-MOST_GROUPS = 8
-"""As many groups are looked at from outside; which, the seed says."""
+OTHERS = (-7.0, 2.5)  # what the rewards of rows that must not matter are changed to
+MOST_GROUPS = 8  # that are looked at from outside; which, the seed says
 
 
 def check_algorithm(

@@ -18,8 +18,7 @@ from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
 from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, shuffled
 
-ROUNDS = 50
-"""Rounds of the event loop after which a replay surely stands at an act."""
+ROUNDS = 50  # of the event loop, after which a replay surely stands at an act
 
 
 def check_credit(
@@ -114,11 +113,8 @@ class _Check:
     async def assigned(self, rollouts: ScriptedRollouts, episode: Episode) -> int:
         """The tokens that the credit reports for an episode."""
         tokens = await awaitable(self.credit.assign(rollouts, episode), f"{self.name}: `assign`")
-        whole = isinstance(tokens, numbers.Integral) and not isinstance(tokens, bool)
-        must(
-            whole,
-            f"{self.name}: `assign` must return the tokens it sampled, a whole number; it returned {tokens!r:.60}",
-        )
+        said = f"`assign` must return the tokens it sampled, a whole number; it returned {tokens!r:.60}"
+        must(isinstance(tokens, numbers.Integral) and not isinstance(tokens, bool), f"{self.name}: {said}")
         return int(tokens)
 
     def credits(self, episode: Episode, agents: tuple[str, ...]) -> None:
@@ -128,10 +124,10 @@ class _Check:
             value = turn.rewards.get(self.credit.component)
             if turn.agent not in players:
                 must(value is None, f"{self.name}: {_place(turn)} has it, and its agent is no player")
-                continue
-            must(value is not None, f"{self.name}: {_place(turn)} lacks '{self.credit.component}'")
-            finite = isinstance(value, int | float) and math.isfinite(value)
-            must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is no finite number")
+            else:
+                must(value is not None, f"{self.name}: {_place(turn)} lacks '{self.credit.component}'")
+                finite = isinstance(value, int | float) and math.isfinite(value)
+                must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is no finite number")
 
     def rest(self, before: Episode, after: Episode) -> None:
         """All but the component is as it was."""

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any
 
 __all__ = ["Finished", "command", "explain", "resume", "rows", "train"]
@@ -82,7 +83,7 @@ def rows(folder: Path, step: int) -> list[dict[str, Any]]:
 
 def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
     """What `marl-verl arguments...` prints. AssertionError if it fails, or says something on standard error."""
-    done = _marl_verl(arguments, variables, stderr=subprocess.PIPE)
+    done = _marl_verl(arguments, variables, stderr=PIPE)
     if done.returncode or done.stderr:
         said = f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
         raise AssertionError(f"marl-verl {' '.join(arguments)}: {said}")
@@ -90,7 +91,7 @@ def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
 
 
 def _run(arguments: tuple[str, ...], folder: Path, variables: Mapping[str, str] | None) -> Finished:
-    done = _marl_verl(arguments, variables, stderr=subprocess.STDOUT, cwd=folder.parent)
+    done = _marl_verl(arguments, variables, stderr=STDOUT, cwd=folder.parent)
     log = folder / "train.log"
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if done.returncode and log.is_file() else ""
     return Finished(folder, done.returncode, f"{done.stdout}\n{tail}")
@@ -99,13 +100,7 @@ def _run(arguments: tuple[str, ...], folder: Path, variables: Mapping[str, str] 
 def _marl_verl(
     arguments: tuple[str, ...], variables: Mapping[str, str] | None, stderr: int, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
+    words, environment = [sys.executable, "-m", "marl_verl.cli.main", *arguments], {**os.environ, **(variables or {})}
     return subprocess.run(
-        [sys.executable, "-m", "marl_verl.cli.main", *arguments],
-        cwd=cwd,
-        env={**os.environ, **(variables or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        timeout=LIMIT,
+        words, cwd=cwd, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=stderr, text=True, timeout=LIMIT
     )

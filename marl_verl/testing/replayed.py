@@ -83,23 +83,15 @@ async def _to_the_end(session: int, rows: list[Turn], rollouts: SceneRollouts) -
 
 @dataclass
 class _Place:
-    """A node, or the root, replayed from the rows.
-
-    Attributes:
-        acts: that its run stands at.
-        rows: at the node.
-        own, path: copies of them, and of all rows down to them, rewarded anew.
-        episode: what the path has come to; None where that is not known.
-        repeats: the answer was proposed on the way, so that it may have been rewarded there.
-    """
+    """A node, or the root, replayed from the rows."""
 
     run: Run
-    acts: Mapping[Key, Act]
-    rows: list[Turn] = field(default_factory=list)
-    own: list[Turn] = field(default_factory=list)
-    path: list[Turn] = field(default_factory=list)
-    episode: Episode | None = None
-    repeats: bool = False
+    acts: Mapping[Key, Act]  # that its run stands at
+    rows: list[Turn] = field(default_factory=list)  # at the node
+    own: list[Turn] = field(default_factory=list)  # copies of them, rewarded anew
+    path: list[Turn] = field(default_factory=list)  # copies of all rows down to them
+    episode: Episode | None = None  # what the path has come to, where that is known
+    repeats: bool = False  # the answer was proposed on the way, so that it may have been rewarded there
 
 
 @dataclass
@@ -121,8 +113,7 @@ class _Tree:
                 nodes.setdefault((row.session, name), []).append(row)
         for session in sorted({row.session for row in rows}):
             async with rollouts.start(session) as run:
-                acts = await run.stand() or ()
-                tree.places[session, None] = _Place(run, {act.key: act for act in acts})
+                tree.places[session, None] = _Place(run, {act.key: act for act in await run.stand() or ()})
         for (session, name), own in nodes.items():
             tree.places[session, name] = await tree._place(session, name, own)
         for row in rows:
@@ -153,8 +144,7 @@ class _Tree:
     async def _restarted(self, session: int, journal: Journal, above: _Place, rows: list[Turn], name: str) -> _Place:
         try:
             async with self.rollouts.start(session, journal) as run:
-                acts = await run.stand() or ()
-                place = _Place(run, {act.key: act for act in acts}, rows)
+                place = _Place(run, {act.key: act for act in await run.stand() or ()}, rows)
                 place.own = [replace(row, node=name, rewards={}, invalid=None) for row in rows]
                 place.path = [*above.path, *place.own]
                 same = _actions(run.journal) == _actions(journal)

@@ -25,8 +25,7 @@ T = TypeVar("T")
 Request = tuple[int, tuple[str, str], Candidate, str]
 """(session, act's key, candidate, who takes it): what a request's seed is made of."""
 
-SECONDS = 60.0
-"""After which a sampler hangs."""
+SECONDS = 60.0  # after which a sampler hangs
 
 
 def check_sampler(
@@ -117,13 +116,8 @@ def check_sampler(
 
 
 class _Watched(ScriptedRollouts):
-    """Rollouts that know who asked for what, and can disturb.
-
-    Args:
-        order: of arrival; None as asked.
-        broken: a request that fails.
-        stuck: number of a request that is never answered.
-    """
+    """Rollouts that know who asked for what, and disturb: by `order` of arrival, a request that is `broken`, or number
+    `stuck` that is never answered."""
 
     def __init__(
         self, *args: Any, order: int | None = None, broken: Request | None = None, stuck: int | None = None, **more: Any

@@ -184,11 +184,7 @@ def check_workflow(
 async def replayable(
     workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int, orders: int
 ) -> tuple[Run, set[str]]:
-    """(first run of a workflow that gives the same however it is run again, the agents that were asked in any run).
-
-    Raises:
-        ReplayMismatch, WorkflowError: as `check_workflow`.
-    """
+    """(first run of a workflow that gives the same however it is run again, the agents that were asked in any run)."""
     acted: set[str] = set()
 
     async def run(what: str, journal: Journal | None = None, strict: bool = False, shuffle: int | None = None) -> Run:
