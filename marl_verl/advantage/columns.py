@@ -62,7 +62,8 @@ def cells(rows: Rows, key: str, kind: type) -> list[Any]:
         value = value.item() if isinstance(value, np.generic) else value
         if whole and isinstance(value, int) and value >= 1 << 62:
             raise MarlError(f"row {i}: '{key}' is too large")
-        good = isinstance(value, kind) and not (whole and (isinstance(value, bool) or value < 0))
+        wrong = whole and isinstance(value, numbers.Real) and (isinstance(value, bool) or value < 0)
+        good = isinstance(value, kind) and not wrong
         if not good and (value is not None or OPTIONAL.get(key, ...) is not None):
             raise MarlError(f"row {i}: '{key}' must be {_SHOWN[kind]}, got {value!r}")
         found.append(value)
