@@ -15,7 +15,7 @@ from marl_verl_at_grpo.algorithm import AT_GRPO, AlphaMix
 from marl_verl import plugins
 from marl_verl.advantage import Advantage, RowTable, agent_statistics
 from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.grpo import GRPO_TRAJECTORY_MEAN as GRPO
+from marl_verl.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.errors import MarlError
 from marl_verl.rewards import Mix
 from tests.batches import row
@@ -250,18 +250,14 @@ def test_statistics_per_agent() -> None:
     found = agent_statistics(table, AT_GRPO.compute(table))
     assert list(found) == ["judge", "solver"]
     solver, judge = found["solver"], found["judge"]
-    assert (solver.rows, solver.groups, solver.zero_variance, solver.singles) == (4, 2, 0.5, 0.0)
-    assert (judge.rows, judge.groups, judge.zero_variance, judge.singles) == (
-        4,
-        3,
-        pytest.approx(1 / 3),
-        pytest.approx(2 / 3),
-    )
-    assert solver.reward == 0.75
-    assert judge.advantage_mean == judge.advantage_std == 0.0
+    counted = ("rows", "groups", "zero_variance", "singles")
+    assert [solver[name] for name in counted] == [4, 2, 0.5, 0.0]
+    assert [judge[name] for name in counted] == [4, 3, pytest.approx(1 / 3), pytest.approx(2 / 3)]
+    assert solver["reward"] == 0.75
+    assert judge["advantage_mean"] == judge["advantage_std"] == 0.0
     by_session = agent_statistics(table, GRPO.compute(table))
-    assert by_session["solver"].singles == 0.0
-    assert by_session["judge"].singles == pytest.approx(1 / 3)  # q2: one session
+    assert by_session["solver"]["singles"] == 0.0
+    assert by_session["judge"]["singles"] == pytest.approx(1 / 3)  # q2: one session
 
 
 # Mixing reward components

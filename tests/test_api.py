@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 import marl_verl
 from marl_verl import MarlError, Run, RunError, evaluate, explain, load_run, train
-from marl_verl.algorithms.document import step_document
+from marl_verl.algorithms.algorithm import step_document
 from marl_verl.api import _lines
 from marl_verl.cli.main import main
 from marl_verl.config import checks

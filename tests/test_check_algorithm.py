@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-import types
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +15,6 @@ from marl_verl.advantage import Advantage, Advantages, Baseline, Estimator, Floa
 from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError
 from marl_verl.rewards import Mix
-from marl_verl.testing import algorithm as module
 from marl_verl.testing import check_algorithm
 from tests.batches import FIT, SHIPPED, algorithm, row
 
@@ -173,14 +170,3 @@ def test_what_it_is_given_is_looked_at() -> None:
         check_algorithm(Advantage(), ROWS, reach=wrong)
     with pytest.raises(MarlError, match="there are no rows"):
         check_algorithm(Advantage(), [])
-
-
-def test_the_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = types.ModuleType("shown_check_algorithm")
-    monkeypatch.setitem(sys.modules, shown.__name__, shown)  # dataclasses look their module up
-    vars(shown).update(
-        dataclass=dataclass, np=np, Baseline=Baseline, Advantage=Advantage, check_algorithm=check_algorithm
-    )
-    code = (module.__doc__ or "").split("\n", 2)[2]
-    exec(compile(code, "algorithm.py", "exec"), vars(shown))
-    shown.test_my_advantage()

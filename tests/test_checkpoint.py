@@ -636,7 +636,7 @@ def test_all_that_differs_is_told_at_once(tmp_path: Path) -> None:
 
 def test_only_plugins_that_a_run_uses_count(monkeypatch: pytest.MonkeyPatch) -> None:
     from marl_verl import hookimpl
-    from marl_verl.algorithms.grpo import GRPO
+    from marl_verl.algorithms.presets import GRPO
 
     class Mine:
         @hookimpl

@@ -23,7 +23,7 @@ from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
 from marl_verl.process.progress import Display
-from marl_verl.rewards.valid_answer import valid_answer
+from marl_verl.rewards.mix import valid_answer
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.files import write_tasks
 from marl_verl.trainer import prepare

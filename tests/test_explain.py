@@ -19,7 +19,7 @@ from marl_verl import explain, hookimpl, plugins
 from marl_verl.advantage import Advantage, Advantages, Estimator, RowTable
 from marl_verl.advantage.rows import FloatArray
 from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.document import step_document
+from marl_verl.algorithms.algorithm import step_document
 from marl_verl.cli.main import main
 from marl_verl.config import checks
 from marl_verl.config.compose import compose

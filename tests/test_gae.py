@@ -14,8 +14,8 @@ from marl_verl_magrpo.algorithm import JointAdvantage
 
 from marl_verl.advantage import Advantage, RowTable
 from marl_verl.advantage.estimator import Rows as Kind
-from marl_verl.advantage.gae import GAE
-from marl_verl.algorithms.document import step_document
+from marl_verl.advantage.returns import GAE
+from marl_verl.algorithms.algorithm import step_document
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explain import Explanation, derive
 from tests.batches import FIT, Rows, algorithm, find, row

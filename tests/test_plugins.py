@@ -391,7 +391,7 @@ def test_the_command_lists_plugins(
     monkeypatch.setenv("MARL_VERL_PLUGINS", "games")
     records = {r["plugin"]: r for r in json.loads(show(capsys, "--json"))}
     assert records["other"]["enabled"] is False
-    assert records["builtin"]["names"]["algorithms"]["grpo"] == "marl_verl.algorithms.grpo:GRPO"
+    assert records["builtin"]["names"]["algorithms"]["grpo"] == "marl_verl.algorithms.presets:GRPO"
 
 
 def test_listing_plugins_imports_nothing_heavy() -> None:

@@ -1,4 +1,4 @@
-"""`Advantage`: returns, groups, baseline and scale, composed by name."""
+"""`Advantage`: returns, penalty for long responses, groups, baseline and scale, composed by name."""
 
 from __future__ import annotations
 
@@ -8,22 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marl_verl.advantage.baselines import Baseline
-from marl_verl.advantage.groups import SAMPLES, check_columns, group_ids, sample_ids
-from marl_verl.advantage.normalise import (
-    SINGLETONS,
-    Compared,
-    Scale,
-    check_eps,
-    group_mean,
-    treat_singletons,
-)
-from marl_verl.advantage.overlong import Overlong
-from marl_verl.advantage.part import Part, PartField
+from marl_verl.advantage.columns import BoolArray, FloatArray, group_mean
+from marl_verl.advantage.compare import SINGLETONS, Baseline, Scale, check_eps, compare
+from marl_verl.advantage.part import Part, PartField, check_known
 from marl_verl.advantage.result import Advantages
 from marl_verl.advantage.returns import Returns, Scope
-from marl_verl.advantage.rows import BoolArray, FloatArray, IntArray, RowTable
+from marl_verl.advantage.rows import SAMPLES, RowTable, check_columns, group_ids, sample_ids
 from marl_verl.errors import MarlError, unknown
+from marl_verl.options import check_type
 
 
 @dataclass(frozen=True)
@@ -107,10 +99,46 @@ class GroupEstimator(Estimator):
             return f"{name} adds up a path, and each turn here has all that its state is worth: use immediate"
         if rows.incremental and not sums:
             return f"{name} takes a turn by itself, and each here has only what it adds to its path: use tree_mean"
-        columns = [column for column in self.group if column in ("node", "parent")]
-        if not rows.tree and columns:
-            return f"group column '{columns[0]}' needs a tree, and turns have no parents here: use 'turn' or 'agent'"
+        column = next((column for column in self.group if column in ("node", "parent")), None)
+        if not rows.tree and column:
+            return f"group column '{column}' needs a tree, and turns have no parents here: use 'turn' or 'agent'"
         return None
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """p = -min(len - (L - C), C) / C where len > L - C, else 0: from 0 at L - C tokens down to -1 at L and beyond.
+
+    Source: MARS2, arXiv 2602.07848 (there after shaping, before normalisation); DAPO, arXiv 2503.14476, equation 13.
+
+    Attributes:
+        L: longest response, in tokens.
+        C: tokens before L over which the penalty grows.
+    """
+
+    L: int
+    C: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.C <= self.L:
+            raise MarlError(f"'overlong' needs 0 < C <= L, got L={self.L}, C={self.C}")
+
+    @classmethod
+    def of(cls, given: Overlong | Mapping[str, Any] | None) -> Overlong | None:
+        """From config: {"L": 32768, "C": 2048}, or null. MarlError for another key, or one that is missing."""
+        if given is None or isinstance(given, Overlong):
+            return given
+        check_type(given, Mapping, "overlong")
+        check_known(given, ("L", "C"), "overlong")
+        for name in ("L", "C"):
+            if name not in given:
+                raise MarlError(f"'overlong.{name}' is missing: it is written {{L: 32768, C: 2048}}")
+            check_type(given[name], int, f"overlong.{name}")
+        return cls(**given)
+
+    def compute(self, table: RowTable) -> FloatArray:
+        """The penalty of each row [n], between -1 and 0."""
+        return -np.clip(table.length - (self.L - self.C), 0, self.C) / self.C
 
 
 @dataclass(frozen=True)
@@ -132,7 +160,7 @@ class Advantage(GroupEstimator):
         eps: added to sigma. A sigma of 0 counts as 1 where R - b is not 0 (baseline "none", another `scale_group`).
         scale_group: columns of other groups for sigma, which is then the spread of R - b there; () is the whole batch,
             ("agent",) each agent by itself; None: the same groups.
-        singleton: what a group of one sample gets: "zero", "raw" or "batch" (see `normalise.treat_singletons`).
+        singleton: what a group of one sample gets: "zero", "raw" or "batch" (see `compare.compare`).
 
     Raises:
         MarlError: a value that does not exist (the nearest is offered), or a negative eps.
@@ -151,12 +179,10 @@ class Advantage(GroupEstimator):
     singleton: str = "zero"
 
     def __post_init__(self) -> None:
-        for option, value, valid in (
-            ("sample", self.sample, SAMPLES),
-            ("singleton policy", self.singleton, SINGLETONS),
-        ):
-            if value not in valid:
-                raise unknown(option, value, valid)
+        if self.sample not in SAMPLES:
+            raise unknown("sample", self.sample, SAMPLES)
+        if self.singleton not in SINGLETONS:
+            raise unknown("singleton policy", self.singleton, SINGLETONS)
         check_eps(self.eps)
         object.__setattr__(self, "group", check_columns("group", self.group))  # config has lists
         object.__setattr__(self, "overlong", Overlong.of(self.overlong))
@@ -189,38 +215,7 @@ class Advantage(GroupEstimator):
             value = group_mean(ret, sample)
             stages.append((f"sample: {self.sample}", value[sample]))
         spread = None if self.scale_group is None else group_ids(table, self.scale_group)[first]
-        compared = self._compare(value, group[first], spread)
-        return Advantages.of(
-            ret=value[sample],
-            reward=reward,
-            baseline=compared.baseline[sample],
-            scale=compared.scale[sample],
-            group=group,
-            sample=sample,
-            group_by=self.group,
-            stages=stages,
-            target=target,
-        )
-
-    def _compare(self, value: FloatArray, group: IntArray, spread: IntArray | None) -> Compared:
-        """Baseline and scale of each sample [S]; `spread` are the groups for sigma where they are others."""
-        compared = self._within(value, group, spread)
-        if self.baseline.name == "none" and not self.norm_by_std:
-            return compared  # nothing is compared: one alone is like any other
-        everyone = np.zeros(len(value), dtype=np.int64)
-        batch = self._within(value, everyone, spread) if self.singleton == "batch" else compared
-        unit = 1.0 + self.eps if self.norm_by_std else 1.0
-        return treat_singletons(compared, value, group, batch, self.singleton, unit)
-
-    def _within(self, value: FloatArray, group: IntArray, spread: IntArray | None) -> Compared:
-        baseline = self.baseline.compute(value, group)
-        if not self.norm_by_std:
-            return Compared(baseline, np.ones(len(value)))
-        deviation = value - baseline
-        if spread is None:
-            sigma = self.std.compute(value, group)[group]
-        else:
-            sigma = self.std.compute(deviation, spread)[spread]
-        # without any spread there is no unit to measure a deviation in: it stays as it is, and does not grow by 1 / eps
-        scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + self.eps
-        return Compared(baseline, np.where(scale > 0, scale, 1.0))
+        std = self.std if self.norm_by_std else None
+        b, scale = compare(value, group[first], self.baseline, std, self.eps, self.singleton, spread)
+        ret, baseline, scale = value[sample], b[sample], scale[sample]
+        return Advantages.of(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)

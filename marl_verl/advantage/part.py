@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from marl_verl.core_parts import CORE_PARTS
@@ -23,11 +23,6 @@ P = TypeVar("P")
 
 ARGUMENTS = {"groups": "group", "baselines": "baseline", "scales": "scale"}
 """Kinds that only the core has names for, and how one is called: no plugin registers one."""
-
-
-def kebab(name: str) -> str:
-    """LeaveOneOut -> leave-one-out."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
 
 
 class Part:
@@ -44,7 +39,8 @@ class Part:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" not in vars(cls):
-            cls.name = kebab(cls.__name__)
+            # LeaveOneOut -> leave-one-out
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
 
 
 @dataclasses.dataclass(frozen=True, init=False, eq=False)
@@ -93,10 +89,7 @@ class PartField(Generic[P]):
 
 
 def named(kind: str, name: str) -> Any:
-    """The core's part of that name, or a `Named` part for plugins to resolve.
-
-    MarlError (nearest offered) for an unknown name of a kind that plugins do not register.
-    """
+    """The core's part of that name, or a `Named` part; MarlError (nearest offered) where plugins register none."""
     found = _core(kind, name)
     return found() if isinstance(found, type) else found
 
@@ -112,28 +105,30 @@ def _core(kind: str, name: str) -> Any:
     return Named(kind, name)
 
 
-def name_of(part: Any) -> str:
-    """The name that a part goes by in config."""
-    return str(getattr(part, "name", None) or kebab(type(part).__name__))
-
-
-def flat(part: Any) -> dict[str, Any]:
-    """Option -> value, of a part and of the parts in it: {"returns": "discounted", "gamma": 0.9, ...}.
-
-    MarlError where two of them have an option of the same name.
-    """
+def flat(part: Part) -> dict[str, Any]:
+    """Option -> value, of a part and of the parts in it. MarlError where two of them have an option of one name."""
     found: dict[str, Any] = {}
-    for name, value, _ in _walk(part):
+    for name, value in _walk(part):
         if name in found:
-            raise MarlError(f"option '{name}' is in {name_of(part)} twice: rename one")
-        found[name] = plain(value)
+            raise MarlError(f"option '{name}' is in {part.name} twice: rename one")
+        found[name] = _plain(value)
     return found
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it: the name of a part, a list for a tuple, a mapping for a dataclass."""
+def _walk(part: Any) -> Iterator[tuple[str, Any]]:
+    if not dataclasses.is_dataclass(part):
+        raise MarlError(f"{type(part).__name__} must be a dataclass: its fields are its options")
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        yield field.name, value
+        if isinstance(value, Part):
+            yield from _walk(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
     if isinstance(value, Part):
-        return name_of(value)
+        return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, tuple):
@@ -142,29 +137,21 @@ def plain(value: Any) -> Any:
 
 
 def changed(part: P, options: Mapping[str, Any], find: Find | None, where: str) -> P:
-    """A copy of a part with those of `options` that are its own, or of the parts in it.
+    """A copy of a part with those of `options` that are its own, or of the parts in it, which `options` may replace.
 
-    A part named in `options` replaces the one there. Where a class is registered under the name, fields that both have
-    keep their value unless `options` has it.
-
-    Args:
-        find: looks up names of plugins; None for the core's names only.
-        where: as the user wrote it; it begins the error.
-
-    Raises:
-        MarlError: a wrong type, a name that is not registered, or a value that a part refuses.
+    `find` looks up names of plugins (None for the core's names only); `where`, as the user wrote it, begins the error.
     """
     hints = get_type_hints(type(part))
     new: dict[str, Any] = {}
     for field in dataclasses.fields(part):  # type: ignore[arg-type]
         old, key = getattr(part, field.name), f"{where}{'' if where.endswith('_') else '.'}{field.name}"
         if isinstance(old, Part):
-            wanted = options.get(field.name, name_of(old))
+            wanted = options.get(field.name, old.name)
             check_type(wanted, str, key)
             new[field.name] = changed(replaced(old, wanted, find, key), options, find, where)
         elif field.name in options:
             value = options[field.name]
-            if field.name in GROUPS and isinstance(value, str):
+            if field.name in ("group", "scale_group") and isinstance(value, str):
                 value = named("groups", value)
             hint = hints[field.name]
             check_type(value, get_args(hint)[0] if get_origin(hint) is PartField else hint, key)
@@ -177,16 +164,12 @@ def changed(part: P, options: Mapping[str, Any], find: Find | None, where: str) 
         raise MarlError(f"{where.removesuffix('_')}: {error}") from error
 
 
-GROUPS = ("group", "scale_group")
-"""Fields that hold columns, or the name of a group."""
-
-
 def replaced(old: Part, wanted: str, find: Find | None, key: str) -> Any:
     """The part called `wanted`; a registered class gets the values of fields that it has in common with `old`."""
     if isinstance(old, Named) and find is not None:
         resolved = _found(old, old.name, find, key)
         return resolved if wanted == old.name else replaced(resolved, wanted, find, key)
-    return old if wanted == name_of(old) else _found(old, wanted, find, key)
+    return old if wanted == old.name else _found(old, wanted, find, key)
 
 
 def _found(old: Part, wanted: str, find: Find | None, key: str) -> Any:
@@ -205,18 +188,8 @@ def _found(old: Part, wanted: str, find: Find | None, key: str) -> Any:
     return dataclasses.replace(new, **{name: getattr(old, name) for name in common})
 
 
-def check_known(options: Mapping[str, Any], valid: Mapping[str, Any], where: str) -> None:
+def check_known(options: Iterable[str], valid: Collection[str], where: str) -> None:
     """MarlError for the first option that there is not, with the nearest."""
     for name in options:
         if name not in valid:
             raise MarlError(f"unknown key '{where}.{name}': {nearest(str(name), valid)}")
-
-
-def _walk(part: Any) -> Iterator[tuple[str, Any, Any]]:
-    if not dataclasses.is_dataclass(part):
-        raise MarlError(f"{type(part).__name__} must be a dataclass: its fields are its options")
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        yield field.name, value, part
-        if isinstance(value, Part):
-            yield from _walk(value)

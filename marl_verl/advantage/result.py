@@ -1,14 +1,15 @@
-"""What an algorithm computes: one advantage per row, and all that explains it."""
+"""What an algorithm computes: one advantage per row, all that explains it, and statistics of each agent."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from marl_verl.advantage.rows import FloatArray, IntArray
+from marl_verl.advantage.columns import FloatArray, IntArray, extremes
+from marl_verl.advantage.rows import RowTable
 
 
 @dataclass(frozen=True)
@@ -59,40 +60,67 @@ class Advantages:
 
     def members(self, row: int) -> IntArray:
         """The rows that `row` was compared with, itself included, ascending; none for padding."""
-        group = int(self.group[row])
-        if group < 0:
-            return np.zeros(0, dtype=np.int64)
-        order, starts = self._by_group
-        return order[starts[group] : starts[group + 1]]
+        return np.flatnonzero((self.group == self.group[row]) & (self.group >= 0))
 
     def scatter(self, rows: IntArray, n: int) -> Advantages:
         """The same result in a table of n rows, where these are `rows` and all others are padding."""
 
-        def spread(values: FloatArray, fill: float) -> FloatArray:
+        def spread(values: Any, fill: float) -> Any:
             out = np.full(n, fill)
             out[rows] = values
             return out
 
-        def spread_ids(ids: IntArray) -> IntArray:
-            out = np.full(n, -1, dtype=np.int64)
-            out[rows] = ids
-            return out
-
-        return Advantages(
-            advantage=spread(self.advantage, 0.0),
-            ret=spread(self.ret, 0.0),
-            reward=spread(self.reward, 0.0),
-            baseline=spread(self.baseline, 0.0),
-            scale=spread(self.scale, 1.0),
-            group=spread_ids(self.group),
-            sample=spread_ids(self.sample),
-            group_by=self.group_by,
+        fills = {"advantage": 0.0, "ret": 0.0, "reward": 0.0, "baseline": 0.0, "scale": 1.0, "group": -1, "sample": -1}
+        return replace(
+            self,
+            **{name: spread(getattr(self, name), fill) for name, fill in fills.items()},
             stages=tuple((what, spread(values, 0.0)) for what, values in self.stages),
-            also=tuple((what, spread_ids(ids)) for what, ids in self.also),
+            also=tuple((what, spread(ids, -1)) for what, ids in self.also),
             target=None if self.target is None else spread(self.target, 0.0),
         )
 
-    @functools.cached_property
-    def _by_group(self) -> tuple[IntArray, IntArray]:
-        order = np.argsort(self.group, kind="stable")
-        return order, np.searchsorted(self.group[order], np.arange(int(self.group.max()) + 2))
+
+def agent_statistics(table: RowTable, result: Advantages) -> dict[str, dict[str, float]]:
+    """Agent -> its metrics in a batch, under any sharing of policies; padding rows enter none.
+
+    Sessions that failed have no rows and are not counted anywhere here.
+
+        rows, groups                      turns of this agent, groups that hold at least one of them
+        zero_variance, singles            share of these groups with two or more samples, all of the same return (they
+                                          teach nothing), and with one sample only; both are decided over all rows of a
+                                          group, also those of other agents
+        reward, reward/COMPONENT          mean over its rows; of a component, over those that have it
+        advantage_mean, advantage_std     mean and population std of the advantages
+        response_length                   mean tokens of a response
+        invalid                           share of actions that the workflow could not use
+        credit/useful, idle, harmful      shares of the rows with a signed credit ("credit", else "mc") where it is
+                                          above, at and below zero; left out where there is none
+    """
+    rows = np.flatnonzero(result.group >= 0)
+    group, agent = result.group[rows], table.agent.codes[rows]
+    low, high = extremes(result.ret[rows], group)
+    first_of_sample = np.unique(result.sample[rows], return_index=True)[1]
+    samples = np.bincount(group[first_of_sample], minlength=len(low))
+    single, flat = samples == 1, (samples > 1) & (low == high)
+    statistics = {}
+    for code in np.unique(agent):
+        mine, groups = rows[agent == code], np.unique(group[agent == code])
+        having = {name: mine[present[mine]] for name, present in table.present.items() if present[mine].any()}
+        values = {
+            "rows": len(mine),
+            "groups": len(groups),
+            "zero_variance": flat[groups].mean(),
+            "singles": single[groups].mean(),
+            "reward": result.reward[mine].mean(),
+            **{f"reward/{name}": table.rewards[name][those].mean() for name, those in having.items()},
+            "advantage_mean": result.advantage[mine].mean(),
+            "advantage_std": result.advantage[mine].std(),
+            "response_length": table.length[mine].mean(),
+            "invalid": table.invalid[mine].mean(),
+        }
+        if signed := [name for name in ("credit", "mc") if name in having]:
+            credit = table.rewards[signed[0]][having[signed[0]]]
+            shares = {"useful": credit > 0, "idle": credit == 0, "harmful": credit < 0}
+            values |= {f"credit/{name}": share.mean() for name, share in shares.items()}
+        statistics[table.agent.names[code]] = {name: float(value) for name, value in values.items()}
+    return statistics

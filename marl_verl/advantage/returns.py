@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.advantage.groups import combine
+from marl_verl.advantage.columns import BoolArray, FloatArray, IntArray, combine
 from marl_verl.advantage.part import Part
-from marl_verl.advantage.rows import BoolArray, FloatArray, IntArray, RowTable, check_shared
-from marl_verl.advantage.tree import Tree
+from marl_verl.advantage.rows import RowTable, check_shared
+from marl_verl.advantage.tree import Tree, deepest_first
 from marl_verl.errors import MarlError
 
 Scope = Literal["policy", "team"]
@@ -63,8 +63,8 @@ class Immediate(Returns):
 
 
 @dataclass(frozen=True)
-class Discounted(Returns):
-    """R_t = sum_{k >= t} gamma^(k - t) r_k over the agent's own turns in the session."""
+class _SessionSum(Returns):
+    """Base of returns that add up the agent's own turns in the session, later ones discounted by `gamma`."""
 
     gamma: float = 1.0
     sums_turns = True
@@ -75,18 +75,19 @@ class Discounted(Returns):
 
     def team_rows(self, table: RowTable) -> BoolArray:
         """[n] each agent's last turn in the session."""
-        return last_turns(table)
-
-    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        trajectory = combine([table.uid.codes, table.session, table.agent.codes], len(table))
-        order = np.lexsort((table.index, trajectory))
-        back = np.empty(len(table))
-        back[order] = sum_to_go(reward[order], trajectory[order], self.gamma)
-        return back
+        return _latest(table.index, combine([table.uid.codes, table.session, table.agent.codes], len(table)))
 
 
 @dataclass(frozen=True)
-class PathSum(Returns):
+class Discounted(_SessionSum):
+    """R_t = sum_{k >= t} gamma^(k - t) r_k over the agent's own turns in the session."""
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        return _sum_own_turns(table, reward, self.gamma)
+
+
+@dataclass(frozen=True)
+class PathSum(_SessionSum):
     """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns.
 
     The reward of a joint turn stands on the row of every agent that acts in it and counts once. Source: MAGRPO, arXiv
@@ -94,25 +95,14 @@ class PathSum(Returns):
     """
 
     name: ClassVar[str] = "path_sum"
-    gamma: float = 1.0
-    sums_turns = True
-    of = "sessions"
-
-    def __post_init__(self) -> None:
-        check_gamma(self.gamma)
 
     def team_rows(self, table: RowTable) -> BoolArray:
         """[n] the rows of the session's last joint turn."""
-        return latest(table.turn, combine([table.uid.codes, table.session], len(table)))
+        return _latest(table.turn, combine([table.uid.codes, table.session], len(table)))
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         """MarlError if agents that act in one turn of a session have different rewards."""
-        turns = combine([table.uid.codes, table.session, table.turn], len(table))
-        _, first = np.unique(turns, return_index=True)
-        joint = reward[first]
-        check_shared(table, reward, turns, "one joint turn")
-        sessions = combine([table.uid.codes[first], table.session[first]], len(first))
-        return sum_to_go(joint, sessions, self.gamma, step=table.turn[first])[turns]
+        return sum_joint_turns(table, reward, self.gamma, "one joint turn")
 
 
 @dataclass(frozen=True)
@@ -137,11 +127,69 @@ class TreeMean(Returns):
         tree = table.tree
         share = _crossed_share(table, tree) if tree.crossed else _node_share(table, tree, reward)
         ret, below = reward.copy(), np.zeros(tree.count)  # below: mean over the children of their R
-        for rows in tree.levels_upwards():
+        depth = np.zeros(len(table), dtype=np.int64)
+        depth[tree.row] = tree.depth[tree.node]
+        for rows in deepest_first(depth):
             ret[rows] += self.gamma * tree.sum_over_nodes(below, rows)
             rows = rows[tree.parent[rows] >= 0]
             np.add.at(below, tree.parent[rows], ret[rows] * share[rows])
         return ret
+
+
+@dataclass(frozen=True)
+class GAE(_SessionSum):
+    """A_t = sum_l (gamma lam)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t over the agent's own turns.
+
+    Generalised advantage estimation: a critic's values in place of the others of a group. V after the agent's last turn
+    is 0; the critic is trained towards the target A_t + V_t.
+
+    Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16), with a turn as the action and t counting the agent's
+    own turns in the session, by index. V(o), column `value` of the rows, is a critic's (marl.critic), one number a
+    turn, of the observation before the action. With lam = 1, A_t is the discounted return minus V(o_t); with lam = 0 it
+    is the TD error delta_t. An agent without values, whose policy is frozen, has A = 0: nobody learns from its rows.
+
+    The next value is that of the agent's own next turn, also where the critic sees what the whole team has seen (MAPPO,
+    arXiv 2103.01955): rewards are on the rows of the agent that earned them, so what follows a turn is what the same
+    agent earns from its next turn on. Turns of an agent that acts in several lanes at once follow each other by index,
+    as in `Discounted`: the team reward counts on the last of all its turns.
+
+    Attributes:
+        gamma: discount of a turn.
+        lam: how far rewards are believed over the critic: 1 sums them all up, 0 looks one turn ahead.
+        critic: "policy": a critic for each policy, on what the agent sees; "team": one on what the team has seen.
+    """
+
+    name: ClassVar[str] = "gae"
+    lam: float = 0.95
+    critic: Scope = "policy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.lam <= 1:
+            raise MarlError(f"'lam' must be between 0 and 1, got {self.lam}")
+
+    def wants_critic(self) -> Scope:
+        return self.critic
+
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        """A of every row, [n]. MarlError if no row has a value, or an agent has them on some rows only."""
+        return self.stages(table, reward)[-1][1]
+
+    def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
+        """V, the TD error delta, the target and A, each [n]. MarlError as `compute`."""
+        there = _valued(table)
+        value, reward = np.where(there, table.values, 0.0), np.where(there, reward, 0.0)
+        order, turns = _own_turns(table)
+        v = value[order]
+        goes_on = np.append(turns[1:] == turns[:-1], False)
+        delta = np.empty(len(table))
+        delta[order] = reward[order] + self.gamma * np.where(goes_on, np.append(v[1:], 0.0), 0.0) - v
+        back = _sum_own_turns(table, delta, self.gamma * self.lam)
+        return [("value", value), ("TD error", delta), ("value target", back + value), (f"returns: {self.name}", back)]
+
+    def target(self, table: RowTable, ret: FloatArray) -> FloatArray:
+        """[n] A + V; 0 where there is no value."""
+        return ret + np.where(_valued(table), table.values, 0.0)
 
 
 def check_gamma(gamma: float) -> None:
@@ -150,24 +198,15 @@ def check_gamma(gamma: float) -> None:
         raise MarlError(f"'gamma' must be between 0 and 1, got {gamma}")
 
 
-def last_turns(table: RowTable) -> BoolArray:
-    """[n] which rows are the last turn of their agent in the session."""
-    return latest(table.index, combine([table.uid.codes, table.session, table.agent.codes], len(table)))
-
-
-def latest(time: IntArray, group: IntArray) -> BoolArray:
-    """[n] which rows have the largest `time` [n] >= 0 of their group, ids [n]."""
+def _latest(time: IntArray, group: IntArray) -> BoolArray:
+    """[n] which rows have the largest `time` of their group."""
     last = np.zeros(int(group.max()) + 1, dtype=np.int64)
     np.maximum.at(last, group, time)
     return np.asarray(time == last[group])
 
 
-def sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArray | None = None) -> FloatArray:
-    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k, for rows that stand in order within each session, sessions in order.
-
-    Args:
-        step: [n] t of each row, rising within a session; None counts the rows.
-    """
+def _sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArray | None = None) -> FloatArray:
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k, for rows sorted by session and in it by t: `step` [n], or 1, 2, ..."""
     n = len(reward)
     start = np.flatnonzero(np.append(True, session[1:] != session[:-1]))
     length = np.diff(np.append(start, n))
@@ -179,6 +218,42 @@ def sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArra
         power = 1 if step is None else step[rows + 1] - step[rows]
         ret[rows] += gamma**power * ret[rows + 1]
     return ret
+
+
+def sum_joint_turns(table: RowTable, reward: FloatArray, gamma: float, what: str) -> FloatArray:
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; `what` agents share in a turn counts once."""
+    turns = combine([table.uid.codes, table.session, table.turn], len(table))
+    check_shared(table, reward, turns, what)
+    _, first = np.unique(turns, return_index=True)
+    sessions = combine([table.uid.codes[first], table.session[first]], len(first))
+    return _sum_to_go(reward[first], sessions, gamma, step=table.turn[first])[turns]
+
+
+def _own_turns(table: RowTable) -> tuple[IntArray, IntArray]:
+    """[n] rows sorted by agent and session, then index; and ids of (agent, session), in that order."""
+    ids = combine([table.uid.codes, table.session, table.agent.codes], len(table))
+    order = np.lexsort((table.index, ids))
+    return order, ids[order]
+
+
+def _sum_own_turns(table: RowTable, reward: FloatArray, gamma: float) -> FloatArray:
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the agent's own turns in the session."""
+    order, turns = _own_turns(table)
+    back = np.empty(len(table))
+    back[order] = _sum_to_go(reward[order], turns, gamma)
+    return back
+
+
+def _valued(table: RowTable) -> BoolArray:
+    """[n] which rows have a value. MarlError if none has, or an agent has them on some of its rows only."""
+    there: BoolArray = ~np.isnan(table.values)
+    if not there.any():
+        raise MarlError("no row has a 'value': returns 'gae' need those of a critic (marl.critic)")
+    if (row := table.lacking(there)) is not None:
+        others = f"which other rows of agent '{table.agent.value(row)}' have"
+        need = "returns 'gae' need a critic's (marl.critic) for all of them"
+        raise MarlError(f"row '{table.key(row)}' lacks 'value', {others}: {need}")
+    return there
 
 
 def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:

@@ -1,24 +1,33 @@
-"""The row table: all turns of a batch in columns, with full identity. What every advantage sees."""
+"""The row table: all turns of a batch in columns, with full identity; its groups. What every advantage sees."""
 
 from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable, Mapping
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from marl_verl.advantage import columns
-from marl_verl.advantage.columns import FLAGS, BoolArray, FloatArray, IntArray, Labels, Rows, distinct
+from marl_verl.advantage.columns import FLAGS, BoolArray, FloatArray, IntArray, Labels, Rows, combine, first_true
 from marl_verl.advantage.tree import Tree
 from marl_verl.episode.row import COUNTS, LABELS
 from marl_verl.errors import MarlError, unknown
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "RowTable", "check_shared"]
-
 COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", *FLAGS, "value")
+
+
+SAMPLES = ("row", "session_mean")
+BATCH: tuple[str, ...] = ()
+TASK = ("uid",)
+AGENT = ("uid", "agent")
+# with the slot: an agent that acts in two lanes at once has two acts of one turn, which are not alike
+TURN = ("uid", "turn", "agent", "slot")
+SIBLINGS = ("uid", "parent", "agent", "slot")
+OBSERVATION = ("uid", "obs")
 
 
 @dataclass(frozen=True)
@@ -84,26 +93,27 @@ class RowTable:
         if not rows:
             raise MarlError("there are no rows: an advantage needs at least one")
         names = {name: columns.cells(rows, name, str) for name in LABELS}
-        tree = distinct([*names["node"], *names["parent"]])
+        tree = [*names["node"], *names["parent"]]
         rewards, present = columns.rewards_of(rows)
         extra = sorted({key for row in rows for key in row} - set(COLUMNS))
         for key in extra:
             if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
                 raise MarlError(f"unknown column '{key}': did you mean '{close[0]}'?")
         found: dict[str, Any] = {
-            **{name: Labels.of(names[name], tree if name in ("node", "parent") else None) for name in LABELS},
-            **{name: columns.whole_numbers(rows, name) for name in COUNTS},
+            **{name: Labels.of(names[name], tree if name in ("node", "parent") else ()) for name in LABELS},
+            **{name: np.array(columns.cells(rows, name, numbers.Integral), dtype=np.int64) for name in COUNTS},
             **{name: np.array(columns.cells(rows, name, bool), dtype=np.bool_) for name in FLAGS},
             "rewards": rewards,
             "present": present,
             "team_reward": columns.numbers_or_nan(rows, "team_reward"),
             "values": columns.numbers_or_nan(rows, "value"),
-            "extra": {key: Labels.of(columns.texts(rows, key)) for key in extra},
+            "extra": {
+                key: Labels.of([None if row.get(key) is None else str(row[key]) for row in rows]) for key in extra
+            },
         }
         table = cls(**found, declared=frozenset(declared))
         twice = table.present.get("team", np.zeros(len(table), dtype=np.bool_)) & ~np.isnan(table.team_reward)
-        if twice.any():
-            i = int(np.argmax(twice))
+        if (i := first_true(twice)) is not None:
             raise MarlError(f"row {i} has a 'team_reward' and a reward 'team'. Give one of them.")
         table.order()
         return table
@@ -121,8 +131,7 @@ class RowTable:
             return self.extra[name]
         if name not in (*LABELS, *COUNTS):
             raise unknown("column", name, [*LABELS, *COUNTS, *self.extra])
-        found: Labels | IntArray = getattr(self, name)
-        return found
+        return getattr(self, name)
 
     def codes(self, column: str) -> IntArray:
         """A column as integers >= -1, for grouping. MarlError as `column`."""
@@ -136,9 +145,8 @@ class RowTable:
 
     def component(self, name: str) -> FloatArray:
         """A reward component that every row has, [n]. MarlError with the nearest name, or the first row without it."""
-        present = self.having(name)
-        if not present.all():
-            raise MarlError(f"row '{self.key(int(np.argmin(present)))}' lacks reward '{name}'")
+        if (row := first_true(~self.having(name))) is not None:
+            raise MarlError(f"row '{self.key(row)}' lacks reward '{name}'")
         return self.rewards[name]
 
     def having(self, name: str) -> BoolArray:
@@ -150,6 +158,11 @@ class RowTable:
             return np.zeros(len(self), dtype=np.bool_)
         raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
 
+    def lacking(self, present: BoolArray) -> int | None:
+        """The first row that is not `present` [n] while another row of its agent is."""
+        having = np.bincount(self.agent.codes, weights=present)[self.agent.codes] > 0
+        return first_true(having & ~present)
+
     def with_team(self, counts: BoolArray) -> RowTable:
         """The table with its episodes' team rewards as component "team" of their rows.
 
@@ -159,20 +172,15 @@ class RowTable:
         recorded = ~np.isnan(self.team_reward)
         team = np.where(recorded, np.where(counts, self.team_reward, 0.0), self.rewards.get("team", 0.0))
         present = recorded | self.present.get("team", False)
-        return replace(
-            self,
-            rewards={**self.rewards, "team": team},
-            present={**self.present, "team": present},
-            team_reward=np.full(len(self), np.nan),
-        )
+        rewards, has = {**self.rewards, "team": team}, {**self.present, "team": present}
+        return replace(self, rewards=rewards, present=has, team_reward=np.full(len(self), np.nan))
 
-    def with_component(self, name: str, values: FloatArray, present: BoolArray | None = None) -> RowTable:
+    def with_component(self, name: str, values: FloatArray) -> RowTable:
         """The table with one more reward component. MarlError if rows have one of that name already."""
-        if name in self.present and self.present[name].any():
-            row = int(np.argmax(self.present[name]))
+        if (row := first_true(self.present.get(name, np.zeros(1, np.bool_)))) is not None:
             raise MarlError(f"row '{self.key(row)}' has a reward '{name}' already, which was to be computed")
-        there = np.ones(len(self), dtype=np.bool_) if present is None else present
-        return replace(self, rewards={**self.rewards, name: values}, present={**self.present, name: there})
+        everywhere = np.ones(len(self), dtype=np.bool_)
+        return replace(self, rewards={**self.rewards, name: values}, present={**self.present, name: everywhere})
 
     def setting_aside(self, names: Iterable[str]) -> RowTable:
         """The table where the sum of all components leaves these out."""
@@ -187,28 +195,12 @@ class RowTable:
         """The rows that are not padding, sorted by (uid, session, index): reductions in this order give the same bits
         however the batch was shuffled. MarlError if two rows have the same key."""
         rows = np.flatnonzero(~self.padding)
-        keys = self._rank(rows)
-        if not (keys[1:] > keys[:-1]).all():  # a trainer's batch is in order already
-            by_key = np.argsort(keys, kind="stable")
-            rows, keys = rows[by_key], keys[by_key]
-        same = keys[1:] == keys[:-1]
-        if same.any():
-            raise MarlError(f"two rows have the key '{self.key(int(rows[int(np.argmax(same))]))}'")
+        keys = np.stack([self.uid.codes[rows], self.session[rows], self.index[rows]])
+        order = np.lexsort(keys[::-1])
+        rows, keys = rows[order], keys[:, order]
+        if (twice := first_true((keys[:, 1:] == keys[:, :-1]).all(axis=0))) is not None:
+            raise MarlError(f"two rows have the key '{self.key(int(rows[twice]))}'")
         return rows
-
-    def _rank(self, rows: IntArray) -> IntArray:
-        """[n] one number per row, in the order of (uid, session, index); equal exactly for equal keys."""
-        rank = np.zeros(len(rows), dtype=np.int64)
-        for column in (self.uid.codes[rows], self.session[rows], self.index[rows]):
-            if not len(rows):
-                return rank
-            span = int(column.max()) + 1
-            if int(rank.max()) >= (1 << 62) // span:  # numbers this large must be counted afresh
-                rank = np.unique(rank, return_inverse=True)[1].reshape(-1)
-                column = np.unique(column, return_inverse=True)[1].reshape(-1)
-                span = int(column.max()) + 1
-            rank = rank * span + column
-        return rank
 
     def take(self, rows: IntArray) -> RowTable:
         """The table of these rows, in this order."""
@@ -232,14 +224,10 @@ def check_shared(table: RowTable, values: FloatArray, ids: IntArray, what: str) 
     """MarlError unless rows with the same id [n] have the same value [n]. `what` says what they share."""
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     shared = first[inverse.reshape(-1)]
-    different = values != values[shared]
-    if different.any():
-        row = int(np.argmax(different))
+    if (row := first_true(values != values[shared])) is not None:
         other = int(shared[row])
-        raise MarlError(
-            f"rows '{table.key(other)}' and '{table.key(row)}' are {what} and have {values[other]:g} and "
-            f"{values[row]:g}: it is the same for all, and counts once"
-        )
+        said = f"are {what} and have {values[other]:g} and {values[row]:g}: it is the same for all, and counts once"
+        raise MarlError(f"rows '{table.key(other)}' and '{table.key(row)}' {said}")
 
 
 def _taken(column: Any, rows: IntArray) -> Any:
@@ -247,5 +235,32 @@ def _taken(column: Any, rows: IntArray) -> Any:
     if isinstance(column, Mapping):
         return {name: _taken(each, rows) for name, each in column.items()}
     if isinstance(column, Labels):
-        return column.take(rows)
+        return Labels(column.codes[rows], column.names)
     return column[rows] if isinstance(column, np.ndarray) else column
+
+
+def check_columns(option: str, columns: object) -> tuple[str, ...]:
+    """The columns of a group as a tuple; MarlError if they are no list of texts, or name one twice."""
+    if not isinstance(columns, Sequence) or isinstance(columns, str):
+        raise MarlError(f"'{option}' is a list of columns, got {columns!r}")
+    for column in columns:
+        if not isinstance(column, str):
+            raise MarlError(f"'{option}' is a list of columns, got {column!r} in it")
+        if list(columns).count(column) > 1:
+            raise MarlError(f"'{option}' has the column '{column}' twice")
+    return tuple(columns)
+
+
+def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:
+    """[n] ids 0..G-1: two rows share one exactly if they agree in all `columns`; () is the whole batch.
+
+    MarlError (with the nearest name) for a column that does not exist.
+    """
+    return combine([table.codes(column) for column in columns], len(table))
+
+
+def sample_ids(table: RowTable, group: IntArray, sample: str) -> IntArray:
+    """[n] ids 0..S-1 of what counts once: every row ("row"), or all rows of one session in a group ("session_mean")."""
+    if sample == "row":
+        return np.arange(len(table), dtype=np.int64)
+    return combine([group, table.uid.codes, table.session], len(table))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage.columns import BoolArray, FloatArray, IntArray, Labels
+from marl_verl.advantage.columns import BoolArray, FloatArray, IntArray, Labels, first_true
 from marl_verl.episode.row import JOIN
 from marl_verl.errors import MarlError
 
@@ -32,36 +32,29 @@ class Tree:
 
     @classmethod
     def of(cls, uid: Labels, nodes: Labels, parents: Labels, key: Callable[[int], str]) -> Tree:
-        """The tree of a table's columns.
+        """The tree of these columns; `key` names a row in errors.
 
-        Args:
-            uid, nodes, parents: columns `uid`, `node` and `parent`; the latter two share their `names`.
-            key: row -> its name in errors.
-
-        Raises:
-            MarlError: a parent that is no node of the task, or nodes that are their own ancestors.
+        MarlError: a parent that is no node of the task, a node with two parents, or one that is its own ancestor.
         """
         row, code, parent_code, named = _places(nodes, parents)
-        tasks = len(uid.names)
         # rows without a node are numbered behind the named nodes of all tasks
-        own = np.where(code >= 0, uid.codes[row] * named + code, tasks * named + row)
+        own = np.where(code >= 0, uid.codes[row] * named + code, len(uid.names) * named + row)
         inner = np.flatnonzero(parent_code >= 0)
         node, found, count = _numbered(own, uid.codes[inner] * named + parent_code[inner])
-        if (found < 0).any():
-            at = int(inner[int(np.argmax(found < 0))])
-            raise MarlError(
-                f"row '{key(at)}' has parent '{parents.value(at)}', which is no node of task '{uid.value(at)}'"
-            )
+        if (lost := first_true(found < 0)) is not None:
+            at = int(inner[lost])
+            where = f"which is no node of task '{uid.value(at)}'"
+            raise MarlError(f"row '{key(at)}' has parent '{parents.value(at)}', {where}")
         parent = np.full(len(uid.codes), -1, dtype=np.int64)
         parent[inner] = found
         above = np.full(count, -1, dtype=np.int64)
         above[node] = parent[row]
-        if (torn := above[node] != parent[row]).any():
-            at = int(row[int(np.argmax(torn))])
+        if (torn := first_true(above[node] != parent[row])) is not None:
+            at = int(row[torn])
             raise MarlError(f"node '{nodes.value(at)}' of task '{uid.value(at)}' has more than one parent")
         depth, endless = _depth(above)
-        if endless.any():
-            at = int(row[int(np.argmax(endless[node]))])
+        if (looped := first_true(endless[node])) is not None:
+            at = int(row[looped])
             raise MarlError(f"node '{nodes.value(at)}' of task '{uid.value(at)}' (row '{key(at)}') is its own ancestor")
         return cls(row, node, parent, count, depth)
 
@@ -70,13 +63,6 @@ class Tree:
         """Whether rows take part in several nodes."""
         return len(self.row) > len(self.parent)
 
-    def levels_upwards(self) -> Iterator[IntArray]:
-        """The rows of each depth, the deepest first."""
-        depth = np.zeros(len(self.parent), dtype=np.int64)
-        depth[self.row] = self.depth[self.node]
-        order = np.argsort(-depth, kind="stable")
-        yield from np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
-
     def sum_over_nodes(self, value: FloatArray, rows: IntArray) -> FloatArray:
         """[len(rows)] sum of `value` [count] over the nodes that each of `rows` is at."""
         if not self.crossed:
@@ -84,46 +70,37 @@ class Tree:
         total = np.bincount(self.row, weights=value[self.node], minlength=len(self.parent))
         return np.asarray(total[rows], dtype=np.float64)
 
-    def nodes_upwards(self) -> Iterator[IntArray]:
-        """The nodes of each depth, the deepest first."""
-        order = np.argsort(-self.depth, kind="stable")
-        yield from np.split(order, np.flatnonzero(np.diff(self.depth[order])) + 1)
-
     def node_mean(self, value: FloatArray) -> FloatArray:
         """[count] mean of `value` [n] over the rows at each node: what they share counts once."""
         total = np.bincount(self.node, weights=value[self.row], minlength=self.count)
         return np.asarray(total / np.bincount(self.node, minlength=self.count), dtype=np.float64)
 
 
-def is_joined(name: str) -> bool:
-    """Whether a node's name is of several nodes; a name that is somebody's parent, or has an empty part, is not."""
-    return JOIN in name and all(name.split(JOIN))
+def deepest_first(depth: IntArray) -> list[IntArray]:
+    """The places of each depth, the deepest first."""
+    order = np.argsort(-depth, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
 
 
 def _places(nodes: Labels, parents: Labels) -> tuple[IntArray, IntArray, IntArray, int]:
     """(row, node code) pairs, the parents' codes [n], and how many codes there are; joined names are taken apart."""
-    rows, codes, names = np.arange(len(nodes.codes), dtype=np.int64), nodes.codes, nodes.names
-    inner = set(np.unique(parents.codes).tolist())
-    split = {code for code in np.unique(codes).tolist() if code >= 0 and code not in inner and is_joined(names[code])}
+    codes, names = nodes.codes, nodes.names
+    # a name that is somebody's parent, or has an empty part, is of one node
+    alone = {-1, *np.unique(parents.codes).tolist()}
+    split = {i for i in set(np.unique(codes).tolist()) - alone if JOIN in names[i] and all(names[i].split(JOIN))}
     if not split:
-        return rows, codes, parents.codes, len(names)
+        return np.arange(len(codes), dtype=np.int64), codes, parents.codes, len(names)
     parts = [list(dict.fromkeys(name.split(JOIN))) if i in split else [name] for i, name in enumerate(names)]
     number = {part: i for i, part in enumerate(sorted({part for each in parts for part in each}))}
-    first = np.cumsum([0, *map(len, parts)])
-    flat = np.array([number[part] for each in parts for part in each], dtype=np.int64)
-    sizes = np.where(codes >= 0, np.diff(first)[codes], 1)
-    row = np.repeat(rows, sizes)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    code = np.where(codes[row] >= 0, flat[np.minimum(first[codes[row]] + place, len(flat) - 1)], -1)
+    own = [[number[part] for part in each] for each in parts] + [[-1]]  # the last one: of a row without a node
+    pairs = [(row, part) for row, code in enumerate(codes.tolist()) for part in own[code]]
+    row, code = np.array(pairs, dtype=np.int64).T
     parent = np.array([number.get(name, -1) for name in names], dtype=np.int64)[parents.codes]
     return row, code, np.where(parents.codes >= 0, parent, -1), len(number)
 
 
 def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int]:
-    """Dense numbers for `keys` in their order, the numbers of `wanted` (-1 where it is no key), and how many there are.
-
-    Linear in the rows where keys are not much more than there are rows.
-    """
+    """Dense numbers for `keys` in their order, the numbers of `wanted` (-1 where it is no key), and how many."""
     span = int(max(keys.max(), wanted.max(initial=0))) + 1
     if span > 4 * len(keys) + 1024:
         values, number = np.unique(keys, return_inverse=True)
@@ -136,11 +113,8 @@ def _numbered(keys: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray, int
 
 
 def _depth(above: IntArray) -> tuple[IntArray, BoolArray]:
-    """[N] distance from the root, given each node's parent, and which nodes are below a cycle; in log2(depth) rounds.
-
-    Invariant: `far` is an ancestor (-1 once it is beyond the root), and `depth` the distance to it; each round doubles
-    the distance.
-    """
+    """[N] distance from the root, given each node's parent, and which nodes are below a cycle."""
+    # `far` is an ancestor (-1 once it is beyond the root), `depth` the distance to it; each round doubles the distance
     depth, far = (above >= 0).astype(np.int64), above.copy()
     for _ in range(len(above).bit_length() + 1):
         below = np.flatnonzero(far >= 0)

@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from marl_verl.advantage.columns import FloatArray, first_true
 from marl_verl.advantage.estimator import Estimator
-from marl_verl.advantage.part import Find, PartField, changed, check_known, flat, name_of, replaced
+from marl_verl.advantage.part import Find, PartField, changed, check_known, flat, replaced
 from marl_verl.advantage.result import Advantages
-from marl_verl.advantage.rows import FloatArray, RowTable
-from marl_verl.credit.base import Credit
-from marl_verl.credit.replay import ReplayCredit
+from marl_verl.advantage.rows import RowTable
+from marl_verl.credit.base import Credit, ReplayCredit
 from marl_verl.errors import MarlError
 from marl_verl.options import check_type
 from marl_verl.rewards.mix import RewardMix, check_finite
+from marl_verl.sampling import Sample
 from marl_verl.team import AgentConfig
 
-NAMES = ("sampler", "loss")  # registered names: what they do is done elsewhere
-PARTS = ("rewards", "credit", "advantage")
+NAMES = ("sampler", "loss")
+"""Registered names: what they do is done elsewhere."""
+PARTS = {"rewards": "", "credit": "credit_", "advantage": ""}
+"""Part -> what its options begin with."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +67,17 @@ class Algorithm:
 
     def options(self) -> dict[str, Any]:
         """Every option with its value, flat: what a run logs at its start and stores."""
-        found: dict[str, Any] = {}
-        for name in ("sampler", "rewards", "credit", "advantage", "loss"):
-            found[name] = name_of(getattr(self, name)) if name in PARTS else getattr(self, name)
-            if name in PARTS:
-                found |= self._flat(name)
-        return {**found, "metrics": list(self.metrics)}
+        found: dict[str, Any] = {"sampler": self.sampler}
+        for name in PARTS:
+            found |= {name: getattr(self, name).name, **self._flat(name)}
+        return {**found, "loss": self.loss, "metrics": list(self.metrics)}
 
     def describe(self) -> str:
         """Every option in one line for the log, group columns first: "group (uid, turn, agent), sampler ..."."""
-        options = self.options()
-        order = sorted(options, key=lambda name: name != "group")
-        return ", ".join(f"{name} {_shown(options[name])}" for name in order)
+        shown = []
+        for name, value in sorted(self.options().items(), key=lambda option: option[0] != "group"):
+            shown.append(f"{name} ({', '.join(map(str, value))})" if isinstance(value, list) else f"{name} {value}")
+        return ", ".join(shown)
 
     def with_options(
         self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
@@ -94,17 +96,16 @@ class Algorithm:
         for name in given:
             if not isinstance(name, str):
                 raise MarlError(f"'{where}' has the option {name!r}, which is no text")
-        new: dict[str, Any] = {}
-        for name in (*NAMES, *PARTS):
+        for name, kind in {**dict.fromkeys((*NAMES, *PARTS), str), "metrics": list | tuple}.items():
             if name in given:
-                check_type(given[name], str, f"{where}.{name}")
-        for name in NAMES:
-            new[name] = given.get(name, getattr(self, name))
-        if "metrics" in given:
-            check_type(given["metrics"], list | tuple, f"{where}.metrics")
-            new["metrics"] = tuple(given["metrics"])
-        for name in PARTS:
-            new[name] = _chosen(getattr(self, name), given, name, find, where)
+                check_type(given[name], kind, f"{where}.{name}")
+        new: dict[str, Any] = {name: given.get(name, getattr(self, name)) for name in NAMES}
+        new["metrics"] = tuple(given.get("metrics", self.metrics))
+        for name, prefix in PARTS.items():
+            old = getattr(self, name)
+            part = replaced(old, given.get(name, old.name), find, f"{where}.{name}")
+            mine = {option.removeprefix(prefix): value for option, value in given.items() if option.startswith(prefix)}
+            new[name] = changed(part, mine, find, f"{where}.{prefix}" if prefix else where)
         algorithm = dataclasses.replace(self, **new)
         check_known(given, algorithm.options(), where)
         return algorithm
@@ -125,8 +126,7 @@ class Algorithm:
         real = table.take(rows)
         check_finite(real)
         with np.errstate(over="ignore", invalid="ignore"):  # told below, with the row
-            real = self.credited(real)
-            real = real.setting_aside(self.advantage.reads())
+            real = self.credited(real).setting_aside(self.advantage.reads())
             if (real.parent.codes >= 0).any():
                 _ = real.tree  # a parent that is no node is told, whether or not a part looks at it
             reward = self.rewards.compute(real)
@@ -156,29 +156,45 @@ class Algorithm:
         return table.with_team(counts)
 
     def _flat(self, part: str) -> dict[str, Any]:
-        return {_prefix(part) + name: option for name, option in flat(getattr(self, part)).items()}
+        return {PARTS[part] + name: option for name, option in flat(getattr(self, part)).items()}
 
 
-def _chosen(part: Any, given: Mapping[str, Any], name: str, find: Find | None, where: str) -> Any:
-    """A part of an algorithm with its options, or the one that takes its place."""
-    part = replaced(part, given.get(name, name_of(part)), find, f"{where}.{name}")
-    prefix = _prefix(name)
-    mine = {option.removeprefix(prefix): value for option, value in given.items() if option.startswith(prefix)}
-    return changed(part, mine, find, f"{where}.{prefix}" if prefix else where)
+def step_document(name: str, algorithm: Algorithm, table: RowTable, result: Advantages, step: int) -> dict[str, Any]:
+    """What a run stores of the advantages of a step and `marl-verl explain` reads: `result` follows from the rest."""
+    return {
+        "algorithm": name,
+        "options": algorithm.options(),
+        "step": step,
+        "components": sorted(table.declared),
+        "rows": algorithm.placed(table).to_rows(),
+        "advantage": result.advantage.tolist(),
+    }
 
 
-def _prefix(part: str) -> str:
-    return "credit_" if part == "credit" else ""
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """Base of metrics: override one of the two methods, or both.
 
+    An algorithm names its metrics (`Algorithm.metrics`); `marl.algorithm.options.metrics: [amplification]` asks for
+    others. What is computed goes to metrics.jsonl under the names that the methods give.
+    """
 
-def _shown(value: Any) -> str:
-    return f"({', '.join(map(str, value))})" if isinstance(value, list) else str(value)
+    def of_rows(self, table: RowTable, result: Advantages) -> Mapping[str, float]:
+        """Numbers of a step, from all of its rows and their advantages; padding rows have `result.group` -1.
+
+        Called in the driver's process, after the advantages of a step.
+        """
+        return {}
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """Numbers of one task, from all that was sampled for it (texts too); a step reports their mean over its tasks.
+
+        Called in the rollout worker's process. A task that leaves a name out is not counted in its mean.
+        """
+        return {}
 
 
 def _finite(values: FloatArray, table: RowTable, what: str) -> None:
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise MarlError(
-            f"the {what} of row '{table.key(row)}' is {values[row]}: rewards are too large or too far apart"
-        )
+    if (row := first_true(~np.isfinite(values))) is not None:
+        said = f"the {what} of row '{table.key(row)}' is {values[row]}"
+        raise MarlError(f"{said}: rewards are too large or too far apart")

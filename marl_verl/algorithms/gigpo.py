@@ -7,15 +7,15 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.advantage import Advantages
+from marl_verl.advantage.columns import FloatArray, group_mean
+from marl_verl.advantage.compare import Mean, Scale, check_eps, compare
 from marl_verl.advantage.estimator import Estimator, Rows
-from marl_verl.advantage.groups import check_columns, group_ids, sample_ids
-from marl_verl.advantage.normalise import Scale, check_eps, group_mean
 from marl_verl.advantage.part import PartField
+from marl_verl.advantage.result import Advantages
 from marl_verl.advantage.returns import check_gamma
-from marl_verl.advantage.rows import FloatArray, RowTable, check_shared
+from marl_verl.advantage.rows import RowTable, check_columns, check_shared, group_ids, sample_ids
 from marl_verl.algorithms import Algorithm
-from marl_verl.credit.step_groups import Mode, same_observation, step_returns, within
+from marl_verl.credit.table import Mode, same_observation, step_returns
 
 
 @dataclass(frozen=True)
@@ -67,34 +67,21 @@ class GroupInGroup(Estimator):
         check_shared(table, reward, sample, "of one session, whose episode reward")
         _, first = np.unique(sample, return_index=True)
         episode = group_mean(reward, sample)
-        upper = within(episode, group[first], self.mode, self.std, self.eps, self.episode_singleton)
-        steps = step_returns(table, self.step, self.gamma)
-        same = same_observation(table, columns)
-        lower = within(steps, same, self.mode, self.std, self.eps, self.step_singleton)
-        above, below = (episode / upper.scale)[sample], self.step_w * steps / lower.scale
-        return Advantages.of(
-            ret=above + below,
-            reward=reward,
-            baseline=(upper.baseline / upper.scale)[sample] + self.step_w * lower.baseline / lower.scale,
-            scale=np.ones(len(table)),
-            group=group,
-            sample=sample,
-            group_by=columns,
-            also=[("same observation", same)],
-            stages=[
-                ("episode return", episode[sample]),
-                ("episode advantage", ((episode - upper.baseline) / upper.scale)[sample]),
-                ("step return", steps),
-                ("step advantage", (steps - lower.baseline) / lower.scale),
-            ],
-        )
+        std = self.std if self.mode == "mean_std_norm" else None
+        upper, upper_scale = compare(episode, group[first], Mean(), std, self.eps, self.episode_singleton)
+        steps, same = step_returns(table, self.step, self.gamma), same_observation(table, columns)
+        lower, lower_scale = compare(steps, same, Mean(), std, self.eps, self.step_singleton)
+        ret = (episode / upper_scale)[sample] + self.step_w * steps / lower_scale
+        baseline = (upper / upper_scale)[sample] + self.step_w * lower / lower_scale
+        stages = [
+            ("episode return", episode[sample]),
+            ("episode advantage", ((episode - upper) / upper_scale)[sample]),
+            ("step return", steps),
+            ("step advantage", (steps - lower) / lower_scale),
+        ]
+        also = [("same observation", same)]
+        return Advantages.of(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages, also)
 
 
-GIGPO = Algorithm(
-    sampler="independent",
-    rewards="weights",
-    credit="none",
-    advantage="group-in-group",
-    loss="ppo-clip",
-)
+GIGPO = Algorithm(advantage="group-in-group")
 """A = A_episode + A_step: sessions of a task against each other, and steps from one observation against each other."""

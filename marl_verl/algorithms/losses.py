@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["GSPO", "GSPO_TIS", "PPO_CLIP", "PPO_CLIP_TIS", "REINFORCE", "TOKEN_TIS", "Loss"]
-
 
 @dataclass(frozen=True)
 class Loss:

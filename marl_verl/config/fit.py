@@ -11,8 +11,7 @@ from marl_verl.algorithms import Algorithm
 from marl_verl.config.checks import part
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.synthetic import SyntheticTeam
-from marl_verl.credit.base import Credit
-from marl_verl.credit.replay import ReplayCredit
+from marl_verl.credit.base import Credit, ReplayCredit
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Sampler

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from marl_verl.advantage import RowTable
 from marl_verl.algorithms import Algorithm
-from marl_verl.credit.replay import ReplayCredit
+from marl_verl.credit.base import ReplayCredit
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError

@@ -54,9 +54,8 @@ def _check(players: Sequence[str], value: Mapping[frozenset[str], float], needed
         raise MarlError("a game needs at least one player")
     if len(players) > MOST_PLAYERS:
         raise MarlError(f"an exact Shapley value takes at most {MOST_PLAYERS} players, got {len(players)}")
-    for player in players:
-        if list(players).count(player) > 1:
-            raise MarlError(f"player '{player}' is named twice")
+    if twice := [player for player in players if list(players).count(player) > 1]:
+        raise MarlError(f"player '{twice[0]}' is named twice")
     for coalition in needed:
         if coalition not in value:
             named = ",".join(player for player in players if player in coalition)

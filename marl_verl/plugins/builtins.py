@@ -13,7 +13,7 @@ def marl_register(registry: Registry) -> None:
     registry.task("inventory", "marl_verl.tasks.inventory:Inventory")
     registry.workflow("split-plan-path", "marl_verl.workflows:ScoutMover")
     registry.workflow("inventory", "marl_verl.workflows:HolderAsker")
-    registry.reward("valid-answer", "marl_verl.rewards.valid_answer:valid_answer")
+    registry.reward("valid-answer", "marl_verl.rewards.mix:valid_answer")
     registry.sampler("independent", "marl_verl.sampling.independent:Independent")
     registry.sampler("best-of", "marl_verl.sampling.independent:BestOf")
     registry.loss("ppo-clip", "marl_verl.algorithms.losses:PPO_CLIP")
@@ -21,12 +21,12 @@ def marl_register(registry: Registry) -> None:
     registry.loss("gspo", "marl_verl.algorithms.losses:GSPO")
     registry.loss("gspo-tis", "marl_verl.algorithms.losses:GSPO_TIS")
     registry.loss("reinforce", "marl_verl.algorithms.losses:REINFORCE")
-    registry.algorithm("grpo", "marl_verl.algorithms.grpo:GRPO")
-    registry.algorithm("grpo-trajectory-mean", "marl_verl.algorithms.grpo:GRPO_TRAJECTORY_MEAN")
-    registry.algorithm("reinforce++", "marl_verl.algorithms.reinforce_pp:REINFORCE_PP")
+    registry.algorithm("grpo", "marl_verl.algorithms.presets:GRPO")
+    registry.algorithm("grpo-trajectory-mean", "marl_verl.algorithms.presets:GRPO_TRAJECTORY_MEAN")
+    registry.algorithm("reinforce++", "marl_verl.algorithms.presets:REINFORCE_PP")
     registry.algorithm("gigpo", "marl_verl.algorithms.gigpo:GIGPO")
-    registry.algorithm("ippo", "marl_verl.algorithms.ppo:IPPO")
-    registry.algorithm("mappo", "marl_verl.algorithms.ppo:MAPPO")
+    registry.algorithm("ippo", "marl_verl.algorithms.presets:IPPO")
+    registry.algorithm("mappo", "marl_verl.algorithms.presets:MAPPO")
     for kind, register in (
         ("mixes", registry.mix),
         ("credits", registry.credit),

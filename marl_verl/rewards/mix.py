@@ -1,4 +1,4 @@
-"""Mixes: the reward components of a row -> its one reward."""
+"""Mixes: the reward components of a row -> its one reward. And the role reward that fits every team."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from marl_verl.advantage.columns import FloatArray, first_true
 from marl_verl.advantage.part import Part
-from marl_verl.advantage.rows import FloatArray, RowTable
+from marl_verl.advantage.rows import RowTable
+from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError
 from marl_verl.options import check_type
+from marl_verl.tasks.base import Task
 from marl_verl.team import AgentConfig
 
 
@@ -70,12 +73,11 @@ def total(table: RowTable) -> FloatArray:
     has_any = np.zeros(len(table), dtype=np.bool_)
     reward = np.zeros(len(table))
     for name, values in sorted(table.rewards.items()):
-        if name in table.own:
-            continue
-        reward += values
-        has_any |= table.present[name]
-    if not has_any.all():
-        raise MarlError(f"row '{table.key(int(np.argmin(has_any)))}' has no reward component")
+        if name not in table.own:
+            reward += values
+            has_any |= table.present[name]
+    if (row := first_true(~has_any)) is not None:
+        raise MarlError(f"row '{table.key(row)}' has no reward component")
     return reward
 
 
@@ -94,12 +96,7 @@ def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
         present = table.having(name)
         if not present.any():
             continue
-        agents = np.bincount(table.agent.codes, minlength=len(table.agent.names))
-        having = np.bincount(table.agent.codes, weights=present, minlength=len(table.agent.names))
-        partly = (having > 0) & (having < agents)
-        lacking = partly[table.agent.codes] & ~present
-        if lacking.any():
-            row = int(np.argmax(lacking))
+        if (row := table.lacking(present)) is not None:
             agent = table.agent.value(row)
             raise MarlError(f"row '{table.key(row)}' lacks reward '{name}', which other rows of agent '{agent}' have")
         reward += weight * table.rewards[name]
@@ -109,8 +106,11 @@ def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
 def check_finite(table: RowTable) -> None:
     """Raise MarlError naming component, row and task if a reward is NaN or infinite."""
     for name, values in table.rewards.items():
-        bad = ~np.isfinite(values)
-        if bad.any():
-            row = int(np.argmax(bad))
+        if (row := first_true(~np.isfinite(values))) is not None:
             where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}', task '{table.uid.value(row)}')"
             raise MarlError(f"reward '{name}' of {where} is {values[row]}")
+
+
+def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: r = 1 if the action has text and was not cut off at the length limit, else 0."""
+    return float(bool(turn.action.text.strip()) and turn.action.stop_reason != "length")

@@ -20,8 +20,7 @@ from marl_verl import plugins
 from marl_verl.algorithms import Metric
 from marl_verl.config.parts import algorithm_of, metrics_of
 from marl_verl.config.stored import marl_section, team_of
-from marl_verl.credit.base import Credit
-from marl_verl.credit.replay import ReplayCredit, with_credit
+from marl_verl.credit.base import Credit, ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import sample_lines

@@ -6,14 +6,5 @@ from marl_verl.testing.credit import check_credit
 from marl_verl.testing.sampler import check_sampler
 from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, check_workflow, scripted_action, shown
 
-__all__ = [
-    "ScriptedPolicy",
-    "ScriptedRollouts",
-    "check_algorithm",
-    "check_credit",
-    "check_sampler",
-    "check_workflow",
-    "row_of",
-    "scripted_action",
-    "shown",
-]
+__all__ = ["ScriptedPolicy", "ScriptedRollouts", "row_of", "scripted_action", "shown"]
+__all__ += ["check_algorithm", "check_credit", "check_sampler", "check_workflow"]

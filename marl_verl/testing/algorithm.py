@@ -1,23 +1,4 @@
-"""A check for advantages and algorithms: what every one of them has to keep to, whatever it compares.
-
-@dataclass(frozen=True)
-class Best(Baseline):
-    '''b = the group's highest return.'''
-
-    def compute(self, value, group):
-        high = np.full(group.max() + 1, -np.inf)
-        np.maximum.at(high, group, value)
-        return high[group]
-
-
-def test_my_advantage() -> None:
-    rows = [
-        {"uid": "q", "session": s, "index": 0, "turn": 0, "agent": "solver", "rewards": {"team": 1.0 * s}, "length": 5}
-        for s in range(3)
-    ]
-    result = check_algorithm(Advantage(baseline=Best(), norm_by_std=False), rows)
-    assert result.advantage.tolist() == [-2.0, -1.0, 0.0]
-"""
+"""A check for advantages and algorithms: what every one of them has to keep to. docs/plugins.md has an example."""
 
 from __future__ import annotations
 
@@ -28,18 +9,16 @@ from typing import Any, Literal
 import numpy as np
 
 from marl_verl.advantage import Advantages, Estimator, FloatArray, IntArray, RowTable
+from marl_verl.advantage.columns import first_true
 from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError, unknown
-from marl_verl.rewards import Mix
 from marl_verl.testing.given import instance, must
 
 Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]
 
-OTHERS = (-7.0, 2.5)
-"""What the rewards of rows that must not matter are changed to."""
-MOST_GROUPS = 8
-"""As many groups are looked at from outside; which, the seed says."""
+OTHERS = (-7.0, 2.5)  # what the rewards of rows that must not matter are changed to
+MOST_GROUPS = 8  # that are looked at from outside; which, the seed says
 
 
 def check_algorithm(
@@ -79,7 +58,7 @@ def check_algorithm(
     if reach not in ("group", "task", "batch"):
         raise unknown("reach", reach, ("group", "task", "batch"))
     if isinstance(algorithm, Estimator):
-        algorithm = Algorithm("independent", Mix(), "none", algorithm, "ppo-clip")
+        algorithm = Algorithm(advantage=algorithm)
     instance(algorithm, Algorithm, "an Algorithm(...), or an Estimator such as Advantage(...)")
     if any(row.get("padding") for row in rows):
         raise MarlError("check_algorithm puts rows of padding among yours by itself: leave them out")
@@ -146,8 +125,7 @@ class _Check:
 
     def junk(self) -> dict[str, Any]:
         """A row of padding: half of them have names that no other row has."""
-        copy = self.random.choice(self.rows)
-        row = {**_rewarded(copy, float("nan")), "padding": True}
+        row = {**_rewarded(self.random.choice(self.rows), float("nan")), "padding": True}
         row["team_reward"] = None if row["team_reward"] is None else OTHERS[0]  # it has to be finite
         if self.random.random() < 0.5:
             row |= {"uid": "padding", "agent": "nobody", "node": "nowhere", "parent": "no node"}
@@ -162,15 +140,12 @@ class _Check:
             near = np.isin(tasks, tasks[mine])
             inside = np.isin(np.arange(len(tasks)), mine) if reach == "group" else near
             for value in OTHERS:
-                changed = [r if i else _rewarded(r, value) for r, i in self.all(inside)]
+                changed = [row if i else _rewarded(row, value) for row, i in zip(self.rows, inside, strict=True)]
                 again = self.algorithm.compute(RowTable.from_rows(changed))
                 self.same(again, mine, mine, f"with rewards of rows outside its {reach} changed to {value}")
             there = np.flatnonzero(near if tree else inside)  # without a node's parent there is no tree
             again = self.algorithm.compute(RowTable.from_rows([self.rows[row] for row in there]))
             self.same(again, np.searchsorted(there, mine), mine, f"without rows outside its {reach}")
-
-    def all(self, inside: Any) -> Any:
-        return zip(self.rows, inside, strict=True)
 
     def same(self, again: Advantages, at: IntArray, rows: IntArray, when: str) -> None:
         """The numbers of `again` at some places are those of some rows."""
@@ -178,15 +153,12 @@ class _Check:
         must(list(before) == list(after), f"there are {list(before)}, and {when} {list(after)}")
         for name in before:
             old, new = before[name][rows], after[name][at]
-            different = old != new
-            if different.any():
-                one = int(np.argmax(different))
+            if (one := first_true(old != new)) is not None:
                 self.fail(int(rows[one]), f"has {name} {old[one]!r}, and {when} {new[one]!r}")
 
     def at(self, right: Any, said: str, name: str) -> None:
         """AssertionError that names the first row where it is not right."""
-        if not right.all():
-            row = int(np.argmin(right))
+        if (row := first_true(~right)) is not None:
             self.fail(row, f"has {name} {_numbers(self.result)[name][row]!r}: {said}")
 
     def fail(self, row: int, said: str) -> None:

@@ -1,40 +1,4 @@
-"""A check for credits that replay episodes: what they say, what they report, and what they leave behind.
-
-from dataclasses import dataclass
-
-from marl_verl.credit import ReplayCredit
-from marl_verl.episode import Workflow
-from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, check_credit
-
-
-@dataclass(frozen=True)
-class FirstTurn(ReplayCredit):
-    '''What the team earned, to whoever acted first.'''
-
-    async def assign(self, rollouts, episode):
-        for turn in episode.turns:
-            turn.rewards[self.component] = episode.score if turn.index == 0 else 0.0
-        return 0
-
-
-class Relay(Workflow):
-    async def run(self, task, team):
-        draft = await team["writer"].act(task.prompt)
-        return (await team["editor"].act(draft.text)).text
-
-
-class Exact(TaskSet):
-    def score(self, task, answer):
-        return float(answer == task.data["answer"])
-
-
-def test_my_credit() -> None:
-    policy = ScriptedPolicy({"writer": "fort", "editor": "forty"})
-    task = Task("q1", "5 * 8", {"answer": "forty"})
-    episode, *_ = check_credit(FirstTurn(), Relay(), task, policy, Exact())
-    assert [turn.rewards["credit"] for turn in episode.turns] == [1.0, 0.0]
-"""
+"""A check for credits that replay episodes. docs/plugins.md has an example."""
 
 from __future__ import annotations
 
@@ -43,20 +7,18 @@ import copy
 import dataclasses
 import math
 import numbers
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from marl_verl.episode import Act, Action, Episode, Workflow, WorkflowError
+from marl_verl.credit import ReplayCredit
+from marl_verl.episode import Act, Episode, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
-from marl_verl.sampling import Candidate, Failed, Independent
+from marl_verl.sampling import Failed, Independent
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
-from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, _shuffled, check_scene
+from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, shuffled
 
-if TYPE_CHECKING:
-    from marl_verl.credit.replay import ReplayCredit
-
-ROUNDS = 50
-"""Rounds of the event loop after which a replay surely stands at an act."""
+ROUNDS = 50  # of the event loop, after which a replay surely stands at an act
 
 
 def check_credit(
@@ -95,51 +57,40 @@ def check_credit(
         AssertionError: which promise is broken, and where.
         MarlError: the workflow failed, an option of the credit does not fit the team, an argument is of another kind.
     """
-    from marl_verl.credit.replay import ReplayCredit
-
     instance(credit, ReplayCredit, "MyCredit(), of a dataclass MyCredit(ReplayCredit)")
-    check_scene(workflow, task, policy, tasks)
-    return asyncio.run(_Check(credit, (workflow, task, policy, sessions, tasks, seed), options).all(orders))
 
+    def rollouts(shuffle: int | None) -> ScriptedRollouts:
+        return ScriptedRollouts(workflow, task, policy, sessions, tasks, seed, shuffled(shuffle), **options)
 
-class _Rollouts(ScriptedRollouts):
-    """Its policies can be made to fail."""
-
-    broken = False
-
-    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        if self.broken:
-            raise SwitchedOff("check_credit has switched the policies off")
-        return await super().act(act, session, candidate, agent)
+    return asyncio.run(_Check(credit, rollouts).all(orders))
 
 
 class _Check:
     """One check: the credit, and how to make the rollouts that it is tried on."""
 
-    def __init__(self, credit: ReplayCredit, scene: tuple[Any, ...], options: dict[str, Any]) -> None:
-        self.credit, self.scene, self.options = credit, scene, options
+    def __init__(self, credit: ReplayCredit, rollouts: Callable[[int | None], ScriptedRollouts]) -> None:
+        self.credit, self.rollouts = credit, rollouts
         self.name = f"credit '{credit.name}'"
 
     async def all(self, orders: int) -> list[Episode]:
-        self.credit.check(self.scene[2].agents)
+        self.credit.check(self.rollouts(None).agents)
         first, tokens = await self.credited(None)
         for shuffle in (None, *range(orders)):
             again, other_tokens = await self.credited(shuffle)
             when = "the second time" if shuffle is None else "with actions arriving in another order"
             for old, new in zip(first, again, strict=True):
                 must(old.journal == new.journal, f"the episode itself is another one {when}: see check_workflow")
-                for one, two in zip(old.turns, new.turns, strict=True):
-                    values = one.rewards.get(self.credit.component), two.rewards.get(self.credit.component)
-                    must(values[0] == values[1], f"{self.name} gives {_place(one)} {values[0]}, {when} {values[1]}")
+                for turn, other in zip(old.turns, new.turns, strict=True):
+                    one, two = turn.rewards.get(self.credit.component), other.rewards.get(self.credit.component)
+                    must(one == two, f"{self.name} gives {_place(turn)} {one}, {when} {two}")
             must(tokens == other_tokens, f"{self.name} reports {tokens} tokens, {when} {other_tokens}")
         await self.cancelled()
         await self.failing(tokens)
         return first
 
-    async def sampled(self, shuffle: int | None) -> tuple[_Rollouts, list[Episode]]:
+    async def sampled(self, shuffle: int | None) -> tuple[ScriptedRollouts, list[Episode]]:
         """Rollouts, and the episodes that they give before anything is credited."""
-        workflow, task, policy, sessions, tasks, seed = self.scene
-        rollouts = _Rollouts(workflow, task, policy, sessions, tasks, seed, _shuffled(shuffle), **self.options)
+        rollouts = self.rollouts(shuffle)
         sample = await Independent().sample(rollouts)
         if sample.failures:
             raise MarlError(f"there is nothing to credit: {sample.failures[0].detail}")
@@ -159,12 +110,11 @@ class _Check:
             self.rest(before, episode)
         return episodes, reported
 
-    async def assigned(self, rollouts: _Rollouts, episode: Episode) -> int:
+    async def assigned(self, rollouts: ScriptedRollouts, episode: Episode) -> int:
         """The tokens that the credit reports for an episode."""
         tokens = await awaitable(self.credit.assign(rollouts, episode), f"{self.name}: `assign`")
-        whole = isinstance(tokens, numbers.Integral) and not isinstance(tokens, bool)
         said = f"`assign` must return the tokens it sampled, a whole number; it returned {tokens!r:.60}"
-        must(whole, f"{self.name}: {said}")
+        must(isinstance(tokens, numbers.Integral) and not isinstance(tokens, bool), f"{self.name}: {said}")
         return int(tokens)
 
     def credits(self, episode: Episode, agents: tuple[str, ...]) -> None:
@@ -174,10 +124,10 @@ class _Check:
             value = turn.rewards.get(self.credit.component)
             if turn.agent not in players:
                 must(value is None, f"{self.name}: {_place(turn)} has it, and its agent is no player")
-                continue
-            must(value is not None, f"{self.name}: {_place(turn)} lacks '{self.credit.component}'")
-            finite = isinstance(value, int | float) and math.isfinite(value)
-            must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is no finite number")
+            else:
+                must(value is not None, f"{self.name}: {_place(turn)} lacks '{self.credit.component}'")
+                finite = isinstance(value, int | float) and math.isfinite(value)
+                must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is no finite number")
 
     def rest(self, before: Episode, after: Episode) -> None:
         """All but the component is as it was."""
@@ -211,7 +161,7 @@ class _Check:
     async def failing(self, tokens: list[int]) -> None:
         """With policies that fail, it raises for every episode that it needs them for."""
         rollouts, episodes = await self.sampled(None)
-        rollouts.broken = True
+        rollouts.delay = _switched_off
         for episode, needed in zip(episodes, tokens, strict=True):
             raised = False
             try:
@@ -231,5 +181,9 @@ class _Check:
         must(not left, f"{self.name} leaves {len(left)} tasks running when it {when}")
 
 
-def _place(turn: Any) -> str:
+def _switched_off(act: Act, session: int) -> int:
+    raise SwitchedOff("check_credit has switched the policies off")
+
+
+def _place(turn: Turn) -> str:
     return f"turn {turn.session}_{turn.index} of agent '{turn.agent}'"

@@ -1,5 +1,4 @@
-"""Mistakes in what the kit is given, each told in a sentence: a class for an instance, a dict for a task, a forgotten
-`async`, a failing request that comes through."""
+"""What the checks have in common: errors for arguments of a wrong kind, and policies that are switched off."""
 
 from __future__ import annotations
 
@@ -21,11 +20,7 @@ def must(holds: Any, said: str) -> None:
 
 
 def instance(given: object, kind: type[Any], write: str) -> None:
-    """MarlError unless it is an instance of a kind.
-
-    Args:
-        write: what to write instead.
-    """
+    """MarlError unless it is an instance of a kind, with what to `write` instead."""
     if isinstance(given, kind):
         return
     if isinstance(given, type) and issubclass(given, kind):
@@ -36,9 +31,8 @@ def instance(given: object, kind: type[Any], write: str) -> None:
 
 def awaitable(work: Any, what: str) -> Awaitable[Any]:
     """What a call gave, if it can be awaited; AssertionError if not."""
-    if not inspect.isawaitable(work):
-        raise AssertionError(f"{what} must be an `async def`; called, it gave {work!r:.60}")
-    return work
+    must(inspect.isawaitable(work), f"{what} must be an `async def`; called, it gave {work!r:.60}")
+    return work  # type: ignore[no-any-return]
 
 
 def lets_out(error: BaseException | None) -> bool:

@@ -1,10 +1,5 @@
 """The real stack in a test: a recipe trained as a user would, by the command line, and what it left.
 
-    def test_it_trains(tmp_path: Path) -> None:
-        run = train(RECIPE, tmp_path / "run", "trainer.total_training_steps=2")
-        assert run.code == 0, run.output
-        assert run.lines("train/success")[-1]["policy/solver/grad_norm"] > 0
-
 A start of Ray and vLLM takes about a minute: share one run among the tests that look at it (a fixture with
 scope="module").
 """
@@ -19,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any
 
 __all__ = ["Finished", "command", "explain", "resume", "rows", "train"]
@@ -46,8 +42,7 @@ class Finished:
     @property
     def summary(self) -> dict[str, Any]:
         """summary.json."""
-        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
-        return found
+        return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
 
     def lines(self, needed: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl that have a metric."""
@@ -77,20 +72,18 @@ def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = 
 def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """What `marl-verl explain --run FOLDER --step STEP --json` says: a record for each row."""
     words = ("explain", "--run", str(folder), "--step", str(step), "--json")
-    found: list[dict[str, Any]] = json.loads(command(*words, variables=variables))
-    return found
+    return json.loads(command(*words, variables=variables))
 
 
 def rows(folder: Path, step: int) -> list[dict[str, Any]]:
     """The rows that a step stored, as they went into its advantages."""
     stored = gzip.decompress((folder / "rows" / f"step_{step:05d}.json.gz").read_bytes())
-    found: list[dict[str, Any]] = json.loads(stored)["rows"]
-    return found
+    return json.loads(stored)["rows"]
 
 
 def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
     """What `marl-verl arguments...` prints. AssertionError if it fails, or says something on standard error."""
-    done = _marl_verl(arguments, variables, stderr=subprocess.PIPE)
+    done = _marl_verl(arguments, variables, stderr=PIPE)
     if done.returncode or done.stderr:
         said = f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
         raise AssertionError(f"marl-verl {' '.join(arguments)}: {said}")
@@ -98,7 +91,7 @@ def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
 
 
 def _run(arguments: tuple[str, ...], folder: Path, variables: Mapping[str, str] | None) -> Finished:
-    done = _marl_verl(arguments, variables, stderr=subprocess.STDOUT, cwd=folder.parent)
+    done = _marl_verl(arguments, variables, stderr=STDOUT, cwd=folder.parent)
     log = folder / "train.log"
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if done.returncode and log.is_file() else ""
     return Finished(folder, done.returncode, f"{done.stdout}\n{tail}")
@@ -107,14 +100,7 @@ def _run(arguments: tuple[str, ...], folder: Path, variables: Mapping[str, str] 
 def _marl_verl(
     arguments: tuple[str, ...], variables: Mapping[str, str] | None, stderr: int, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
+    words, environment = [sys.executable, "-m", "marl_verl.cli.main", *arguments], {**os.environ, **(variables or {})}
     return subprocess.run(
-        [sys.executable, "-m", "marl_verl.cli.main", *arguments],
-        cwd=cwd,
-        env={**os.environ, **(variables or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        timeout=LIMIT,
-        check=False,
+        words, cwd=cwd, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=stderr, text=True, timeout=LIMIT
     )

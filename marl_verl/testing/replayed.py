@@ -47,9 +47,6 @@ async def check_replayed(sample: Sample, rollouts: SceneRollouts, sampler: Sampl
         await _check_sessions(sample, rollouts)
 
 
-# sessions
-
-
 async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
     """Each session's rows are one run to the workflow's end, rewarded as its answer says."""
     ends: dict[int, Episode] = {}
@@ -58,14 +55,11 @@ async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
         end = ends[session] = await _to_the_end(session, list(rows.values()), rollouts)
         for turn in end.turns:
             must(turn.key in rows, f"act {turn.agent}:{turn.slot} of session {session} is no row")
-            said = rows[turn.key].turn
-            must(said == turn.turn, f"{named(rows[turn.key])} says turn {said}, its act is turn {turn.turn}")
-            earned = rows[turn.key].team_reward
-            must(
-                earned == turn.team_reward,
-                f"{named(rows[turn.key])} has team_reward {earned}; its episode's score is {turn.team_reward}",
-            )
-            _check_rewards(rows[turn.key], turn.rewards, turn.invalid)
+            row = rows[turn.key]
+            must(row.turn == turn.turn, f"{named(row)} says turn {row.turn}, its act is turn {turn.turn}")
+            score = f"its episode's score is {turn.team_reward}"
+            must(row.team_reward == turn.team_reward, f"{named(row)} has team_reward {row.team_reward}; {score}")
+            _check_rewards(row, turn.rewards, turn.invalid)
     for episode in sample.episodes:
         own = [turn.session for turn in episode.turns if turn.session != episode.session]
         must(not own, f"the episode of session {episode.session} has turns of sessions {own}")
@@ -77,9 +71,8 @@ async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
 async def _to_the_end(session: int, rows: list[Turn], rollouts: SceneRollouts) -> Episode:
     records = [ActRecord(Act(*row.key, row.turn, row.index, row.observation), row.action) for row in rows]
     journal = Journal(tuple(records), rollouts.seed(session))
-    scene = rollouts.scene
     try:
-        async with Run(scene.workflow, rollouts.task, rollouts.agents, journal, strict=True) as run:
+        async with Run(rollouts.scene.workflow, rollouts.task, rollouts.agents, journal, strict=True) as run:
             acts = await run.stand()
             must(not acts, f"session {session} has no row for {', '.join(map(str, acts or ()))}")
             must(len(run.turns) == len(rows), f"session {session} has rows for acts that its workflow does not reach")
@@ -88,28 +81,17 @@ async def _to_the_end(session: int, rows: list[Turn], rollouts: SceneRollouts) -
         raise AssertionError(f"the rows of session {session} are no run of the workflow: {error}") from error
 
 
-# trees
-
-
 @dataclass
 class _Place:
-    """A node, or the root, replayed from the rows.
-
-    Attributes:
-        acts: that its run stands at.
-        rows: at the node.
-        own, path: copies of them, and of all rows down to them, rewarded anew.
-        episode: what the path has come to; None where that is not known.
-        repeats: the answer was proposed on the way, so that it may have been rewarded there.
-    """
+    """A node, or the root, replayed from the rows."""
 
     run: Run
-    acts: Mapping[Key, Act]
-    rows: list[Turn] = field(default_factory=list)
-    own: list[Turn] = field(default_factory=list)
-    path: list[Turn] = field(default_factory=list)
-    episode: Episode | None = None
-    repeats: bool = False
+    acts: Mapping[Key, Act]  # that its run stands at
+    rows: list[Turn] = field(default_factory=list)  # at the node
+    own: list[Turn] = field(default_factory=list)  # copies of them, rewarded anew
+    path: list[Turn] = field(default_factory=list)  # copies of all rows down to them
+    episode: Episode | None = None  # what the path has come to, where that is known
+    repeats: bool = False  # the answer was proposed on the way, so that it may have been rewarded there
 
 
 @dataclass
@@ -131,8 +113,7 @@ class _Tree:
                 nodes.setdefault((row.session, name), []).append(row)
         for session in sorted({row.session for row in rows}):
             async with rollouts.start(session) as run:
-                acts = await run.stand() or ()
-                tree.places[session, None] = _Place(run, {act.key: act for act in acts})
+                tree.places[session, None] = _Place(run, {act.key: act for act in await run.stand() or ()})
         for (session, name), own in nodes.items():
             tree.places[session, name] = await tree._place(session, name, own)
         for row in rows:
@@ -163,14 +144,11 @@ class _Tree:
     async def _restarted(self, session: int, journal: Journal, above: _Place, rows: list[Turn], name: str) -> _Place:
         try:
             async with self.rollouts.start(session, journal) as run:
-                acts = await run.stand() or ()
-                place = _Place(run, {act.key: act for act in acts}, rows)
+                place = _Place(run, {act.key: act for act in await run.stand() or ()}, rows)
                 place.own = [replace(row, node=name, rewards={}, invalid=None) for row in rows]
                 place.path = [*above.path, *place.own]
-                must(
-                    _actions(run.journal) == _actions(journal),
-                    f"the workflow does not come by all actions of node {name}",
-                )
+                same = _actions(run.journal) == _actions(journal)
+                must(same, f"the workflow does not come by all actions of node {name}")
                 if run.finished:
                     await self._score(place, run.answer, session)
                     new = len(run.proposals) > len(above.run.proposals)
@@ -198,17 +176,14 @@ class _Tree:
 
     def leaf(self, episode: Episode) -> tuple[int, str]:
         """The node that an episode's turns are the path to."""
-        must(bool(episode.turns), "an episode has no turns")
+        must(episode.turns, "an episode has no turns")
         at, left = None, episode.turns
         while left:
             group = list(takewhile(lambda turn, above=at: turn.parent == above, left))  # type: ignore[misc]
-            must(
-                bool(group), f"{named(left[0])} comes after node {at} in an episode, and its parent is {left[0].parent}"
-            )
+            must(group, f"{named(left[0])} comes after node {at} in an episode, and its parent is {left[0].parent}")
             shared = set.intersection(*(set(_names(turn)) for turn in group))
-            must(
-                len(shared) == 1, f"turns of an episode that have parent {at} share the nodes {sorted(shared)}, not one"
-            )
+            said = f"turns of an episode that have parent {at} share the nodes {sorted(shared)}, not one"
+            must(len(shared) == 1, said)
             (at,) = shared
             rows = self.places[episode.session, at].rows
             must({id(row) for row in rows} == {id(turn) for turn in group}, f"an episode lacks turns of its node {at}")
@@ -220,9 +195,8 @@ class _Tree:
         """An episode is what the run at its leaf has come to."""
         leaf = self.leaf(episode)
         place = self.places[leaf]
-        must(
-            episode.finished == place.run.finished, f"the episode to {leaf[1]} says finished={episode.finished}: not so"
-        )
+        same = episode.finished == place.run.finished
+        must(same, f"the episode to {leaf[1]} says finished={episode.finished}: not so")
         _check_end(episode, place.episode or episode, place.run.journal, f"the episode to node {leaf[1]}")
 
 

@@ -1,10 +1,6 @@
-"""Random batches of rows, as a sampler leaves them: for property tests of advantages and credits.
+"""Random batches of rows, as a sampler leaves them, for property tests of advantages and credits (with hypothesis).
 
-    @given(rows=trees())
-    def test_my_returns(rows: Rows) -> None:
-        result = algorithm("mine", gamma=0.5).compute(RowTable.from_rows(rows))
-
-Rewards are multiples of 1/4, so that sums of them are exact and ties happen. Needs hypothesis.
+Rewards are multiples of 1/4, so that sums of them are exact and ties happen.
 """
 
 from __future__ import annotations
@@ -17,17 +13,7 @@ from hypothesis import strategies as st
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
 
-__all__ = [
-    "AGENTS",
-    "VALUES",
-    "Rows",
-    "algorithm",
-    "episodes",
-    "joint_trees",
-    "keep",
-    "row",
-    "trees",
-]
+__all__ = ["AGENTS", "VALUES", "Rows", "algorithm", "episodes", "joint_trees", "keep", "row", "trees"]
 
 Rows = list[dict[str, Any]]
 AGENTS = ("planner", "solver", "verifier")
@@ -41,17 +27,8 @@ def algorithm(name: str, **options: Any) -> Algorithm:
 
 def row(uid: str, session: int, index: int, turn: int, agent: str, **rewards: float) -> dict[str, Any]:
     """One row, in no tree, of three tokens."""
-    return {
-        "uid": uid,
-        "session": session,
-        "index": index,
-        "turn": turn,
-        "agent": agent,
-        "node": None,
-        "parent": None,
-        "rewards": rewards,
-        "length": 3,
-    }
+    who = {"uid": uid, "session": session, "index": index, "turn": turn, "agent": agent}
+    return {**who, "node": None, "parent": None, "rewards": rewards, "length": 3}
 
 
 @st.composite

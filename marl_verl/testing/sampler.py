@@ -1,17 +1,4 @@
-"""A check that a sampler keeps its promises, without a model.
-
-    class Words(TaskSet):
-        def score(self, task, answer):
-            return len(set(answer)) / 26
-
-    def test_my_sampler():
-        def say(act, session, candidate):           # candidates must differ: the text depends on all three
-            return f"{act.agent} {session} {candidate}: {shown(act)}"[:40]
-
-        policy = ScriptedPolicy({"solver": say, "verifier": say})
-        for sampler in (MySampler(), MySampler(width=2)):
-            sample = check_sampler(sampler, SolverVerifier(), Task("t", "2 + 2"), policy, sessions=3, tasks=Words())
-            assert len(sample.episodes) == 3
+"""A check that a sampler keeps its promises, without a model. docs/plugins.md has an example.
 
 Use a workflow whose observations hold what was said before, and whose calls are pure functions: what a sampler did is
 checked by running the workflow again from `node` and `parent`, apart from the sampler.
@@ -22,22 +9,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable
+from random import Random
+from typing import Any, TypeVar
 
-from marl_verl.episode import Episode, Limits, ReplayMismatch, Turn, Workflow, WorkflowError
+from marl_verl.episode import Act, Action, Episode, ReplayMismatch, Run, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
-from marl_verl.rewards.mix import RewardMix
-from marl_verl.sampling import Failure, Sample, Sampler
-from marl_verl.sampling.rollouts import RoleReward
+from marl_verl.sampling import Candidate, Failure, Sample, Sampler
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing.given import awaitable, instance, lets_out, must
+from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
 from marl_verl.testing.replayed import Worth, check_replayed, named
-from marl_verl.testing.scripted import ScriptedPolicy, check_scene, replayable
-from marl_verl.testing.watched import Watched
+from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, check_scene, replayable
 
-SECONDS = 60.0
-"""After which a sampler hangs."""
+T = TypeVar("T")
+Request = tuple[int, tuple[str, str], Candidate, str]
+"""(session, act's key, candidate, who takes it): what a request's seed is made of."""
+
+SECONDS = 60.0  # after which a sampler hangs
 
 
 def check_sampler(
@@ -48,14 +36,12 @@ def check_sampler(
     sessions: int = 4,
     *,
     tasks: TaskSet | None = None,
-    rewards: Mapping[str, RoleReward] | None = None,
     seed: int = 0,
     orders: int = 3,
     asked: int | None = None,
     worth: Worth | None = None,
     may_fail: bool = False,
-    mix: RewardMix | None = None,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    **options: Any,
 ) -> Sample:
     """Assert what every sampler promises; call it from a test (it starts an event loop).
 
@@ -75,12 +61,12 @@ def check_sampler(
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide mistakes.
         sessions: attempts wanted of the sampler.
-        tasks, rewards, seed: as for `ScriptedRollouts`.
+        tasks, seed: as for `ScriptedRollouts`.
         asked: how many actions it has to ask for, where that is known.
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer that a state before the
             workflow's end is to be scored by, None for no answer. Without it only the rewards of ends are checked.
         may_fail: the workflow may fail with some actions, or with all: where you try many that were made at random.
-        mix, limits: of the `Scene`.
+        options: of `ScriptedRollouts`: rewards, mix, limits.
 
     Returns:
         The sample.
@@ -93,102 +79,127 @@ def check_sampler(
     instance(sampler, Sampler, "MySampler(), of a class MySampler(Sampler)")
     check_scene(workflow, task, policy, tasks)
 
-    def watched(**how: Any) -> Watched:
-        scene: dict[str, Any] = {"rewards": rewards, "mix": mix, "limits": limits}
-        return Watched(workflow, task, policy, sessions, tasks, seed, **scene, **how)
+    def watched(**how: Any) -> _Watched:
+        return _Watched(workflow, task, policy, sessions, tasks, seed, **options, **how)
 
     async def check() -> Sample:
-        await _check_workflow(workflow, task, policy, seed)
-        return await _check(sampler, watched, orders, asked, worth, may_fail)
+        try:
+            await _in_time(replayable(workflow, task, policy, seed, orders=0), "workflow")
+        except ReplayMismatch:
+            raise
+        except WorkflowError:
+            pass  # comes up when it is sampled
+        rollouts = watched()
+        sample, requests = await _sampled(sampler, rollouts), rollouts.requests
+        if (mismatch := rollouts.mismatch()) is not None:
+            raise mismatch
+        if not may_fail:
+            if sample.failures:
+                raise MarlError(f"an attempt failed, and nothing disturbed it: {sample.failures[0].detail}")
+            must(requests, "the sampler asked for no action")
+            must(sample.episodes, f"the sampler asked for {len(requests)} actions, and its sample has no episode")
+        must(asked in (None, len(requests)), f"the sampler asked for {len(requests)} actions, not {asked}")
+        _check_rows(sample, rollouts)
+        await check_replayed(sample, rollouts, sampler, worth)
+        for order in range(orders):
+            shuffled = watched(order=order)
+            again = await _sampled(sampler, shuffled)
+            _same(sample, again, details=not (rollouts.concurrent() or shuffled.concurrent()))
+            same = sorted(map(repr, shuffled.requests)) == sorted(map(repr, requests))
+            must(same, "with actions arriving in another order, it asks for other actions")
+        if requests:
+            await _check_failing(sampler, watched(broken=requests[len(requests) // 2]), worth)
+            await _check_cancelling(sampler, watched(stuck=len(requests) // 2))
+        return sample
 
     return asyncio.run(check())
 
 
-async def _check_workflow(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int) -> None:
-    """ReplayMismatch where the workflow is not deterministic; other errors of it come up when it is sampled."""
+class _Watched(ScriptedRollouts):
+    """Rollouts that know who asked for what, and disturb: by `order` of arrival, a request that is `broken`, or number
+    `stuck` that is never answered."""
+
+    def __init__(
+        self, *args: Any, order: int | None = None, broken: Request | None = None, stuck: int | None = None, **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self.order, self.broken, self.stuck = order, broken, stuck
+        self.requests: list[Request] = []
+        self.request_of: dict[int, Request] = {}  # by the id of the action that was given
+        self.runs: list[Run] = []
+        self.is_stuck = asyncio.Event()
+
+    def start(self, *args: Any, **more: Any) -> Run:
+        self.runs.append(super().start(*args, **more))
+        return self.runs[-1]
+
+    def mismatch(self) -> ReplayMismatch | None:
+        """Of the first run that did something else when started again: the sampler may have made it a failure."""
+        errors = (run._fatal for run in self.runs)
+        return next((error for error in errors if isinstance(error, ReplayMismatch)), None)
+
+    def concurrent(self) -> bool:
+        """Whether a run had acts in tasks beside each other."""
+        return any(run._concurrent for run in self.runs)
+
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        request = session, act.key, candidate, agent or act.agent
+        self.requests.append(request)
+        if self.stuck == len(self.requests) - 1:
+            self.is_stuck.set()
+            await asyncio.Event().wait()
+        for _ in range(0 if self.order is None else Random(repr((self.order, request))).randrange(20)):
+            await asyncio.sleep(0)
+        if request == self.broken:
+            raise SwitchedOff("a request that check_sampler lets fail")
+        action = await super().act(act, session, candidate, agent)
+        self.request_of[id(action)] = request
+        return action
+
+
+async def _in_time(work: Awaitable[T], what: str) -> T:
     limit = asyncio.timeout(SECONDS)
     try:
         async with limit:
-            await replayable(workflow, task, policy, seed, orders=0)
-    except ReplayMismatch:
+            return await work
+    except TimeoutError:
+        must(not limit.expired(), f"the {what} is not done after {SECONDS:g} s: it hangs")
         raise
-    except WorkflowError:
-        return
-    except TimeoutError as error:
-        must(not limit.expired(), f"the workflow is not done after {SECONDS:g} s: it hangs")
-        raise error
 
 
-async def _check(
-    sampler: Sampler,
-    watched: Callable[..., Watched],
-    orders: int,
-    asked: int | None,
-    worth: Worth | None,
-    may_fail: bool,
-) -> Sample:
-    rollouts = watched()
-    sample = await _sampled(sampler, rollouts)
-    count = len(rollouts.requests)
-    if rollouts.mismatch is not None:
-        raise rollouts.mismatch
-    if not may_fail:
-        if sample.failures:
-            raise MarlError(f"an attempt failed, and nothing disturbed it: {sample.failures[0].detail}")
-        must(count > 0, "the sampler asked for no action")
-        must(bool(sample.episodes), f"the sampler asked for {count} actions, and its sample has no episode")
-    must(asked is None or count == asked, f"the sampler asked for {count} actions, not {asked}")
-    _check_rows(sample, rollouts)
-    await check_replayed(sample, rollouts, sampler, worth)
-    for order in range(orders):
-        shuffled = watched(order=order)
-        again = await _sampled(sampler, shuffled)
-        _same(sample, again, details=not (rollouts.concurrent or shuffled.concurrent))
-        same = sorted(map(repr, shuffled.requests)) == sorted(map(repr, rollouts.requests))
-        must(same, "with actions arriving in another order, it asks for other actions")
-    if rollouts.requests:
-        broken = watched(broken=rollouts.requests[count // 2])
-        try:
-            left = await _sampled(sampler, broken)
-        except Exception as error:
-            if not lets_out(error):
-                raise
-            said = f"a request failed, and comes out of `sample` as {type(error).__name__}"
-            raise AssertionError(f"{said}: ask policies by `ask`, in an `attempt`") from error
-        failed = any(failure.reason == "policy-error" for failure in left.failures)
-        must(failed, "a request failed, and no failure of the sample tells it: ask policies by `ask`, in an `attempt`")
-        _check_rows(left, broken)
-        await check_replayed(left, broken, sampler, worth)
-        await _check_cancelling(sampler, watched(stuck=count // 2))
-    return sample
-
-
-async def _sampled(sampler: Sampler, rollouts: Watched) -> Sample:
+async def _sampled(sampler: Sampler, rollouts: _Watched) -> Sample:
     """What the sampler gives, with nothing left running."""
     before = asyncio.all_tasks()
-    limit = asyncio.timeout(SECONDS)
-    try:
-        async with limit:
-            sample = await _called(sampler, rollouts)
-    except TimeoutError as error:
-        must(not limit.expired(), f"the sampler is not done after {SECONDS:g} s: it hangs")
-        raise error
+    sample = await _in_time(_called(sampler, rollouts), "sampler")
     await _nothing_left(before, "when it has returned")
     return sample
 
 
-async def _called(sampler: Sampler, rollouts: Watched) -> Sample:
+async def _called(sampler: Sampler, rollouts: _Watched) -> Sample:
     """What the sampler gives, if it is a sample."""
     found = await awaitable(sampler.sample(rollouts), "`sample`")
     must(isinstance(found, Sample), f"`sample` must return a Sample, it returned {found!r:.60}")
-    for each in found.episodes:
-        must(isinstance(each, Episode), f"the sample's `episodes` must be Episodes, one is {each!r:.60}")
-    for each in found.failures:
-        must(isinstance(each, Failure), f"the sample's `failures` must be Failures, one is {each!r:.60}")
+    for name, kind in (("episodes", Episode), ("failures", Failure)):
+        for each in getattr(found, name):
+            must(isinstance(each, kind), f"the sample's `{name}` must be {kind.__name__}s, one is {each!r:.60}")
     return found
 
 
-async def _check_cancelling(sampler: Sampler, rollouts: Watched) -> None:
+async def _check_failing(sampler: Sampler, broken: _Watched, worth: Worth | None) -> None:
+    try:
+        left = await _sampled(sampler, broken)
+    except Exception as error:
+        if not lets_out(error):
+            raise
+        said = f"a request failed, and comes out of `sample` as {type(error).__name__}"
+        raise AssertionError(f"{said}: ask policies by `ask`, in an `attempt`") from error
+    failed = any(failure.reason == "policy-error" for failure in left.failures)
+    must(failed, "a request failed, and no failure of the sample tells it: ask policies by `ask`, in an `attempt`")
+    _check_rows(left, broken)
+    await check_replayed(left, broken, sampler, worth)
+
+
+async def _check_cancelling(sampler: Sampler, rollouts: _Watched) -> None:
     before = asyncio.all_tasks()
     sampling = asyncio.create_task(_called(sampler, rollouts))
     stuck = asyncio.create_task(rollouts.is_stuck.wait())
@@ -199,7 +210,7 @@ async def _check_cancelling(sampler: Sampler, rollouts: Watched) -> None:
     if not sampling.done():  # as it is where the workflow ends without waiting for an action
         sampling.cancel()
         done, _ = await asyncio.wait([sampling], timeout=SECONDS)
-        must(bool(done), "cancelling the sampler does not end it")
+        must(done, "cancelling the sampler does not end it")
         must(sampling.cancelled() or sampling.exception() is not None, "a cancelled sampler returns as if it were done")
     if not sampling.cancelled():
         sampling.result()
@@ -213,15 +224,13 @@ async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
         await asyncio.sleep(0)
     left = [task.get_coro() for task in asyncio.all_tasks() - before]
     names = ", ".join(sorted({str(getattr(each, "__qualname__", each)) for each in left}))
-    must(
-        not left, f"{len(left)} tasks are left running {when}: {names}. Start runs by `async with rollouts.start(...)`"
-    )
+    said = f"{len(left)} tasks are left running {when}: {names}"
+    raise AssertionError(f"{said}. Start runs by `async with rollouts.start(...)`")
 
 
-def _check_rows(sample: Sample, rollouts: Watched) -> None:
+def _check_rows(sample: Sample, rollouts: _Watched) -> None:
     """Keys, seeds, and every sampled token in one place."""
-    every = {id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.others)}
-    rows = list(every.values())
+    rows = list({id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.others)}.values())
     for (session, index), count in Counter((row.session, row.index) for row in rows).items():
         must(count == 1, f"{count} rows have the key (session {session}, index {index})")
     for request, count in Counter(rollouts.requests).items():
@@ -254,9 +263,7 @@ def _check_rows(sample: Sample, rollouts: Watched) -> None:
 def _same(first: Sample, again: Sample, details: bool) -> None:
     """AssertionError, naming what differs.
 
-    Args:
-        details: whether failures must say the same: they name the last effect, and which of concurrent ones that is,
-            arrival decides.
+    Without `details`, failures may say something else: which of concurrent effects they name, arrival decides.
     """
     when = "with actions arriving in another order"
     rows, others = first.turns, again.turns

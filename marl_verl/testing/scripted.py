@@ -1,10 +1,4 @@
-"""A team without models: scripted policies, and a check that a workflow can be replayed.
-
-def test_my_workflow() -> None:
-    replies = {"solver": ["4", "5"], "verifier": lambda act: "yes" if "5" in shown(act) else "no"}
-    run = check_workflow(SolverVerifier(), task, ScriptedPolicy(replies))
-    assert run.answer == "5"
-"""
+"""A team without models: scripted policies, and a check that a workflow can be replayed."""
 
 from __future__ import annotations
 
@@ -25,7 +19,7 @@ from marl_verl.sampling import Candidate, drive
 from marl_verl.sampling.rollouts import RoleReward, Scene, SceneRollouts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
-from marl_verl.testing.given import instance
+from marl_verl.testing.given import instance, must
 
 Reply = str | Sequence[str] | Callable[..., str]
 """An agent's text: always the same; one for each turn (the last one again after them); or a function of the act, or of
@@ -46,10 +40,10 @@ def scripted_action(act: Act, text: str) -> Action:
 
 @dataclass(frozen=True)
 class ScriptedPolicy:
-    """Fake policies: agent -> what it says.
+    """Fake policies.
 
     Attributes:
-        replies: for every agent of the team.
+        replies: agent -> what it says, for every agent of the team.
     """
 
     replies: Mapping[str, Reply]
@@ -80,14 +74,11 @@ class ScriptedPolicy:
 
 
 class _Anything(TaskSet):
-    """Scores every answer 1."""
-
     def score(self, task: Task, answer: Any) -> float:
         return 1.0
 
 
 def check_scene(workflow: Workflow, task: Task, policy: ScriptedPolicy, tasks: TaskSet | None = None) -> None:
-    """MarlError where one of them is something else."""
     instance(workflow, Workflow, "MyWorkflow(), of a class MyWorkflow(Workflow)")
     instance(task, Task, 'Task("id", "prompt", {...})')
     instance(policy, ScriptedPolicy, 'ScriptedPolicy({"agent": "what it says"})')
@@ -129,11 +120,8 @@ class ScriptedRollouts(SceneRollouts):
     ) -> None:
         check_scene(workflow, task, policy, tasks)
         rewards = rewards or {}
-        agents = {
-            name: AgentConfig(name, policy=name, reward=name if name in rewards else None) for name in policy.agents
-        }
-        scene = Scene(workflow, tasks or _Anything(), agents, rewards, **options)
-        super().__init__(scene, task, task.id, sessions)
+        agents = {who: AgentConfig(who, policy=who, reward=who if who in rewards else None) for who in policy.agents}
+        super().__init__(Scene(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id, sessions)
         self.policy, self._seed, self.delay = policy, seed, delay
         self.asked: list[tuple[int, Act, Candidate]] = []
         self.given: list[Action] = []
@@ -185,28 +173,22 @@ def check_workflow(
     first, acted = asyncio.run(replayable(workflow, task, policy, seed, orders))
     name = f"workflow '{type(workflow).__name__}' on task '{task.id}'"
     never = [agent for agent in policy.agents if agent not in acted and agent not in may_not_act]
-    if never:
-        said = f"{name} never lets {', '.join(never)} act"
-        raise AssertionError(f"{said}: change replies or task so that it does, or say may_not_act={never}")
-    if _has_action(first.answer):
-        raise AssertionError(f"{name} answers with an Action, which cannot be scored: return action.text")
-    if _has_action(first.proposals):
-        raise AssertionError(f"{name} proposes an Action, which cannot be scored: team.propose(action.text)")
+    advice = f"change replies or task so that it does, or say may_not_act={never}"
+    must(not never, f"{name} never lets {', '.join(never)} act: {advice}")
+    answers, proposes = _has_action(first.answer), _has_action(first.proposals)
+    must(not answers, f"{name} answers with an Action, which cannot be scored: return action.text")
+    must(not proposes, f"{name} proposes an Action, which cannot be scored: team.propose(action.text)")
     return first
 
 
 async def replayable(
     workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int, orders: int
 ) -> tuple[Run, set[str]]:
-    """(first run of a workflow that gives the same however it is run again, the agents that were asked in any run).
-
-    Raises:
-        ReplayMismatch, WorkflowError: as `check_workflow`.
-    """
+    """(first run of a workflow that gives the same however it is run again, the agents that were asked in any run)."""
     acted: set[str] = set()
 
     async def run(what: str, journal: Journal | None = None, strict: bool = False, shuffle: int | None = None) -> Run:
-        rollouts = ScriptedRollouts(workflow, task, policy, delay=_shuffled(shuffle))
+        rollouts = ScriptedRollouts(workflow, task, policy, delay=shuffled(shuffle))
         async with Run(workflow, task, policy.agents, journal, seed, strict=strict) as again:
             await drive(again, lambda act: rollouts.act(act, 0))
         acted.update(act.agent for _, act, _ in rollouts.asked)
@@ -218,9 +200,8 @@ async def replayable(
     whole = first.journal
     _same(first, await replay(workflow, task, policy.agents, whole), "replayed")
     await run("restarted from its journal", whole, strict=True)
-    await run(
-        "restarted from its journal as JSON", decode_journal(json.loads(json.dumps(encode_journal(whole)))), strict=True
-    )
+    stored = decode_journal(json.loads(json.dumps(encode_journal(whole))))
+    await run("restarted from its journal as JSON", stored, strict=True)
     for count in range(len(whole)):
         await run(f"restarted from {count} records", whole.prefix(count))
     for shuffle in range(orders):
@@ -235,7 +216,7 @@ def _has_action(answer: Any) -> bool:
     return isinstance(answer, Action) or (isinstance(answer, list | tuple) and any(map(_has_action, answer)))
 
 
-def _shuffled(seed: int | None) -> Callable[[Act, int], int] | None:
+def shuffled(seed: int | None) -> Callable[[Act, int], int] | None:
     """Delays of 0 to 40 loop iterations, enough to turn any two acts of a small workflow around."""
     return None if seed is None else lambda act, _: random.Random(repr((seed, act.key))).randrange(40)
 
@@ -251,13 +232,11 @@ def _same(first: Run, again: Run, what: str) -> None:
         raise ReplayMismatch(f"{name}: it does not come to {_effect(old[len(new)])}, to which it came first")
     if len(new) > len(old):
         raise ReplayMismatch(f"{name}: it comes to {_effect(new[len(old)])}, to which it did not come first")
-    for what_is, one, two in (
-        ("proposals", first.proposals, again.proposals),
-        ("marks of invalid actions", first.invalid, again.invalid),
-        ("answer", first.answer, again.answer),
-    ):
+    ends = {"proposals": "proposals", "invalid": "marks of invalid actions", "answer": "answer"}
+    for attribute, shown_as in ends.items():
+        one, two = getattr(first, attribute), getattr(again, attribute)
         if one != two:
-            raise ReplayMismatch(f"{name}: another {what_is}: first {one!r:.200}, now {two!r:.200}")
+            raise ReplayMismatch(f"{name}: another {shown_as}: first {one!r:.200}, now {two!r:.200}")
 
 
 def _effect(record: Record) -> str:

@@ -1,9 +1,5 @@
 """Random small workflows as data, policies whose candidates differ, and scores by a hash: for property tests.
 
-    @given(workflow=workflows(), seed=st.integers(0, 9))
-    def test_something(workflow: Programmed, seed: int) -> None:
-        rollouts = ScriptedRollouts(workflow, TASK, talkers(seed), sessions=3, tasks=Hashed())
-
 Every observation holds all that was said, called and drawn before (in a lane: before the lanes, and in that lane), so
 that two runs that differ in one of these show later agents different observations. Scores are multiples of 1/8: sums of
 them are exact, and ties happen.
@@ -25,27 +21,8 @@ from marl_verl.sampling import Candidate
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy
 
-__all__ = [
-    "AGENTS",
-    "TASK",
-    "Branch",
-    "Call",
-    "Hashed",
-    "Joint",
-    "Lanes",
-    "Mark",
-    "Programmed",
-    "Solo",
-    "acts_of",
-    "cancelled_cleanly",
-    "eighth",
-    "measure",
-    "number",
-    "own_words",
-    "talk",
-    "talkers",
-    "workflows",
-]
+__all__ = ["Branch", "Call", "Hashed", "Joint", "Lanes", "Mark", "Programmed", "Solo", "workflows"]
+__all__ += ["AGENTS", "TASK", "acts_of", "cancelled_cleanly", "eighth", "measure", "number", "own_words", "talkers"]
 
 AGENTS = ("planner", "solver", "critic")
 TASK = Task("q1", "question")
@@ -61,19 +38,17 @@ def eighth(*parts: Any) -> float:
     return number(*parts) % 9 / 8
 
 
-def talk(agent: str, seed: int) -> Callable[[Act, int, Candidate], str]:
-    """What an agent says: one to four letters that depend on what it sees, the session and the candidate."""
-
-    def say(act: Act, session: int, candidate: Candidate) -> str:
-        chosen = number(seed, agent, act.key, act.observation, session, candidate)
-        return f"{chosen:016x}"[: 1 + chosen % 4]
-
-    return say
-
-
 def talkers(seed: int = 0, agents: Sequence[str] = AGENTS) -> ScriptedPolicy:
-    """A scripted policy for every agent."""
-    return ScriptedPolicy({agent: talk(agent, seed) for agent in agents})
+    """A policy for every agent, who says one to four letters that depend on what it sees, session and candidate."""
+
+    def reply(agent: str) -> Callable[[Act, int, Candidate], str]:
+        def say(act: Act, session: int, candidate: Candidate) -> str:
+            chosen = number(seed, agent, act.key, act.observation, session, candidate)
+            return f"{chosen:016x}"[: 1 + chosen % 4]
+
+        return say
+
+    return ScriptedPolicy({agent: reply(agent) for agent in agents})
 
 
 class Hashed(TaskSet):
@@ -162,8 +137,7 @@ class Programmed(Workflow):
                 last = [await team[step.agent].act("\n".join(said))]
                 said.append(f"{step.agent}: {last[0].text}")
             elif isinstance(step, Joint):
-                shown = {agent: "\n".join([*said, f"you are {agent}"]) for agent in step.agents}
-                moves = await team.act(shown)
+                moves = await team.act({agent: "\n".join([*said, f"you are {agent}"]) for agent in step.agents})
                 last = list(moves.values())
                 said += [f"{agent}: {action.text}" for agent, action in moves.items()]
             elif isinstance(step, Lanes):
@@ -202,17 +176,15 @@ class Programmed(Workflow):
 
 def acts_of(program: Sequence[Step]) -> int:
     """How many acts a program has at most."""
-    return sum(_acts(step) for step in program)
-
-
-def _acts(step: Step) -> int:
-    if isinstance(step, Branch):
-        return max(acts_of(step.even), acts_of(step.odd))
-    if isinstance(step, Joint):
-        return len(step.agents)
-    if isinstance(step, Lanes):
-        return sum(step.lengths)
-    return int(isinstance(step, Solo))
+    count = 0
+    for step in program:
+        if isinstance(step, Branch):
+            count += max(acts_of(step.even), acts_of(step.odd))
+        elif isinstance(step, Joint):
+            count += len(step.agents)
+        else:
+            count += sum(step.lengths) if isinstance(step, Lanes) else isinstance(step, Solo)
+    return count
 
 
 @st.composite

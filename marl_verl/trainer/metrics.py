@@ -42,7 +42,7 @@ def team_metrics(
     reasons = Counter(failure.reason for failure in failures)
     values.update({f"train/failed/{reason}": float(count) for reason, count in sorted(reasons.items())})
     for agent, statistics in agent_statistics(table, result).items():
-        values.update({f"agent/{agent}/{name}": value for name, value in statistics.metrics().items()})
+        values.update({f"agent/{agent}/{name}": value for name, value in statistics.items()})
     for name in sorted({name for report in reports for name in report.metrics}):
         values[name] = float(np.mean([report.metrics[name] for report in reports if name in report.metrics]))
     for metric in metrics:

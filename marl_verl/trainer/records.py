@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from marl_verl.advantage import Advantages, RowTable
 from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.document import step_document
+from marl_verl.algorithms.algorithm import step_document
 from marl_verl.config.stored import marl_section
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import as_line, header

@@ -22,7 +22,7 @@ from marl_verl_sharp.masking import MaskingCredit, masked_value
 from marl_verl_sharp.sampled_shapley import SampledShapley
 
 from marl_verl.advantage import RowTable
-from marl_verl.credit.replay import ReplayCredit, with_credit
+from marl_verl.credit.base import ReplayCredit, with_credit
 from marl_verl.credit.shapley import coalitions, shapley
 from marl_verl.episode import Act, Action, Episode, Limits, Team, Workflow
 from marl_verl.episode.row import row
@@ -30,7 +30,6 @@ from marl_verl.errors import MarlError
 from marl_verl.sampling import Failed, Independent, Rollouts, Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_credit, shown
-from marl_verl.testing import credit as kit
 from marl_verl.testing.rows import algorithm
 from marl_verl.testing.workflows import TASK, Hashed, Programmed, talkers, workflows
 
@@ -610,13 +609,6 @@ def test_the_credits_pass_the_check_on_any_workflow(workflow: Programmed, seed: 
 def test_the_credits_pass_the_check_on_a_team_of_four(credit: ReplayCredit) -> None:
     for episode in check_credit(credit, Fan(), TASK, FAN, OnlyTwo()):
         assert any(credit.component in turn.rewards for turn in episode.turns)
-
-
-def test_the_example_of_the_kit_runs() -> None:
-    assert kit.__doc__
-    scope: dict[str, Any] = {"__name__": __name__}
-    exec(kit.__doc__.partition("\n\n")[2], scope)
-    scope["test_my_credit"]()
 
 
 @dataclass(frozen=True)

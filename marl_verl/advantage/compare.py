@@ -1,0 +1,144 @@
+"""What a sample is compared with: baselines, scales, and the policy for a group of one.
+
+Everywhere `value` [S] are the returns of samples, `group` [S] ids 0..G-1 without gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marl_verl.advantage.columns import FloatArray, IntArray, extremes, group_mean
+from marl_verl.advantage.part import Part
+from marl_verl.errors import MarlError
+
+SINGLETONS = ("zero", "raw", "batch")
+
+
+def check_eps(eps: float) -> None:
+    """MarlError unless eps is a number >= 0 (NaN is none)."""
+    if not 0 <= eps < np.inf:
+        raise MarlError(f"'eps' must be >= 0, got {eps}")
+
+
+class Baseline(Part):
+    """b in A = R - b."""
+
+    kind: ClassVar[str] = "baselines"
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        """One baseline per sample [S]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Mean(Baseline):
+    """b = mean of the group's returns (GRPO, arXiv 2402.03300)."""
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return group_mean(value, group)[group]
+
+
+@dataclass(frozen=True)
+class LeaveOneOut(Baseline):
+    """b_i = (sum of the group's returns - R_i) / (n - 1): the mean of the others (RLOO, arXiv 2402.14740).
+
+    With it A_i = (n R_i - sum) / (n - 1). A group of one has no others: b = R, so A = 0.
+    """
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        count, low = np.bincount(group)[group], extremes(value, group)[0][group]
+        above = value - low  # from the group's minimum, so that a constant group has exactly its constant
+        others = np.bincount(group, weights=above)[group] - above
+        return np.where(count > 1, low + others / np.maximum(count - 1, 1), value)
+
+
+@dataclass(frozen=True)
+class Max(Baseline):
+    """b = the group's highest return: A <= 0, and the best sample is neither pushed nor pulled (MAGRPO's code)."""
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return extremes(value, group)[1][group]
+
+
+@dataclass(frozen=True)
+class NoBaseline(Baseline):
+    """b = 0: A = R (REINFORCE)."""
+
+    name: ClassVar[str] = "none"
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return np.zeros(len(value))
+
+
+class Scale(Part):
+    """sigma in A = (R - b) / (sigma + eps)."""
+
+    kind: ClassVar[str] = "scales"
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        """One spread per group [G]. `value` [S] are returns, `group` [S] ids 0..G-1 without gaps."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Unbiased(Scale):
+    """sigma = sqrt(sum (R - mean)^2 / (n - 1)); of one alone 0."""
+
+    ddof: ClassVar[int] = 1
+
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        deviation = value - group_mean(value, group)[group]
+        return np.sqrt(np.bincount(group, weights=deviation**2) / np.maximum(np.bincount(group) - self.ddof, 1))
+
+
+@dataclass(frozen=True)
+class Population(Unbiased):
+    """sigma = sqrt(sum (R - mean)^2 / n)."""
+
+    ddof: ClassVar[int] = 0
+
+
+def compare(
+    value: FloatArray,
+    group: IntArray,
+    baseline: Baseline,
+    std: Scale | None,
+    eps: float,
+    singleton: str,
+    spread: IntArray | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """Baseline and scale of each sample, [S] each: A = (value - baseline) / scale.
+
+    Args:
+        std: sigma in A = (value - b) / (sigma + eps); None for A = value - b.
+        singleton: what a group of one sample gets, since there is nothing to compare it with:
+            zero   A = 0: the baseline is its own value.
+            raw    A = value / (1 + eps), without `std` A = value: baseline 0, as in verl's GRPO and Dr. MAS.
+            batch  compared with all samples of the batch. This alone lets rows outside a group matter.
+        spread: ids [S] of other groups for sigma, which is then the spread of value - b there.
+    """
+
+    def within(group: IntArray) -> tuple[FloatArray, FloatArray]:
+        b = baseline.compute(value, group)
+        if std is None:
+            return b, np.ones(len(value))
+        deviation = value - b
+        of, among = (value, group) if spread is None else (deviation, spread)
+        sigma = std.compute(of, among)[among]
+        # without any spread there is no unit to measure a deviation in: it stays as it is, and does not grow by 1 / eps
+        scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + eps
+        return b, np.where(scale > 0, scale, 1.0)
+
+    b, scale = within(group)
+    if baseline.name == "none" and std is None:
+        return b, scale  # nothing is compared: one alone is like any other
+    alone = np.bincount(group)[group] == 1
+    if singleton == "batch":
+        own_b, own_scale = within(np.zeros(len(value), dtype=np.int64))
+    else:
+        own_b = value if singleton == "zero" else np.zeros(len(value))
+        own_scale = np.full(len(value), 1.0 if std is None else 1.0 + eps)
+    return np.where(alone, own_b, b), np.where(alone, own_scale, scale)
