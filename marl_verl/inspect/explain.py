@@ -2,7 +2,6 @@
 
 A document is what a file holds: {"algorithm": name, "options": {...}, "rows": [...]}; further keys are ignored. Rows
 are those of `RowTable.from_rows`, and for the algorithm "shapley" games: {"players": [...], "values": {coalition: v}}.
-NumPy only; no torch, ray or verl import.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from marl_verl.advantage import Advantages, RowTable
 from marl_verl.advantage.rows import IntArray
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
-from marl_verl.errors import MarlError, nearest, shown, unknown
+from marl_verl.errors import MarlError, shown, unknown
 from marl_verl.inspect.games import GAMES, Games
 
-KEYS = ("algorithm", "options", "rows")
+KEYS = {"algorithm": (str, "the name of one"), "options": (Mapping, "a mapping"), "rows": (list, "a list")}
+"""Key of a document -> the type of its value, and how an error names that."""
 
 Record = dict[str, Any]
 Transform = tuple[str, float]
@@ -35,7 +35,18 @@ def derive(document: object) -> Explanation | Games:
         MarlError: a key that is missing or has the wrong type; an unknown algorithm, option or component (nearest
             offered); whatever `RowTable.from_rows` and `Algorithm.compute` refuse.
     """
-    name, options, rows = _parts(document)
+    if not isinstance(document, Mapping):
+        raise MarlError(f"a document is a mapping with {', '.join(KEYS)}, got {shown(document)}")
+    for key in KEYS:
+        if key not in document:
+            raise MarlError(f"the document has no '{key}': it needs {', '.join(KEYS)}")
+    for key, (kind, what) in KEYS.items():
+        if not isinstance(document[key], kind):
+            raise MarlError(f"'{key}' must be {what}, got {shown(document[key])}")
+    name, options, rows = (document[key] for key in KEYS)
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise MarlError(f"row {i} must be a mapping, got {shown(row)}")
     if name == GAMES:
         for option in options:
             raise MarlError(f"unknown key 'options.{option}': '{GAMES}' has no options")
@@ -43,10 +54,13 @@ def derive(document: object) -> Explanation | Games:
     known = [*plugins.load().names("algorithms"), GAMES]
     if name not in known:
         raise unknown("algorithm", name, known)
-    algorithm = algorithm_named(name, options, "options")
-    for kind, part in (("samplers", algorithm.sampler), ("losses", algorithm.loss)):
-        plugins.load().entry(kind, part)  # only named here; what they do is done elsewhere
-    table = RowTable.from_rows(rows, declared=_components(document))
+    algorithm = algorithm_named(name, dict(options), "options")
+    for registry, part in (("samplers", algorithm.sampler), ("losses", algorithm.loss)):
+        plugins.load().entry(registry, part)  # only named here; what they do is done elsewhere
+    declared = document.get("components", [])  # a stored step has them, a document written by hand need not
+    if not isinstance(declared, list) or not all(isinstance(component, str) for component in declared):
+        raise MarlError(f"'components' must be a list of names, got {shown(declared)}")
+    table = RowTable.from_rows(rows, declared=declared)
     return Explanation(name, algorithm, table, algorithm.compute(table))
 
 
@@ -60,83 +74,53 @@ class Explanation:
     result: Advantages
 
     def records(self) -> list[Record]:
-        """One record per row; advantage = (return - baseline) / scale holds in each.
+        """One record per row, with the keys of docs/explain.md; advantage = (return - baseline) / scale holds in each.
 
-        key         "{uid}_{session}_{index}"
-        agent       who acted
-        padding     whether the row only fills a batch: it then has no group, no members, no transforms, and zeros
-        group       column -> value, of the columns that its members share with it
-        members     keys of the rows that it was compared with, itself included, in row order
-        also        where an algorithm compares twice (GiGPO): what else rows share -> keys of those that do
-        reward      its components, mixed
-        return      what was compared; baseline, scale: with what, and in which unit
-        advantage
-        transforms  [{"name", "value"}]: each component, their mix, and every value on the way to the return
-
-        MarlError for a transform that is NaN or infinite.
+        Padding has no group, no members, no transforms, and zeros. MarlError for a transform that is NaN or infinite.
         """
-        keys = [self.table.key(row) for row in range(len(self.table))]
-        members = _keys_by_group(self.result.group, keys)
-        also = {what: (ids, _keys_by_group(ids, keys)) for what, ids in self.result.also}
-        transforms = self.transforms()
+        result, keys = self.result, [self.table.key(row) for row in range(len(self.table))]
+        members = _keys_by_group(result.group, keys)
+        also = {what: (ids, _keys_by_group(ids, keys)) for what, ids in result.also}
+        numbers = {"reward": result.reward, "return": result.ret, "baseline": result.baseline, "scale": result.scale}
+        numbers["advantage"] = result.advantage
+        transforms = self._transforms()
         return [
             {
                 "key": key,
                 "agent": self.table.agent.value(row),
                 "padding": bool(self.table.padding[row]),
-                "group": self.group(row),
-                "members": members[int(self.result.group[row])],
+                "group": self._group(row),
+                "members": members[int(result.group[row])],
                 **({"also": {what: shared[int(ids[row])] for what, (ids, shared) in also.items()}} if also else {}),
-                "reward": float(self.result.reward[row]),
-                "return": float(self.result.ret[row]),
-                "baseline": float(self.result.baseline[row]),
-                "scale": float(self.result.scale[row]),
-                "advantage": float(self.result.advantage[row]),
+                **{name: float(values[row]) for name, values in numbers.items()},
                 "transforms": [{"name": name, "value": value} for name, value in transforms[row]],
             }
             for row, key in enumerate(keys)
         ]
 
-    def row(self, key: str) -> int:
-        """The row with a key; padding only where no other row has it. MarlError with the nearest key."""
-        keys = [self.table.key(row) for row in range(len(self.table))]
-        found = [row for row, known in enumerate(keys) if known == key]
-        if not found:
-            hint = nearest(key, keys)
-            if not hint.startswith("did"):  # it names all keys where none is near
-                hint = f"keys are like '{keys[0]}'"
-            raise MarlError(f"unknown row '{key}': {hint}")
-        return min(found, key=lambda row: bool(self.table.padding[row]))
-
-    def group(self, row: int) -> dict[str, str | int | None] | None:
+    def _group(self, row: int) -> dict[str, str | int | None] | None:
         """Column -> value that make the row's group; None for padding."""
         if self.result.group[row] < 0:
             return None
         return {column: self.table.value(column, row) for column in self.result.group_by}
 
-    def transforms(self) -> list[list[Transform]]:
-        """Each row's way to its return, in order; the last value is the return. None for padding. MarlError if one of
-        them is NaN or infinite."""
-        found = self._components()
+    def _transforms(self) -> list[list[Transform]]:
+        """Each row's components, with what the credit adds, their mix, and every value on the way to its return."""
+        found: list[list[Transform]] = [[] for _ in range(len(self.table))]
+        rows = self.table.order()
+        with np.errstate(over="ignore", invalid="ignore"):  # raised below, with the row
+            real = self.algorithm.credited(self.table.take(rows))
+        for name in sorted(real.rewards):
+            for at in np.flatnonzero(real.present[name]).tolist():
+                found[int(rows[at])].append((f"component: {name}", float(real.rewards[name][at])))
         stages = [(f"mix: {self.algorithm.rewards.name}", self.result.reward), *self.result.stages]
         if not np.array_equal(stages[-1][1], self.result.ret):
             stages.append(("return", self.result.ret))
-        for row in self.table.order().tolist():
+        for row in rows.tolist():
             found[row] += [(name, float(values[row])) for name, values in stages]
             for name, value in found[row]:
                 if not math.isfinite(value):
                     raise MarlError(f"'{name}' of row '{self.table.key(row)}' is {value}")
-        return found
-
-    def _components(self) -> list[list[Transform]]:
-        """What each row's reward is mixed from, with what the algorithm's credit adds."""
-        rows = self.table.order()
-        with np.errstate(over="ignore", invalid="ignore"):  # told by `transforms`, with the row
-            real = self.algorithm.credited(self.table.take(rows))
-        found: list[list[Transform]] = [[] for _ in range(len(self.table))]
-        for name in sorted(real.rewards):
-            for at in np.flatnonzero(real.present[name]).tolist():
-                found[int(rows[at])].append((f"component: {name}", float(real.rewards[name][at])))
         return found
 
 
@@ -147,31 +131,3 @@ def _keys_by_group(group: IntArray, keys: list[str]) -> dict[int, list[str]]:
         members.setdefault(number, []).append(key)
     members[-1] = []
     return members
-
-
-def _parts(document: object) -> tuple[str, dict[str, Any], list[Mapping[str, Any]]]:
-    if not isinstance(document, Mapping):
-        raise MarlError(f"a document is a mapping with {', '.join(KEYS)}, got {shown(document)}")
-    for key in KEYS:
-        if key not in document:
-            raise MarlError(f"the document has no '{key}': it needs {', '.join(KEYS)}")
-    name, options, rows = (document[key] for key in KEYS)
-    if not isinstance(name, str):
-        raise MarlError(f"'algorithm' must be the name of one, got {shown(name)}")
-    if not isinstance(options, Mapping):
-        raise MarlError(f"'options' must be a mapping, got {shown(options)}")
-    if not isinstance(rows, list):
-        raise MarlError(f"'rows' must be a list, got {shown(rows)}")
-    for i, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise MarlError(f"row {i} must be a mapping, got {shown(row)}")
-    return name, dict(options), rows
-
-
-def _components(document: object) -> list[str]:
-    """The reward components that the run declared: a stored step has them, a document written by hand need not."""
-    assert isinstance(document, Mapping)
-    found = document.get("components", [])
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise MarlError(f"'components' must be a list of names, got {shown(found)}")
-    return found

@@ -15,8 +15,6 @@ from marl_verl.process.run_dir import RunDir
 PLACES = ("journals", "episodes", "rows")
 """Folders of a run with a file a step."""
 
-IN_RUNS = (*PLACES, "evaluations")
-
 Stored = Callable[[RunDir], Mapping[int, Path]]
 """Step -> its file, ascending."""
 
@@ -28,7 +26,6 @@ def read_step(
 
     Args:
         command: "explain" or "replay", for error messages.
-        folder: the run directory.
         stored: the steps of a run.
         remedy: what to do where a run has no steps.
         what: what a file of the run is of: "step" or "validation".
@@ -44,11 +41,23 @@ def read_step(
         raise MarlError(f"'{folder}' is a folder of a run, which is {command}ed with --run '{folder.parent}'")
     if not steps:
         raise MarlError(f"run '{folder}' has no stored {what}s: {remedy}")
-    if step is None:
-        step = max(steps)
+    step = max(steps) if step is None else step
     if step not in steps:
         raise MarlError(f"run '{folder}' has not stored {what} {step}: it has {_listed(list(steps))}")
-    return f"run '{folder}', {what} {step}", _read(command, steps[step], "step file")
+    return f"run '{folder}', {what} {step}", read_file(command, steps[step], "step file")[1]
+
+
+def read_file(command: str, path: Path, what: str = "file") -> tuple[str, bytes]:
+    """A file: how an error names it, and its bytes. MarlError if it cannot be read."""
+    try:
+        return f"'{path}'", path.read_bytes()
+    except FileNotFoundError as error:
+        raise missing(what, path, path.parent.glob("*")) from error
+    except IsADirectoryError as error:
+        run = path.parent if path.name in PLACES else path
+        raise MarlError(f"'{path}' is a folder: a run is {command}ed with --run '{run}'") from error
+    except OSError as error:
+        raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
 
 
 def use_plugin_files(run: Path | None, given: Sequence[Path]) -> None:
@@ -59,24 +68,7 @@ def use_plugin_files(run: Path | None, given: Sequence[Path]) -> None:
 def run_of(file: str | Path) -> Path | None:
     """The run directory that a file is stored in, None for any other file."""
     folder = Path(file).parent
-    return folder.parent if folder.name in IN_RUNS else None
-
-
-def read_file(command: str, path: Path) -> tuple[str, bytes]:
-    """A file that the user named: how an error names it, and its bytes. MarlError if it cannot be read."""
-    return f"'{path}'", _read(command, path, "file")
-
-
-def _read(command: str, path: Path, what: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise missing(what, path, path.parent.glob("*")) from error
-    except IsADirectoryError as error:
-        run = path.parent if path.name in PLACES else path
-        raise MarlError(f"'{path}' is a folder: a run is {command}ed with --run '{run}'") from error
-    except OSError as error:
-        raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
+    return folder.parent if folder.name in (*PLACES, "evaluations") else None
 
 
 @contextmanager
@@ -106,11 +98,10 @@ def _listed(steps: Sequence[int]) -> str:
             runs[-1].append(step)
         else:
             runs.append([step])
-    return ", ".join(_run_of_steps(run) for run in runs)
+    return ", ".join(
+        ", ".join(map(str, run)) if len(run) < 4 else f"{run[0]} to {run[-1]}{_every(run[1] - run[0])}" for run in runs
+    )
 
 
-def _run_of_steps(run: Sequence[int]) -> str:
-    if len(run) < 4:
-        return ", ".join(map(str, run))
-    every = run[1] - run[0]
-    return f"{run[0]} to {run[-1]}" + (f" (every {every})" if every > 1 else "")
+def _every(distance: int) -> str:
+    return f" (every {distance})" if distance > 1 else ""

@@ -1,8 +1,6 @@
 """Cooperative games: the shares of the players, for `marl-verl explain`.
 
-The rows of a document whose algorithm is "shapley": {"players": [...], "values": {coalition: value}}. The plugin kinds
-have algorithms, credits and samplers, and this is none of them: a hook for one kind of document would cost more than
-this file, and the functions that it calls, `shapley` and `leave_one_out`, are those of `marl_verl.credit`.
+The rows of a document whose algorithm is "shapley": {"players": [...], "values": {coalition: value}}.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import numpy as np
 
 from marl_verl.credit import leave_one_out, shapley
 from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.inspect.files import about
 from marl_verl.inspect.texts import cell, columns, count
 
 GAMES = "shapley"
@@ -23,13 +22,15 @@ GAMES = "shapley"
 
 LARGEST = float(np.finfo(np.float64).max)
 
+Game = tuple[tuple[str, ...], Mapping[frozenset[str], float]]
+"""(players, coalition -> value)."""
+
 
 @dataclass(frozen=True)
 class Games:
     """Games whose every coalition has a value."""
 
-    players: tuple[tuple[str, ...], ...]
-    values: tuple[Mapping[frozenset[str], float], ...]
+    games: list[Game]
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> Games:
@@ -41,8 +42,7 @@ class Games:
         if not rows:
             raise MarlError("there are no rows: a game is {players: [...], values: {...}}")
         games = [(_players(row, f"row {i}"), row) for i, row in enumerate(rows)]
-        values = tuple(_coalitions(players, row, f"row {i}") for i, (players, row) in enumerate(games))
-        return cls(tuple(players for players, _ in games), values)
+        return cls([(players, _coalitions(players, row, f"row {i}")) for i, (players, row) in enumerate(games)])
 
     def records(self) -> list[dict[str, Any]]:
         """One record per game: {"shapley": {player: value}, "leave_one_out": {player: value}}.
@@ -50,22 +50,19 @@ class Games:
         MarlError, which names the row, for a coalition without a value, too many players, or values too far apart.
         """
         records = []
-        for i, (players, values) in enumerate(zip(self.players, self.values, strict=True)):
-            try:
-                record = {"shapley": shapley(players, values), "leave_one_out": leave_one_out(players, values)}
-            except MarlError as error:
-                raise MarlError(f"row {i}: {error}") from error
-            for what, shares in record.items():
-                for player, share in shares.items():
-                    if not math.isfinite(share):
-                        raise MarlError(f"row {i}: {what} of '{player}' is {share}: the values are too far apart")
-            records.append(record)
+        for i, game in enumerate(self.games):
+            with about(f"row {i}"):
+                records.append({"shapley": shapley(*game), "leave_one_out": leave_one_out(*game)})
+                for what, shares in records[-1].items():
+                    for player, share in shares.items():
+                        if not math.isfinite(share):
+                            raise MarlError(f"{what} of '{player}' is {share}: the values are too far apart")
         return records
 
     def text(self, width: int | None) -> str:
         """Each player's share in each game, and what the shares add up to; lines are cut at `width`."""
         lines = []
-        for i, (players, values, record) in enumerate(zip(self.players, self.values, self.records(), strict=True)):
+        for i, ((players, values), record) in enumerate(zip(self.games, self.records(), strict=True)):
             everyone, nobody = cell(values[frozenset(players)]), cell(values[frozenset()])
             shares = [[p, cell(record["shapley"][p]), cell(record["leave_one_out"][p])] for p in players]
             lines += [f"game {i}: {count(len(players), 'player')}, v(all) = {everyone}, v(nobody) = {nobody}"]
@@ -79,23 +76,21 @@ class Games:
 def _players(row: Mapping[str, Any], where: str) -> tuple[str, ...]:
     if "players" not in row:
         raise MarlError(f"{where} has no 'players'")
-    players = row["players"]
-    if not isinstance(players, list):
-        raise MarlError(f"{where}: 'players' must be a list of names, got {shown(players)}")
-    for player in players:
+    if not isinstance(row["players"], list):
+        raise MarlError(f"{where}: 'players' must be a list of names, got {shown(row['players'])}")
+    for player in row["players"]:
         if not isinstance(player, str) or not player or "," in player:
             raise MarlError(f"{where}: a player is a name without ',', got {shown(player)}")
-    return tuple(players)
+    return tuple(row["players"])
 
 
 def _coalitions(players: tuple[str, ...], row: Mapping[str, Any], where: str) -> dict[frozenset[str], float]:
     if "values" not in row:
         raise MarlError(f"{where} has no 'values'")
-    given = row["values"]
-    if not isinstance(given, Mapping):
-        raise MarlError(f"{where}: 'values' must be a mapping from coalitions to numbers, got {shown(given)}")
+    if not isinstance(row["values"], Mapping):
+        raise MarlError(f"{where}: 'values' must be a mapping from coalitions to numbers, got {shown(row['values'])}")
     values: dict[frozenset[str], float] = {}
-    for written, value in given.items():
+    for written, value in row["values"].items():
         names = written.split(",") if written else []
         for name in names:
             if name not in players:

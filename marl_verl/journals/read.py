@@ -11,10 +11,12 @@ import msgspec
 from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
 from marl_verl.errors import MarlError, nearest
-from marl_verl.journals.kind import KIND
 from marl_verl.tasks.base import Split, Task
 from marl_verl.team import Named
 from marl_verl.version import __version__
+
+KIND = "episodes"
+"""Key `kind` of a file's first line."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,7 @@ class StoredFailure(msgspec.Struct, frozen=True, rename={"reason": "failure"}):
 
 @dataclass(frozen=True)
 class StoredEpisode:
-    """A line with an episode: what a list shows, and the rest of it as it stands there.
-
-    Attributes:
-        line: its number in the file.
-    """
+    """A line with an episode: its number, what a list shows, and the rest of it as `data`."""
 
     id: str
     line: int
@@ -108,14 +106,13 @@ class EpisodeFile:
         Raises:
             MarlError: it is empty, does not begin with a header, or has another schema.
         """
-        lines = content.split(b"\n")
-        whole = len(lines) - 1  # what comes after the last line break is cut off, or empty
         if not content.strip():
             raise MarlError(f"{source} is empty")
         found = cls(source, _header(content, source), {}, [], [])
-        for number, line in enumerate(lines[1:], start=2):
+        _, *lines = content.split(b"\n")
+        for number, line in enumerate(lines, start=2):
             if line.strip():
-                found._add(number, line, cut=number > whole)
+                found._add(number, line, cut=number > len(lines))  # the last one: no line break comes after it
         return found
 
     def episode(self, name: str) -> Episode:
@@ -138,10 +135,6 @@ class EpisodeFile:
             said = f"episode '{name}': {error}; {_written(self.header.marl_verl)}"
             raise MarlError(f"{self.source}, line {stored.line}: {said}") from error
 
-    def failed(self, name: str) -> list[StoredFailure]:
-        """The failed attempts with an id; none where there is no such attempt."""
-        return [each for each in self.failures if each.id == name]
-
     def _add(self, number: int, line: bytes, cut: bool) -> None:
         try:
             data = json.loads(line)
@@ -150,12 +143,22 @@ class EpisodeFile:
             if "failure" in data:
                 self.failures.append(decode(StoredFailure, data, "the failure"))
             else:
-                stored = _summary(data, number)
+                task = decode(Task, data.get("task"), "the episode, task").id
+                stored = decode(StoredEpisode, {**data, "line": number, "task": task, "data": data}, "the episode")
                 self.episodes[stored.id] = stored
         except (ValueError, RecursionError) as error:
             self.damaged.append(f"line {number} is cut off" if cut else f"line {number} is not JSON: {error}")
         except MarlError as error:
             self.damaged.append(f"line {number}: {error}; {_written(self.header.marl_verl)}")
+
+
+def holds_episodes(content: bytes) -> bool:
+    """Whether a file begins as one of stored episodes does."""
+    return _has_kind(_json(content.partition(b"\n")[0])[0])
+
+
+def _has_kind(data: Any) -> bool:
+    return isinstance(data, dict) and data.get("kind") == KIND
 
 
 def _written(version: str) -> str:
@@ -165,7 +168,7 @@ def _written(version: str) -> str:
 def _header(content: bytes, source: str) -> Header:
     line, end, _ = content.partition(b"\n")
     data, why = _json(line)
-    if not isinstance(data, dict) or data.get("kind") != KIND:
+    if not _has_kind(data):
         if why and not end and line.startswith(b'{"schema"'):
             raise MarlError(f"{source} is cut off in line 1, its header")
         whole, _ = _json(content)
@@ -188,8 +191,3 @@ def _json(text: bytes) -> tuple[Any, str]:
         return json.loads(text), ""
     except (ValueError, RecursionError) as error:
         return None, f"line 1 is not JSON: {error}"
-
-
-def _summary(data: dict[str, Any], line: int) -> StoredEpisode:
-    task = decode(Task, data.get("task"), "the episode, task").id
-    return decode(StoredEpisode, {**data, "line": line, "task": task, "data": data}, "the episode")

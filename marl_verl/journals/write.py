@@ -16,8 +16,7 @@ import msgspec
 
 from marl_verl import plugins
 from marl_verl.episode.codec import SCHEMA, encode_episode, without_addresses
-from marl_verl.journals.kind import KIND
-from marl_verl.journals.read import StoredFailure
+from marl_verl.journals.read import KIND, StoredFailure
 from marl_verl.team import Named, TeamConfig
 from marl_verl.version import __version__
 
@@ -37,19 +36,15 @@ def header(
         seed: of the run.
         sampler: how the episodes were sampled; `sessions` attempts a task.
     """
+    agents = {
+        agent.name: {"policy": agent.policy, "reward": agent.reward, "instructions": agent.instructions}
+        for agent in team.agents.values()
+    }
     return {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "marl_verl": __version__,
-        "step": step,
-        "split": split,
-        "seed": seed,
+        **{"schema": SCHEMA, "kind": KIND, "marl_verl": __version__, "step": step, "split": split, "seed": seed},
         "task": _part("tasks", team.task),
         "workflow": _part("workflows", team.workflow),
-        "agents": {
-            agent.name: {"policy": agent.policy, "reward": agent.reward, "instructions": agent.instructions}
-            for agent in team.agents.values()
-        },
+        "agents": agents,
         "algorithm": {"name": team.algorithm.name, "options": algorithm.options()},
         "sampler": {"name": sampler.name, "options": sampler.options, "sessions": sessions},
     }
@@ -57,12 +52,8 @@ def header(
 
 def _part(kind: str, named: Named) -> dict[str, Any]:
     entry = plugins.load().entry(kind, named.name)
-    return {
-        "name": named.name,
-        "options": named.options,
-        "distribution": entry.distribution,
-        "version": entry.version,
-    }
+    supplier = {"distribution": entry.distribution, "version": entry.version}
+    return {"name": named.name, "options": named.options, **supplier}
 
 
 def sample_lines(sample: Sample, uid: str, task: str, tokens: bool) -> list[str]:
@@ -74,10 +65,8 @@ def sample_lines(sample: Sample, uid: str, task: str, tokens: bool) -> list[str]
         tokens: with token ids and log-probabilities.
     """
     failures = sorted(sample.failures, key=lambda failure: (failure.session, failure.reason, failure.detail))
-    return [
-        *(as_line(encode_episode(episode, tokens)) for episode in sample.episodes),
-        *(as_line(failure_data(failure, uid, task)) for failure in failures),
-    ]
+    found = [encode_episode(episode, tokens) for episode in sample.episodes]
+    return [as_line(data) for data in (*found, *(failure_data(failure, uid, task) for failure in failures))]
 
 
 def as_line(data: dict[str, Any]) -> str:
