@@ -65,9 +65,15 @@ class Act:
 def changed(old: Act, new: Act) -> str:
     """Where two observations part, in words."""
     before, now = _flat(old.observation), _flat(new.observation)
-    at = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
+    at = shared_length(before, now)
     start = max(0, at - 20)
     return f"recorded ...{before[start : at + 40]!r}, now ...{now[start : at + 40]!r} (from character {at})"
+
+
+def shared_length(one: str, other: str) -> int:
+    """How many characters two texts have in common at their start."""
+    shorter = min(len(one), len(other))
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
 
 
 def _flat(observation: Observation) -> str:
