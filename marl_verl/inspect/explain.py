@@ -129,5 +129,4 @@ def _keys_by_group(group: IntArray, keys: list[str]) -> dict[int, list[str]]:
     members: dict[int, list[str]] = {}
     for key, number in zip(keys, group.tolist(), strict=True):
         members.setdefault(number, []).append(key)
-    members[-1] = []
-    return members
+    return {**members, -1: []}

@@ -22,17 +22,9 @@ Stored = Callable[[RunDir], Mapping[int, Path]]
 def read_step(
     command: str, folder: Path, stored: Stored, remedy: str, what: str = "step", step: int | None = None
 ) -> tuple[str, bytes]:
-    """What a run has stored of a step: how an error names it, and its bytes.
+    """What a run has stored of a step (default: the newest): how an error names it, and its bytes.
 
-    Args:
-        command: "explain" or "replay", for error messages.
-        stored: the steps of a run.
-        remedy: what to do where a run has no steps.
-        what: what a file of the run is of: "step" or "validation".
-        step: which one; None for the newest.
-
-    Raises:
-        MarlError: it is not there (nearest offered), or cannot be read.
+    MarlError: it is not there (nearest offered; `remedy` where a run has none), or cannot be read.
     """
     if not folder.is_dir():
         raise missing("run in", folder, folder.parent.glob("*/"))
@@ -98,10 +90,8 @@ def _listed(steps: Sequence[int]) -> str:
             runs[-1].append(step)
         else:
             runs.append([step])
-    return ", ".join(
-        ", ".join(map(str, run)) if len(run) < 4 else f"{run[0]} to {run[-1]}{_every(run[1] - run[0])}" for run in runs
-    )
-
-
-def _every(distance: int) -> str:
-    return f" (every {distance})" if distance > 1 else ""
+    words: list[str] = []
+    for run in runs:
+        every = f" (every {run[1] - run[0]})" if len(run) > 1 and run[1] - run[0] > 1 else ""
+        words += map(str, run) if len(run) < 4 else [f"{run[0]} to {run[-1]}{every}"]
+    return ", ".join(words)

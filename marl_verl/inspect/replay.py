@@ -1,12 +1,8 @@
-"""Running a stored episode again, with the workflow and the task set that its file names: no model is asked, nothing is
-called, and its answer is scored anew.
+"""Running a stored episode again: no model is asked, nothing is called, and its answer is scored anew.
 
-Every act gets its recorded action. Without masks, another observation than the recorded one is a mismatch: the workflow
-has changed, or is not deterministic. Masked acts get a placeholder, and every other act keeps its recorded text:
-
-    Delta = R(tau) - R(tau with the acts masked, all other texts frozen)
-
-which needs no model. The acts whose observation changed are those that a model would be asked for again.
+Every act gets its recorded action; without masks, another observation than the recorded one is a mismatch. Masked acts
+get a placeholder: Delta = R(tau) - R(tau with the acts masked, all other texts frozen). The acts whose observation
+changed are those that a model would be asked for again.
 """
 
 from __future__ import annotations
@@ -94,17 +90,10 @@ class Rerun:
 
 
 def replay(file: EpisodeFile, episode: Episode, mask: Sequence[str] = ()) -> tuple[Rerun, Rerun | None]:
-    """Run an episode again.
+    """Run an episode again: what came of it, and the same with some acts (AGENT:SLOT) masked, None without any.
 
-    Args:
-        mask: acts, each as AGENT:SLOT, whose text is replaced by a placeholder.
-
-    Returns:
-        What came of it; the same with the masks, None without any.
-
-    Raises:
-        MarlError: an act that the episode does not have (nearest offered); a part of the file that is not registered
-            here, or has changed; an episode that cannot be replayed.
+    MarlError: an act that the episode does not have (nearest offered); a part of the file that is not registered here,
+    or has changed; an episode that cannot be replayed.
     """
     acts = {":".join(record.act.key): record.act.key for record in episode.journal.acts()}
     for word in mask:
@@ -174,14 +163,10 @@ def _versions(file: EpisodeFile) -> str:
 async def rerun(
     workflow: Workflow, tasks: TaskSet, agents: Collection[str], episode: Episode, masked: Collection[Key] = ()
 ) -> Rerun:
-    """Run an episode again.
-
-    Args:
-        masked: acts whose action is replaced by the placeholder.
+    """Run an episode again, the action of masked acts replaced by the placeholder.
 
     Raises:
-        ReplayMismatch: nothing is masked, and the workflow does not do what the journal says.
-        WorkflowError: nothing is masked, and the workflow fails.
+        ReplayMismatch, WorkflowError: nothing is masked, and the workflow leaves the journal, or fails.
         MarlError: the answer cannot be scored.
     """
     again, recorded = Rerun(masked=frozenset(masked)), episode.journal
@@ -194,16 +179,28 @@ async def rerun(
         except WorkflowError as error:
             if not masked:
                 raise
-            unmade = run.unmade if isinstance(error, ReplayMismatch) else None
-            again.ended = str(error) if unmade is None else f"{_asked(unmade)}, which was never made"
+            again.ended = str(error)
+            if isinstance(error, ReplayMismatch) and (call := run.unmade) is not None:
+                asked = short(f"{call.function.partition(':')[2]}({call.arguments[1:-1]})")
+                again.ended = f"{call.agent or 'the workflow'} calls {asked}, which was never made"
         again.journal, again.finished, again.invalid = run.journal, run.finished, dict(run.invalid)
         again.missed = [record.act.key for record in recorded.acts() if again.journal.act(*record.act.key) is None]
-        if not masked:
-            _check(run, episode, again)
+        if not masked and again.waiting and (episode.finished or again.missed):
+            raise run.mismatch(f"it goes on to {again.waiting[0]}, which the journal does not have")
+        if not masked and again.missed:
+            raise run.mismatch(f"it ends without act {':'.join(again.missed[0])}, which the journal has")
+        if not masked and again.finished and not episode.finished:
+            raise run.mismatch("it ends here, and went on when it was stored")
         answer = run.answer if run.finished else (run.proposals or [None])[-1]
     again.answer = plain(answer)
     if _comparable(episode, again):
-        again.score, again.success = (0.0, False) if answer is None else await _scored(tasks, episode, answer)
+        try:
+            again.score, again.success = (
+                await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
+            )
+        except Exception as error:  # a task set's own mistake: raised with its name, and kept as the cause
+            name, task = type(tasks).__name__, episode.task.id
+            raise MarlError(f"task set {name} cannot score the answer on task '{task}': {told(error)}") from error
     return again
 
 
@@ -224,16 +221,6 @@ async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]
     return ()
 
 
-def _check(run: _Sealed, episode: Episode, again: Rerun) -> None:
-    """Whether it came to the same place as the record."""
-    if again.waiting and (episode.finished or again.missed):
-        raise run.mismatch(f"it goes on to {again.waiting[0]}, which the journal does not have")
-    if again.missed:
-        raise run.mismatch(f"it ends without act {':'.join(again.missed[0])}, which the journal has")
-    if again.finished and not episode.finished:
-        raise run.mismatch("it ends here, and went on when it was stored")
-
-
 def _comparable(episode: Episode, again: Rerun) -> bool:
     """Whether it came as far as the record, to the answer that was scored (not by playing on to an end)."""
     if again.ended is not None or again.finished:
@@ -245,22 +232,6 @@ def _comparable(episode: Episode, again: Rerun) -> bool:
 def _same(one: Any, other: Any) -> bool:
     """Whether two JSON values are the same (NaN is NaN)."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-async def _scored(tasks: TaskSet, episode: Episode, answer: Any) -> tuple[float, bool]:
-    """(score, success) of an answer, as training has them."""
-    try:
-        return await judged(tasks, episode.task, answer)
-    except Exception as error:  # a task set's own mistake: told with its name, and kept as the cause
-        name, task = type(tasks).__name__, episode.task.id
-        raise MarlError(f"task set {name} cannot score the answer on task '{task}': {told(error)}") from error
-
-
-def _asked(call: CallRecord) -> str:
-    """A call in words, e.g. `judge calls look_up("4")`."""
-    who = "the workflow" if call.agent is None else call.agent
-    name = call.function.partition(":")[2]
-    return f"{who} calls {short(f'{name}({call.arguments[1:-1]})')}"
 
 
 def differences(episode: Episode, again: Rerun) -> list[str]:

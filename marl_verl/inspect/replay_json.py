@@ -8,7 +8,7 @@ from typing import Any
 from marl_verl.episode import Act, CallRecord, Episode, Turn
 from marl_verl.episode.codec import encode_record, encode_turn
 from marl_verl.inspect.replay import Rerun
-from marl_verl.journals.read import EpisodeFile, StoredEpisode, StoredFailure
+from marl_verl.journals.read import EpisodeFile, StoredFailure
 
 
 def as_json(value: Any) -> str:
@@ -19,33 +19,28 @@ def list_record(file: EpisodeFile) -> dict[str, Any]:
     """What a file holds, for programs."""
     header = file.header
     return {
-        "step": header.step,
-        "split": header.split,
+        **_fields(header, "step", "split"),
         **{part: getattr(header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
-        "episodes": [_listed(each) for each in file.episodes.values()],
+        "episodes": [
+            {
+                **_fields(each, "id", "task", "score", "success", "finished"),
+                "turns": len(each.turns),
+                "others": len(each.others),
+            }
+            for each in file.episodes.values()
+        ],
         "failures": [failure_record(each) for each in file.failures],
         "damaged": file.damaged,
     }
 
 
-def _listed(each: StoredEpisode) -> dict[str, Any]:
-    fields = {name: getattr(each, name) for name in ("id", "task", "score", "success", "finished")}
-    return {**fields, "turns": len(each.turns), "others": len(each.others)}
-
-
 def failure_record(failure: StoredFailure) -> dict[str, Any]:
     """A failed attempt, for programs."""
-    who = {"uid": failure.uid, "session": failure.session, "task": failure.task}
-    return {"id": failure.id, "failure": failure.reason, "detail": failure.detail, **who}
+    return {"id": failure.id, "failure": failure.reason, **_fields(failure, "detail", "uid", "session", "task")}
 
 
 def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None) -> dict[str, Any]:
-    """One episode in full, for programs.
-
-    Args:
-        again: what came of running it again; None where it was not.
-        masked: the same with some acts masked.
-    """
+    """One episode in full, for programs; with what came of running it `again`, and with some acts `masked`."""
     turns, effects = {turn.key: _turn(turn) for turn in episode.turns}, []
     for record in episode.journal:
         if isinstance(record, CallRecord):
@@ -57,9 +52,9 @@ def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, mas
         "id": episode.id,
         "step": file.header.step,
         "workflow": file.header.workflow.name,
-        "task": {"id": episode.task.id, "prompt": episode.task.prompt, "data": episode.task.data},
+        "task": _fields(episode.task, "id", "prompt", "data"),
         "agents": {name: vars(agent) for name, agent in file.header.agents.items()},
-        **{name: getattr(episode, name) for name in ("finished", "answer", "score", "success")},
+        **_fields(episode, "finished", "answer", "score", "success"),
         "effects": effects,
         "others": [_turn(turn) for turn in episode.others],
     }
@@ -74,6 +69,10 @@ def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, mas
             "difference": masked.difference(again),
         }
     return whole
+
+
+def _fields(value: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def _act(act: Act) -> dict[str, Any]:
@@ -91,6 +90,5 @@ def _outcome(again: Rerun) -> dict[str, Any]:
         "stands_at": [_act(act) for act in again.waiting],
         "ended": again.ended,
         "answer" if again.finished else "proposal": again.answer,
-        "score": again.score,
-        "success": again.success,
+        **_fields(again, "score", "success"),
     }

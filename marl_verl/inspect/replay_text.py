@@ -12,7 +12,7 @@ from marl_verl.episode import ActRecord, CallRecord, Episode, Observation, Turn
 from marl_verl.episode.turn import shared_length
 from marl_verl.inspect.replay import Rerun
 from marl_verl.inspect.texts import aligned, count, indented, line
-from marl_verl.journals.read import EpisodeFile, StoredEpisode, StoredFailure
+from marl_verl.journals.read import EpisodeFile, StoredFailure
 from marl_verl.process.terminal import harmless
 
 MANY, FIRST, LAST = 40, 20, 5
@@ -29,12 +29,7 @@ Seen = dict[str, tuple[str, Observation]]
 
 
 def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> str:
-    """What a file holds, with totals.
-
-    Args:
-        named: how the command line names the file.
-        validation: a file of the same run with episodes of a validation.
-    """
+    """What a file holds, which the command line names so, with totals; `validation` is another file of the run."""
     episodes, failures = list(file.episodes.values()), file.failures
     reasons = ", ".join(f"{reason} {times}" for reason, times in sorted(Counter(f.reason for f in failures).items()))
     totals = f"{count(len(episodes), 'episode')}, {count(len(failures), 'failed attempt')}"
@@ -42,13 +37,17 @@ def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> 
     if episodes:
         mean = sum(each.score for each in episodes) / len(episodes)
         lines.append(f"{sum(each.success for each in episodes)} solved, mean score {mean:.3g}")
-        title = ["episode", "score", "turns", "beside", "", "task"]
-        lines += ["", *_table(title, [_episode(each) for each in episodes])]
+        rows = [["episode", "score", "turns", "beside", "", "task"]]
+        for each in episodes:
+            state = ("solved" if each.success else "") if each.finished else "unfinished"
+            counts = [str(len(each.turns)), str(len(each.others) or "")]
+            rows.append([each.id, f"{each.score:g}", *counts, state, line(each.task, 60)])
+        lines += ["", *_table(rows)]
     if failures:
-        title = ["failed", "reason", ""]
-        lines += ["", *_table(title, [[each.id, each.reason, line(each.detail, 120)] for each in failures])]
-    for one in [*episodes, *failures][:1]:
-        lines += ["", f"one of them: marl-verl replay {named} --episode {one.id}"]
+        rows = [[each.id, each.reason, line(each.detail, 120)] for each in failures]
+        lines += ["", *_table([["failed", "reason", ""], *rows])]
+    if episodes or failures:
+        lines += ["", f"one of them: marl-verl replay {named} --episode {(episodes or failures)[0].id}"]
     if validation is not None:
         lines += ["", f"of a validation: marl-verl replay {shlex.quote(str(validation))}"]
     return harmless("\n".join(lines))
@@ -62,17 +61,13 @@ def failure_text(file: EpisodeFile, failed: Sequence[StoredFailure]) -> str:
     return harmless("\n".join(lines))
 
 
-def _episode(each: StoredEpisode) -> list[str]:
-    state = ("solved" if each.success else "") if each.finished else "unfinished"
-    beside = str(len(each.others)) if each.others else ""
-    return [each.id, f"{each.score:g}", str(len(each.turns)), beside, state, line(each.task, 60)]
-
-
-def _table(title: list[str], rows: list[list[str]]) -> list[str]:
-    if len(rows) <= MANY:
-        return aligned([title, *rows])
-    shown = aligned([title, *rows[:FIRST], *rows[-LAST:]])
-    return [*shown[: FIRST + 1], f"[{len(rows) - FIRST - LAST} left out; --json has all]", *shown[FIRST + 1 :]]
+def _table(rows: list[list[str]]) -> list[str]:
+    """The first row is the title."""
+    if len(rows) - 1 <= MANY:
+        return aligned(rows)
+    shown = aligned([*rows[: FIRST + 1], *rows[-LAST:]])
+    shown.insert(FIRST + 1, f"[{len(rows) - 1 - FIRST - LAST} left out; --json has all]")
+    return shown
 
 
 def episode_text(
@@ -81,9 +76,8 @@ def episode_text(
     """One episode as a conversation: who saw what, said what, and earned what; then the outcome.
 
     Args:
-        again: what came of running it again; None where it was not.
-        masked: the same with some acts masked.
-        folder: the run that has stored the rows of this step, as the command line names it; None where none is known.
+        again, masked: what came of running it again, and with some acts masked; None where it was not.
+        folder: the run that has stored the rows of this step, as the command line names it.
     """
     trained = file.header.split == "train"  # only then is a turn a row
     lines = [f"episode {episode.id}, {origin(file)}", "", f"task {line(episode.task.id, 100)}"]
@@ -226,10 +220,8 @@ def _beside(episode: Episode, trained: bool) -> list[str]:
         rows.append([*place, _rewards(turn.components), line(turn.action.text, 60)])
     title, *shown = aligned(rows)
     lines = [f"sampled beside it: {count(len(others), 'turn')} that it did not go on with", f"  {title}"]
-    for number, (turn, said) in enumerate(zip(others, shown, strict=True)):
-        if number and turn.session != others[number - 1].session:
-            lines.append("")
-        lines.append(f"  {said}")
+    for before, turn, said in zip([others[0], *others], others, shown, strict=False):
+        lines += ([] if turn.session == before.session else [""]) + [f"  {said}"]
     return lines
 
 
@@ -238,12 +230,8 @@ def _score(of: Episode | Rerun) -> str:
 
 
 def _answer(of: Episode | Rerun) -> str:
-    answer = of.answer
-    if answer is None:
-        said = "nothing yet"
-    else:
-        said = _clipped(answer) if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-    return f"{'answer' if of.finished else 'would answer'} {said}"
+    said = _clipped(of.answer) if isinstance(of.answer, str) else json.dumps(of.answer, ensure_ascii=False)
+    return f"{'answer' if of.finished else 'would answer'} {'nothing yet' if of.answer is None else said}"
 
 
 def _clipped(text: str) -> str:
@@ -256,7 +244,5 @@ def origin(file: EpisodeFile) -> str:
     """What the file is, e.g. "training step 12: workflow review, ..."."""
     header = file.header
     split = "training step" if header.split == "train" else "validation at step"
-    return (
-        f"{split} {header.step}: workflow {header.workflow.name}, task set {header.task.name}, "
-        f"algorithm {header.algorithm.name}, sampler {header.sampler.name}"
-    )
+    parts = f"task set {header.task.name}, algorithm {header.algorithm.name}, sampler {header.sampler.name}"
+    return f"{split} {header.step}: workflow {header.workflow.name}, {parts}"
