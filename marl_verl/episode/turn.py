@@ -12,24 +12,17 @@ Observation = tuple[Message, ...]
 
 
 def as_observation(observation: str | Sequence[Mapping[str, str]]) -> Observation:
-    """The messages an agent sees, copied; a plain text becomes one user message.
-
-    Raises:
-        TypeError: neither a text nor messages with `role` and `content` as texts, or no message at all.
-    """
+    """The messages an agent sees, copied; a plain text becomes one user message. TypeError: neither a text nor messages
+    with `role` and `content` as texts, or no message at all."""
     if isinstance(observation, str):
         return ({"role": "user", "content": observation},)
     if not isinstance(observation, Sequence) or not observation:
         raise TypeError(f"an observation is a text or a list of messages, got {observation!r}")
-    return tuple(_as_message(message) for message in observation)
-
-
-def _as_message(message: object) -> Message:
-    if isinstance(message, Mapping) and message.keys() == {"role", "content"}:
-        role, content = message["role"], message["content"]
-        if isinstance(role, str) and isinstance(content, str):
-            return {"role": role, "content": content}
-    raise TypeError(f'a message is {{"role": text, "content": text}}, got {message!r}')
+    for message in observation:
+        texts = isinstance(message, Mapping) and all(isinstance(value, str) for value in message.values())
+        if not texts or message.keys() != {"role", "content"}:
+            raise TypeError(f'a message is {{"role": text, "content": text}}, got {message!r}')
+    return tuple({"role": message["role"], "content": message["content"]} for message in observation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +161,9 @@ class Turn:
         agent: str | None = None,
         index: int | None = None,
     ) -> Turn:
-        """The turn that `act` and `action` make, without rewards as yet.
-
-        Args:
-            agent: who acted, where somebody took the act of `act.agent`.
-            index: in a tree, where several turns have the act's own index.
-        """
-        place = act.index if index is None else index
-        who = act.agent if agent is None else agent
+        """The turn that `act` and `action` make, without rewards as yet. `agent`: who acted, where it took the act of
+        another one; `index`: in a tree, where several turns have the act's own."""
+        place, who = act.index if index is None else index, agent or act.agent
         turn = cls(uid, session, place, who, policy, act.slot, act.turn, node, parent, act.observation, action)
         turn.called = None if who == act.agent else act.agent
         return turn
