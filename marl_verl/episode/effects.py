@@ -1,4 +1,4 @@
-"""The effects of a workflow: what happens when it acts, calls or draws. Samplers drive its subclass, `engine.Run`."""
+"""The effects of a workflow: what happens when it acts, calls or draws."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Wait:
 
 
 class Effects:
-    """The state of one run, and every effect on it; `engine.Run` tells what the arguments are."""
+    """The state of one run, and the effects behind its `Team`; `engine.Run`, which samplers drive, has the arguments.
+    Marks (`mark_invalid`, `propose`) are not recorded: a replay makes them again."""
 
     # no dict: it would be most of the memory of thousands of runs
     # fmt: off
@@ -62,7 +63,6 @@ class Effects:
         self._records: list[Record | None] = []  # None: reached, not yet answered
         self._lanes: Counter[tuple[str, str | None]] = Counter()  # (agent, slot name) -> acts in it so far
         self._calls: Counter[CallKey] = Counter()  # calls so far
-        self._called = 0  # calls so far
         self._calling = 0  # calls under way
         self._stood = -1  # the news when it last stood
         self._news = 0  # grows with all that can take the run further, or change what it waits for
@@ -74,7 +74,7 @@ class Effects:
         self.invalid: dict[tuple[str, str], str] = {}  # acts whose action was of no use, and why
         self.proposals: list[Any] = []  # answers so far, should the episode end now
         self.tokens = 0  # sampled in this run, over all agents, recorded ones included
-        self._acts = self._joints = 0
+        self._acts = self._joints = self._called = 0  # so far
         self._last: Act | CallRecord | None = None
         self._root: asyncio.Task[Any] | None = None
         self._others: set[asyncio.Task[Any]] = set()  # tasks of the workflow's own, known from their effects
@@ -87,15 +87,11 @@ class Effects:
         self._closed = self.finished = False
         self._answer: Any = None
 
-    # what the workflow's team uses
-
     async def act(self, agent: str, observation: Seen, slot: str | None = None) -> Action:
-        """The effect behind `team[agent].act`."""
         await self._enter()
         return (await self._actions({agent: observation}, slot, None))[agent]
 
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
-        """The effect behind `team.act`."""
         await self._enter()
         if not observations:
             raise self._fail("a joint move needs at least one agent")
@@ -106,7 +102,6 @@ class Effects:
         return await self._actions(observations, slot, joint)
 
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
-        """The effect behind `team.call` and `team[agent].call`."""
         await self._enter()
         function = function_name(fn)
         try:
@@ -143,7 +138,6 @@ class Effects:
             raise error from cause
 
     def mark_invalid(self, action: Action, why: str) -> None:
-        """The effect-free mark behind `team.invalid`: a replay makes it again."""
         for record in reversed(self._records):
             if isinstance(record, ActRecord) and record.action is action:
                 self.invalid[record.act.key] = str(why)
@@ -151,25 +145,20 @@ class Effects:
         raise self._fail("team.invalid takes an action that `act` returned in this run")
 
     def propose(self, answer: Any) -> None:
-        """The effect-free mark behind `team.propose`: a replay makes it again."""
         if answer is None:
             raise self._fail("team.propose takes an answer, got None")
         self.proposals.append(answer)
 
     def stream(self, name: str | None) -> Random:
-        """The effect behind `team.random` and `team.random_for`."""
         if name is None and asyncio.current_task() is not self._root:
-            what = 'team.random in a concurrent task draws in no certain order: use team.random_for("a name")'
-            raise self._fail(what)
+            instead = 'use team.random_for("a name")'
+            raise self._fail(f"team.random in a concurrent task draws in no certain order: {instead}")
         if name not in self._streams:
             self._streams[name] = Random(repr((self._given.seed, self.task.id, name)))
         return self._streams[name]
 
     def unknown_agent(self, agent: str) -> WorkflowError:
-        """The error for an agent that the team has not."""
         return self._fail(f"the team has no agent '{agent}': {nearest(str(agent), self.agents)}", UnknownAgent)
-
-    # inside
 
     @property
     def _over(self) -> bool:
@@ -269,7 +258,7 @@ class Effects:
         return error
 
     def stuck(self, where: str) -> WorkflowError:
-        """What the watchdog tells of a step that has taken too long."""
+        """The error of a step that has taken too long, for the watchdog."""
         said = f"it has run {self.limits.step_seconds:g} s without an effect{where}: does it ever end?"
         return self._fail(said, Stuck)
 

@@ -31,8 +31,7 @@ from marl_verl.tasks.base import Task
 logger = logging.getLogger(__name__)
 
 QUIET = 32
-"""Rounds of the event loop without news after which a run stands. Between two effects, a task that starts tasks needs
-one round a level, and one that waits for them two: this is enough for ten levels of `gather` in each other."""
+"""Rounds of the event loop without news after which a run stands: enough for ten levels of `gather` in each other."""
 CLOSE_SECONDS = 5.0
 """How long `aclose` waits for tasks that do not let themselves be cancelled."""
 
@@ -139,7 +138,7 @@ class Run(Effects):
         return [(record.act, record.action) for record in self._records if isinstance(record, ActRecord)]
 
     def close(self) -> None:
-        """Drop the run: cancel its tasks. They end in the loop's next iterations; `aclose` waits for that."""
+        """Drop the run: cancel its tasks, which end in the loop's next iterations."""
         if not self._closed:
             self._closed = True
             self._cancel()
@@ -205,10 +204,8 @@ class Run(Effects):
         self._answer, self.finished = root.result(), True
 
     async def _in_order(self) -> bool:
-        """Put the records and waits of a standing run in the order of a replay; False where there is news meanwhile.
-
-        An act that the workflow has given up makes it a race, which no replay can repeat: its order stays.
-        """
+        """Put the records and waits of a standing run in the order of a replay; False where there is news meanwhile. An
+        act that the workflow has given up makes it a race, which no replay can repeat: its order stays."""
         if not self._concurrent or not self._arrived or self._given_up or self._sealed:
             return True
         news, journal, limits = self._news, self.journal, replace(self.limits, tokens=None)
@@ -255,11 +252,7 @@ class Run(Effects):
 
 
 async def replay(
-    workflow: Workflow,
-    task: Task,
-    agents: Sequence[str],
-    journal: Journal,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    workflow: Workflow, task: Task, agents: Sequence[str], journal: Journal, limits: Limits | None = None
 ) -> Run:
     """Run a finished journal again, every action given as soon as its act is reached; returns the finished run.
 
@@ -268,7 +261,7 @@ async def replay(
         WorkflowError: it raised.
     """
     calls = Journal(tuple(journal.calls()), journal.seed)
-    async with Run(workflow, task, agents, calls, sealed=True, limits=limits) as run:
+    async with Run(workflow, task, agents, calls, sealed=True, limits=limits or Limits()) as run:
         while (acts := await run.next()) is not None:
             for act in acts:
                 record = journal.act(*act.key)

@@ -32,13 +32,9 @@ class ExplainedRows(list[Record]):
     """
 
     def __init__(self, document: object, source: str = "", stored: bool = False) -> None:
-        """Compute the advantages of a document as training does.
+        """Compute the advantages of a document, which has those that training used if it is `stored`.
 
-        Args:
-            stored: whether the document must have the advantages that training used.
-
-        Raises:
-            MarlError: whatever is wrong with the document, or with a plugin.
+        MarlError: whatever is wrong with the document, or with a plugin.
         """
         plugins.load()  # an error in a plugin is not one of the document
         with about(source):
@@ -65,12 +61,8 @@ class ExplainedRows(list[Record]):
             return self[self._at(key)]
 
     def text(self, row: str | None = None, width: int | None = None) -> str:
-        """What `marl-verl explain` prints: a table of all rows, or how one row came by its advantage.
-
-        Args:
-            row: the key of one row.
-            width: where lines are cut; None cuts nothing.
-        """
+        """What `marl-verl explain` prints, lines cut at `width`: a table of all rows, or how the advantage of the row with
+        this key was computed."""
         with about(self.source):
             at = None if row is None else self._at(row)
             if not isinstance(self._derived, Explanation):
@@ -116,10 +108,8 @@ class ExplainedRows(list[Record]):
         samples = len(set(result.sample[members].tolist()))
         counted = "" if samples == len(members) else f", which count as {count(samples, 'sample')}"
         lines += ["", f"group {_group(record['group'])}: {count(len(members), 'row')}{counted}"]
-        beside = [
-            ["->" if row == at else "", self[row]["key"], *(cell(self[row][name]) for name in ("return", "advantage"))]
-            for row in members
-        ]
+        shown = [(row, self[row]["return"], self[row]["advantage"]) for row in members]
+        beside = [["->" if row == at else "", self[row]["key"], cell(r), cell(a)] for row, r, a in shown]
         lines += ["  " + line for line in columns(["", "row", "return", "advantage"], beside, width and width - 2)]
         for what, keys in record.get("also", {}).items():
             lines += ["", f"{what}: {count(len(keys), 'row')}", *(f"  {key}" for key in keys)]
@@ -135,11 +125,10 @@ class ExplainedRows(list[Record]):
         changed = [row for row, record in enumerate(self) if record["advantage"] != then[row]]
         if not changed:
             return None
-        first = self[changed[0]]
+        first = f"row '{self[changed[0]]['key']}' had {then[changed[0]]} and gets {self[changed[0]]['advantage']} here"
         return (
-            f"{self.source}: {len(changed)} of {len(self)} advantages are not what training used, e.g. row "
-            f"'{first['key']}' had {then[changed[0]]} and gets {first['advantage']} here: a plugin or a version has "
-            "changed (plugins.json in the run has those of training)"
+            f"{self.source}: {len(changed)} of {len(self)} advantages are not what training used, e.g. {first}: "
+            "a plugin or a version has changed (plugins.json in the run has those of training)"
         )
 
 

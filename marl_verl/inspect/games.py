@@ -34,11 +34,7 @@ class Games:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> Games:
-        """From {"players": [...], "values": {"": v, "a": v, "a,b": v, ...}}.
-
-        MarlError, which names the row, for players that are no list of names, a coalition with an unknown player
-        (nearest offered) or twice, or a value that is no finite number.
-        """
+        """From {"players": [...], "values": {"": v, "a": v, "a,b": v, ...}}. MarlError, which names the row."""
         if not rows:
             raise MarlError("there are no rows: a game is {players: [...], values: {...}}")
         games = [(_players(row, f"row {i}"), row) for i, row in enumerate(rows)]
@@ -64,12 +60,12 @@ class Games:
         lines = []
         for i, ((players, values), record) in enumerate(zip(self.games, self.records(), strict=True)):
             everyone, nobody = cell(values[frozenset(players)]), cell(values[frozenset()])
-            shares = [[p, cell(record["shapley"][p]), cell(record["leave_one_out"][p])] for p in players]
             lines += [f"game {i}: {count(len(players), 'player')}, v(all) = {everyone}, v(nobody) = {nobody}"]
+            shares = [[p, cell(record["shapley"][p]), cell(record["leave_one_out"][p])] for p in players]
             table = columns(["player", "shapley", "leave-one-out"], shares, width and width - 2)
             total = cell(sum(record["shapley"].values()))
-            lines += [f"  {line}" for line in table]
-            lines += [f"  the Shapley values add up to v(all) - v(nobody) = {total}", ""]
+            lines += [f"  {line}" for line in (*table, f"the Shapley values add up to v(all) - v(nobody) = {total}")]
+            lines.append("")
         return "\n".join(lines[:-1])
 
 

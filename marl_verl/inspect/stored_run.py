@@ -24,10 +24,7 @@ T = TypeVar("T")
 class Run(os.PathLike[str]):
     """A run directory. Everything is read when it is asked for, so a run that still trains shows its latest state.
 
-    It can be used wherever a path can, e.g. `evaluate(run)`, `train(resume=run)`, `Path(run)`.
-
-    Attributes:
-        folder: the run directory.
+    It can be used wherever a path can, e.g. `evaluate(run)`, `train(resume=run)`, `Path(run)`; `folder` is its path.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -42,8 +39,7 @@ class Run(os.PathLike[str]):
 
     @property
     def metrics(self) -> list[dict[str, float]]:
-        """metrics.jsonl: a record per training step and per validation, each with its `step`; docs/metrics.md has the
-        names."""
+        """metrics.jsonl: a record per training step and per validation, each with its `step`; see docs/metrics.md."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written

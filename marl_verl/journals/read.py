@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,8 +32,6 @@ class Supplied:
 
 @dataclass(frozen=True)
 class StoredAgent:
-    """An agent of the team that was stored."""
-
     policy: str
     reward: str | None
     instructions: str
@@ -85,11 +84,10 @@ class StoredEpisode:
 
 @dataclass(frozen=True)
 class EpisodeFile:
-    """A file of stored episodes.
+    """A file of stored episodes (id -> episode, in its order).
 
     Attributes:
         source: how an error names it.
-        episodes: id -> episode, in the order of the file.
         damaged: what is wrong with the lines that cannot be read, a sentence each.
     """
 
@@ -101,11 +99,7 @@ class EpisodeFile:
 
     @classmethod
     def parse(cls, content: bytes, source: str) -> EpisodeFile:
-        """Read a file.
-
-        Raises:
-            MarlError: it is empty, does not begin with a header, or has another schema.
-        """
+        """Read a file. MarlError: it is empty, does not begin with a header, or has another schema."""
         if not content.strip():
             raise MarlError(f"{source} is empty")
         found = cls(source, _header(content, source), {}, [], [])
@@ -116,11 +110,7 @@ class EpisodeFile:
         return found
 
     def episode(self, name: str) -> Episode:
-        """An episode by its id, with its journal.
-
-        Raises:
-            MarlError: no such episode (the nearest is offered), or its line is malformed.
-        """
+        """An episode by its id, with its journal. MarlError: no such episode (nearest offered), or a malformed line."""
         stored = self.episodes.get(name)
         if stored is None:
             known = [*self.episodes, *(each.id for each in self.failures)]
@@ -154,26 +144,27 @@ class EpisodeFile:
 
 def holds_episodes(content: bytes) -> bool:
     """Whether a file begins as one of stored episodes does."""
-    return _has_kind(_json(content.partition(b"\n")[0])[0])
+    return _first(content)[0] is not None
 
 
-def _has_kind(data: Any) -> bool:
-    return isinstance(data, dict) and data.get("kind") == KIND
-
-
-def _written(version: str) -> str:
-    return f"the file was written by marl-verl {version}, this is {__version__}"
+def _first(content: bytes) -> tuple[dict[str, Any] | None, str]:
+    """Line 1 where it is a header, or None and why it is no JSON."""
+    try:
+        data = json.loads(content.partition(b"\n")[0])
+    except (ValueError, RecursionError) as error:
+        return None, f"line 1 is not JSON: {error}"
+    return data if isinstance(data, dict) and data.get("kind") == KIND else None, ""
 
 
 def _header(content: bytes, source: str) -> Header:
-    line, end, _ = content.partition(b"\n")
-    data, why = _json(line)
-    if not _has_kind(data):
-        if why and not end and line.startswith(b'{"schema"'):
+    data, why = _first(content)
+    if data is None:
+        if why and b"\n" not in content and content.startswith(b'{"schema"'):
             raise MarlError(f"{source} is cut off in line 1, its header")
-        whole, _ = _json(content)
-        if isinstance(whole, dict) and "rows" in whole:
-            why = "these are rows, which `marl-verl explain` shows"
+        with contextlib.suppress(ValueError, RecursionError):
+            whole = json.loads(content)
+            if isinstance(whole, dict) and "rows" in whole:
+                why = "these are rows, which `marl-verl explain` shows"
         why = why or f'line 1 is not {{"schema": {SCHEMA}, "kind": "{KIND}", ...'
         raise MarlError(f"{source} holds no stored episodes: {why}")
     if data.get("schema") != SCHEMA:
@@ -185,9 +176,5 @@ def _header(content: bytes, source: str) -> Header:
         raise MarlError(f"{source}: {error}; {written}") from error
 
 
-def _json(text: bytes) -> tuple[Any, str]:
-    """The value of a JSON text, or None and why it is none."""
-    try:
-        return json.loads(text), ""
-    except (ValueError, RecursionError) as error:
-        return None, f"line 1 is not JSON: {error}"
+def _written(version: str) -> str:
+    return f"the file was written by marl-verl {version}, this is {__version__}"

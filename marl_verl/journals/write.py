@@ -29,22 +29,14 @@ if TYPE_CHECKING:
 def header(
     team: TeamConfig, algorithm: Algorithm, step: int, split: Split, seed: int, sampler: Named, sessions: int
 ) -> dict[str, Any]:
-    """The first line of a file: all that a replay needs besides an episode, and what the run was.
-
-    Args:
-        split: "train" for a training step, "test" for a validation.
-        seed: of the run.
-        sampler: how the episodes were sampled; `sessions` attempts a task.
-    """
-    agents = {
-        agent.name: {"policy": agent.policy, "reward": agent.reward, "instructions": agent.instructions}
-        for agent in team.agents.values()
-    }
+    """The first line of a file: all that a replay needs besides an episode, and what the run was. The episodes were
+    sampled by `sampler`, `sessions` attempts a task."""
+    shown = ("policy", "reward", "instructions")
     return {
         **{"schema": SCHEMA, "kind": KIND, "marl_verl": __version__, "step": step, "split": split, "seed": seed},
         "task": _part("tasks", team.task),
         "workflow": _part("workflows", team.workflow),
-        "agents": agents,
+        "agents": {agent.name: {key: getattr(agent, key) for key in shown} for agent in team.agents.values()},
         "algorithm": {"name": team.algorithm.name, "options": algorithm.options()},
         "sampler": {"name": sampler.name, "options": sampler.options, "sessions": sessions},
     }
@@ -57,13 +49,8 @@ def _part(kind: str, named: Named) -> dict[str, Any]:
 
 
 def sample_lines(sample: Sample, uid: str, task: str, tokens: bool) -> list[str]:
-    """The lines of one task: its episodes as the sampler has them, then its failures by session.
-
-    Args:
-        uid: of the task instance.
-        task: its id.
-        tokens: with token ids and log-probabilities.
-    """
+    """The lines of one task, with token ids and log-probabilities if `tokens`: its episodes as the sampler has them,
+    then its failures by session."""
     failures = sorted(sample.failures, key=lambda failure: (failure.session, failure.reason, failure.detail))
     found = [encode_episode(episode, tokens) for episode in sample.episodes]
     return [as_line(data) for data in (*found, *(failure_data(failure, uid, task) for failure in failures))]
