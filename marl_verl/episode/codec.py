@@ -8,7 +8,6 @@ standard library's, which keeps NaN and half surrogate pairs; msgspec checks eve
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -125,14 +124,10 @@ _Stored = msgspec.defstruct(
 )
 
 
-@functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
 def _fields(value: Any, without: Collection[str] = ()) -> dict[str, Any]:
     """The fields of a dataclass; `dataclasses.asdict` would copy token by token."""
-    return {name: getattr(value, name) for name in _names(value.__class__) if name not in without}
+    names = (field.name for field in dataclasses.fields(value))
+    return {name: getattr(value, name) for name in names if name not in without}
 
 
 def _record(data: dict[str, Any], where: str) -> Record:

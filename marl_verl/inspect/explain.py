@@ -29,12 +29,7 @@ Transform = tuple[str, float]
 
 
 def derive(document: object) -> Explanation | Games:
-    """Compute the advantages of a document as training does, and keep what led to them.
-
-    Raises:
-        MarlError: a key that is missing or has the wrong type; an unknown algorithm, option or component (nearest
-            offered); whatever `RowTable.from_rows` and `Algorithm.compute` refuse.
-    """
+    """Compute the advantages of a document as training does, and keep what led to them. MarlError: a mistake in it."""
     if not isinstance(document, Mapping):
         raise MarlError(f"a document is a mapping with {', '.join(KEYS)}, got {shown(document)}")
     for key in KEYS:
@@ -83,13 +78,13 @@ class Explanation:
         also = {what: (ids, _keys_by_group(ids, keys)) for what, ids in result.also}
         numbers = {"reward": result.reward, "return": result.ret, "baseline": result.baseline, "scale": result.scale}
         numbers["advantage"] = result.advantage
-        transforms = self._transforms()
+        transforms, columns = self._transforms(), result.group_by
         return [
             {
                 "key": key,
                 "agent": self.table.agent.value(row),
                 "padding": bool(self.table.padding[row]),
-                "group": self._group(row),
+                "group": {name: self.table.value(name, row) for name in columns} if result.group[row] >= 0 else None,
                 "members": members[int(result.group[row])],
                 **({"also": {what: shared[int(ids[row])] for what, (ids, shared) in also.items()}} if also else {}),
                 **{name: float(values[row]) for name, values in numbers.items()},
@@ -97,12 +92,6 @@ class Explanation:
             }
             for row, key in enumerate(keys)
         ]
-
-    def _group(self, row: int) -> dict[str, str | int | None] | None:
-        """Column -> value that make the row's group; None for padding."""
-        if self.result.group[row] < 0:
-            return None
-        return {column: self.table.value(column, row) for column in self.result.group_by}
 
     def _transforms(self) -> list[list[Transform]]:
         """Each row's components, with what the credit adds, their mix, and every value on the way to its return."""

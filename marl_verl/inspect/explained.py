@@ -61,8 +61,7 @@ class ExplainedRows(list[Record]):
             return self[self._at(key)]
 
     def text(self, row: str | None = None, width: int | None = None) -> str:
-        """What `marl-verl explain` prints, lines cut at `width`: a table of all rows, or how the advantage of the row with
-        this key was computed."""
+        """What `marl-verl explain` prints, cut at `width`: all rows, or how the advantage of one was computed."""
         with about(self.source):
             at = None if row is None else self._at(row)
             if not isinstance(self._derived, Explanation):
@@ -83,7 +82,6 @@ class ExplainedRows(list[Record]):
         return min((at for at, known in enumerate(keys) if known == key), key=lambda at: bool(self[at]["padding"]))
 
     def _table(self, width: int | None) -> list[str]:
-        """All rows, one a line; the group comes last, where lines are cut."""
         lines = []
         for record in self:
             group = "padding"

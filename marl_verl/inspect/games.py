@@ -37,8 +37,7 @@ class Games:
         """From {"players": [...], "values": {"": v, "a": v, "a,b": v, ...}}. MarlError, which names the row."""
         if not rows:
             raise MarlError("there are no rows: a game is {players: [...], values: {...}}")
-        games = [(_players(row, f"row {i}"), row) for i, row in enumerate(rows)]
-        return cls([(players, _coalitions(players, row, f"row {i}")) for i, (players, row) in enumerate(games)])
+        return cls([_game(row, f"row {i}") for i, row in enumerate(rows)])
 
     def records(self) -> list[dict[str, Any]]:
         """One record per game: {"shapley": {player: value}, "leave_one_out": {player: value}}.
@@ -69,24 +68,20 @@ class Games:
         return "\n".join(lines[:-1])
 
 
-def _players(row: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    if "players" not in row:
-        raise MarlError(f"{where} has no 'players'")
-    if not isinstance(row["players"], list):
-        raise MarlError(f"{where}: 'players' must be a list of names, got {shown(row['players'])}")
-    for player in row["players"]:
+def _game(row: Mapping[str, Any], where: str) -> Game:
+    for key in ("players", "values"):
+        if key not in row:
+            raise MarlError(f"{where} has no '{key}'")
+    players, given = row["players"], row["values"]
+    if not isinstance(players, list):
+        raise MarlError(f"{where}: 'players' must be a list of names, got {shown(players)}")
+    for player in players:
         if not isinstance(player, str) or not player or "," in player:
             raise MarlError(f"{where}: a player is a name without ',', got {shown(player)}")
-    return tuple(row["players"])
-
-
-def _coalitions(players: tuple[str, ...], row: Mapping[str, Any], where: str) -> dict[frozenset[str], float]:
-    if "values" not in row:
-        raise MarlError(f"{where} has no 'values'")
-    if not isinstance(row["values"], Mapping):
-        raise MarlError(f"{where}: 'values' must be a mapping from coalitions to numbers, got {shown(row['values'])}")
+    if not isinstance(given, Mapping):
+        raise MarlError(f"{where}: 'values' must be a mapping from coalitions to numbers, got {shown(given)}")
     values: dict[frozenset[str], float] = {}
-    for written, value in row["values"].items():
+    for written, value in given.items():
         names = written.split(",") if written else []
         for name in names:
             if name not in players:
@@ -98,4 +93,4 @@ def _coalitions(players: tuple[str, ...], row: Mapping[str, Any], where: str) ->
         if not isinstance(value, int | float) or isinstance(value, bool) or not -LARGEST <= value <= LARGEST:
             raise MarlError(f"{where}: the value of coalition '{written}' must be a finite number, got {shown(value)}")
         values[coalition] = float(value)
-    return values
+    return tuple(players), values

@@ -51,32 +51,19 @@ class _Sealed(Run):
 
 @dataclass
 class Rerun:
-    """What came of running an episode again.
+    """What came of running an episode again; no score where it did not come as far, or was scored by playing on."""
 
-    Attributes:
-        journal: what happened now: masked acts have the placeholder, and every act what it was shown.
-        masked: those that got the placeholder.
-        changed: those that were shown something else than the record says.
-        waiting: acts without a recorded action, at which it stands.
-        missed: recorded acts that were not reached.
-        finished: whether the workflow has ended.
-        answer: what it answered, as a JSON value; of an unfinished one its latest proposal, None without.
-        invalid: acts whose action was of no use, and why.
-        score, success: of the answer; None where it did not come as far as the record, or was scored by playing on.
-        ended: why it went no further, where it failed.
-    """
-
-    journal: Journal = Journal()
-    masked: frozenset[Key] = frozenset()
-    changed: set[Key] = field(default_factory=set)
-    waiting: tuple[Act, ...] = ()
-    missed: list[Key] = field(default_factory=list)
+    journal: Journal = Journal()  # what happened now
+    masked: frozenset[Key] = frozenset()  # acts that got the placeholder
+    changed: set[Key] = field(default_factory=set)  # acts that were shown something else than the record says
+    waiting: tuple[Act, ...] = ()  # acts without a recorded action, at which it stands
+    missed: list[Key] = field(default_factory=list)  # recorded acts that were not reached
     finished: bool = False
-    answer: Any = None
+    answer: Any = None  # as a JSON value; of an unfinished one its latest proposal, None without
     invalid: dict[Key, str] = field(default_factory=dict)
     score: float | None = None
     success: bool | None = None
-    ended: str | None = None
+    ended: str | None = None  # why it went no further, where it failed
 
     def named(self, keys: Collection[Key]) -> list[str]:
         """Those of the acts that it has reached, as AGENT:SLOT, in order."""
@@ -91,10 +78,7 @@ class Rerun:
 
 def replay(file: EpisodeFile, episode: Episode, mask: Sequence[str] = ()) -> tuple[Rerun, Rerun | None]:
     """Run an episode again: what came of it, and the same with some acts (AGENT:SLOT) masked, None without any.
-
-    MarlError: an act that the episode does not have (nearest offered); a part of the file that is not registered here,
-    or has changed; an episode that cannot be replayed.
-    """
+    MarlError: no such act (nearest offered), a part that is not registered here, an episode that cannot be replayed."""
     acts = {":".join(record.act.key): record.act.key for record in episode.journal.acts()}
     for word in mask:
         if word not in acts:
@@ -137,10 +121,10 @@ def _built(kind: str, stored: Supplied, base: type[T], file: EpisodeFile) -> T:
         raise MarlError(f"{error}; --stored shows episodes without any plugin") from error
     if stored.name not in known.names(kind):
         hint = nearest(stored.name, known.names(kind))
-        origin = f"{stored.distribution} {stored.version}"
         raise MarlError(
-            f"{file.source}: {what} '{stored.name}' is not registered here; it came from {origin}: install that, or "
-            f"see whether {plugins.VARIABLE} leaves it out ({hint}); --stored shows episodes without it"
+            f"{file.source}: {what} '{stored.name}' is not registered here; it came from {stored.distribution} "
+            f"{stored.version}: install that, or see whether {plugins.VARIABLE} leaves it out ({hint}); "
+            "--stored shows episodes without it"
         )
     found = known.get(kind, stored.name)
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -154,8 +138,8 @@ def _versions(file: EpisodeFile) -> str:
     then, now = {"marl-verl": header.marl_verl}, {"marl-verl": __version__}
     for kind, part in (("workflows", header.workflow), ("tasks", header.task)):
         entry = known.entry(kind, part.name)
-        then[part.distribution], now[part.distribution] = part.version, "not there"
-        now[entry.distribution] = entry.version
+        then[part.distribution] = part.version
+        now |= {part.distribution: "not there", entry.distribution: entry.version}
     found = [f"{name} was {then[name]} and is {now[name]} here" for name in then if then[name] != now[name]]
     return f" ({', '.join(found)})" if found else ""
 

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl.checkpoint.files import complete, step_of
 from marl_verl.episode import Episode
@@ -94,7 +94,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     return Run(folder)
 
 
-class _Steps(Mapping[int, T], Generic[T]):
+class _Steps(Mapping[int, T]):
     """Step -> what its file holds, ascending; a file is read when its step is asked for."""
 
     def __init__(self, files: Mapping[int, Path], read: Callable[[Path], T]) -> None:
