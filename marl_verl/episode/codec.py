@@ -1,8 +1,7 @@
 """The codec: journals, turns and episodes as JSON values, and back. What is stored is defined here and nowhere else.
 
-Fields are those of the dataclasses, in their order, so that the same episode gives the same bytes; nothing that a clock
-says is stored. What a turn of an episode's path saw and said is stored once, in the journal. JSON itself is the
-standard library's, which keeps NaN and half surrogate pairs; msgspec checks every type on the way back.
+The same episode gives the same bytes: nothing that a clock says is stored. What a turn of a path saw and said is stored
+once, in the journal. JSON is the standard library's, which keeps NaN and half surrogate pairs.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, An
     """An effect as a JSON value; arguments and result of a call as what their JSON texts hold."""
     if isinstance(record, ActRecord):
         return {"effect": "act", **_fields(record.act), "action": _fields(record.action, without)}
-    called = {"effect": "call", "agent": record.agent, "function": record.function}
-    called["arguments"] = json.loads(record.arguments)
+    arguments = json.loads(record.arguments)
+    called = {"effect": "call", "agent": record.agent, "function": record.function, "arguments": arguments}
     if record.raised is not None:
         return {**called, "raised": {"kind": record.raised.kind, "arguments": json.loads(record.raised.arguments)}}
     return {**called, "value": None if record.value is None else json.loads(record.value)}

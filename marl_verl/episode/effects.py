@@ -95,9 +95,8 @@ class Effects:
         await self._enter()
         if not observations:
             raise self._fail("a joint move needs at least one agent")
-        for agent in observations:
-            if agent not in self.agents:
-                raise self.unknown_agent(agent)
+        if unknown := [agent for agent in observations if agent not in self.agents]:
+            raise self.unknown_agent(unknown[0])
         joint, self._joints = self._joints, self._joints + 1
         return await self._actions(observations, slot, joint)
 

@@ -54,11 +54,8 @@ class Run(Effects):
     async def next(self) -> tuple[Act, ...] | None:
         """Wait for the next move that needs actions: its acts (several in a joint move), in the order of reaching them.
 
-        Returns None once the workflow has finished; acts it no longer waits for are then dropped. One caller at a time.
-
-        Raises:
-            WorkflowError: the workflow raised, or broke a rule; the run is over.
-            ReplayMismatch: `strict` or `sealed`, and the workflow left the journal.
+        Returns None once the workflow has finished; acts it no longer waits for are then dropped. WorkflowError: the
+        workflow raised, or broke a rule; ReplayMismatch: `strict` or `sealed`, and it left the journal.
         """
         if self._closed or self._driver is not None:
             raise RuntimeError(f"next() on a run that is {'closed' if self._closed else 'awaited elsewhere'}")
@@ -192,9 +189,9 @@ class Run(Effects):
         unanswered = None in self._records
         if error is not None:
             await self.aclose()
-            if not isinstance(error, WorkflowError):
-                raise self._fail(with_line(error)) from error
-            raise error
+            if isinstance(error, WorkflowError):
+                raise error
+            raise self._fail(with_line(error)) from error
         self._cancel()  # acts that the workflow started and did not wait for
         await self._end_tasks()
         if self._concurrent and not unanswered and not self._sealed:
@@ -255,11 +252,7 @@ async def replay(
     workflow: Workflow, task: Task, agents: Sequence[str], journal: Journal, limits: Limits | None = None
 ) -> Run:
     """Run a finished journal again, every action given as soon as its act is reached; returns the finished run.
-
-    Raises:
-        ReplayMismatch: the workflow reached something that the journal has not.
-        WorkflowError: it raised.
-    """
+    WorkflowError: the workflow raised; ReplayMismatch: it reached something that the journal has not."""
     calls = Journal(tuple(journal.calls()), journal.seed)
     async with Run(workflow, task, agents, calls, sealed=True, limits=limits or Limits()) as run:
         while (acts := await run.next()) is not None:

@@ -1,8 +1,7 @@
 """Running a stored episode again: no model is asked, nothing is called, and its answer is scored anew.
 
-Every act gets its recorded action; without masks, another observation than the recorded one is a mismatch. Masked acts
-get a placeholder: Delta = R(tau) - R(tau with the acts masked, all other texts frozen). The acts whose observation
-changed are those that a model would be asked for again.
+Every act gets its recorded action. Masked acts get a placeholder: Delta = R(tau) - R(tau with the acts masked, other
+texts frozen); the acts whose observation changed are those that a model would be asked for again.
 """
 
 from __future__ import annotations
@@ -177,7 +176,8 @@ async def rerun(
             raise run.mismatch("it ends here, and went on when it was stored")
         answer = run.answer if run.finished else (run.proposals or [None])[-1]
     again.answer = plain(answer)
-    if _comparable(episode, again):
+    to_record = not episode.finished and not again.missed and (again.masked or _same(again.answer, episode.answer))
+    if again.ended is None and (again.finished or to_record):  # as far as the answer that was scored
         try:
             again.score, again.success = (
                 await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
@@ -203,14 +203,6 @@ async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]
                 again.changed.add(act.key)
             run.supply(act, Action(PLACEHOLDER) if act.key in again.masked else record.action)
     return ()
-
-
-def _comparable(episode: Episode, again: Rerun) -> bool:
-    """Whether it came as far as the record, to the answer that was scored (not by playing on to an end)."""
-    if again.ended is not None or again.finished:
-        return again.ended is None
-    as_far = not episode.finished and not again.missed
-    return as_far and (bool(again.masked) or _same(again.answer, episode.answer))
 
 
 def _same(one: Any, other: Any) -> bool:

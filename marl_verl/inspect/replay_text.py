@@ -24,8 +24,7 @@ LONG, HEAD, TAIL = 1600, 800, 600
 REPEATED = 120
 """Characters that an agent has seen before, at the start of what it sees, from which on they are left out."""
 
-Seen = dict[str, tuple[str, Observation]]
-"""Agent -> its latest act, and what it saw there."""
+Seen = dict[str, tuple[str, Observation]]  # agent -> its latest act, and what it saw there
 
 
 def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> str:

@@ -29,16 +29,13 @@ def show(folder: Path, display: Display) -> None:
     table.add_row(*sampled)
     display.console.print(table)
     for name, policy in summary["policies"].items():
-        if policy["parameters"] is None:
-            display.print(f"policy {name}: outside, frozen")
-            continue
+        change = "trained, no checkpoint saved"
         if policy["frozen"]:
             change = "frozen"
-        elif policy["weight_change"] is None:
-            change = "trained, no checkpoint saved"
-        else:
+        elif policy["weight_change"] is not None:
             change = f"weights changed by {policy['weight_change']:.1%}"
-        display.print(f"policy {name}: {policy['parameters']:,} parameters, {change}")
+        size, outside = policy["parameters"], "outside, frozen"
+        display.print(f"policy {name}: {outside if size is None else f'{size:,} parameters, {change}'}")
     if summary["steps"]:
         first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"
         then = f"then {summary['seconds_per_step']:.1f} s a step"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from marl_verl.episode.errors import short
+
 LEFT = ("row", "key", "agent", "group", "player", "", "what")  # columns of text; numbers go to the right
 
 
@@ -31,8 +33,7 @@ def indented(text: str, spaces: int) -> list[str]:
 
 def line(text: str, width: int) -> str:
     """A text in one line of at most `width` characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    return short(" ".join(text.split()), width)
 
 
 def count(number: int, what: str) -> str:

@@ -1,10 +1,6 @@
 """Episodes as JSON lines: what a run stores of a step, so that each of them can be replayed from the file alone.
 
-    line 1    {"schema": 2, "kind": "episodes", ...}    what the run was: team, workflow, task set, algorithm, sampler
-    then      {"id": ..., "journal": {...}, ...}        one episode a line, in the order of the batch's tasks
-    or        {"failure": ..., "detail": ..., ...}      one attempt that came to nothing
-
-What an episode is stored as is defined in `marl_verl.episode.codec`.
+Line 1 is `header`; each other line is an episode as `marl_verl.episode.codec` has it, or a failed attempt.
 """
 
 from __future__ import annotations
@@ -44,8 +40,7 @@ def header(
 
 def _part(kind: str, named: Named) -> dict[str, Any]:
     entry = plugins.load().entry(kind, named.name)
-    supplier = {"distribution": entry.distribution, "version": entry.version}
-    return {"name": named.name, "options": named.options, **supplier}
+    return {"name": named.name, "options": named.options, "distribution": entry.distribution, "version": entry.version}
 
 
 def sample_lines(sample: Sample, uid: str, task: str, tokens: bool) -> list[str]:
