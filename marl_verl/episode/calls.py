@@ -18,8 +18,7 @@ from marl_verl.episode.journal import CallRecord, Raised, find_class
 async def recorded(
     fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord, seconds: float | None
 ) -> tuple[CallRecord, Exception | None]:
-    """Call `fn`: `asked` with the result, or with the exception, which is then returned too. TypeError, ValueError: the
-    result is no JSON value."""
+    """Call `fn`: `asked` with the result, which must be a JSON value, or with the exception, then returned too."""
     try:
         value = await perform(fn, arguments, seconds)
     except Exception as error:  # noqa: BLE001  (recorded, and raised in the workflow)
@@ -118,10 +117,8 @@ def function_name(fn: Any) -> str:
 
 
 def raised(error: Exception) -> Raised:
-    """The record of an exception: its class, or the nearest base that can be found again by name, and its arguments.
-
-    Arguments that JSON cannot hold are kept as their `repr`. The workflow sees `Raised.rebuild`, live as on replay.
-    """
+    """The record of an exception: its class, or the nearest base that can be found again by name, and its arguments,
+    those that JSON cannot hold as their `repr`. The workflow sees `Raised.rebuild`, live as on replay."""
     named = ((f"{base.__module__}:{base.__qualname__}", base) for base in type(error).__mro__)
     arguments = []
     for argument in error.args:

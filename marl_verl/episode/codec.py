@@ -18,9 +18,7 @@ from marl_verl.episode.calls import as_json
 from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError, Record
 from marl_verl.episode.turn import Act, Action, Turn, as_observation
 
-SCHEMA = 2
-"""Version of what is defined here: raise it with every change of what is stored."""
-
+SCHEMA = 2  # version of what is defined here: raise it with every change of what is stored
 CLOCK = ("seconds",)
 TOKENS = ("prompt_ids", "response_ids", "log_probs")
 
@@ -116,8 +114,8 @@ class _Records(msgspec.Struct):
     records: list[dict[str, Any]]
 
 
+# the fields of an episode that are decoded one by one
 _RAW: dict[str, Any] = {"turns": list[dict[str, Any]], "others": list[dict[str, Any]], "journal": dict[str, Any]}
-"""The fields of an episode that are decoded one by one."""
 _Stored = msgspec.defstruct(
     "_Stored", [(name, _RAW.get(name, hint)) for name, hint in get_type_hints(Episode).items() if name not in CLOCK]
 )

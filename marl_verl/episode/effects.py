@@ -18,8 +18,7 @@ from marl_verl.episode.workflow import Seen, Workflow
 from marl_verl.errors import nearest
 from marl_verl.tasks.base import Task
 
-PATIENCE = 100
-"""Errors after the one that ended a run, before its workflow is stopped in a way that no `except Exception` catches."""
+PATIENCE = 100  # errors after the one that ended a run, before a cancellation, which no `except Exception` catches
 
 
 @dataclass(slots=True, eq=False)

@@ -30,10 +30,8 @@ from marl_verl.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 
-QUIET = 32
-"""Rounds of the event loop without news after which a run stands: enough for ten levels of `gather` in each other."""
-CLOSE_SECONDS = 5.0
-"""How long `aclose` waits for tasks that do not let themselves be cancelled."""
+QUIET = 32  # rounds of the event loop without news after which a run stands: enough for ten levels of nested `gather`
+CLOSE_SECONDS = 5.0  # for `aclose` to wait for tasks that do not let themselves be cancelled
 
 
 class Run(Effects):

@@ -45,8 +45,7 @@ class Limits:
 class WorkflowError(MarlError):
     """A workflow failed: the message names workflow, task and the last effect; `__cause__` is what it raised."""
 
-    reason: ClassVar[Reason] = "workflow-error"
-    """Its class, for counting."""
+    reason: ClassVar[Reason] = "workflow-error"  # its class, for counting
 
 
 class OverBudget(WorkflowError):

@@ -32,9 +32,6 @@ class ActRecord:
     act: Act
     action: Action
 
-    def __str__(self) -> str:
-        return f"{self.act} (index {self.act.index}) -> {self.action.text!r}"
-
 
 @dataclass(frozen=True, slots=True)
 class Raised:
@@ -85,8 +82,7 @@ class CallRecord:
 
 
 Record = ActRecord | CallRecord
-CallKey = tuple[str | None, str, str]
-"""(agent, function, arguments)."""
+CallKey = tuple[str | None, str, str]  # (agent, function, arguments)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,8 @@ JOIN = "+"
 
 LABELS = ("uid", "agent", "policy", "slot", "node", "parent")
 """Columns of names; all but the first two may be absent."""
-COUNTS = ("session", "index", "turn", "length")
-"""Columns of whole numbers."""
-COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", "obs", "invalid")
-"""The keys of a row."""
+COUNTS = ("session", "index", "turn", "length")  # columns of whole numbers
+COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", "obs", "invalid")  # the keys of a row
 
 
 def row(turn: Turn) -> dict[str, Any]:

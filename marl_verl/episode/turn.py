@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 Message = dict[str, str]
 """{"role": "system" | "user" | "assistant" | ..., "content": text}: one entry of a chat."""
@@ -18,11 +19,12 @@ def as_observation(observation: str | Sequence[Mapping[str, str]]) -> Observatio
         return ({"role": "user", "content": observation},)
     if not isinstance(observation, Sequence) or not observation:
         raise TypeError(f"an observation is a text or a list of messages, got {observation!r}")
-    for message in observation:
+    messages: list[Any] = [*observation]
+    for message in messages:
         texts = isinstance(message, Mapping) and all(isinstance(value, str) for value in message.values())
         if not texts or message.keys() != {"role", "content"}:
             raise TypeError(f'a message is {{"role": text, "content": text}}, got {message!r}')
-    return tuple({"role": message["role"], "content": message["content"]} for message in observation)
+    return tuple({"role": message["role"], "content": message["content"]} for message in messages)
 
 
 @dataclass(frozen=True, slots=True)

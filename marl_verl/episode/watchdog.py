@@ -27,10 +27,8 @@ from typing import Any, Protocol
 
 from marl_verl.episode.errors import at_line
 
-POLLS = 20
-"""Looks at the marks in `step_seconds`: a step is ended when it has taken between 1 and 1 + 2 / POLLS of that."""
-AGAIN = 1.0
-"""Seconds until a step that has survived is bitten again."""
+POLLS = 20  # looks at the marks in `step_seconds`: a step is ended when it has taken 1 to 1 + 2 / POLLS of that
+AGAIN = 1.0  # seconds until a step that has survived is bitten again
 
 # a prototype of its own: the shared one's argument types are anybody's to set
 _raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
@@ -152,8 +150,7 @@ class _Watched(Coroutine[Any, Any, Any]):
         self._work.close()
 
     @property
-    def __name__(self) -> str:
-        """For asyncio, which shows it with the task."""
+    def __name__(self) -> str:  # asyncio shows it with the task
         return str(getattr(self._work, "__qualname__", "task"))
 
     def __await__(self) -> Generator[Any, Any, Any]:

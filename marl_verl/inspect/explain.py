@@ -23,16 +23,12 @@ from marl_verl.errors import MarlError, nearest, shown, unknown
 from marl_verl.inspect.files import about
 from marl_verl.inspect.texts import cell, columns, count
 
+# key of a document -> the type of its value, and how an error names that
 KEYS = {"algorithm": (str, "the name of one"), "options": (Mapping, "a mapping"), "rows": (list, "a list")}
-"""Key of a document -> the type of its value, and how an error names that."""
 
-GAMES = "shapley"
-"""Not an algorithm that trains: the name under which a document's rows are games."""
-
+GAMES = "shapley"  # not an algorithm that trains: the name under which a document's rows are games
 LARGEST = float(np.finfo(np.float64).max)
-
-Game = tuple[tuple[str, ...], Mapping[frozenset[str], float]]
-"""(players, coalition -> value)."""
+Game = tuple[tuple[str, ...], Mapping[frozenset[str], float]]  # (players, coalition -> value)
 
 Record = dict[str, Any]
 Transform = tuple[str, float]

@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PLACES = ("journals", "episodes", "rows")
-"""Folders of a run with a file a step."""
-
-Stored = Callable[[RunDir], Mapping[int, Path]]
-"""Step -> its file, ascending."""
+PLACES = ("journals", "episodes", "rows")  # folders of a run with a file a step
+Stored = Callable[[RunDir], Mapping[int, Path]]  # step -> its file, ascending
 
 
 class Run(os.PathLike[str]):
@@ -131,10 +128,8 @@ def _episodes(path: Path) -> list[Episode]:
 def read_step(
     command: str, folder: Path, stored: Stored, remedy: str, what: str = "step", step: int | None = None
 ) -> tuple[str, bytes]:
-    """What a run has stored of a step (default: the newest): how an error names it, and its bytes.
-
-    MarlError: it is not there (nearest offered; `remedy` where a run has none), or cannot be read.
-    """
+    """What a run has stored of a step (default: the newest): how an error names it, and its bytes. MarlError: it is not
+    there (nearest offered; `remedy` where a run has none), or cannot be read."""
     if not folder.is_dir():
         raise missing("run in", folder, folder.parent.glob("*/"))
     steps = stored(RunDir(folder))

@@ -26,11 +26,8 @@ from marl_verl.version import __version__
 
 T = TypeVar("T")
 
-PLACEHOLDER = "(no answer)"
-"""What a masked act says: the default of the credits that mask."""
-
-Key = tuple[str, str]
-"""(agent that the workflow called, slot)."""
+PLACEHOLDER = "(no answer)"  # what a masked act says: the default of the credits that mask
+Key = tuple[str, str]  # (agent that the workflow called, slot)
 
 
 class _Sealed(Run):

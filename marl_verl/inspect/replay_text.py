@@ -15,20 +15,15 @@ from marl_verl.inspect.texts import aligned, count, indented, line
 from marl_verl.journals.read import EpisodeFile, StoredFailure
 from marl_verl.process.terminal import harmless
 
-MANY, FIRST, LAST = 40, 20, 5
-"""Lines: of more than `MANY` the first `FIRST` and the last `LAST` are shown."""
-
-LONG, HEAD, TAIL = 1600, 800, 600
-"""Characters: a longer text is shown by its first `HEAD` and its last `TAIL`."""
-
-REPEATED = 120
-"""Characters that an agent has seen before, at the start of what it sees, from which on they are left out."""
+MANY, FIRST, LAST = 40, 20, 5  # lines: of more than MANY the first FIRST and the last LAST are shown
+LONG, HEAD, TAIL = 1600, 800, 600  # characters: a longer text is shown by its first HEAD and its last TAIL
+REPEATED = 120  # characters at the start of what an agent sees, from which on they are left out if it has seen them
 
 Seen = dict[str, tuple[str, Observation]]  # agent -> its latest act, and what it saw there
 
 
 def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> str:
-    """What a file holds, which the command line names so, with totals; `validation` is another file of the run."""
+    """What a file holds, with totals; the command line calls it `named`, and `validation` is one more of its run."""
     episodes, failures = list(file.episodes.values()), file.failures
     reasons = ", ".join(f"{reason} {times}" for reason, times in sorted(Counter(f.reason for f in failures).items()))
     totals = f"{count(len(episodes), 'episode')}, {count(len(failures), 'failed attempt')}"
@@ -61,10 +56,9 @@ def failure_text(file: EpisodeFile, failed: Sequence[StoredFailure]) -> str:
 
 
 def _table(rows: list[list[str]]) -> list[str]:
-    """The first row is the title."""
     if len(rows) - 1 <= MANY:
         return aligned(rows)
-    shown = aligned([*rows[: FIRST + 1], *rows[-LAST:]])
+    shown = aligned([*rows[: FIRST + 1], *rows[-LAST:]])  # the first row is the title
     shown.insert(FIRST + 1, f"[{len(rows) - 1 - FIRST - LAST} left out; --json has all]")
     return shown
 
@@ -220,7 +214,7 @@ def _beside(episode: Episode, trained: bool) -> list[str]:
     title, *shown = aligned(rows)
     lines = [f"sampled beside it: {count(len(others), 'turn')} that it did not go on with", f"  {title}"]
     for before, turn, said in zip([others[0], *others], others, shown, strict=False):
-        lines += ([] if turn.session == before.session else [""]) + [f"  {said}"]
+        lines += [f"  {said}"] if turn.session == before.session else ["", f"  {said}"]
     return lines
 
 

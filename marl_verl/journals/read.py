@@ -16,8 +16,7 @@ from marl_verl.tasks.base import Split, Task
 from marl_verl.team import Named
 from marl_verl.version import __version__
 
-KIND = "episodes"
-"""Key `kind` of a file's first line."""
+KIND = "episodes"  # key `kind` of a file's first line
 
 
 @dataclass(frozen=True)
