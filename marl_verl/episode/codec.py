@@ -23,7 +23,6 @@ CLOCK = ("seconds",)
 TOKENS = ("prompt_ids", "response_ids", "log_probs")
 
 T = TypeVar("T")
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def decode(kind: type[T], data: Any, where: str) -> T:
@@ -106,7 +105,7 @@ def plain(value: Any) -> Any:
 
 def without_addresses(text: str) -> str:
     """A text without the memory addresses of a `repr`, which are others in every process."""
-    return _ADDRESS.sub("", text)
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 class _Records(msgspec.Struct):

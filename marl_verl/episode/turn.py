@@ -59,7 +59,7 @@ class Act:
 
 def changed(old: Act, new: Act) -> str:
     """Where two observations part, in words."""
-    before, now = _flat(old.observation), _flat(new.observation)
+    before, now = ("\n".join(f"{m['role']}: {m['content']}" for m in act.observation) for act in (old, new))
     at = shared_length(before, now)
     start = max(0, at - 20)
     return f"recorded ...{before[start : at + 40]!r}, now ...{now[start : at + 40]!r} (from character {at})"
@@ -69,10 +69,6 @@ def shared_length(one: str, other: str) -> int:
     """How many characters two texts have in common at their start."""
     shorter = min(len(one), len(other))
     return next((i for i in range(shorter) if one[i] != other[i]), shorter)
-
-
-def _flat(observation: Observation) -> str:
-    return "\n".join(f"{message['role']}: {message['content']}" for message in observation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,9 @@ def show(folder: Path, display: Display) -> None:
             change = "frozen"
         elif policy["weight_change"] is not None:
             change = f"weights changed by {policy['weight_change']:.1%}"
-        size, outside = policy["parameters"], "outside, frozen"
-        display.print(f"policy {name}: {outside if size is None else f'{size:,} parameters, {change}'}")
+        size = policy["parameters"]
+        said = "outside, frozen" if size is None else f"{size:,} parameters, {change}"
+        display.print(f"policy {name}: {said}")
     if summary["steps"]:
         first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"
         then = f"then {summary['seconds_per_step']:.1f} s a step"
