@@ -32,6 +32,9 @@ class ActRecord:
     act: Act
     action: Action
 
+    def __str__(self) -> str:
+        return f"{self.act} (index {self.act.index}) -> {self.action.text!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class Raised:

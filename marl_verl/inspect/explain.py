@@ -31,7 +31,6 @@ LARGEST = float(np.finfo(np.float64).max)
 Game = tuple[tuple[str, ...], Mapping[frozenset[str], float]]  # (players, coalition -> value)
 
 Record = dict[str, Any]
-Transform = tuple[str, float]
 
 
 def derive(document: object) -> Explanation | Games:
@@ -99,9 +98,9 @@ class Explanation:
             for row, key in enumerate(keys)
         ]
 
-    def _transforms(self) -> list[list[Transform]]:
+    def _transforms(self) -> list[list[tuple[str, float]]]:
         """Each row's components, with what the credit adds, their mix, and every value on the way to its return."""
-        found: list[list[Transform]] = [[] for _ in range(len(self.table))]
+        found: list[list[tuple[str, float]]] = [[] for _ in range(len(self.table))]
         rows = self.table.order()
         with np.errstate(over="ignore", invalid="ignore"):  # raised below, with the row
             real = self.algorithm.credited(self.table.take(rows))

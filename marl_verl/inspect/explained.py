@@ -84,9 +84,8 @@ class ExplainedRows(list[Record]):
     def _table(self, width: int | None) -> list[str]:
         lines = []
         for record in self:
-            group = "padding"
-            if record["group"] is not None:
-                group = f"{_group(record['group'])} ({count(len(record['members']), 'row')})"
+            size = count(len(record["members"]), "row")
+            group = "padding" if record["group"] is None else f"{_group(record['group'])} ({size})"
             lines.append([*(cell(record[name]) for name in COLUMNS), group])
         return columns([*COLUMNS, "group"], lines, width)
 

@@ -108,9 +108,8 @@ def _said(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, 
     lines += ["  sees", *indented(_sight(act.observation, seen.get(who)), 4)]
     lines += ["  says", *indented(_clipped(record.action.text) or "(nothing)", 4)]
     seen[who] = (name, act.observation)
-    invalid = shown.invalid.get(act.key)
-    if invalid is None and turn is not None and not shown.masked:
-        invalid = turn.invalid
+    stored = turn.invalid if turn is not None and not shown.masked else None
+    invalid = shown.invalid.get(act.key, stored)
     if invalid is not None:
         lines.append(f"  invalid: {invalid}")
     return lines
