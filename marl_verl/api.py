@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl.errors import MarlError
-from marl_verl.inspect.stored_run import Run, load_run
+from marl_verl.inspect.files import Run, load_run
 
 if TYPE_CHECKING:
     from marl_verl.evaluation.launch import Evaluation

@@ -20,7 +20,7 @@ from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_episode, plain
 from marl_verl.errors import MarlError
-from marl_verl.inspect.rerun import PLACEHOLDER, differences, rerun
+from marl_verl.inspect.replay import PLACEHOLDER, differences, rerun
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.journals.write import as_line, header, sample_lines
 from marl_verl.process.run_dir import RunDir

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         if not alone:
             return _list(file, options)
         name = next(iter(file.episodes))
-    if name not in file.episodes and (failed := file.failed(name)):
+    if name not in file.episodes and (failed := [each for each in file.failures if each.id == name]):
         if options.mask:
             raise MarlError(f"'{name}' is a failed attempt ({failed[0].reason}): it has no act to mask")
         records = [replay_json.failure_record(each) for each in failed]

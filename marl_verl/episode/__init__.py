@@ -2,10 +2,8 @@
 
 from marl_verl.episode.calls import perform
 from marl_verl.episode.engine import Run, replay
-from marl_verl.episode.episode import Episode
-from marl_verl.episode.errors import OverBudget, ReplayMismatch, Stuck, UnknownAgent, WorkflowError
-from marl_verl.episode.journal import ActRecord, CallRecord, Journal, JournalError
-from marl_verl.episode.limits import Limits, Reason
+from marl_verl.episode.errors import Limits, OverBudget, Reason, ReplayMismatch, Stuck, UnknownAgent, WorkflowError
+from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError
 from marl_verl.episode.row import JOIN
 from marl_verl.episode.turn import Act, Action, Message, Observation, Turn
 from marl_verl.episode.workflow import Member, Team, Workflow

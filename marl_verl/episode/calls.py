@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import json
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from marl_verl.episode.journal import CallRecord, Raised, find_class
@@ -18,11 +18,7 @@ from marl_verl.episode.journal import CallRecord, Raised, find_class
 async def recorded(
     fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord, seconds: float | None
 ) -> tuple[CallRecord, Exception | None]:
-    """Call `fn`: `asked` with the result, or with the exception, which is then returned too.
-
-    Raises:
-        TypeError, ValueError: the result is no JSON value.
-    """
+    """Call `fn`: `asked` with the result, which must be a JSON value, or with the exception, then returned too."""
     try:
         value = await perform(fn, arguments, seconds)
     except Exception as error:  # noqa: BLE001  (recorded, and raised in the workflow)
@@ -42,21 +38,19 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
         Exception: what `fn` raised; RuntimeError for what is no Exception, such as a tool's `sys.exit`.
     """
     if seconds is None:
-        value = _plainly(fn, arguments)
-        return await _awaited(value) if inspect.isawaitable(value) else value
+        return await _awaited(_plainly(fn, arguments))
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
             # an async function only makes its coroutine when called: no thread for that
-            value = fn(*arguments) if is_async(fn) else await _in_thread(fn, arguments)
-            return await _awaited(value) if inspect.isawaitable(value) else value
+            return await _awaited(fn(*arguments) if _is_async(fn) else await _in_thread(fn, arguments))
     except TimeoutError as error:
         if not limit.expired():
             raise  # its own
         raise TimeoutError(f"it took longer than {seconds:g} s") from error
 
 
-def is_async(fn: Callable[..., Any]) -> bool:
+def _is_async(fn: Callable[..., Any]) -> bool:
     """Whether a function is an `async def`; also behind functools.partial, and as the `__call__` of an object."""
     fn = getattr(fn, "func", fn)
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
@@ -70,8 +64,10 @@ def _plainly(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
-    """Await it; here a cancellation is one."""
+async def _awaited(value: Any) -> Any:
+    """A value, or the result of an awaitable; here a cancellation is one."""
+    if not inspect.isawaitable(value):
+        return value
     try:
         return await value
     except SystemExit as error:
@@ -121,17 +117,13 @@ def function_name(fn: Any) -> str:
 
 
 def raised(error: Exception) -> Raised:
-    """The record of an exception: its class, or the nearest base that can be found again by name, and its arguments.
-
-    Arguments that JSON cannot hold are kept as their `repr`. The workflow sees `Raised.rebuild`, live as on replay.
-    """
-    base: type = next(
-        kind for kind in type(error).__mro__ if find_class(f"{kind.__module__}:{kind.__qualname__}") is kind
-    )
+    """The record of an exception: its class, or the nearest base that can be found again by name, and its arguments,
+    those that JSON cannot hold as their `repr`. The workflow sees `Raised.rebuild`, live as on replay."""
+    named = ((f"{base.__module__}:{base.__qualname__}", base) for base in type(error).__mro__)
     arguments = []
     for argument in error.args:
         try:
             arguments.append(json.loads(as_json(argument)))
         except TypeError:
             arguments.append(repr(argument))
-    return Raised(f"{base.__module__}:{base.__qualname__}", as_json(arguments))
+    return Raised(next(name for name, base in named if find_class(name) is base), as_json(arguments))

@@ -1,14 +1,12 @@
 """The codec: journals, turns and episodes as JSON values, and back. What is stored is defined here and nowhere else.
 
-Fields are those of the dataclasses, in their order, so that the same episode gives the same bytes; nothing that a clock
-says is stored. What a turn of an episode's path saw and said is stored once, in the journal. JSON itself is the
-standard library's, which keeps NaN and half surrogate pairs; msgspec checks every type on the way back.
+The same episode gives the same bytes: nothing that a clock says is stored. What a turn of a path saw and said is stored
+once, in the journal. JSON is the standard library's, which keeps NaN and half surrogate pairs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -17,29 +15,19 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from marl_verl.episode.calls import as_json
-from marl_verl.episode.episode import Episode
-from marl_verl.episode.journal import ActRecord, CallRecord, Journal, JournalError, Record
+from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError, Record
 from marl_verl.episode.turn import Act, Action, Turn, as_observation
 
-SCHEMA = 2
-"""Version of what is defined here: raise it with every change of what is stored."""
-
+SCHEMA = 2  # version of what is defined here: raise it with every change of what is stored
 CLOCK = ("seconds",)
 TOKENS = ("prompt_ids", "response_ids", "log_probs")
 
 T = TypeVar("T")
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def decode(kind: type[T], data: Any, where: str) -> T:
-    """A JSON value as a `kind`: a dataclass, or a msgspec.Struct. Unknown keys are ignored.
-
-    Args:
-        where: what the value is, for the error.
-
-    Raises:
-        JournalError: a field is missing or has the wrong type.
-    """
+    """A JSON value as a `kind`: a dataclass, or a msgspec.Struct. Unknown keys are ignored. JournalError, which begins
+    with `where`: a field is missing or has the wrong type."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -68,8 +56,8 @@ def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, An
     """An effect as a JSON value; arguments and result of a call as what their JSON texts hold."""
     if isinstance(record, ActRecord):
         return {"effect": "act", **_fields(record.act), "action": _fields(record.action, without)}
-    called: dict[str, Any] = {"effect": "call", "agent": record.agent, "function": record.function}
-    called["arguments"] = json.loads(record.arguments)
+    arguments = json.loads(record.arguments)
+    called = {"effect": "call", "agent": record.agent, "function": record.function, "arguments": arguments}
     if record.raised is not None:
         return {**called, "raised": {"kind": record.raised.kind, "arguments": json.loads(record.raised.arguments)}}
     return {**called, "value": None if record.value is None else json.loads(record.value)}
@@ -86,7 +74,7 @@ def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
     without = CLOCK if tokens else CLOCK + TOKENS
     return {
         "id": episode.id,
-        **_fields(episode, _PARTS),
+        **_fields(episode, (*_RAW, *CLOCK)),
         **{"task": _fields(episode.task), "answer": plain(episode.answer)},
         **{"success": bool(episode.success), "score": float(episode.score)},
         "turns": [encode_turn(turn) for turn in episode.turns],
@@ -100,17 +88,15 @@ def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
 
 def decode_episode(data: Mapping[str, Any]) -> Episode:
     """Read what `encode_episode` made. JournalError as `decode_journal`, or a turn whose act is not in the journal."""
-    whole = msgspec.structs.asdict(decode(_Whole, data, "the episode"))
-    parts = decode(_Parts, data, "the episode")
-    journal, uid = decode_journal(parts.journal), whole["uid"]
-    turns = [_turn(each, uid, f"turn {i}", journal) for i, each in enumerate(parts.turns)]
-    others = [_turn(each, uid, f"other turn {i}") for i, each in enumerate(parts.others)]
-    return Episode(**whole, journal=journal, turns=turns, others=others)
+    stored = msgspec.structs.asdict(decode(_Stored, data, "the episode"))
+    journal, uid = decode_journal(stored["journal"]), stored["uid"]
+    turns = [_turn(each, uid, f"turn {i}", journal) for i, each in enumerate(stored["turns"])]
+    others = [_turn(each, uid, f"other turn {i}") for i, each in enumerate(stored["others"])]
+    return Episode(**{**stored, "journal": journal, "turns": turns, "others": others})
 
 
 def plain(value: Any) -> Any:
-    """An answer as a JSON value: dataclasses as their fields, sets sorted, and what JSON has no form for as its `repr`
-    (without addresses). So a replayed answer can be compared with a stored one."""
+    """An answer as a JSON value: dataclasses as their fields, sets sorted, what JSON has no form for as its `repr`."""
     try:
         return json.loads(json.dumps(value, default=_plain))
     except (TypeError, ValueError):  # a key that is no text, or a value that holds itself
@@ -119,7 +105,7 @@ def plain(value: Any) -> Any:
 
 def without_addresses(text: str) -> str:
     """A text without the memory addresses of a `repr`, which are others in every process."""
-    return _ADDRESS.sub("", text)
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 class _Records(msgspec.Struct):
@@ -127,29 +113,17 @@ class _Records(msgspec.Struct):
     records: list[dict[str, Any]]
 
 
-class _Parts(msgspec.Struct):
-    """The fields of an episode that are decoded one by one."""
-
-    turns: list[dict[str, Any]]
-    others: list[dict[str, Any]]
-    journal: dict[str, Any]
-
-
-_PARTS = (*_Parts.__struct_fields__, *CLOCK)
-_Whole = msgspec.defstruct(
-    "_Whole", [(name, hint) for name, hint in get_type_hints(Episode).items() if name not in _PARTS]
+# the fields of an episode that are decoded one by one
+_RAW: dict[str, Any] = {"turns": list[dict[str, Any]], "others": list[dict[str, Any]], "journal": dict[str, Any]}
+_Stored = msgspec.defstruct(
+    "_Stored", [(name, _RAW.get(name, hint)) for name, hint in get_type_hints(Episode).items() if name not in CLOCK]
 )
-"""The other fields of an episode."""
-
-
-@functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _fields(value: Any, without: Collection[str] = ()) -> dict[str, Any]:
     """The fields of a dataclass; `dataclasses.asdict` would copy token by token."""
-    return {name: getattr(value, name) for name in _names(value.__class__) if name not in without}
+    names = (field.name for field in dataclasses.fields(value))
+    return {name: getattr(value, name) for name in names if name not in without}
 
 
 def _record(data: dict[str, Any], where: str) -> Record:
@@ -161,10 +135,8 @@ def _record(data: dict[str, Any], where: str) -> Record:
         raise JournalError(f"{where}: unknown effect {data.get('effect')!r}")
     if "raised" not in data and "value" not in data:
         raise JournalError(f"{where} lacks 'value'")
-    called = _with_texts(data)
-    if isinstance(data.get("raised"), dict):
-        called["raised"] = _with_texts(data["raised"])
-    return decode(CallRecord, called, where)
+    raised = {"raised": _with_texts(data["raised"])} if isinstance(data.get("raised"), dict) else {}
+    return decode(CallRecord, {**_with_texts(data), **raised}, where)
 
 
 def _with_texts(data: dict[str, Any]) -> dict[str, Any]:
@@ -173,15 +145,14 @@ def _with_texts(data: dict[str, Any]) -> dict[str, Any]:
 
 def _turn(data: dict[str, Any], uid: str, where: str, journal: Journal | None = None) -> Turn:
     """A turn; observation and action of one on the episode's path are in the journal."""
+    elsewhere: dict[str, Any] = {} if journal is None else {"observation": (), "action": {"text": ""}}
+    turn = decode(Turn, {**data, "uid": uid, **elsewhere}, where)
     if journal is None:
-        turn = decode(Turn, {**data, "uid": uid}, where)
         _check_observation(turn, where)
-        return turn
-    turn = decode(Turn, {**data, "uid": uid, "observation": (), "action": {"text": ""}}, where)
-    record = journal.act(*turn.key)
-    if record is None:
+    elif (record := journal.act(*turn.key)) is None:
         raise JournalError(f"{where}: the journal has no act {':'.join(turn.key)}")
-    turn.observation, turn.action = record.act.observation, record.action
+    else:
+        turn.observation, turn.action = record.act.observation, record.action
     return turn
 
 

@@ -1,29 +1,38 @@
-"""The effects of a workflow: what happens when it acts, calls or draws. Samplers drive its subclass, `engine.Run`."""
+"""The effects of a workflow: what happens when it acts, calls or draws."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
 from marl_verl.episode.calls import as_json, function_name, recorded
-from marl_verl.episode.errors import OverBudget, ReplayMismatch, Stuck, UnknownAgent, WorkflowError, short
+from marl_verl.episode.errors import Limits, OverBudget, ReplayMismatch, Stuck, UnknownAgent, WorkflowError, short
 from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
-from marl_verl.episode.limits import Limits
-from marl_verl.episode.order import Wait
 from marl_verl.episode.turn import Act, Action, as_observation, changed
 from marl_verl.episode.watchdog import Watchdog, forever
 from marl_verl.episode.workflow import Seen, Workflow
 from marl_verl.errors import nearest
 from marl_verl.tasks.base import Task
 
-PATIENCE = 100
-"""Errors after the one that ended a run, before its workflow is stopped in a way that no `except Exception` catches."""
+PATIENCE = 100  # errors after the one that ended a run, before a cancellation, which no `except Exception` catches
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """An act that a run waits for: its position among the records, and the future that the workflow's task awaits."""
+
+    act: Act
+    position: int
+    future: asyncio.Future[Action]
 
 
 class Effects:
-    """The state of one run, and every effect on it; `engine.Run` tells what the arguments are."""
+    """The state of one run, and the effects behind its `Team`; `engine.Run`, which samplers drive, has the arguments.
+    Marks (`mark_invalid`, `propose`) are not recorded: a replay makes them again."""
 
     # no dict: it would be most of the memory of thousands of runs
     # fmt: off
@@ -51,9 +60,8 @@ class Effects:
         self._given = Journal(seed=seed) if journal is None else journal
         self._strict, self._sealed, self.limits = strict, sealed, limits
         self._records: list[Record | None] = []  # None: reached, not yet answered
-        self._lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far
-        self._calls: dict[CallKey, int] = {}  # calls so far
-        self._called = 0  # calls so far
+        self._lanes: Counter[tuple[str, str | None]] = Counter()  # (agent, slot name) -> acts in it so far
+        self._calls: Counter[CallKey] = Counter()  # calls so far
         self._calling = 0  # calls under way
         self._stood = -1  # the news when it last stood
         self._news = 0  # grows with all that can take the run further, or change what it waits for
@@ -65,7 +73,7 @@ class Effects:
         self.invalid: dict[tuple[str, str], str] = {}  # acts whose action was of no use, and why
         self.proposals: list[Any] = []  # answers so far, should the episode end now
         self.tokens = 0  # sampled in this run, over all agents, recorded ones included
-        self._acts = self._joints = 0
+        self._acts = self._joints = self._called = 0  # so far
         self._last: Act | CallRecord | None = None
         self._root: asyncio.Task[Any] | None = None
         self._others: set[asyncio.Task[Any]] = set()  # tasks of the workflow's own, known from their effects
@@ -78,42 +86,21 @@ class Effects:
         self._closed = self.finished = False
         self._answer: Any = None
 
-    # what the workflow's team uses
-
     async def act(self, agent: str, observation: Seen, slot: str | None = None) -> Action:
-        """The effect behind `team[agent].act`."""
-        if self._over:
-            await self._refuse()
-        self._enter()
-        found = self._reach(agent, observation, slot, None)
-        if isinstance(found, Action):
-            return found
-        self._tell([found])
-        await self._answered([found])
-        return found.future.result()
+        await self._enter()
+        return (await self._actions({agent: observation}, slot, None))[agent]
 
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
-        """The effect behind `team.act`."""
-        if self._over:
-            await self._refuse()
-        self._enter()
+        await self._enter()
         if not observations:
             raise self._fail("a joint move needs at least one agent")
-        for agent in observations:
-            if agent not in self.agents:
-                raise self.unknown_agent(agent)
+        if unknown := [agent for agent in observations if agent not in self.agents]:
+            raise self.unknown_agent(unknown[0])
         joint, self._joints = self._joints, self._joints + 1
-        found = {agent: self._reach(agent, seen, slot, joint) for agent, seen in observations.items()}
-        if waits := [wait for wait in found.values() if isinstance(wait, Wait)]:
-            self._tell(waits)
-            await self._answered(waits)
-        return {a: each.future.result() if isinstance(each, Wait) else each for a, each in found.items()}
+        return await self._actions(observations, slot, joint)
 
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
-        """The effect behind `team.call` and `team[agent].call`."""
-        if self._over:
-            await self._refuse()
-        self._enter()
+        await self._enter()
         function = function_name(fn)
         try:
             text = as_json(list(arguments))
@@ -122,10 +109,9 @@ class Effects:
         asked = CallRecord(function, text, agent=agent)
         if self._called >= self.limits.calls:
             raise self._fail(f"more than {self.limits.calls} calls: does it ever end?")
-        self._last = asked
-        self._called += 1
-        number = self._calls.get((agent, function, text), 0)
-        self._calls[agent, function, text] = number + 1
+        self._last, self._called = asked, self._called + 1
+        number = self._calls[agent, function, text]
+        self._calls[agent, function, text] += 1
         record = self._given.call(function, text, number, agent)
         position, cause = len(self._records), None
         self._records.append(record)
@@ -150,7 +136,6 @@ class Effects:
             raise error from cause
 
     def mark_invalid(self, action: Action, why: str) -> None:
-        """The effect-free mark behind `team.invalid`: a replay makes it again."""
         for record in reversed(self._records):
             if isinstance(record, ActRecord) and record.action is action:
                 self.invalid[record.act.key] = str(why)
@@ -158,42 +143,37 @@ class Effects:
         raise self._fail("team.invalid takes an action that `act` returned in this run")
 
     def propose(self, answer: Any) -> None:
-        """The effect-free mark behind `team.propose`: a replay makes it again."""
         if answer is None:
             raise self._fail("team.propose takes an answer, got None")
         self.proposals.append(answer)
 
     def stream(self, name: str | None) -> Random:
-        """The effect behind `team.random` and `team.random_for`."""
         if name is None and asyncio.current_task() is not self._root:
-            raise self._fail(
-                'team.random in a concurrent task draws in no certain order: use team.random_for("a name")'
-            )
+            instead = 'use team.random_for("a name")'
+            raise self._fail(f"team.random in a concurrent task draws in no certain order: {instead}")
         if name not in self._streams:
             self._streams[name] = Random(repr((self._given.seed, self.task.id, name)))
         return self._streams[name]
 
     def unknown_agent(self, agent: str) -> WorkflowError:
-        """The error for an agent that the team has not."""
         return self._fail(f"the team has no agent '{agent}': {nearest(str(agent), self.agents)}", UnknownAgent)
-
-    # inside
 
     @property
     def _over(self) -> bool:
         return self._closed or self._fatal is not None
 
-    async def _refuse(self) -> NoReturn:
-        """An effect on a run that is over ends the task, also past a workflow's `except Exception`. One that catches
-        even that is parked, where it would otherwise hold up the loop."""
-        self._refused += 1
-        if self._refused > PATIENCE:
-            self.parked = True
-            await forever()
-        raise asyncio.CancelledError
+    async def _enter(self) -> None:
+        """At the start of every effect: it is news, and tasks other than the root are remembered.
 
-    def _enter(self) -> None:
-        """At the start of every effect: it is news, and tasks other than the root are remembered."""
+        On a run that is over it ends the task, also past a workflow's `except Exception`. One that catches even that is
+        parked, where it would otherwise hold up the loop.
+        """
+        if self._over:
+            self._refused += 1
+            if self._refused > PATIENCE:
+                self.parked = True
+                await forever()
+            raise asyncio.CancelledError
         self._news += 1
         if self._watch is not None:
             self._watch.steps += 1
@@ -203,6 +183,23 @@ class Effects:
             if task not in self._others:
                 self._others.add(task)
                 task.add_done_callback(self._others.discard)
+
+    async def _actions(self, seen: Mapping[str, Seen], slot: str | None, joint: int | None) -> dict[str, Action]:
+        """Return when every agent of a move has its action. Cancelled: the workflow has given these acts up."""
+        found = {agent: self._reach(agent, each, slot, joint) for agent, each in seen.items()}
+        if waits := [each for each in found.values() if isinstance(each, Wait)]:
+            self._moves.append(waits)
+            self._wake()
+        try:
+            return {a: await each.future if isinstance(each, Wait) else each for a, each in found.items()}
+        except asyncio.CancelledError:
+            for wait in waits:
+                if self._records[wait.position] is None:
+                    self._news += 1
+                    self._given_up.add(wait.act.key)
+                    self._waiting.pop(wait.act.key, None)
+                    wait.future.cancel()
+            raise
 
     def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None) -> Action | Wait:
         """The recorded action of the next act in a lane, or a wait for one."""
@@ -214,15 +211,13 @@ class Effects:
             raise self._fail(f"a slot's name is a text without '#', and no number; got {name!r}")
         if self._acts >= self.limits.acts:
             raise self._fail(f"more than {self.limits.acts} acts: does it ever end?")
-        lane = (agent, name)
-        turn = self._lanes.get(lane, 0)
-        if turn and (agent, slot_name(name, turn - 1)) in self._waiting:
-            said = "without naming the slots" if name is None else f"in slot '{name}'"
-            raise self._fail(
-                f"agent '{agent}' acts twice at once {said}: give each line its own act(..., slot=\"name\")"
-            )
-        act = Act(agent, slot_name(name, turn), turn, self._acts, observation, joint)
-        self._lanes[lane] = turn + 1
+        turn = self._lanes[agent, name]
+        if turn and (agent, _slot(name, turn - 1)) in self._waiting:
+            where = "without naming the slots" if name is None else f"in slot '{name}'"
+            said = f"agent '{agent}' acts twice at once {where}: give each line its own act(..., slot=\"name\")"
+            raise self._fail(said)
+        act = Act(agent, _slot(name, turn), turn, self._acts, observation, joint)
+        self._lanes[agent, name] += 1
         self._acts += 1
         self._last = act
         record = self._given.act(agent, act.slot)
@@ -232,39 +227,19 @@ class Effects:
             return record.action
         if record is not None and self._strict:
             raise self._fail(f"{act} is shown another observation: {changed(record.act, act)}", ReplayMismatch)
-        if self.limits.tokens is not None and self.tokens >= self.limits.tokens:
-            said = f"{self.tokens} tokens are sampled, an episode may take {self.limits.tokens}"
-            raise self._fail(said, OverBudget)
+        if (most := self.limits.tokens) is not None and self.tokens >= most:
+            raise self._fail(f"{self.tokens} tokens are sampled, an episode may take {most}", OverBudget)
         wait = Wait(act, len(self._records), asyncio.get_running_loop().create_future())
         self._records.append(None)
         self._waiting[act.key] = wait
         return wait
-
-    def _tell(self, waits: list[Wait]) -> None:
-        self._moves.append(waits)
-        self._wake()
-
-    async def _answered(self, waits: list[Wait]) -> None:
-        """Return when every wait has its action. Cancelled: the workflow has given these acts up."""
-        try:
-            for wait in waits:
-                await wait.future
-        except asyncio.CancelledError:
-            for wait in waits:
-                if self._records[wait.position] is None:
-                    self._news += 1
-                    self._given_up.add(wait.act.key)
-                    self._waiting.pop(wait.act.key, None)
-                    wait.future.cancel()
-            raise
 
     def _check_call(self, asked: CallRecord) -> None:
         """On a strict or sealed replay, a call that the journal lacks is a mismatch where it tells of a change."""
         others = [record for record in self._given.calls() if record.function == asked.function]
         if self._sealed or (self._strict and others):
             instead = ", ".join(short(str(record)) for record in others[:3]) or "no call of it"
-            now = short(str(asked))
-            raise self._fail(f"{now} is not in the journal, which has {instead}", ReplayMismatch)
+            raise self._fail(f"{short(str(asked))} is not in the journal, which has {instead}", ReplayMismatch)
 
     def _fail(self, what: str, kind: type[WorkflowError] = WorkflowError) -> WorkflowError:
         """An error that ends the run even if the workflow catches it."""
@@ -281,16 +256,16 @@ class Effects:
         return error
 
     def stuck(self, where: str) -> WorkflowError:
-        """What the watchdog tells of a step that has taken too long."""
-        seconds = self.limits.step_seconds
-        return self._fail(f"it has run {seconds:g} s without an effect{where}: does it ever end?", Stuck)
+        """The error of a step that has taken too long, for the watchdog."""
+        said = f"it has run {self.limits.step_seconds:g} s without an effect{where}: does it ever end?"
+        return self._fail(said, Stuck)
 
     def _wake(self) -> None:
         if self._driver is not None and not self._driver.done():
             self._driver.set_result(None)
 
 
-def slot_name(name: str | None, turn: int) -> str:
+def _slot(name: str | None, turn: int) -> str:
     if name is None:
         return str(turn)
     return f"{name}#{turn}" if turn else name

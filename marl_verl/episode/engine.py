@@ -6,10 +6,7 @@
             run.supply(act, await sample(act))
     run.answer, run.turns, run.journal
 
-Each run is one asyncio task (plus those the workflow starts). Restarting is a new `Run` from a journal: nothing is
-copied or rewound.
-
-Order: the journal's order must not depend on which of several concurrent actions arrives first. Where effects came from
+The journal's order must not depend on which of several concurrent actions arrives first. Where effects came from
 more than one asyncio task, the run is replayed once it has finished or is blocked (`stand`), every action given as soon
 as its act is reached, and the order of reaching them is the journal's.
 """
@@ -24,10 +21,8 @@ from dataclasses import replace
 from typing import Any
 
 from marl_verl.episode.effects import Effects
-from marl_verl.episode.errors import ReplayMismatch, WorkflowError, with_line
-from marl_verl.episode.journal import ActRecord, Journal
-from marl_verl.episode.limits import Limits
-from marl_verl.episode.order import numbered, reordered
+from marl_verl.episode.errors import Limits, ReplayMismatch, WorkflowError, with_line
+from marl_verl.episode.journal import ActRecord, Journal, Record
 from marl_verl.episode.turn import Act, Action, changed
 from marl_verl.episode.watchdog import watchdog
 from marl_verl.episode.workflow import Team, Workflow
@@ -35,11 +30,8 @@ from marl_verl.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 
-QUIET = 32
-"""Rounds of the event loop without news after which a run stands. Between two effects, a task that starts tasks needs
-one round a level, and one that waits for them two: this is enough for ten levels of `gather` in each other."""
-CLOSE_SECONDS = 5.0
-"""How long `aclose` waits for tasks that do not let themselves be cancelled."""
+QUIET = 32  # rounds of the event loop without news after which a run stands: enough for ten levels of nested `gather`
+CLOSE_SECONDS = 5.0  # for `aclose` to wait for tasks that do not let themselves be cancelled
 
 
 class Run(Effects):
@@ -60,11 +52,8 @@ class Run(Effects):
     async def next(self) -> tuple[Act, ...] | None:
         """Wait for the next move that needs actions: its acts (several in a joint move), in the order of reaching them.
 
-        Returns None once the workflow has finished; acts it no longer waits for are then dropped. One caller at a time.
-
-        Raises:
-            WorkflowError: the workflow raised, or broke a rule; the run is over.
-            ReplayMismatch: `strict` or `sealed`, and the workflow left the journal.
+        Returns None once the workflow has finished; acts it no longer waits for are then dropped. WorkflowError: the
+        workflow raised, or broke a rule; ReplayMismatch: `strict` or `sealed`, and it left the journal.
         """
         if self._closed or self._driver is not None:
             raise RuntimeError(f"next() on a run that is {'closed' if self._closed else 'awaited elsewhere'}")
@@ -84,14 +73,10 @@ class Run(Effects):
         return None
 
     async def stand(self) -> tuple[Act, ...] | None:
-        """Wait until the run can go no further without an action.
+        """Wait until the run can go no further without an action, as far as effects tell.
 
-        Returns:
-            Every act that it waits for, in the order in which a replay reaches them; None once the workflow has
-            finished. A line of work that waits for something other than an effect is ignored.
-
-        Raises:
-            WorkflowError, ReplayMismatch: as `next`.
+        Returns every act that it waits for, in the order in which a replay reaches them; None once the workflow has
+        finished. Raises as `next`.
         """
         if self._driver is not None:
             raise RuntimeError("stand() while the run is awaited elsewhere")
@@ -103,7 +88,7 @@ class Run(Effects):
             if self._stood == news:
                 break
             if quiet < QUIET:
-                await self._pause()
+                await (self._woken() if self._calling else asyncio.sleep(0))  # a call's end is news
                 quiet = quiet + 1 if self._news == news else 0
             elif await self._in_order():
                 self._stood = news
@@ -112,10 +97,7 @@ class Run(Effects):
 
     def supply(self, act: Act, action: Action) -> None:
         """Answer an act that the run waits for. Dropped if the workflow has cancelled the act, or the run has ended.
-
-        Raises:
-            ValueError: the run does not stand at this act (answered already, or never reached).
-        """
+        ValueError: the run does not stand at this act (answered already, or never reached)."""
         wait = self._waiting.pop(act.key, None)
         if wait is None:
             if self._closed or self.finished or act.key in self._given_up:
@@ -151,13 +133,10 @@ class Run(Effects):
         return [(record.act, record.action) for record in self._records if isinstance(record, ActRecord)]
 
     def close(self) -> None:
-        """Drop the run: cancel its tasks. They end in the loop's next iterations; `aclose` waits for that."""
+        """Drop the run: cancel its tasks, which end in the loop's next iterations."""
         if not self._closed:
             self._closed = True
-            self._moves.clear()
-            self._waiting.clear()
-            for task in self._open():
-                task.cancel()
+            self._cancel()
             self._wake()
 
     async def aclose(self) -> None:
@@ -173,21 +152,13 @@ class Run(Effects):
 
     def _begin(self) -> asyncio.Task[Any]:
         if self._root is None:
-            seconds = self.limits.step_seconds
-            if seconds is None:
+            if self.limits.step_seconds is None:
                 self._root = asyncio.create_task(self._main())
             else:
-                self._watch = watchdog(seconds)
+                self._watch = watchdog(self.limits.step_seconds)
                 self._root = self._watch.start(self, self._main())
             self._root.add_done_callback(self._ended)
         return self._root
-
-    async def _pause(self) -> None:
-        """Return after a round of the event loop; while calls are under way, at the next news."""
-        if self._calling:
-            await self._woken()
-        else:
-            await asyncio.sleep(0)
 
     async def _woken(self) -> None:
         """Return at the next news: a move, the end of a call, an error, the workflow's end."""
@@ -216,25 +187,20 @@ class Run(Effects):
         unanswered = None in self._records
         if error is not None:
             await self.aclose()
-            if not isinstance(error, WorkflowError):
-                raise self._fail(with_line(error)) from error
-            raise error
-        self._moves.clear()
-        self._waiting.clear()
-        for task in self._open():  # acts that the workflow started and did not wait for
-            task.cancel()
+            if isinstance(error, WorkflowError):
+                raise error
+            raise self._fail(with_line(error)) from error
+        self._cancel()  # acts that the workflow started and did not wait for
         await self._end_tasks()
         if self._concurrent and not unanswered and not self._sealed:
             again = await replay(self.workflow, self.task, self.agents, self.journal, replace(self.limits, tokens=None))
             self._records, self.proposals, self.invalid = again._records, again.proposals, again.invalid
-        self._records = numbered(self._records)
+        self._records = _numbered(self._records)
         self._answer, self.finished = root.result(), True
 
     async def _in_order(self) -> bool:
-        """Put the records and waits of a standing run in the order of a replay; False where there is news meanwhile.
-
-        An act that the workflow has given up makes it a race, which no replay can repeat: its order stays.
-        """
+        """Put the records and waits of a standing run in the order of a replay; False where there is news meanwhile. An
+        act that the workflow has given up makes it a race, which no replay can repeat: its order stays."""
         if not self._concurrent or not self._arrived or self._given_up or self._sealed:
             return True
         news, journal, limits = self._news, self.journal, replace(self.limits, tokens=None)
@@ -247,9 +213,17 @@ class Run(Effects):
                     if key not in then._waiting or then._waiting[key].act.observation != wait.act.observation:
                         where = "live" if now is self else "on replay"
                         raise self._fail(f"only {where} it stands at {wait.act} as shown there", ReplayMismatch)
-            self._records, self._waiting = reordered(self._waiting, again._records, again._waiting)
-            self.proposals, self._arrived = again.proposals, False
+            for key, wait in again._waiting.items():
+                self._waiting[key].act, self._waiting[key].position = wait.act, wait.position
+            self._waiting = {key: self._waiting[key] for key in again._waiting}
+            self._records, self.proposals, self._arrived = [*again._records], again.proposals, False
         return True
+
+    def _cancel(self) -> None:
+        self._moves.clear()
+        self._waiting.clear()
+        for task in self._open():
+            task.cancel()
 
     async def _end_tasks(self) -> None:
         """Wait for cancelled tasks."""
@@ -273,27 +247,33 @@ class Run(Effects):
 
 
 async def replay(
-    workflow: Workflow,
-    task: Task,
-    agents: Sequence[str],
-    journal: Journal,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    workflow: Workflow, task: Task, agents: Sequence[str], journal: Journal, limits: Limits | None = None
 ) -> Run:
     """Run a finished journal again, every action given as soon as its act is reached; returns the finished run.
-
-    Raises:
-        ReplayMismatch: the workflow reached something that the journal has not.
-        WorkflowError: it raised.
-    """
+    WorkflowError: the workflow raised; ReplayMismatch: it reached something that the journal has not."""
     calls = Journal(tuple(journal.calls()), journal.seed)
-    async with Run(workflow, task, agents, calls, sealed=True, limits=limits) as run:
+    async with Run(workflow, task, agents, calls, sealed=True, limits=limits or Limits()) as run:
         while (acts := await run.next()) is not None:
             for act in acts:
                 record = journal.act(*act.key)
                 if record is None:
                     raise run._fail(f"a replay reached {act}, which is not in the journal", ReplayMismatch)
                 if record.act.observation != act.observation:
-                    said = changed(record.act, act)
-                    raise run._fail(f"{act} is shown another observation on replay: {said}", ReplayMismatch)
+                    what = f"{act} is shown another observation on replay: {changed(record.act, act)}"
+                    raise run._fail(what, ReplayMismatch)
                 run.supply(act, record.action)
     return run
+
+
+def _numbered(records: list[Record | None]) -> list[Record | None]:
+    """Without what was never answered, and with indices that have no gap."""
+    kept: list[Record | None] = []
+    index = 0
+    for record in records:
+        if isinstance(record, ActRecord):
+            if record.act.index != index:
+                record = ActRecord(replace(record.act, index=index), record.action)
+            index += 1
+        if record is not None:
+            kept.append(record)
+    return kept

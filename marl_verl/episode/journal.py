@@ -1,7 +1,6 @@
 """The journal: every effect of an episode in order, as data. Replaying it is how everything else is done.
 
-A journal is immutable and its records are shared, so that a prefix, an extension or a copy with one action replaced
-costs one tuple of references. How a workflow's effects are found in it:
+How a workflow's effects are found in it:
 
     act     by (agent, slot), and only where the observation is the same
     call    by who called, function, arguments and "the n-th time with these": other arguments are another call
@@ -13,12 +12,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from marl_verl.episode.turn import Act, Action
+from marl_verl.episode.turn import Act, Action, Turn
 from marl_verl.errors import MarlError
+from marl_verl.tasks.base import Task
 
 
 class JournalError(MarlError):
@@ -44,11 +44,7 @@ class Raised:
     arguments: str
 
     def rebuild(self) -> Exception:
-        """The exception. Its class is looked up among the modules already imported: a journal imports nothing.
-
-        Raises:
-            JournalError: no such class.
-        """
+        """The exception. JournalError: its class is not in the modules already imported (a journal imports nothing)."""
         kind = find_class(self.kind)
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise JournalError(f"a recorded call raised {self.kind}, which is not an exception that is imported here")
@@ -81,25 +77,23 @@ class CallRecord:
         return f"call {who}{self.function}({self.arguments[1:-1]})"
 
     def result(self) -> Any:
-        """The result, made anew from its JSON text; or raise the exception.
-
-        Raises:
-            JournalError: the class of the recorded exception is not imported here.
-        """
-        if self.raised is None:
-            assert self.value is not None
-            return json.loads(self.value)
-        raise self.raised.rebuild()
+        """The result, made anew from its JSON text; or raise the exception, as `Raised.rebuild` makes it."""
+        if self.raised is not None:
+            raise self.raised.rebuild()
+        assert self.value is not None
+        return json.loads(self.value)
 
 
 Record = ActRecord | CallRecord
-CallKey = tuple[str | None, str, str]
-"""(agent, function, arguments)."""
+CallKey = tuple[str | None, str, str]  # (agent, function, arguments)
 
 
 @dataclass(frozen=True)
 class Journal:
-    """Effects in the order in which they were reached, and the seed of the run that made them."""
+    """Effects in the order in which they were reached, and the seed of the run that made them.
+
+    It is immutable and its records are shared: a prefix or an extension costs one tuple of references.
+    """
 
     records: tuple[Record, ...] = ()
     seed: int = 0
@@ -144,14 +138,47 @@ class Journal:
         return Journal(self.records[:count], self.seed)
 
     def extended(self, act: Act, action: Action) -> Journal:
-        """A copy with the action of one more act: how a candidate at an act is continued in a run of its own.
-
-        Raises:
-            JournalError: it has that act already.
-        """
+        """A copy with the action of one more act, to continue a candidate in a run of its own. JournalError: it has
+        that act already."""
         if act.key in self._acts:
             raise JournalError(f"the journal has {act} already")
         return Journal((*self.records, ActRecord(act, action)), self.seed)
+
+
+@dataclass(slots=True)
+class Episode:
+    """All turns of one run of a workflow on one task.
+
+    Attributes:
+        turns: in index order.
+        answer: what the workflow returned; of an unfinished episode, what it would answer now (None: nothing yet).
+        success: whether the task set counts the answer as a solution.
+        journal: replays the episode.
+        seconds: wall-clock time from its start to its score.
+        score: the task's score of the answer, 0 without one.
+        finished: whether the workflow has ended; a path in a tree may stop before that.
+        others: in a tree, turns sampled beside its own that it did not go on with. They are rows as well.
+        leaf: in a tree, the last node of its path, where the last row is at several.
+    """
+
+    uid: str
+    session: int
+    task: Task
+    turns: list[Turn]
+    answer: Any
+    success: bool
+    journal: Journal
+    seconds: float = 0.0
+    score: float = 0.0
+    finished: bool = True
+    others: list[Turn] = field(default_factory=list)
+    leaf: str | None = None
+
+    @property
+    def id(self) -> str:
+        """uid_session, and in a tree the last node of its path: unique in a run."""
+        leaf = self.leaf or (self.turns[-1].node if self.turns else None)
+        return f"{self.uid}_{self.session}" + ("" if leaf is None else f"_{leaf}")
 
 
 def find_class(kind: str) -> Any:

@@ -13,24 +13,17 @@ JOIN = "+"
 
 LABELS = ("uid", "agent", "policy", "slot", "node", "parent")
 """Columns of names; all but the first two may be absent."""
-COUNTS = ("session", "index", "turn", "length")
-"""Columns of whole numbers."""
-COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", "obs", "invalid")
-"""The keys of a row."""
+COUNTS = ("session", "index", "turn", "length")  # columns of whole numbers
+COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", "obs", "invalid")  # the keys of a row
 
 
 def row(turn: Turn) -> dict[str, Any]:
     """The identity, rewards and length of a turn, by `COLUMNS`: all that an advantage needs."""
+    seen = json.dumps([[message["role"], message["content"]] for message in turn.observation])
     return {
         **{name: getattr(turn, name) for name in (*LABELS, *COUNTS)},
         "rewards": dict(turn.rewards),
         "team_reward": turn.team_reward,
-        "obs": observation_id(turn),
+        "obs": hashlib.blake2s(seen.encode(), digest_size=8).hexdigest(),  # the same where the messages are the same
         "invalid": turn.invalid is not None,
     }
-
-
-def observation_id(turn: Turn) -> str:
-    """A short name for what the agent saw: turns with the same one saw the same messages."""
-    seen = json.dumps([[message["role"], message["content"]] for message in turn.observation])
-    return hashlib.blake2s(seen.encode(), digest_size=8).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 Message = dict[str, str]
 """{"role": "system" | "user" | "assistant" | ..., "content": text}: one entry of a chat."""
@@ -12,24 +13,18 @@ Observation = tuple[Message, ...]
 
 
 def as_observation(observation: str | Sequence[Mapping[str, str]]) -> Observation:
-    """The messages an agent sees, copied; a plain text becomes one user message.
-
-    Raises:
-        TypeError: neither a text nor messages with `role` and `content` as texts, or no message at all.
-    """
+    """The messages an agent sees, copied; a plain text becomes one user message. TypeError: neither a text nor messages
+    with `role` and `content` as texts, or no message at all."""
     if isinstance(observation, str):
         return ({"role": "user", "content": observation},)
     if not isinstance(observation, Sequence) or not observation:
         raise TypeError(f"an observation is a text or a list of messages, got {observation!r}")
-    return tuple(_as_message(message) for message in observation)
-
-
-def _as_message(message: object) -> Message:
-    if isinstance(message, Mapping) and message.keys() == {"role", "content"}:
-        role, content = message["role"], message["content"]
-        if isinstance(role, str) and isinstance(content, str):
-            return {"role": role, "content": content}
-    raise TypeError(f'a message is {{"role": text, "content": text}}, got {message!r}')
+    messages: list[Any] = [*observation]
+    for message in messages:
+        texts = isinstance(message, Mapping) and all(isinstance(value, str) for value in message.values())
+        if not texts or message.keys() != {"role", "content"}:
+            raise TypeError(f'a message is {{"role": text, "content": text}}, got {message!r}')
+    return tuple({"role": message["role"], "content": message["content"]} for message in messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +59,16 @@ class Act:
 
 def changed(old: Act, new: Act) -> str:
     """Where two observations part, in words."""
-    before, now = _flat(old.observation), _flat(new.observation)
-    at = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
+    before, now = ("\n".join(f"{m['role']}: {m['content']}" for m in act.observation) for act in (old, new))
+    at = shared_length(before, now)
     start = max(0, at - 20)
     return f"recorded ...{before[start : at + 40]!r}, now ...{now[start : at + 40]!r} (from character {at})"
 
 
-def _flat(observation: Observation) -> str:
-    return "\n".join(f"{message['role']}: {message['content']}" for message in observation)
+def shared_length(one: str, other: str) -> int:
+    """How many characters two texts have in common at their start."""
+    shorter = min(len(one), len(other))
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +159,9 @@ class Turn:
         agent: str | None = None,
         index: int | None = None,
     ) -> Turn:
-        """The turn that `act` and `action` make, without rewards as yet.
-
-        Args:
-            agent: who acted, where somebody took the act of `act.agent`.
-            index: in a tree, where several turns have the act's own index.
-        """
-        place = act.index if index is None else index
-        who = act.agent if agent is None else agent
+        """The turn that `act` and `action` make, without rewards as yet. `agent`: who acted, where it took the act of
+        another one; `index`: in a tree, where several turns have the act's own."""
+        place, who = act.index if index is None else index, agent or act.agent
         turn = cls(uid, session, place, who, policy, act.slot, act.turn, node, parent, act.observation, action)
         turn.called = None if who == act.agent else act.agent
         return turn

@@ -1,20 +1,11 @@
 """The watchdog: ends a workflow that runs for ever between two effects, and so holds up all runs of its event loop.
 
-    while True:            # no effect, no await: nobody else's turn ever comes
-        ...
-
-A step is a stretch of a workflow's code without an await. Every task of a watched run is wrapped (`_Watched`), which
-marks begin and end of its steps. One thread per event loop polls the marks; where one step takes longer than
-`Limits.step_seconds` without an effect, it raises `StepTooLong` inside that step (`PyThreadState_SetAsyncExc`), and the
-run ends as `Stuck`. Other runs go on.
-
-The exception must never land outside the step. Marks are plain writes, no lock on the way:
+Every task of a watched run is wrapped, which marks begin and end of its steps (stretches without an await). One thread
+per event loop polls the marks; where one step takes longer than `Limits.step_seconds` without an effect, it raises
+`StepTooLong` inside that step, and the run ends as `Stuck`. The exception must never land outside the step:
 
     step ends:    step = None;    then look at `bitten`;   if set: take the lock, take back what was not yet delivered
     watchdog:     take the lock;  bitten = True;           then look at `step`;  if still the same: raise
-
-Either the watchdog finds the step over, or the end of the step finds that it was bitten and takes the exception back
-before it returns to the event loop.
 
 Limits: a call into C (`time.sleep(1000)`, a regular expression that backtracks) is interrupted only when it returns; a
 loop that catches everything (`except:`) is not ended, though it is tried every second; a lock that the workflow holds
@@ -36,10 +27,8 @@ from typing import Any, Protocol
 
 from marl_verl.episode.errors import at_line
 
-POLLS = 20
-"""Looks at the marks in `step_seconds`: a step is ended when it has taken between 1 and 1 + 2 / POLLS of that."""
-AGAIN = 1.0
-"""Seconds until a step that has survived is bitten again."""
+POLLS = 20  # looks at the marks in `step_seconds`: a step is ended when it has taken 1 to 1 + 2 / POLLS of that
+AGAIN = 1.0  # seconds until a step that has survived is bitten again
 
 # a prototype of its own: the shared one's argument types are anybody's to set
 _raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
@@ -53,45 +42,40 @@ class StepTooLong(BaseException):
 
 
 class WatchedRun(Protocol):
-    """What the watchdog needs of a run.
-
-    Attributes:
-        parked: a task of it catches even cancellations, and would never end.
-    """
+    """What the watchdog needs of a run; `parked`: a task of it catches even cancellations, and would never end."""
 
     parked: bool
 
-    def stuck(self, where: str) -> Exception:
-        """The error of a step that has taken too long; `where` names its line."""
+    def stuck(self, where: str) -> Exception: ...
 
 
 class Watchdog:
-    """Watches the steps of one event loop; made in the loop's thread.
-
-    Attributes:
-        step: the run that is stepped now, None outside.
-        steps: grows with every step and every effect: the same number is the same stretch of code.
-        bitten: an exception was raised in the present step.
-    """
+    """Watches the steps of one event loop; made in the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self.step: WatchedRun | None = None
-        self.steps = 0
-        self.bitten = False
+        self.step: WatchedRun | None = None  # the run that is stepped now
+        self.steps = 0  # grows with every step and every effect: the same number is the same stretch of code
+        self.bitten = False  # an exception was raised in the present step
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
         self._seconds = seconds
         self._loop = weakref.ref(loop)
         self._run: contextvars.ContextVar[WatchedRun | None] = contextvars.ContextVar("marl_verl_run", default=None)
-        loop.set_task_factory(self._factory(loop.get_task_factory()))
+        before = loop.get_task_factory()
+
+        def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
+            if (run := self._run.get()) is not None:
+                work = _Watched(work, self, run)
+            return asyncio.Task(work, loop=loop, **options) if before is None else before(loop, work, **options)
+
+        loop.set_task_factory(make)
         threading.Thread(target=self._watch, name="marl-verl watchdog", daemon=True).start()
 
     def start(self, run: WatchedRun, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task whose steps, and those of every task that it starts, are watched as the run's."""
         context = contextvars.copy_context()
         context.run(self._run.set, run)
-        # made inside the context: the factory looks there
-        return context.run(asyncio.create_task, work)
+        return context.run(asyncio.create_task, work)  # in the context: the factory looks there
 
     def settle(self) -> None:
         """At the end of a bitten step: from here on nothing of it can be delivered. StepTooLong if it was bitten."""
@@ -101,20 +85,9 @@ class Watchdog:
         if bitten:
             raise StepTooLong
 
-    def _factory(self, before: Callable[..., Any] | None) -> Callable[..., Any]:
-        """The loop's task factory, but that tasks made in a watched run's context are wrapped."""
-
-        def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
-            run = self._run.get()
-            if run is not None:
-                work = _Watched(work, self, run)
-            return asyncio.Task(work, loop=loop, **options) if before is None else before(loop, work, **options)
-
-        return make
-
     def _watch(self) -> None:
-        """Until the loop is closed or gone. Time is counted in looks, each worth at most two pauses: a process that was
-        stopped, or a call into C that kept the interpreter to itself, has not run the workflow's code meanwhile."""
+        """Until the loop is closed or gone. A look counts for at most two pauses: a process that was stopped, or a call
+        into C that kept the interpreter to itself, has not run the workflow's code meanwhile."""
         pause = self._seconds / POLLS
         before, seen, limit, last = (self.step, self.steps), 0.0, self._seconds, time.monotonic()
         while (loop := self._loop()) is not None and not loop.is_closed():
@@ -126,17 +99,15 @@ class Watchdog:
                 before, seen, limit = there, 0.0, self._seconds
                 continue
             seen += passed
-            if seen >= limit:
-                self._bite(there)
-                limit = seen + AGAIN
-
-    def _bite(self, there: tuple[WatchedRun | None, int]) -> None:
-        with self._lock:
-            self.bitten = True
-            if (self.step, self.steps) == there:
-                _raise_in(self._thread, StepTooLong)
-            else:
-                self.bitten = False
+            if seen < limit:
+                continue
+            limit = seen + AGAIN
+            with self._lock:
+                self.bitten = True
+                if (self.step, self.steps) == there:
+                    _raise_in(self._thread, StepTooLong)
+                else:
+                    self.bitten = False
 
 
 class _Watched(Coroutine[Any, Any, Any]):
@@ -168,27 +139,22 @@ class _Watched(Coroutine[Any, Any, Any]):
                 if watch.bitten:
                     watch.settle()
         except StepTooLong as bite:
-            raise self._stuck(bite) from bite
+            watch.bitten = False  # where the exception came before `settle`, nothing is left to take back
+            first: BaseException = bite
+            while isinstance(first.__context__, StepTooLong):  # `settle` raised after it
+                first = first.__context__
+            frames = [each for each in traceback.extract_tb(first.__traceback__) if each.filename != __file__]
+            raise self._run.stuck(at_line(frames[-1]) if frames else "") from bite
 
     def close(self) -> None:
         self._work.close()
 
     @property
-    def __name__(self) -> str:
-        """For asyncio, which shows it with the task."""
+    def __name__(self) -> str:  # asyncio shows it with the task
         return str(getattr(self._work, "__qualname__", "task"))
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._work.__await__()
-
-    def _stuck(self, bite: StepTooLong) -> Exception:
-        """The run's error. Where the exception came before `settle`, nothing is left to take back."""
-        self._watch.bitten = False
-        first: BaseException = bite
-        while isinstance(first.__context__, StepTooLong):  # `settle` raised after it
-            first = first.__context__
-        frames = [each for each in traceback.extract_tb(first.__traceback__) if each.filename != __file__]
-        return self._run.stuck(at_line(frames[-1]) if frames else "")
 
 
 @types.coroutine

@@ -1,14 +1,13 @@
 """How each row came by its advantage: one code path for a file, a stored step of a run, and training itself.
 
-A document is what a file holds: {"algorithm": name, "options": {...}, "rows": [...]}; further keys are ignored. Rows
-are those of `RowTable.from_rows`, and for the algorithm "shapley" games: {"players": [...], "values": {coalition: v}}.
-NumPy only; no torch, ray or verl import.
+A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are those of `RowTable.from_rows`, and for
+the algorithm "shapley" cooperative games: {"players": [...], "values": {coalition: v}}.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,23 +18,35 @@ from marl_verl.advantage import Advantages, RowTable
 from marl_verl.advantage.rows import IntArray
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
+from marl_verl.credit import leave_one_out, shapley
 from marl_verl.errors import MarlError, nearest, shown, unknown
-from marl_verl.inspect.games import GAMES, Games
+from marl_verl.inspect.files import about
+from marl_verl.inspect.texts import cell, columns, count
 
-KEYS = ("algorithm", "options", "rows")
+# key of a document -> the type of its value, and how an error names that
+KEYS = {"algorithm": (str, "the name of one"), "options": (Mapping, "a mapping"), "rows": (list, "a list")}
+
+GAMES = "shapley"  # not an algorithm that trains: the name under which a document's rows are games
+LARGEST = float(np.finfo(np.float64).max)
+Game = tuple[tuple[str, ...], Mapping[frozenset[str], float]]  # (players, coalition -> value)
 
 Record = dict[str, Any]
-Transform = tuple[str, float]
 
 
 def derive(document: object) -> Explanation | Games:
-    """Compute the advantages of a document as training does, and keep what led to them.
-
-    Raises:
-        MarlError: a key that is missing or has the wrong type; an unknown algorithm, option or component (nearest
-            offered); whatever `RowTable.from_rows` and `Algorithm.compute` refuse.
-    """
-    name, options, rows = _parts(document)
+    """Compute the advantages of a document as training does, and keep what led to them. MarlError: a mistake in it."""
+    if not isinstance(document, Mapping):
+        raise MarlError(f"a document is a mapping with {', '.join(KEYS)}, got {shown(document)}")
+    for key in KEYS:
+        if key not in document:
+            raise MarlError(f"the document has no '{key}': it needs {', '.join(KEYS)}")
+    for key, (kind, what) in KEYS.items():
+        if not isinstance(document[key], kind):
+            raise MarlError(f"'{key}' must be {what}, got {shown(document[key])}")
+    name, options, rows = (document[key] for key in KEYS)
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise MarlError(f"row {i} must be a mapping, got {shown(row)}")
     if name == GAMES:
         for option in options:
             raise MarlError(f"unknown key 'options.{option}': '{GAMES}' has no options")
@@ -43,10 +54,13 @@ def derive(document: object) -> Explanation | Games:
     known = [*plugins.load().names("algorithms"), GAMES]
     if name not in known:
         raise unknown("algorithm", name, known)
-    algorithm = algorithm_named(name, options, "options")
-    for kind, part in (("samplers", algorithm.sampler), ("losses", algorithm.loss)):
-        plugins.load().entry(kind, part)  # only named here; what they do is done elsewhere
-    table = RowTable.from_rows(rows, declared=_components(document))
+    algorithm = algorithm_named(name, dict(options), "options")
+    for registry, part in (("samplers", algorithm.sampler), ("losses", algorithm.loss)):
+        plugins.load().entry(registry, part)  # only named here; what they do is done elsewhere
+    declared = document.get("components", [])  # a stored step has them, a document written by hand need not
+    if not isinstance(declared, list) or not all(isinstance(component, str) for component in declared):
+        raise MarlError(f"'components' must be a list of names, got {shown(declared)}")
+    table = RowTable.from_rows(rows, declared=declared)
     return Explanation(name, algorithm, table, algorithm.compute(table))
 
 
@@ -60,83 +74,47 @@ class Explanation:
     result: Advantages
 
     def records(self) -> list[Record]:
-        """One record per row; advantage = (return - baseline) / scale holds in each.
+        """One record per row, with the keys of docs/explain.md; advantage = (return - baseline) / scale holds in each.
 
-        key         "{uid}_{session}_{index}"
-        agent       who acted
-        padding     whether the row only fills a batch: it then has no group, no members, no transforms, and zeros
-        group       column -> value, of the columns that its members share with it
-        members     keys of the rows that it was compared with, itself included, in row order
-        also        where an algorithm compares twice (GiGPO): what else rows share -> keys of those that do
-        reward      its components, mixed
-        return      what was compared; baseline, scale: with what, and in which unit
-        advantage
-        transforms  [{"name", "value"}]: each component, their mix, and every value on the way to the return
-
-        MarlError for a transform that is NaN or infinite.
+        Padding has no group, no members, no transforms, and zeros. MarlError for a transform that is NaN or infinite.
         """
-        keys = [self.table.key(row) for row in range(len(self.table))]
-        members = _keys_by_group(self.result.group, keys)
-        also = {what: (ids, _keys_by_group(ids, keys)) for what, ids in self.result.also}
-        transforms = self.transforms()
+        result, keys = self.result, [self.table.key(row) for row in range(len(self.table))]
+        members = _keys_by_group(result.group, keys)
+        also = {what: (ids, _keys_by_group(ids, keys)) for what, ids in result.also}
+        numbers = {"reward": result.reward, "return": result.ret, "baseline": result.baseline, "scale": result.scale}
+        numbers["advantage"] = result.advantage
+        transforms, group_by = self._transforms(), result.group_by
         return [
             {
                 "key": key,
                 "agent": self.table.agent.value(row),
                 "padding": bool(self.table.padding[row]),
-                "group": self.group(row),
-                "members": members[int(self.result.group[row])],
+                "group": {name: self.table.value(name, row) for name in group_by} if result.group[row] >= 0 else None,
+                "members": members[int(result.group[row])],
                 **({"also": {what: shared[int(ids[row])] for what, (ids, shared) in also.items()}} if also else {}),
-                "reward": float(self.result.reward[row]),
-                "return": float(self.result.ret[row]),
-                "baseline": float(self.result.baseline[row]),
-                "scale": float(self.result.scale[row]),
-                "advantage": float(self.result.advantage[row]),
+                **{name: float(values[row]) for name, values in numbers.items()},
                 "transforms": [{"name": name, "value": value} for name, value in transforms[row]],
             }
             for row, key in enumerate(keys)
         ]
 
-    def row(self, key: str) -> int:
-        """The row with a key; padding only where no other row has it. MarlError with the nearest key."""
-        keys = [self.table.key(row) for row in range(len(self.table))]
-        found = [row for row, known in enumerate(keys) if known == key]
-        if not found:
-            hint = nearest(key, keys)
-            if not hint.startswith("did"):  # it names all keys where none is near
-                hint = f"keys are like '{keys[0]}'"
-            raise MarlError(f"unknown row '{key}': {hint}")
-        return min(found, key=lambda row: bool(self.table.padding[row]))
-
-    def group(self, row: int) -> dict[str, str | int | None] | None:
-        """Column -> value that make the row's group; None for padding."""
-        if self.result.group[row] < 0:
-            return None
-        return {column: self.table.value(column, row) for column in self.result.group_by}
-
-    def transforms(self) -> list[list[Transform]]:
-        """Each row's way to its return, in order; the last value is the return. None for padding. MarlError if one of
-        them is NaN or infinite."""
-        found = self._components()
+    def _transforms(self) -> list[list[tuple[str, float]]]:
+        """Each row's components, with what the credit adds, their mix, and every value on the way to its return."""
+        found: list[list[tuple[str, float]]] = [[] for _ in range(len(self.table))]
+        rows = self.table.order()
+        with np.errstate(over="ignore", invalid="ignore"):  # raised below, with the row
+            real = self.algorithm.credited(self.table.take(rows))
+        for name in sorted(real.rewards):
+            for at in np.flatnonzero(real.present[name]).tolist():
+                found[int(rows[at])].append((f"component: {name}", float(real.rewards[name][at])))
         stages = [(f"mix: {self.algorithm.rewards.name}", self.result.reward), *self.result.stages]
         if not np.array_equal(stages[-1][1], self.result.ret):
             stages.append(("return", self.result.ret))
-        for row in self.table.order().tolist():
+        for row in rows.tolist():
             found[row] += [(name, float(values[row])) for name, values in stages]
             for name, value in found[row]:
                 if not math.isfinite(value):
                     raise MarlError(f"'{name}' of row '{self.table.key(row)}' is {value}")
-        return found
-
-    def _components(self) -> list[list[Transform]]:
-        """What each row's reward is mixed from, with what the algorithm's credit adds."""
-        rows = self.table.order()
-        with np.errstate(over="ignore", invalid="ignore"):  # told by `transforms`, with the row
-            real = self.algorithm.credited(self.table.take(rows))
-        found: list[list[Transform]] = [[] for _ in range(len(self.table))]
-        for name in sorted(real.rewards):
-            for at in np.flatnonzero(real.present[name]).tolist():
-                found[int(rows[at])].append((f"component: {name}", float(real.rewards[name][at])))
         return found
 
 
@@ -145,33 +123,71 @@ def _keys_by_group(group: IntArray, keys: list[str]) -> dict[int, list[str]]:
     members: dict[int, list[str]] = {}
     for key, number in zip(keys, group.tolist(), strict=True):
         members.setdefault(number, []).append(key)
-    members[-1] = []
-    return members
+    return {**members, -1: []}
 
 
-def _parts(document: object) -> tuple[str, dict[str, Any], list[Mapping[str, Any]]]:
-    if not isinstance(document, Mapping):
-        raise MarlError(f"a document is a mapping with {', '.join(KEYS)}, got {shown(document)}")
-    for key in KEYS:
-        if key not in document:
-            raise MarlError(f"the document has no '{key}': it needs {', '.join(KEYS)}")
-    name, options, rows = (document[key] for key in KEYS)
-    if not isinstance(name, str):
-        raise MarlError(f"'algorithm' must be the name of one, got {shown(name)}")
-    if not isinstance(options, Mapping):
-        raise MarlError(f"'options' must be a mapping, got {shown(options)}")
-    if not isinstance(rows, list):
-        raise MarlError(f"'rows' must be a list, got {shown(rows)}")
-    for i, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise MarlError(f"row {i} must be a mapping, got {shown(row)}")
-    return name, dict(options), rows
+@dataclass(frozen=True)
+class Games:
+    """Games whose every coalition has a value."""
+
+    games: list[Game]
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]]) -> Games:
+        """From {"players": [...], "values": {"": v, "a": v, "a,b": v, ...}}; an error names the row."""
+        if not rows:
+            raise MarlError("there are no rows: a game is {players: [...], values: {...}}")
+        return cls([_game(row, f"row {i}") for i, row in enumerate(rows)])
+
+    def records(self) -> list[dict[str, Any]]:
+        """One record per game: {"shapley": {player: value}, "leave_one_out": {player: value}}; errors name the row."""
+        records = []
+        for i, game in enumerate(self.games):
+            with about(f"row {i}"):
+                records.append({"shapley": shapley(*game), "leave_one_out": leave_one_out(*game)})
+                for what, shares in records[-1].items():
+                    for player, share in shares.items():
+                        if not math.isfinite(share):
+                            raise MarlError(f"{what} of '{player}' is {share}: the values are too far apart")
+        return records
+
+    def text(self, width: int | None) -> str:
+        """Each player's share in each game, and what the shares add up to; lines are cut at `width`."""
+        lines = []
+        for i, ((players, values), record) in enumerate(zip(self.games, self.records(), strict=True)):
+            everyone, nobody = cell(values[frozenset(players)]), cell(values[frozenset()])
+            lines += [f"game {i}: {count(len(players), 'player')}, v(all) = {everyone}, v(nobody) = {nobody}"]
+            shares = [[p, cell(record["shapley"][p]), cell(record["leave_one_out"][p])] for p in players]
+            table = columns(["player", "shapley", "leave-one-out"], shares, width and width - 2)
+            total = cell(sum(record["shapley"].values()))
+            lines += [f"  {line}" for line in (*table, f"the Shapley values add up to v(all) - v(nobody) = {total}")]
+            lines.append("")
+        return "\n".join(lines[:-1])
 
 
-def _components(document: object) -> list[str]:
-    """The reward components that the run declared: a stored step has them, a document written by hand need not."""
-    assert isinstance(document, Mapping)
-    found = document.get("components", [])
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise MarlError(f"'components' must be a list of names, got {shown(found)}")
-    return found
+def _game(row: Mapping[str, Any], where: str) -> Game:
+    for key in ("players", "values"):
+        if key not in row:
+            raise MarlError(f"{where} has no '{key}'")
+    players, given = row["players"], row["values"]
+    if not isinstance(players, list):
+        raise MarlError(f"{where}: 'players' must be a list of names, got {shown(players)}")
+    for player in players:
+        if not isinstance(player, str) or not player or "," in player:
+            raise MarlError(f"{where}: a player is a name without ',', got {shown(player)}")
+    if not isinstance(given, Mapping):
+        raise MarlError(f"{where}: 'values' must be a mapping from coalitions to numbers, got {shown(given)}")
+    values: dict[frozenset[str], float] = {}
+    for written, value in given.items():
+        names = written.split(",") if written else []
+        for name in names:
+            if name not in players:
+                hint = nearest(name, players)
+                raise MarlError(f"{where}: coalition '{written}' has the unknown player '{name}': {hint}")
+        coalition = frozenset(names)
+        if len(coalition) < len(names) or coalition in values:
+            raise MarlError(f"{where}: coalition '{written}' names a player twice, or stands there twice")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not -LARGEST <= value <= LARGEST:
+            raise MarlError(f"{where}: the value of coalition '{written}' must be a finite number, got {shown(value)}")
+        values[coalition] = float(value)
+    return tuple(players), values

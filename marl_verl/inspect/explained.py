@@ -1,17 +1,25 @@
-"""Explained rows of a document, of a file, or of a step that a run has stored."""
+"""Explained rows of a document, of a file, or of a step that a run has stored, and what `marl-verl explain` prints."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from marl_verl import plugins
-from marl_verl.errors import MarlError
+from marl_verl.advantage.part import Part, flat
+from marl_verl.credit import Credit
+from marl_verl.errors import MarlError, nearest
 from marl_verl.inspect.explain import Explanation, Record, derive
-from marl_verl.inspect.explain_text import row_text, table_text
 from marl_verl.inspect.files import about, unpacked
-from marl_verl.journals.kind import holds_episodes
+from marl_verl.inspect.texts import cell, columns, count
+from marl_verl.journals.read import holds_episodes
+
+COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
 
 
 class ExplainedRows(list[Record]):
@@ -24,13 +32,9 @@ class ExplainedRows(list[Record]):
     """
 
     def __init__(self, document: object, source: str = "", stored: bool = False) -> None:
-        """Compute the advantages of a document as training does.
+        """Compute the advantages of a document, which has those that training used if it is `stored`.
 
-        Args:
-            stored: whether the document must have the advantages that training used.
-
-        Raises:
-            MarlError: whatever is wrong with the document, or with a plugin.
+        MarlError: whatever is wrong with the document, or with a plugin.
         """
         plugins.load()  # an error in a plugin is not one of the document
         with about(source):
@@ -42,30 +46,74 @@ class ExplainedRows(list[Record]):
     @classmethod
     def parse(cls, source: str, content: bytes, stored: bool = False) -> ExplainedRows:
         """From the content of a file: JSON, which may be packed with gzip."""
-        return cls(_document(content, source), source, stored)
+        content = unpacked(content, source)
+        if holds_episodes(content):
+            raise MarlError(f"{source} holds episodes, which `marl-verl replay` shows; rows are in rows/ of a run")
+        try:
+            document = json.loads(content, parse_int=lambda digits: _whole(digits, source))
+        except (ValueError, RecursionError) as error:
+            raise MarlError(f"{source} is not JSON: {error}") from error
+        return cls(document, source, stored)
 
     def row(self, key: str) -> Record:
         """The record with a key, "{uid}_{session}_{index}". MarlError with the nearest key."""
         with about(self.source):
-            return self[self._explanation().row(key)]
+            return self[self._at(key)]
 
     def text(self, row: str | None = None, width: int | None = None) -> str:
-        """What `marl-verl explain` prints: a table of all rows, or how one row came by its advantage.
-
-        Args:
-            row: the key of one row.
-            width: where lines are cut; None cuts nothing.
-        """
+        """What `marl-verl explain` prints, cut at `width`: all rows, or how the advantage of one was computed."""
         with about(self.source):
-            if row is not None:
-                return row_text(self._explanation(), row, width)
-            found = self._derived
-            return table_text(found, width) if isinstance(found, Explanation) else found.text(width)
+            at = None if row is None else self._at(row)
+            if not isinstance(self._derived, Explanation):
+                return self._derived.text(width)
+            lines = self._table(width) if at is None else self._derivation(self._derived, at, width)
+            return "\n".join([*_header(self._derived), "", *lines])
 
-    def _explanation(self) -> Explanation:
-        if isinstance(self._derived, Explanation):
-            return self._derived
-        raise MarlError("--row names the row of an agent, and here rows are games: leave it out")
+    def _at(self, key: str) -> int:
+        """The row with a key; padding only where no other row has it."""
+        if not isinstance(self._derived, Explanation):
+            raise MarlError("--row names the row of an agent, and here rows are games: leave it out")
+        keys = [record["key"] for record in self]
+        if key not in keys:
+            hint = nearest(key, keys)
+            if not hint.startswith("did"):  # it names all keys where none is near
+                hint = f"keys are like '{keys[0]}'"
+            raise MarlError(f"unknown row '{key}': {hint}")
+        return min((at for at, known in enumerate(keys) if known == key), key=lambda at: bool(self[at]["padding"]))
+
+    def _table(self, width: int | None) -> list[str]:
+        lines = []
+        for record in self:
+            size = count(len(record["members"]), "row")
+            group = "padding" if record["group"] is None else f"{_group(record['group'])} ({size})"
+            lines.append([*(cell(record[name]) for name in COLUMNS), group])
+        return columns([*COLUMNS, "group"], lines, width)
+
+    def _derivation(self, explanation: Explanation, at: int, width: int | None) -> list[str]:
+        """How one row came by its advantage, with the numbers filled in."""
+        record, result = self[at], explanation.result
+        lines = [f"row {cell(record['key'])} of agent {cell(record['agent'])}"]
+        if record["padding"]:
+            return [*lines, "  padding: it only fills a batch, enters no statistic, and has advantage 0"]
+        options = ", ".join(f"{name} {value}" for name, value in flat(explanation.algorithm.rewards).items())
+        way = []
+        for transform in record["transforms"]:
+            mixed = options and transform["name"].startswith("mix: ")
+            way.append([f"  {transform['name']}" + (f" ({options})" if mixed else ""), cell(transform["value"])])
+        lines += columns(["", "value"], way, width)[1:]
+        members = result.members(at).tolist()
+        samples = len(set(result.sample[members].tolist()))
+        counted = "" if samples == len(members) else f", which count as {count(samples, 'sample')}"
+        lines += ["", f"group {_group(record['group'])}: {count(len(members), 'row')}{counted}"]
+        shown = [(row, self[row]["return"], self[row]["advantage"]) for row in members]
+        beside = [["->" if row == at else "", self[row]["key"], cell(r), cell(a)] for row, r, a in shown]
+        lines += ["  " + line for line in columns(["", "row", "return", "advantage"], beside, width and width - 2)]
+        for what, keys in record.get("also", {}).items():
+            lines += ["", f"{what}: {count(len(keys), 'row')}", *(f"  {key}" for key in keys)]
+        ret, baseline, scale, advantage = (cell(record[name]) for name in COLUMNS[3:])
+        filled = f"({ret} - {baseline}) / {scale}".replace("- -", "+ ")
+        lines += ["", f"baseline  {baseline}", f"scale     {scale}"]
+        return [*lines, f"advantage = (return - baseline) / scale = {filled} = {advantage}"]
 
     def _difference(self, document: object) -> str | None:
         then = document.get("advantage") if isinstance(document, Mapping) else None
@@ -74,25 +122,58 @@ class ExplainedRows(list[Record]):
         changed = [row for row, record in enumerate(self) if record["advantage"] != then[row]]
         if not changed:
             return None
-        first = self[changed[0]]
+        first = f"row '{self[changed[0]]['key']}' had {then[changed[0]]} and gets {self[changed[0]]['advantage']} here"
         return (
-            f"{self.source}: {len(changed)} of {len(self)} advantages are not what training used, e.g. row "
-            f"'{first['key']}' had {then[changed[0]]} and gets {first['advantage']} here: a plugin or a version has "
-            "changed (plugins.json in the run has those of training)"
+            f"{self.source}: {len(changed)} of {len(self)} advantages are not what training used, e.g. {first}: "
+            "a plugin or a version has changed (plugins.json in the run has those of training)"
         )
-
-
-def _document(content: bytes, source: str) -> Any:
-    content = unpacked(content, source)
-    if holds_episodes(content):
-        raise MarlError(f"{source} holds episodes, which `marl-verl replay` shows; rows are in rows/ of a run")
-    try:
-        return json.loads(content, parse_int=lambda digits: _whole(digits, source))
-    except (ValueError, RecursionError) as error:
-        raise MarlError(f"{source} is not JSON: {error}") from error
 
 
 def _whole(digits: str, source: str) -> int:
     if len(digits) > 18:
         raise MarlError(f"{source} has a whole number of {len(digits)} digits: {digits[:18]}...")
     return int(digits)
+
+
+def _header(explanation: Explanation) -> list[str]:
+    """What is compared with what, by which formulas, in how many groups."""
+    algorithm, result = explanation.algorithm, explanation.result
+    parts = [*_with_parts("rewards", algorithm.rewards), *_with_parts("advantage", algorithm.advantage)]
+    if isinstance(algorithm.credit, Credit) and algorithm.credit.name != "none":
+        parts.insert(0, ("credit", algorithm.credit))
+    scaled = bool((result.scale != 1).any())
+    formulas = [[f"  {role}", part.name, _formula(part)] for role, part in parts if part.kind != "scales" or scaled]
+    padding = int(explanation.table.padding.sum())
+    groups: dict[int, tuple[set[int], set[float]]] = {}  # the samples and the returns in each
+    for row in np.flatnonzero(result.group >= 0).tolist():
+        samples, returns = groups.setdefault(int(result.group[row]), (set(), set()))
+        samples.add(int(result.sample[row]))
+        returns.add(float(result.ret[row]))
+    alone = sum(len(samples) == 1 for samples, _ in groups.values())
+    constant = sum(len(samples) > 1 and len(returns) == 1 for samples, returns in groups.values())
+    shared = f"rows of the same {', '.join(result.group_by)}" if result.group_by else "all rows of the batch"
+    return [
+        f"{explanation.name}: {algorithm.describe()}",
+        *columns(["", "", "what"], formulas, None)[1:],
+        f"compared: {shared}; {count(len(explanation.table) - padding, 'row')} in {count(len(groups), 'group')}, of "
+        f"which {alone} of one sample and {constant} without variance{f'; {padding} of padding' if padding else ''}",
+    ]
+
+
+def _with_parts(role: str, part: Any) -> list[tuple[str, Part]]:
+    """A part, and the parts that it is made of, by the options that name them."""
+    inner = [(field.name, getattr(part, field.name)) for field in dataclasses.fields(part)]
+    return [(role, part), *((name, value) for name, value in inner if isinstance(value, Part))]
+
+
+def _formula(part: Part) -> str:
+    """The first sentence of a part's documentation, which is its equation."""
+    said = inspect.getdoc(type(part)) or ""
+    if said.startswith(f"{type(part).__name__}("):  # written by dataclass, for want of one
+        return ""
+    return " ".join(said.split("\n\n")[0].split())
+
+
+def _group(values: dict[str, Any]) -> str:
+    shown = (f"{column}={'none' if value is None else cell(value)}" for column, value in values.items())
+    return " ".join(shown) or "the whole batch"

@@ -1,42 +1,135 @@
-"""What commands read: a file, or what a run has stored of a step."""
+"""What a run directory holds: as Python values for scripts, as bytes for commands, which also read other files."""
 
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl import plugins
+from marl_verl.checkpoint.files import complete, step_of
+from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, missing
+from marl_verl.journals.read import EpisodeFile
 from marl_verl.process.run_dir import RunDir
 
-PLACES = ("journals", "episodes", "rows")
-"""Folders of a run with a file a step."""
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
-IN_RUNS = (*PLACES, "evaluations")
+T = TypeVar("T")
 
-Stored = Callable[[RunDir], Mapping[int, Path]]
-"""Step -> its file, ascending."""
+PLACES = ("journals", "episodes", "rows")  # folders of a run with a file a step
+Stored = Callable[[RunDir], Mapping[int, Path]]  # step -> its file, ascending
+
+
+class Run(os.PathLike[str]):
+    """A run directory. Everything is read when it is asked for, so a run that still trains shows its latest state.
+
+    It can be used wherever a path can, e.g. `evaluate(run)`, `train(resume=run)`, `Path(run)`; `folder` is its path.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._files = RunDir(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """metrics.jsonl: a record per training step and per validation, each with its `step`; see docs/metrics.md."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """summary.json, e.g. `summary["success_after"]`; None until training has finished."""
+        path = self.folder / "summary.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    @property
+    def config(self) -> DictConfig:
+        """config.yaml: every option of the run, resolved, e.g. `config.marl.run.seed`."""
+        from marl_verl.config.stored import check_run, read_config
+
+        check_run(self.folder, "config.yaml")
+        return read_config(self.folder / "config.yaml")
+
+    @property
+    def checkpoints(self) -> dict[int, Path]:
+        """Step -> folder, of every complete checkpoint, ascending."""
+        return {step_of(path): path for path in complete(self._files.checkpoints)}
+
+    @property
+    def episodes(self) -> Mapping[int, list[Episode]]:
+        """Step -> the training episodes of the step that are stored (`marl.run.keep_journals`), read on access."""
+        return _Steps(self._files.stored_journals(), _episodes)
+
+    @property
+    def validations(self) -> Mapping[int, list[Episode]]:
+        """Step -> sample episodes of the validation (`marl.rollout.keep_episodes`), read on access."""
+        return _Steps(self._files.stored_episodes(), _episodes)
+
+    @property
+    def rows(self) -> Mapping[int, dict[str, Any]]:
+        """Step -> the document that `explain` takes: the rows of the step, and the advantages that training used."""
+        return _Steps(self._files.stored_rows(), lambda path: json.loads(gzip.decompress(path.read_bytes())))
+
+
+def load_run(folder: str | os.PathLike[str]) -> Run:
+    """A run directory, to look at what the run has stored.
+
+    Args:
+        folder: a directory that `train` or `marl-verl train` made, e.g. "runs/inventory-1".
+
+    Raises:
+        MarlError: it is no run directory (the nearest one is offered).
+    """
+    from marl_verl.config.stored import check_run
+
+    check_run(Path(folder), "config.yaml")
+    return Run(folder)
+
+
+class _Steps(Mapping[int, T]):
+    """Step -> what its file holds, ascending; a file is read when its step is asked for."""
+
+    def __init__(self, files: Mapping[int, Path], read: Callable[[Path], T]) -> None:
+        self._files, self._read = files, read
+
+    def __getitem__(self, step: int) -> T:
+        return self._read(self._files[step])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        return f"<steps {list(self._files)}>"
+
+
+def _episodes(path: Path) -> list[Episode]:
+    source = f"'{path}'"
+    file = EpisodeFile.parse(unpacked(path.read_bytes(), source), source)
+    return [file.episode(name) for name in file.episodes]
 
 
 def read_step(
     command: str, folder: Path, stored: Stored, remedy: str, what: str = "step", step: int | None = None
 ) -> tuple[str, bytes]:
-    """What a run has stored of a step: how an error names it, and its bytes.
-
-    Args:
-        command: "explain" or "replay", for error messages.
-        folder: the run directory.
-        stored: the steps of a run.
-        remedy: what to do where a run has no steps.
-        what: what a file of the run is of: "step" or "validation".
-        step: which one; None for the newest.
-
-    Raises:
-        MarlError: it is not there (nearest offered), or cannot be read.
-    """
+    """What a run has stored of a step (default: the newest): how an error names it, and its bytes. MarlError: it is not
+    there (nearest offered; `remedy` where a run has none), or cannot be read."""
     if not folder.is_dir():
         raise missing("run in", folder, folder.parent.glob("*/"))
     steps = stored(RunDir(folder))
@@ -44,11 +137,23 @@ def read_step(
         raise MarlError(f"'{folder}' is a folder of a run, which is {command}ed with --run '{folder.parent}'")
     if not steps:
         raise MarlError(f"run '{folder}' has no stored {what}s: {remedy}")
-    if step is None:
-        step = max(steps)
+    step = max(steps) if step is None else step
     if step not in steps:
         raise MarlError(f"run '{folder}' has not stored {what} {step}: it has {_listed(list(steps))}")
-    return f"run '{folder}', {what} {step}", _read(command, steps[step], "step file")
+    return f"run '{folder}', {what} {step}", read_file(command, steps[step], "step file")[1]
+
+
+def read_file(command: str, path: Path, what: str = "file") -> tuple[str, bytes]:
+    """A file: how an error names it, and its bytes. MarlError if it cannot be read."""
+    try:
+        return f"'{path}'", path.read_bytes()
+    except FileNotFoundError as error:
+        raise missing(what, path, path.parent.glob("*")) from error
+    except IsADirectoryError as error:
+        run = path.parent if path.name in PLACES else path
+        raise MarlError(f"'{path}' is a folder: a run is {command}ed with --run '{run}'") from error
+    except OSError as error:
+        raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
 
 
 def use_plugin_files(run: Path | None, given: Sequence[Path]) -> None:
@@ -59,24 +164,7 @@ def use_plugin_files(run: Path | None, given: Sequence[Path]) -> None:
 def run_of(file: str | Path) -> Path | None:
     """The run directory that a file is stored in, None for any other file."""
     folder = Path(file).parent
-    return folder.parent if folder.name in IN_RUNS else None
-
-
-def read_file(command: str, path: Path) -> tuple[str, bytes]:
-    """A file that the user named: how an error names it, and its bytes. MarlError if it cannot be read."""
-    return f"'{path}'", _read(command, path, "file")
-
-
-def _read(command: str, path: Path, what: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise missing(what, path, path.parent.glob("*")) from error
-    except IsADirectoryError as error:
-        run = path.parent if path.name in PLACES else path
-        raise MarlError(f"'{path}' is a folder: a run is {command}ed with --run '{run}'") from error
-    except OSError as error:
-        raise MarlError(f"'{path}' cannot be read: {error.strerror}") from error
+    return folder.parent if folder.name in (*PLACES, "evaluations") else None
 
 
 @contextmanager
@@ -106,11 +194,8 @@ def _listed(steps: Sequence[int]) -> str:
             runs[-1].append(step)
         else:
             runs.append([step])
-    return ", ".join(_run_of_steps(run) for run in runs)
-
-
-def _run_of_steps(run: Sequence[int]) -> str:
-    if len(run) < 4:
-        return ", ".join(map(str, run))
-    every = run[1] - run[0]
-    return f"{run[0]} to {run[-1]}" + (f" (every {every})" if every > 1 else "")
+    words: list[str] = []
+    for run in runs:
+        every = f" (every {run[1] - run[0]})" if len(run) > 1 and run[1] - run[0] > 1 else ""
+        words += map(str, run) if len(run) < 4 else [f"{run[0]} to {run[-1]}{every}"]
+    return ", ".join(words)

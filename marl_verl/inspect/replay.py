@@ -1,38 +1,85 @@
-"""Replaying a stored episode with the workflow and the task set that its file names."""
+"""Running a stored episode again: no model is asked, nothing is called, and its answer is scored anew.
+
+Every act gets its recorded action. Masked acts get a placeholder: Delta = R(tau) - R(tau with the acts masked, other
+texts frozen); the acts whose observation changed are those that a model would be asked for again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TypeVar
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from marl_verl import plugins
-from marl_verl.episode import Episode, Workflow, WorkflowError
-from marl_verl.errors import MarlError, nearest
-from marl_verl.inspect.rerun import Key, Rerun, differences, rerun
+from marl_verl.episode import Act, Action, CallRecord, Episode, Journal, ReplayMismatch, Run, Workflow, WorkflowError
+from marl_verl.episode.codec import plain
+from marl_verl.episode.errors import short
+from marl_verl.episode.turn import changed
+from marl_verl.errors import MarlError, nearest, told
 from marl_verl.journals.read import EpisodeFile, Supplied
 from marl_verl.options import build
-from marl_verl.plugins import KINDS
+from marl_verl.sampling.rollouts import judged
 from marl_verl.tasks.base import TaskSet
 from marl_verl.version import __version__
 
 T = TypeVar("T")
 
+PLACEHOLDER = "(no answer)"  # what a masked act says: the default of the credits that mask
+Key = tuple[str, str]  # (agent that the workflow called, slot)
+
+
+class _Sealed(Run):
+    """A run that makes no call, and remembers the first one that it would have had to make."""
+
+    __slots__ = ("unmade",)
+    unmade: CallRecord | None
+
+    def _check_call(self, asked: CallRecord) -> None:
+        if self.unmade is None:
+            self.unmade = asked
+        super()._check_call(asked)
+
+    def mismatch(self, what: str) -> ReplayMismatch:
+        return ReplayMismatch(f"workflow '{type(self.workflow).__name__}' on task '{self.task.id}': {what}")
+
+
+@dataclass
+class Rerun:
+    """What came of running an episode again; no score where it did not come as far, or was scored by playing on."""
+
+    journal: Journal = Journal()  # what happened now
+    masked: frozenset[Key] = frozenset()  # acts that got the placeholder
+    changed: set[Key] = field(default_factory=set)  # acts that were shown something else than the record says
+    waiting: tuple[Act, ...] = ()  # acts without a recorded action, at which it stands
+    missed: list[Key] = field(default_factory=list)  # recorded acts that were not reached
+    finished: bool = False
+    answer: Any = None  # as a JSON value; of an unfinished one its latest proposal, None without
+    invalid: dict[Key, str] = field(default_factory=dict)
+    score: float | None = None
+    success: bool | None = None
+    ended: str | None = None  # why it went no further, where it failed
+
+    def named(self, keys: Collection[Key]) -> list[str]:
+        """Those of the acts that it has reached, as AGENT:SLOT, in order."""
+        return [":".join(record.act.key) for record in self.journal.acts() if record.act.key in keys]
+
+    def difference(self, again: Rerun | None) -> float | None:
+        """How much more the episode scored without the masks; None where one of the two is not known."""
+        if again is None or again.score is None or self.score is None:
+            return None
+        return again.score - self.score
+
 
 def replay(file: EpisodeFile, episode: Episode, mask: Sequence[str] = ()) -> tuple[Rerun, Rerun | None]:
-    """Run an episode again.
-
-    Args:
-        mask: acts, each as AGENT:SLOT, whose text is replaced by a placeholder.
-
-    Returns:
-        What came of it; the same with the masks, None without any.
-
-    Raises:
-        MarlError: an act that the episode does not have (nearest offered); a part of the file that is not registered
-            here, or has changed; an episode that cannot be replayed.
-    """
-    return asyncio.run(_replay(file, episode, [_key(word, episode) for word in mask]))
+    """Run an episode again: what came of it, and the same with some acts (AGENT:SLOT) masked, None without any.
+    MarlError: no such act (nearest offered), a part that is not registered here, an episode that cannot be replayed."""
+    acts = {":".join(record.act.key): record.act.key for record in episode.journal.acts()}
+    for word in mask:
+        if word not in acts:
+            raise MarlError(f"episode '{episode.id}' has no act '{word}': {nearest(word, acts)}")
+    return asyncio.run(_replay(file, episode, [acts[word] for word in mask]))
 
 
 async def _replay(file: EpisodeFile, episode: Episode, masked: list[Key]) -> tuple[Rerun, Rerun | None]:
@@ -43,8 +90,8 @@ async def _replay(file: EpisodeFile, episode: Episode, masked: list[Key]) -> tup
         again = await rerun(workflow, tasks, agents, episode)
     except MarlError as error:
         said = str(error) if isinstance(error, WorkflowError) else f"workflow '{name}' ends, but {error}"
-        changed = f"episode '{episode.id}' cannot be replayed: {said}{_versions(file)}"
-        raise MarlError(f"{changed}; --stored shows it without running it") from error
+        said = f"episode '{episode.id}' cannot be replayed: {said}{_versions(file)}"
+        raise MarlError(f"{said}; --stored shows it without running it") from error
     if not masked:
         return again, None
     try:
@@ -65,15 +112,15 @@ def changes(file: EpisodeFile, episode: Episode, again: Rerun) -> str | None:
 def _built(kind: str, stored: Supplied, base: type[T], file: EpisodeFile) -> T:
     """A part that the file names, with its options. MarlError if it is not registered here, or has changed."""
     try:
-        known, what = plugins.load(), KINDS[kind]
+        known, what = plugins.load(), plugins.KINDS[kind]
     except MarlError as error:  # one broken plugin, which need not be of this file
         raise MarlError(f"{error}; --stored shows episodes without any plugin") from error
     if stored.name not in known.names(kind):
         hint = nearest(stored.name, known.names(kind))
-        origin = f"{stored.distribution} {stored.version}"
         raise MarlError(
-            f"{file.source}: {what} '{stored.name}' is not registered here; it came from {origin}: install that, or "
-            f"see whether {plugins.VARIABLE} leaves it out ({hint}); --stored shows episodes without it"
+            f"{file.source}: {what} '{stored.name}' is not registered here; it came from {stored.distribution} "
+            f"{stored.version}: install that, or see whether {plugins.VARIABLE} leaves it out ({hint}); "
+            "--stored shows episodes without it"
         )
     found = known.get(kind, stored.name)
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -87,15 +134,89 @@ def _versions(file: EpisodeFile) -> str:
     then, now = {"marl-verl": header.marl_verl}, {"marl-verl": __version__}
     for kind, part in (("workflows", header.workflow), ("tasks", header.task)):
         entry = known.entry(kind, part.name)
-        then[part.distribution], now[part.distribution] = part.version, "not there"
-        now[entry.distribution] = entry.version
-    changed = [f"{name} was {then[name]} and is {now[name]} here" for name in then if then[name] != now[name]]
-    return f" ({', '.join(changed)})" if changed else ""
+        then[part.distribution] = part.version
+        now |= {part.distribution: "not there", entry.distribution: entry.version}
+    found = [f"{name} was {then[name]} and is {now[name]} here" for name in then if then[name] != now[name]]
+    return f" ({', '.join(found)})" if found else ""
 
 
-def _key(word: str, episode: Episode) -> Key:
-    """The act that AGENT:SLOT names. MarlError (nearest offered) if the episode has none."""
-    acts = {":".join(record.act.key): record.act.key for record in episode.journal.acts()}
-    if word not in acts:
-        raise MarlError(f"episode '{episode.id}' has no act '{word}': {nearest(word, acts)}")
-    return acts[word]
+async def rerun(
+    workflow: Workflow, tasks: TaskSet, agents: Collection[str], episode: Episode, masked: Collection[Key] = ()
+) -> Rerun:
+    """Run an episode again, the action of masked acts replaced by the placeholder.
+
+    Raises:
+        ReplayMismatch, WorkflowError: nothing is masked, and the workflow leaves the journal, or fails.
+        MarlError: the answer cannot be scored.
+    """
+    again, recorded = Rerun(masked=frozenset(masked)), episode.journal
+    calls = Journal(tuple(recorded.calls()), recorded.seed)
+    run = _Sealed(workflow, episode.task, list(agents), calls, sealed=True)
+    run.unmade = None
+    async with run:
+        try:
+            again.waiting = await _play(run, recorded, again)
+        except WorkflowError as error:
+            if not masked:
+                raise
+            again.ended = str(error)
+            if isinstance(error, ReplayMismatch) and (call := run.unmade) is not None:
+                asked = short(f"{call.function.partition(':')[2]}({call.arguments[1:-1]})")
+                again.ended = f"{call.agent or 'the workflow'} calls {asked}, which was never made"
+        again.journal, again.finished, again.invalid = run.journal, run.finished, dict(run.invalid)
+        again.missed = [record.act.key for record in recorded.acts() if again.journal.act(*record.act.key) is None]
+        if not masked and again.waiting and (episode.finished or again.missed):
+            raise run.mismatch(f"it goes on to {again.waiting[0]}, which the journal does not have")
+        if not masked and again.missed:
+            raise run.mismatch(f"it ends without act {':'.join(again.missed[0])}, which the journal has")
+        if not masked and again.finished and not episode.finished:
+            raise run.mismatch("it ends here, and went on when it was stored")
+        answer = run.answer if run.finished else (run.proposals or [None])[-1]
+    again.answer = plain(answer)
+    to_record = not episode.finished and not again.missed and (again.masked or _same(again.answer, episode.answer))
+    if again.ended is None and (again.finished or to_record):  # as far as the answer that was scored
+        try:
+            again.score, again.success = (
+                await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
+            )
+        except Exception as error:  # a task set's own mistake: raised with its name, and kept as the cause
+            name, task = type(tasks).__name__, episode.task.id
+            raise MarlError(f"task set {name} cannot score the answer on task '{task}': {told(error)}") from error
+    return again
+
+
+async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]:
+    """Give every act its action as soon as it is reached, as `episode.replay` does; returns the acts without one."""
+    standing = False
+    while (acts := await (run.stand() if standing else run.next())) is not None:
+        known = [(act, record) for act in acts if (record := journal.act(*act.key)) is not None]
+        if standing and not known:
+            return acts
+        standing = standing or len(known) < len(acts)
+        for act, record in known:
+            if record.act.observation != act.observation:
+                if not again.masked:
+                    raise run.mismatch(f"{act} is shown another observation: {changed(record.act, act)}")
+                again.changed.add(act.key)
+            run.supply(act, Action(PLACEHOLDER) if act.key in again.masked else record.action)
+    return ()
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same (NaN is NaN)."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def differences(episode: Episode, again: Rerun) -> list[str]:
+    """How a plain replay differs from what is stored, though every act was shown what the journal says."""
+    found = []
+    if again.finished and not _same(again.answer, episode.answer):
+        found.append(f"the answer is {again.answer!r}, stored is {episode.answer!r}")
+    if again.score is not None and not _same(again.score, episode.score):
+        found.append(f"the score is {again.score:g}, stored is {episode.score:g}")
+    elif again.success is not None and again.success != episode.success:
+        found.append(f"success is {again.success}, stored is {episode.success}")
+    for turn in (turn for turn in episode.turns if turn.node is None):  # in a tree a later act may bring the mark
+        if (now := again.invalid.get(turn.key)) != turn.invalid:
+            found.append(f"the mark on act {':'.join(turn.key)} is {now!r}, stored is {turn.invalid!r}")
+    return found

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from marl_verl.episode import Act, Action, ActRecord, CallRecord, Episode, Turn
+from marl_verl.episode import Act, CallRecord, Episode, Turn
 from marl_verl.episode.codec import encode_record, encode_turn
-from marl_verl.inspect.rerun import Key, Rerun
+from marl_verl.inspect.replay import Rerun
 from marl_verl.journals.read import EpisodeFile, StoredFailure
 
 
@@ -18,20 +17,13 @@ def as_json(value: Any) -> str:
 
 def list_record(file: EpisodeFile) -> dict[str, Any]:
     """What a file holds, for programs."""
+    header = file.header
     return {
-        "step": file.header.step,
-        "split": file.header.split,
-        "workflow": file.header.workflow.name,
-        "task": file.header.task.name,
-        "algorithm": file.header.algorithm.name,
-        "sampler": file.header.sampler.name,
+        **_fields(header, "step", "split"),
+        **{part: getattr(header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
         "episodes": [
             {
-                "id": each.id,
-                "task": each.task,
-                "score": each.score,
-                "success": each.success,
-                "finished": each.finished,
+                **_fields(each, "id", "task", "score", "success", "finished"),
                 "turns": len(each.turns),
                 "others": len(each.others),
             }
@@ -44,71 +36,59 @@ def list_record(file: EpisodeFile) -> dict[str, Any]:
 
 def failure_record(failure: StoredFailure) -> dict[str, Any]:
     """A failed attempt, for programs."""
-    who = {"uid": failure.uid, "session": failure.session, "task": failure.task}
-    return {"id": failure.id, "failure": failure.reason, "detail": failure.detail, **who}
+    return {"id": failure.id, "failure": failure.reason, **_fields(failure, "detail", "uid", "session", "task")}
 
 
 def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None) -> dict[str, Any]:
-    """One episode in full, for programs.
-
-    Args:
-        again: what came of running it again; None where it was not.
-        masked: the same with some acts masked.
-    """
-    turns = {turn.key: turn for turn in episode.turns}
-    effects = [_effect(record, turns) for record in episode.journal]
-    record = {
+    """One episode in full, for programs; with what came of running it `again`, and with some acts `masked`."""
+    turns, effects = {turn.key: _turn(turn) for turn in episode.turns}, []
+    for record in episode.journal:
+        if isinstance(record, CallRecord):
+            effects.append(encode_record(record))
+        else:
+            acted = turns.get(record.act.key) or {**_act(record.act), "action": record.action.text}
+            effects.append({"effect": "act", **acted})
+    whole = {
         "id": episode.id,
         "step": file.header.step,
         "workflow": file.header.workflow.name,
-        "task": {"id": episode.task.id, "prompt": episode.task.prompt, "data": episode.task.data},
+        "task": _fields(episode.task, "id", "prompt", "data"),
         "agents": {name: vars(agent) for name, agent in file.header.agents.items()},
-        "finished": episode.finished,
-        "answer": episode.answer,
-        "score": episode.score,
-        "success": episode.success,
+        **_fields(episode, "finished", "answer", "score", "success"),
         "effects": effects,
         "others": [_turn(turn) for turn in episode.others],
     }
     if again is not None:
-        record["replay"] = _outcome(again)
+        whole["replay"] = _outcome(again)
     if masked is not None:
-        record["masked"] = {
-            "acts": [":".join(act.key) for act in masked.acts() if act.key in masked.masked],
-            "changed": [":".join(act.key) for act in masked.acts() if act.key in masked.changed],
+        whole["masked"] = {
+            "acts": masked.named(masked.masked),
+            "changed": masked.named(masked.changed),
             "missed": [":".join(key) for key in masked.missed],
             **_outcome(masked),
             "difference": masked.difference(again),
         }
-    return record
+    return whole
 
 
-def _effect(record: ActRecord | CallRecord, turns: Mapping[Key, Turn]) -> dict[str, Any]:
-    if isinstance(record, ActRecord):
-        turn = turns.get(record.act.key)
-        return {"effect": "act", **(_act(record.act, record.action) if turn is None else _turn(turn))}
-    return encode_record(record)
+def _fields(value: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
-def _act(act: Act, action: Action) -> dict[str, Any]:
-    return {"agent": act.agent, "slot": act.slot, "observation": list(act.observation), "action": action.text}
+def _act(act: Act) -> dict[str, Any]:
+    return {"agent": act.agent, "slot": act.slot, "observation": list(act.observation)}
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    return {
-        **encode_turn(turn),
-        "rewards": turn.components,
-        "observation": list(turn.observation),
-        "action": turn.action.text,
-    }
+    shown = {"observation": list(turn.observation), "action": turn.action.text}
+    return {**encode_turn(turn), "rewards": turn.components, **shown}
 
 
 def _outcome(again: Rerun) -> dict[str, Any]:
     return {
         "finished": again.finished,
-        "stands_at": [{"agent": a.agent, "slot": a.slot, "observation": list(a.observation)} for a in again.waiting],
+        "stands_at": [_act(act) for act in again.waiting],
         "ended": again.ended,
         "answer" if again.finished else "proposal": again.answer,
-        "score": again.score,
-        "success": again.success,
+        **_fields(again, "score", "success"),
     }

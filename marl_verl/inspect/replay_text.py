@@ -7,43 +7,41 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from marl_verl.episode import Act, ActRecord, CallRecord, Episode, Observation, Turn
-from marl_verl.inspect.rerun import Rerun
+from marl_verl.episode import ActRecord, CallRecord, Episode, Observation, Turn
+from marl_verl.episode.turn import shared_length
+from marl_verl.inspect.replay import Rerun
 from marl_verl.inspect.texts import aligned, count, indented, line
-from marl_verl.journals.read import EpisodeFile, StoredEpisode, StoredFailure
+from marl_verl.journals.read import EpisodeFile, StoredFailure
 from marl_verl.process.terminal import harmless
 
-MANY, FIRST, LAST = 40, 20, 5
-"""Lines: of more than `MANY` the first `FIRST` and the last `LAST` are shown."""
+MANY, FIRST, LAST = 40, 20, 5  # lines: of more than MANY the first FIRST and the last LAST are shown
+LONG, HEAD, TAIL = 1600, 800, 600  # characters: a longer text is shown by its first HEAD and its last TAIL
+REPEATED = 120  # characters at the start of what an agent sees, from which on they are left out if it has seen them
 
-
-LONG, HEAD, TAIL = 1600, 800, 600
-"""Characters: a longer text is shown by its first `HEAD` and its last `TAIL`."""
-
-REPEATED = 120
-"""Characters that an agent has seen before, at the start of what it sees, from which on they are left out."""
+Seen = dict[str, tuple[str, Observation]]  # agent -> its latest act, and what it saw there
 
 
 def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> str:
-    """What a file holds, with totals.
-
-    Args:
-        named: how the command line names the file.
-        validation: a file of the same run with episodes of a validation.
-    """
+    """What a file holds, with totals; the command line calls it `named`, and `validation` is one more of its run."""
     episodes, failures = list(file.episodes.values()), file.failures
-    lines = [origin(file), *_totals(episodes, failures)]
+    reasons = ", ".join(f"{reason} {times}" for reason, times in sorted(Counter(f.reason for f in failures).items()))
+    totals = f"{count(len(episodes), 'episode')}, {count(len(failures), 'failed attempt')}"
+    lines = [origin(file), totals + (f" ({reasons})" if reasons else "")]
     if episodes:
-        title = ["episode", "score", "turns", "beside", "", "task"]
-        lines += ["", *_table(title, [_episode(each) for each in episodes])]
+        mean = sum(each.score for each in episodes) / len(episodes)
+        lines.append(f"{sum(each.success for each in episodes)} solved, mean score {mean:.3g}")
+        rows = [["episode", "score", "turns", "beside", "", "task"]]
+        for each in episodes:
+            state = ("solved" if each.success else "") if each.finished else "unfinished"
+            counts = [str(len(each.turns)), str(len(each.others) or "")]
+            rows.append([each.id, f"{each.score:g}", *counts, state, line(each.task, 60)])
+        lines += ["", *_table(rows)]
     if failures:
-        title = ["failed", "reason", ""]
-        lines += ["", *_table(title, [[each.id, each.reason, line(each.detail, 120)] for each in failures])]
+        rows = [[each.id, each.reason, line(each.detail, 120)] for each in failures]
+        lines += ["", *_table([["failed", "reason", ""], *rows])]
     if episodes or failures:
-        one = episodes[0].id if episodes else failures[0].id
-        lines += ["", f"one of them: marl-verl replay {named} --episode {one}"]
+        lines += ["", f"one of them: marl-verl replay {named} --episode {(episodes or failures)[0].id}"]
     if validation is not None:
         lines += ["", f"of a validation: marl-verl replay {shlex.quote(str(validation))}"]
     return harmless("\n".join(lines))
@@ -57,29 +55,12 @@ def failure_text(file: EpisodeFile, failed: Sequence[StoredFailure]) -> str:
     return harmless("\n".join(lines))
 
 
-def _totals(episodes: Sequence[StoredEpisode], failures: Sequence[StoredFailure]) -> list[str]:
-    reasons = sorted(Counter(each.reason for each in failures).items())
-    said = f" ({', '.join(f'{reason} {times}' for reason, times in reasons)})" if failures else ""
-    lines = [f"{count(len(episodes), 'episode')}, {count(len(failures), 'failed attempt')}{said}"]
-    if episodes:
-        solved = sum(each.success for each in episodes)
-        mean = sum(each.score for each in episodes) / len(episodes)
-        lines.append(f"{solved} solved, mean score {mean:.3g}")
-    return lines
-
-
-def _episode(each: StoredEpisode) -> list[str]:
-    state = ("solved" if each.success else "") if each.finished else "unfinished"
-    turns, beside = len(each.turns), len(each.others)
-    return [each.id, f"{each.score:g}", str(turns), str(beside) if beside else "", state, line(each.task, 60)]
-
-
-def _table(title: list[str], rows: list[list[str]]) -> list[str]:
-    left_out = len(rows) - FIRST - LAST
-    if len(rows) <= MANY:
-        return aligned([title, *rows])
-    shown = aligned([title, *rows[:FIRST], *rows[-LAST:]])
-    return [*shown[: FIRST + 1], f"[{left_out} left out; --json has all]", *shown[FIRST + 1 :]]
+def _table(rows: list[list[str]]) -> list[str]:
+    if len(rows) - 1 <= MANY:
+        return aligned(rows)
+    shown = aligned([*rows[: FIRST + 1], *rows[-LAST:]])  # the first row is the title
+    shown.insert(FIRST + 1, f"[{len(rows) - 1 - FIRST - LAST} left out; --json has all]")
+    return shown
 
 
 def episode_text(
@@ -88,9 +69,8 @@ def episode_text(
     """One episode as a conversation: who saw what, said what, and earned what; then the outcome.
 
     Args:
-        again: what came of running it again; None where it was not.
-        masked: the same with some acts masked.
-        folder: the run that has stored the rows of this step, as the command line names it; None where none is known.
+        again, masked: what came of running it again, and with some acts masked; None where it was not.
+        folder: the run that has stored the rows of this step, as the command line names it.
     """
     trained = file.header.split == "train"  # only then is a turn a row
     lines = [f"episode {episode.id}, {origin(file)}", "", f"task {line(episode.task.id, 100)}"]
@@ -99,62 +79,44 @@ def episode_text(
     for name, agent in file.header.agents.items():
         if agent.instructions:
             lines += [f"instructions of {name}", *indented(_clipped(agent.instructions), 2)]
-    shown = masked or again
-    journal = episode.journal if masked is None else masked.journal
-    turns = {turn.key: turn for turn in episode.turns}
-    seen: dict[str, tuple[str, Observation]] = {}  # agent -> its latest act, and what it saw there
-    for record in journal:
+    turns, seen = {turn.key: turn for turn in episode.turns}, Seen()
+    for record in episode.journal if masked is None else masked.journal:
         if isinstance(record, CallRecord):
             lines += ["", _call(record)]
             continue
-        lines += ["", *_said(record, turns.get(record.act.key), episode, shown, seen, trained)]
-    lines += ["", *_end(episode, again, masked)]
-    if episode.others and masked is None:
+        turn = turns.get(record.act.key)
+        lines += ["", *_said(record, turn, episode, masked or again or Rerun(), seen, trained)]
+    lines += ["", *(_end(episode, again) if masked is None else _masked_end(episode, again, masked))]
+    if masked is None and episode.others:
         lines += ["", *_beside(episode, trained)]
-    if folder is not None and trained and masked is None and episode.turns:
+    if masked is None and folder is not None and trained and episode.turns:
         what = f"--run {folder} --step {file.header.step} --row {_row(episode.turns[0])}"
         lines += ["", f"how a turn came by its advantage: marl-verl explain {what}"]
     return harmless("\n".join(lines))
 
 
-def _said(
-    record: ActRecord,
-    turn: Turn | None,
-    episode: Episode,
-    again: Rerun | None,
-    seen: dict[str, tuple[str, Observation]],
-    trained: bool,
-) -> list[str]:
-    act, action = record.act, record.action
-    lines = [_title(act, turn, trained, before=again is not None and bool(again.masked))]
-    masked = again is not None and act.key in again.masked
-    if masked:
+def _said(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, seen: Seen, trained: bool) -> list[str]:
+    act, name = record.act, ":".join(record.act.key)
+    lines = [name if turn is None else f"{name}   {_place(turn, trained)}{' before' if shown.masked else ''}"]
+    if act.key in shown.masked:
         original = episode.journal.act(*act.key)
         assert original is not None
         lines.append(f"  masked; it said {line(original.action.text, 100)!r}")
-    elif again is not None and act.key in again.changed:
+    elif act.key in shown.changed:
         lines.append("  shown something else than before: it would be sampled again; here it keeps its text")
     who = act.agent if turn is None else turn.agent
-    lines += ["  sees", *indented(_sight(act.observation, seen.get(who)), 4), "  says"]
-    lines += indented(_clipped(action.text) or "(nothing)", 4)
-    seen[who] = (":".join(act.key), act.observation)
-    invalid = again.invalid.get(act.key) if again is not None else None
-    if invalid is None and turn is not None and not (again is not None and again.masked):
-        invalid = turn.invalid
+    lines += ["  sees", *indented(_sight(act.observation, seen.get(who)), 4)]
+    lines += ["  says", *indented(_clipped(record.action.text) or "(nothing)", 4)]
+    seen[who] = (name, act.observation)
+    stored = turn.invalid if turn is not None and not shown.masked else None
+    invalid = shown.invalid.get(act.key, stored)
     if invalid is not None:
         lines.append(f"  invalid: {invalid}")
     return lines
 
 
-def _title(act: Act, turn: Turn | None, trained: bool, before: bool) -> str:
-    """`solver:0`, with its row, who took the act, its place in a tree, and what it earned.
-
-    Args:
-        trained: whether it is a row.
-        before: whether an act is masked: then the reward is what it earned without that.
-    """
-    if turn is None:
-        return ":".join(act.key)
+def _place(turn: Turn, trained: bool) -> str:
+    """Its row if it is one, who took the act, its place in a tree, and what it earned."""
     parts = [f"row {_row(turn)}"] if trained else []
     if turn.called is not None:
         parts.append(f"taken by {turn.agent}")
@@ -162,8 +124,7 @@ def _title(act: Act, turn: Turn | None, trained: bool, before: bool) -> str:
         parts.append(f"policy {turn.policy}")
     if turn.node is not None:
         parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
-    parts.append(f"{_rewards(turn.components)}{' before' if before else ''}")
-    return f"{':'.join(act.key)}   {', '.join(parts)}"
+    return ", ".join([*parts, _rewards(turn.components)])
 
 
 def _row(turn: Turn) -> str:
@@ -177,25 +138,18 @@ def _rewards(rewards: Mapping[str, float]) -> str:
 
 def _sight(observation: Observation, before: tuple[str, Observation] | None) -> str:
     """An observation without what its agent has seen before: messages of a chat, or the start of a long text."""
-    if before is None:
-        return _messages(observation)
-    name, old = before
+    name, old = before or ("", ())
     if observation == old:
         return f"(the same as {name})"
-    if len(old) < len(observation) and observation[: len(old)] == old:
+    if 0 < len(old) < len(observation) and observation[: len(old)] == old:
         return f"({count(len(old), 'message')} as {name})\n{_messages(observation[len(old) :], roles=True)}"
     if len(old) == len(observation) == 1 and old[0]["role"] == observation[0]["role"]:
         text = observation[0]["content"]
-        start = _shared(old[0]["content"], text)
+        shared = shared_length(old[0]["content"], text)
+        start = text.rfind("\n", 0, shared) + 1 or shared
         if start >= REPEATED:
             return f"(the first {start} characters as {name})\n{_clipped(text[start:]) or '(nothing more)'}"
     return _messages(observation)
-
-
-def _shared(one: str, other: str) -> int:
-    """Length of the common start of two texts, back to the last line break in it where there is one."""
-    count = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return other.rfind("\n", 0, count) + 1 or count
 
 
 def _messages(observation: Observation, roles: bool = False) -> str:
@@ -214,44 +168,34 @@ def _call(record: CallRecord) -> str:
     return f"{asked} -> {line(record.value or '', 300)}"
 
 
-def _end(episode: Episode, again: Rerun | None, masked: Rerun | None) -> list[str]:
-    if masked is not None:
-        return _masked_end(episode, again, masked)
+def _end(episode: Episode, again: Rerun | None) -> list[str]:
     lines: list[str] = []
     if not episode.finished:
-        standing = [":".join(act.key) for act in again.waiting] if again is not None else []
-        lines.append(f"stands at {', '.join(standing)}" if standing else "unfinished")
+        standing = ", ".join(":".join(act.key) for act in again.waiting) if again is not None else ""
+        lines.append(f"stands at {standing}" if standing else "unfinished")
         if again is not None and again.score is None:
             lines.append("its score is that of a continuation, which is not in the journal")
-    what = "answer" if episode.finished else "would answer"
-    lines.append(f"{what} {'nothing yet' if episode.answer is None else _value(episode.answer)}")
+    lines.append(_answer(episode))
     if again is not None and again.score is not None:
-        lines.append(_score(again.score, bool(again.success)))
-    else:
-        lines.append(f"{_score(episode.score, episode.success)} (as stored)")
-    return lines
+        return [*lines, _score(again)]
+    return [*lines, f"{_score(episode)} (as stored)"]
 
 
 def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[str]:
     lines = [f"not reached any more: {':'.join(key)}" for key in masked.missed]
-    new = [":".join(act.key) for act in masked.waiting]
+    new = ", ".join(":".join(act.key) for act in masked.waiting)
     early = not masked.finished and (episode.finished or bool(masked.missed))
     if masked.ended is not None:
         lines.append(f"ends here: {masked.ended}")
     elif early:
-        lines.append(f"ends here: {', '.join(new)} is not in the journal: a model would have to be asked")
+        lines.append(f"ends here: {new} is not in the journal: a model would have to be asked")
     else:
-        if new:
-            lines.append(f"stands at {', '.join(new)}")
-        said = "nothing yet" if masked.answer is None else _value(masked.answer)
-        lines.append(f"{'answer' if masked.finished else 'would answer'} {said}")
-    before = "not known" if again is None or again.score is None else _score(again.score, bool(again.success))
-    after = "not known" if masked.score is None else _score(masked.score, bool(masked.success))
-    lines += [f"before  {before}", f"masked  {after}"]
+        lines += [*([f"stands at {new}"] if new else []), _answer(masked)]
+    lines += [f"before  {'not known' if again is None else _score(again)}", f"masked  {_score(masked)}"]
     if (change := masked.difference(again)) is not None:
         lines.append(f"difference {change:g}")
     if masked.ended is None and not early:  # else more would be asked for than these
-        resampled = [":".join(act.key) for act in masked.acts() if act.key in masked.changed - masked.masked]
+        resampled = masked.named(masked.changed - masked.masked)
         lines.append(f"a model would be asked again for {', '.join(resampled) or 'no act'}")
     return lines
 
@@ -268,19 +212,18 @@ def _beside(episode: Episode, trained: bool) -> list[str]:
         rows.append([*place, _rewards(turn.components), line(turn.action.text, 60)])
     title, *shown = aligned(rows)
     lines = [f"sampled beside it: {count(len(others), 'turn')} that it did not go on with", f"  {title}"]
-    for number, (turn, said) in enumerate(zip(others, shown, strict=True)):
-        if number and turn.session != others[number - 1].session:
-            lines.append("")
-        lines.append(f"  {said}")
+    for before, turn, said in zip([others[0], *others], others, shown, strict=False):
+        lines += [f"  {said}"] if turn.session == before.session else ["", f"  {said}"]
     return lines
 
 
-def _score(score: float, success: bool) -> str:
-    return f"score {score:g}, {'success' if success else 'no success'}"
+def _score(of: Episode | Rerun) -> str:
+    return "not known" if of.score is None else f"score {of.score:g}, {'success' if of.success else 'no success'}"
 
 
-def _value(value: Any) -> str:
-    return _clipped(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _answer(of: Episode | Rerun) -> str:
+    said = _clipped(of.answer) if isinstance(of.answer, str) else json.dumps(of.answer, ensure_ascii=False)
+    return f"{'answer' if of.finished else 'would answer'} {'nothing yet' if of.answer is None else said}"
 
 
 def _clipped(text: str) -> str:
@@ -293,7 +236,5 @@ def origin(file: EpisodeFile) -> str:
     """What the file is, e.g. "training step 12: workflow review, ..."."""
     header = file.header
     split = "training step" if header.split == "train" else "validation at step"
-    return (
-        f"{split} {header.step}: workflow {header.workflow.name}, task set {header.task.name}, "
-        f"algorithm {header.algorithm.name}, sampler {header.sampler.name}"
-    )
+    parts = f"task set {header.task.name}, algorithm {header.algorithm.name}, sampler {header.sampler.name}"
+    return f"{split} {header.step}: workflow {header.workflow.name}, {parts}"

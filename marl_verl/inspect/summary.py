@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -19,39 +18,34 @@ def show(folder: Path, display: Display) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     curve = draw_curve(folder)
     table = Table(title=f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
-    for column in ("", "before", "after"):
-        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    table.add_row("team success, greedy", _with_interval(summary, "before"), _with_interval(summary, "after"))
-    table.add_row(
-        "team success, sampled", f"{summary['success_before_sampled']:.1%}", f"{summary['success_after_sampled']:.1%}"
-    )
+    greedy, sampled = ["team success, greedy"], ["team success, sampled"]
+    table.add_column("", no_wrap=True)
+    for when in ("before", "after"):
+        table.add_column(when, justify="right", no_wrap=True)
+        low, high = summary[f"success_{when}_interval"]
+        greedy.append(f"{summary[f'success_{when}']:.1%} ({100 * low:.1f} to {100 * high:.1f})")
+        sampled.append(f"{summary[f'success_{when}_sampled']:.1%}")
+    table.add_row(*greedy)
+    table.add_row(*sampled)
     display.console.print(table)
     for name, policy in summary["policies"].items():
-        if policy["parameters"] is None:
-            display.print(f"policy {name}: outside, frozen")
-            continue
+        change = "trained, no checkpoint saved"
         if policy["frozen"]:
             change = "frozen"
-        elif policy["weight_change"] is None:
-            change = "trained, no checkpoint saved"
-        else:
+        elif policy["weight_change"] is not None:
             change = f"weights changed by {policy['weight_change']:.1%}"
-        display.print(f"policy {name}: {policy['parameters']:,} parameters, {change}")
+        size = policy["parameters"]
+        said = "outside, frozen" if size is None else f"{size:,} parameters, {change}"
+        display.print(f"policy {name}: {said}")
     if summary["steps"]:
-        display.print(
-            f"{summary['seconds_total']:.0f} s in all: {summary['seconds_to_first_step']:.0f} s to the end of the "
-            f"first step, then {summary['seconds_per_step']:.1f} s a step"
-        )
+        first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"
+        then = f"then {summary['seconds_per_step']:.1f} s a step"
+        display.print(f"{summary['seconds_total']:.0f} s in all: {first}, {then}")
     checkpoint = f", checkpoint {folder / summary['checkpoint']}" if summary["checkpoint"] else ""
     display.print(f"curve {curve}, sample episodes {folder / 'episodes'}{checkpoint}")
     display.print("next, try:")
     for command in _next_commands(folder):
         display.print(f"  {command}")
-
-
-def _with_interval(summary: dict[str, Any], when: str) -> str:
-    low, high = summary[f"success_{when}_interval"]
-    return f"{summary[f'success_{when}']:.1%} ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def _next_commands(folder: Path) -> list[str]:
@@ -71,9 +65,8 @@ def _next_commands(folder: Path) -> list[str]:
     ]
     freezable = [name for name in learning if not team.policies[name].lora_rank and not team.policies[name].loss]
     if freezable and len(learning) > 1:
-        commands.append(
-            f"{command} train {recipe} marl.policies.{freezable[0]}.frozen=true    # can the others learn alone?"
-        )
+        frozen = f"marl.policies.{freezable[0]}.frozen=true"
+        commands.append(f"{command} train {recipe} {frozen}    # can the others learn alone?")
     return commands
 
 
@@ -97,7 +90,6 @@ def draw_curve(folder: Path) -> Path:
     axes.grid(alpha=0.3)
     axes.legend(loc="best")
     figure.tight_layout()
-    path = folder / "curve.png"
-    figure.savefig(path)
+    figure.savefig(folder / "curve.png")
     plt.close(figure)
-    return path
+    return folder / "curve.png"

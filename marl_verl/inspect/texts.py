@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from marl_verl.episode.errors import short
+
 LEFT = ("row", "key", "agent", "group", "player", "", "what")  # columns of text; numbers go to the right
 
 
 def columns(names: Sequence[str], lines: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """A table as lines: text to the left, numbers to the right, nothing behind the last word.
-
-    Args:
-        width: at which lines are cut; None cuts nothing.
-    """
-    widths = [max(len(line[i]) for line in [names, *lines]) for i in range(len(names))]
-    text = [
-        "  ".join(
-            each.ljust(size) if name in LEFT else each.rjust(size)
-            for each, size, name in zip(line, widths, names, strict=True)
-        ).rstrip()
-        for line in [names, *lines]
-    ]
+    """A table as lines, cut at `width`: text to the left, numbers to the right, nothing behind the last word."""
+    sides = [">" if name not in LEFT else "<" for name in names]
+    sizes = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
+    rows = (zip(row, sides, sizes, strict=True) for row in [names, *lines])
+    text = ["  ".join(f"{each:{side}{size}}" for each, side, size in row).rstrip() for row in rows]
     return [line if width is None or len(line) <= width else line[: max(width - 1, 0)] + "…" for line in text]
 
 
@@ -39,8 +33,7 @@ def indented(text: str, spaces: int) -> list[str]:
 
 def line(text: str, width: int) -> str:
     """A text in one line of at most `width` characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    return short(" ".join(text.split()), width)
 
 
 def count(number: int, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +12,11 @@ import msgspec
 from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
 from marl_verl.errors import MarlError, nearest
-from marl_verl.journals.kind import KIND
 from marl_verl.tasks.base import Split, Task
 from marl_verl.team import Named
 from marl_verl.version import __version__
+
+KIND = "episodes"  # key `kind` of a file's first line
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,6 @@ class Supplied:
 
 @dataclass(frozen=True)
 class StoredAgent:
-    """An agent of the team that was stored."""
-
     policy: str
     reward: str | None
     instructions: str
@@ -67,11 +67,7 @@ class StoredFailure(msgspec.Struct, frozen=True, rename={"reason": "failure"}):
 
 @dataclass(frozen=True)
 class StoredEpisode:
-    """A line with an episode: what a list shows, and the rest of it as it stands there.
-
-    Attributes:
-        line: its number in the file.
-    """
+    """A line with an episode: its number, what a list shows, and the rest of it as `data`."""
 
     id: str
     line: int
@@ -87,11 +83,10 @@ class StoredEpisode:
 
 @dataclass(frozen=True)
 class EpisodeFile:
-    """A file of stored episodes.
+    """A file of stored episodes (id -> episode, in its order).
 
     Attributes:
         source: how an error names it.
-        episodes: id -> episode, in the order of the file.
         damaged: what is wrong with the lines that cannot be read, a sentence each.
     """
 
@@ -103,27 +98,18 @@ class EpisodeFile:
 
     @classmethod
     def parse(cls, content: bytes, source: str) -> EpisodeFile:
-        """Read a file.
-
-        Raises:
-            MarlError: it is empty, does not begin with a header, or has another schema.
-        """
-        lines = content.split(b"\n")
-        whole = len(lines) - 1  # what comes after the last line break is cut off, or empty
+        """Read a file. MarlError: it is empty, does not begin with a header, or has another schema."""
         if not content.strip():
             raise MarlError(f"{source} is empty")
         found = cls(source, _header(content, source), {}, [], [])
-        for number, line in enumerate(lines[1:], start=2):
+        _, *lines = content.split(b"\n")
+        for number, line in enumerate(lines, start=2):
             if line.strip():
-                found._add(number, line, cut=number > whole)
+                found._add(number, line, cut=number > len(lines))  # the last one: no line break comes after it
         return found
 
     def episode(self, name: str) -> Episode:
-        """An episode by its id, with its journal.
-
-        Raises:
-            MarlError: no such episode (the nearest is offered), or its line is malformed.
-        """
+        """An episode by its id, with its journal. MarlError: no such episode (nearest offered), or a malformed line."""
         stored = self.episodes.get(name)
         if stored is None:
             known = [*self.episodes, *(each.id for each in self.failures)]
@@ -138,10 +124,6 @@ class EpisodeFile:
             said = f"episode '{name}': {error}; {_written(self.header.marl_verl)}"
             raise MarlError(f"{self.source}, line {stored.line}: {said}") from error
 
-    def failed(self, name: str) -> list[StoredFailure]:
-        """The failed attempts with an id; none where there is no such attempt."""
-        return [each for each in self.failures if each.id == name]
-
     def _add(self, number: int, line: bytes, cut: bool) -> None:
         try:
             data = json.loads(line)
@@ -150,7 +132,8 @@ class EpisodeFile:
             if "failure" in data:
                 self.failures.append(decode(StoredFailure, data, "the failure"))
             else:
-                stored = _summary(data, number)
+                task = decode(Task, data.get("task"), "the episode, task").id
+                stored = decode(StoredEpisode, {**data, "line": number, "task": task, "data": data}, "the episode")
                 self.episodes[stored.id] = stored
         except (ValueError, RecursionError) as error:
             self.damaged.append(f"line {number} is cut off" if cut else f"line {number} is not JSON: {error}")
@@ -158,19 +141,29 @@ class EpisodeFile:
             self.damaged.append(f"line {number}: {error}; {_written(self.header.marl_verl)}")
 
 
-def _written(version: str) -> str:
-    return f"the file was written by marl-verl {version}, this is {__version__}"
+def holds_episodes(content: bytes) -> bool:
+    """Whether a file begins as one of stored episodes does."""
+    return _first(content)[0] is not None
+
+
+def _first(content: bytes) -> tuple[dict[str, Any] | None, str]:
+    """Line 1 where it is a header, or None and why it is no JSON."""
+    try:
+        data = json.loads(content.partition(b"\n")[0])
+    except (ValueError, RecursionError) as error:
+        return None, f"line 1 is not JSON: {error}"
+    return data if isinstance(data, dict) and data.get("kind") == KIND else None, ""
 
 
 def _header(content: bytes, source: str) -> Header:
-    line, end, _ = content.partition(b"\n")
-    data, why = _json(line)
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        if why and not end and line.startswith(b'{"schema"'):
+    data, why = _first(content)
+    if data is None:
+        if why and b"\n" not in content and content.startswith(b'{"schema"'):
             raise MarlError(f"{source} is cut off in line 1, its header")
-        whole, _ = _json(content)
-        if isinstance(whole, dict) and "rows" in whole:
-            why = "these are rows, which `marl-verl explain` shows"
+        with contextlib.suppress(ValueError, RecursionError):
+            whole = json.loads(content)
+            if isinstance(whole, dict) and "rows" in whole:
+                why = "these are rows, which `marl-verl explain` shows"
         why = why or f'line 1 is not {{"schema": {SCHEMA}, "kind": "{KIND}", ...'
         raise MarlError(f"{source} holds no stored episodes: {why}")
     if data.get("schema") != SCHEMA:
@@ -182,14 +175,5 @@ def _header(content: bytes, source: str) -> Header:
         raise MarlError(f"{source}: {error}; {written}") from error
 
 
-def _json(text: bytes) -> tuple[Any, str]:
-    """The value of a JSON text, or None and why it is none."""
-    try:
-        return json.loads(text), ""
-    except (ValueError, RecursionError) as error:
-        return None, f"line 1 is not JSON: {error}"
-
-
-def _summary(data: dict[str, Any], line: int) -> StoredEpisode:
-    task = decode(Task, data.get("task"), "the episode, task").id
-    return decode(StoredEpisode, {**data, "line": line, "task": task, "data": data}, "the episode")
+def _written(version: str) -> str:
+    return f"the file was written by marl-verl {version}, this is {__version__}"

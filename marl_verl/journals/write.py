@@ -1,10 +1,6 @@
 """Episodes as JSON lines: what a run stores of a step, so that each of them can be replayed from the file alone.
 
-    line 1    {"schema": 2, "kind": "episodes", ...}    what the run was: team, workflow, task set, algorithm, sampler
-    then      {"id": ..., "journal": {...}, ...}        one episode a line, in the order of the batch's tasks
-    or        {"failure": ..., "detail": ..., ...}      one attempt that came to nothing
-
-What an episode is stored as is defined in `marl_verl.episode.codec`.
+Line 1 is `header`; each other line is an episode as `marl_verl.episode.codec` has it, or a failed attempt.
 """
 
 from __future__ import annotations
@@ -16,8 +12,7 @@ import msgspec
 
 from marl_verl import plugins
 from marl_verl.episode.codec import SCHEMA, encode_episode, without_addresses
-from marl_verl.journals.kind import KIND
-from marl_verl.journals.read import StoredFailure
+from marl_verl.journals.read import KIND, StoredFailure
 from marl_verl.team import Named, TeamConfig
 from marl_verl.version import __version__
 
@@ -30,26 +25,14 @@ if TYPE_CHECKING:
 def header(
     team: TeamConfig, algorithm: Algorithm, step: int, split: Split, seed: int, sampler: Named, sessions: int
 ) -> dict[str, Any]:
-    """The first line of a file: all that a replay needs besides an episode, and what the run was.
-
-    Args:
-        split: "train" for a training step, "test" for a validation.
-        seed: of the run.
-        sampler: how the episodes were sampled; `sessions` attempts a task.
-    """
+    """The first line of a file: all that a replay needs besides an episode, and what the run was. The episodes were
+    sampled by `sampler`, `sessions` attempts a task."""
+    shown = ("policy", "reward", "instructions")
     return {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "marl_verl": __version__,
-        "step": step,
-        "split": split,
-        "seed": seed,
+        **{"schema": SCHEMA, "kind": KIND, "marl_verl": __version__, "step": step, "split": split, "seed": seed},
         "task": _part("tasks", team.task),
         "workflow": _part("workflows", team.workflow),
-        "agents": {
-            agent.name: {"policy": agent.policy, "reward": agent.reward, "instructions": agent.instructions}
-            for agent in team.agents.values()
-        },
+        "agents": {agent.name: {key: getattr(agent, key) for key in shown} for agent in team.agents.values()},
         "algorithm": {"name": team.algorithm.name, "options": algorithm.options()},
         "sampler": {"name": sampler.name, "options": sampler.options, "sessions": sessions},
     }
@@ -57,27 +40,15 @@ def header(
 
 def _part(kind: str, named: Named) -> dict[str, Any]:
     entry = plugins.load().entry(kind, named.name)
-    return {
-        "name": named.name,
-        "options": named.options,
-        "distribution": entry.distribution,
-        "version": entry.version,
-    }
+    return {"name": named.name, "options": named.options, "distribution": entry.distribution, "version": entry.version}
 
 
 def sample_lines(sample: Sample, uid: str, task: str, tokens: bool) -> list[str]:
-    """The lines of one task: its episodes as the sampler has them, then its failures by session.
-
-    Args:
-        uid: of the task instance.
-        task: its id.
-        tokens: with token ids and log-probabilities.
-    """
+    """The lines of one task, with token ids and log-probabilities if `tokens`: its episodes as the sampler has them,
+    then its failures by session."""
     failures = sorted(sample.failures, key=lambda failure: (failure.session, failure.reason, failure.detail))
-    return [
-        *(as_line(encode_episode(episode, tokens)) for episode in sample.episodes),
-        *(as_line(failure_data(failure, uid, task)) for failure in failures),
-    ]
+    found = [encode_episode(episode, tokens) for episode in sample.episodes]
+    return [as_line(data) for data in (*found, *(failure_data(failure, uid, task) for failure in failures))]
 
 
 def as_line(data: dict[str, Any]) -> str:
