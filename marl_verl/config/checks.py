@@ -29,30 +29,17 @@ CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 << 30, 3 << 30, 2 << 30
 REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
 
 Seconds = Annotated[float, Gt(0)]
-RANGES: dict[str, Any] = {
-    "trainer.total_training_steps": Positive,
-    "data.train_batch_size": Positive,
-    "data.max_prompt_length": Positive,
-    "data.max_response_length": Positive,
-    "marl.sampler.sessions": Positive,
-    "marl.validation.sessions": Positive,
-    "marl.task.train_size": Positive,
-    "marl.task.test_size": Positive,
-    "marl.run.seed": NonNegative,
-    "marl.run.keep_rows": NonNegative,
-    "marl.run.keep_journals": NonNegative,
-    "marl.run.journal_tasks": Positive | None,
-    "marl.rollout.keep_episodes": NonNegative,
-    "marl.rollout.max_failed_share": Annotated[float, Interval(ge=0, le=1)],
-    "marl.rollout.act_seconds": Seconds | None,
-    "marl.rollout.call_seconds": Seconds | None,
-    "marl.rollout.step_seconds": Seconds | None,
-    "marl.rollout.episode_seconds": Seconds | None,
-    "marl.rollout.episode_tokens": Positive | None,
-    "marl.checkpoint.keep": Positive,
-    "actor_rollout_ref.actor.ppo_mini_batch_size": Positive,
-}
-"""Key -> the type of its value, where the default in marl_trainer.yaml allows more."""
+RANGES: tuple[tuple[Any, str], ...] = (
+    (Positive, "trainer.total_training_steps data.train_batch_size data.max_prompt_length data.max_response_length"),
+    (Positive, "marl.sampler.sessions marl.validation.sessions marl.task.train_size marl.task.test_size"),
+    (NonNegative, "marl.run.seed marl.run.keep_rows marl.run.keep_journals marl.rollout.keep_episodes"),
+    (Positive | None, "marl.run.journal_tasks marl.rollout.episode_tokens"),
+    (Annotated[float, Interval(ge=0, le=1)], "marl.rollout.max_failed_share"),
+    (Seconds | None, "marl.rollout.act_seconds marl.rollout.call_seconds marl.rollout.step_seconds"),
+    (Seconds | None, "marl.rollout.episode_seconds"),
+    (Positive, "marl.checkpoint.keep actor_rollout_ref.actor.ppo_mini_batch_size"),
+)
+"""Type of a value, where the default in marl_trainer.yaml allows more, and the keys that have it."""
 FIXED = (  # a key of verl's that a team does not use, the value it keeps, and where a team says it
     ("data.train_files", None, "a team's tasks are marl.task.train_file"),
     ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
@@ -66,11 +53,9 @@ def part(kind: str, name: str, base: type | None) -> Any:
     """A registered part, which must be a subclass of `base`; with None, something that can be called."""
     known = plugins.load()
     found = known.get(kind, name)
-    if base is None:
-        right, wanted = callable(found), "a function"
-    else:
-        right, wanted = isinstance(found, type) and issubclass(found, base), f"a subclass of {base.__name__}"
+    right = callable(found) if base is None else isinstance(found, type) and issubclass(found, base)
     if not right:
+        wanted = "a function" if base is None else f"a subclass of {base.__name__}"
         source = known.entry(kind, name).source
         raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, it is {found!r:.80}")
     return found
@@ -92,8 +77,9 @@ def check_fixed(config: DictConfig, team: TeamConfig) -> None:
 
 def check_numbers(config: DictConfig) -> None:
     """The values of `RANGES`, and that something is validated."""
-    for key, hint in RANGES.items():
-        check_type(OmegaConf.select(config, key), hint, key)
+    for hint, keys in RANGES:
+        for key in keys.split():
+            check_type(OmegaConf.select(config, key), hint, key)
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
         raise MarlError("nothing would be validated: leave trainer.val_before_train on, or set trainer.test_freq")
 
@@ -109,8 +95,7 @@ def check_batches(config: DictConfig, team: TeamConfig) -> None:
         part = config.actor_rollout_ref.actor.ppo_mini_batch_size if given is None else given
         check_type(part, Positive, f"{where}.actor.ppo_mini_batch_size")
         if batch % min(part, batch):
-            below = [size for size in range(1, batch + 1) if batch % size == 0]
-            near = min(below, key=lambda size: abs(size - part))
+            near = min((size for size in range(1, batch + 1) if batch % size == 0), key=lambda size: abs(size - part))
             raise MarlError(
                 f"data.train_batch_size={batch} is not a multiple of {where}.actor.ppo_mini_batch_size={part}: a batch "
                 f"must be divisible into updates, e.g. {near}"
@@ -137,8 +122,8 @@ def check_sampling(config: DictConfig, team: TeamConfig) -> None:
 
 
 def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: int) -> list[Task]:
-    file = options[f"{split}_file"]
-    if file is not None:
+    """The tasks of a split: from `marl.task.SPLIT_file` where it is set, else made by the task set."""
+    if (file := options[f"{split}_file"]) is not None:
         path = Path(str(file)).expanduser()
         if not path.is_file():
             said = str(missing("task file", path, path.parent.glob("*")))
@@ -158,8 +143,7 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
         (most, times), *_ = Counter(task.id for task in found).most_common(1)
         if times > 1:
             raise MarlError(f"{times} {split} tasks have the id '{most}': an id names one task")
-    both = {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}
-    if both:
+    if both := {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}:
         raise MarlError(
             f"{len(both)} tasks are in both splits, e.g. '{min(both)}': held-out tasks must not be trained on"
         )
@@ -170,13 +154,10 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
 
 
 def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[str, ...], ...]:
-    """Run the workflow once with empty actions, to find now what no action can mend.
+    """Run the workflow once with empty actions, to find what is wrong whatever the actions.
 
-    Returns:
-        Its moves: the agents that act at once, and which of them come after which.
-
-    Raises:
-        MarlError: it acts for an agent that the team lacks, fails or ends before its first act, or loops for ever.
+    Returns its moves in order, each the agents that act at once. MarlError where it acts for an agent that the team
+    lacks, fails or ends before its first act, or does not terminate.
     """
     moves: list[tuple[str, ...]] = []
     limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # by itself, a loop without an end never lets the time-out come
@@ -196,9 +177,8 @@ def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[st
     except (UnknownAgent, Stuck):
         raise
     except WorkflowError:
-        if not moves:
+        if not moves:  # else: empty actions are not what it is made for; in training such an episode is counted
             raise
-        # empty actions are not what the workflow is made for; in training such an episode is counted
     except TimeoutError as error:
         if not moves:
             raise MarlError(

@@ -22,8 +22,6 @@ from marl_verl.team import TeamConfig
 
 OWN_KEYS = ("scope", "tiny", "max_prompt_length")
 """Keys of `marl.critic` that are not a part of verl's `critic`."""
-TEAM_CRITIC = "team"
-"""The name of a critic that all policies share; one of a policy has the policy's name."""
 ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
 """Where verl keeps an engine's settings: in `actor`, in `critic`."""
 LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules", "exclude_modules")
@@ -33,24 +31,20 @@ LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules"
 def critic_configs(
     config: DictConfig, team: TeamConfig, algorithm: Algorithm, policies: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """What the trainer needs for each critic, by its name; none where the algorithm needs none.
+    """What the trainer needs for each critic; none where the algorithm needs none. MarlError as `check_critic`.
 
     Args:
-        config: composed.
         policies: policy -> its resolved `actor_rollout_ref` and more, as `resolve` stores them.
 
     Returns:
-        Critic -> {critic: verl's whole config, policy: the one whose GPUs it shares, scope, max_prompt_length: longest
-        joint observation in tokens}.
-
-    Raises:
-        MarlError: as `check_critic`.
+        Name ("team", or the policy's) -> {critic: verl's whole config, policy: the one whose GPUs it shares, scope,
+        max_prompt_length: longest joint observation in tokens}.
     """
     scope = check_critic(config, team, algorithm)
     trained = [policy.name for policy in team.policies.values() if policy.trained]
     if scope is None or not trained:
         return {}
-    hosts = {name: name for name in trained} if scope == "policy" else {TEAM_CRITIC: trained[0]}
+    hosts = {name: name for name in trained} if scope == "policy" else {"team": trained[0]}
     limit = _section(config).get("max_prompt_length") or int(config.data.max_prompt_length) * len(team.agents)
     return {
         name: {
@@ -85,8 +79,7 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
             f"'marl.critic.scope' is '{scope}', and algorithm '{name}' needs a critic of scope '{wish}': leave it out, "
             f"or set marl.algorithm.options.critic={scope}"
         )
-    base = OmegaConf.to_container(config.critic)
-    assert isinstance(base, dict)
+    base: Any = OmegaConf.to_container(config.critic)
     for key in section:
         if key not in base and key not in OWN_KEYS:
             raise MarlError(f"unknown key 'marl.critic.{key}': {nearest(key, [*map(str, base), *OWN_KEYS])}")
@@ -98,11 +91,7 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
 
 
 def tiny_critic(config: DictConfig, team: TeamConfig) -> TinyModel | None:
-    """The tiny model that `marl.critic.tiny` asks for; its path then belongs into `marl.critic.model.path`.
-
-    Raises:
-        MarlError: as `tiny_model`.
-    """
+    """The tiny model of `marl.critic.tiny`, for `marl.critic.model.path`. MarlError as `tiny_model`."""
     section = _section(config)
     tiny = section.get("tiny")
     if tiny is None:
@@ -124,7 +113,7 @@ def _override(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
-    """verl's critic config, with nothing left to resolve: verl's defaults, the policy's ways, what the user says."""
+    """verl's critic config, with nothing left to resolve: verl's defaults, the policy's settings, the user's."""
     whole = copy.deepcopy(config)
     OmegaConf.set_struct(whole, False)
     whole.actor_rollout_ref = policy  # verl's critic takes batch sizes and epochs from there
@@ -143,5 +132,4 @@ def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any
     base.optim.total_training_steps = whole.trainer.total_training_steps
     whole.critic = OmegaConf.merge(base, override)
     resolved: Any = OmegaConf.to_container(whole, resolve=True)
-    critic: dict[str, Any] = resolved["critic"]
-    return critic
+    return resolved["critic"]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Whether the parts of a run go together, each by itself and with team and task: told before work starts."""
+"""Whether the parts of a run go together, each by itself and with team and task: checked before it starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from marl_verl.algorithms import Algorithm
 from marl_verl.config.checks import part
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.synthetic import SyntheticTeam
-from marl_verl.credit.base import Credit
 from marl_verl.credit.replay import ReplayCredit
 from marl_verl.errors import MarlError
 from marl_verl.options import build
@@ -35,12 +34,7 @@ def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
 def check_samplers(
     found: dict[str, Sampler], validation: str, algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
 ) -> None:
-    """Each sampler with the team, and with what the task set can tell.
-
-    Args:
-        found: of `samplers`.
-        validation: name of the validation's.
-    """
+    """Each sampler of `samplers` with the team and the task set; `validation` is the name of the validation's."""
     for section, sampler in found.items():
         name = algorithm.sampler if section == "sampler" else validation
         try:
@@ -61,8 +55,7 @@ def check_samplers(
 
 def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
     """Whether credit and advantage are for rows such as the sampler makes."""
-    credit = algorithm.credit
-    assert isinstance(credit, Credit)
+    credit: Any = algorithm.credit
     # a credit that takes the place of component `team` is no increment
     incremental = sampler.incremental and "team" not in credit.reads()
     rows = Rows(sampler.branches, sampler.crossed, incremental)

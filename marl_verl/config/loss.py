@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algorithms.losses import Loss
-from marl_verl.config.compose import key_paths
+from marl_verl.config.compose import key_paths, verl_configs
 from marl_verl.errors import MarlError, nearest
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
@@ -27,9 +25,7 @@ REJECTIONS = (*REJECTIONS, "seq_max_k2", "seq_max_k3")
 def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
     """A copy of a composed config with the loss merged over verl's actor and rollout correction.
 
-    Raises:
-        MarlError: the config sets one of the loss's keys to something else, or a rollout correction that nothing
-            would apply.
+    MarlError where the config sets one of the loss's keys to something else, or a correction that nothing would apply.
     """
     _check_not_set(config, name, ACTOR, loss.actor)
     _check_not_set(config, name, CORRECTION, loss.correction)
@@ -44,25 +40,12 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
 
 
 def updates_per_batch(config: DictConfig, model: Any) -> int:
-    """Optimiser updates that an epoch takes over a batch, whatever the number of rows: mini-batches count tasks.
-
-    Args:
-        config: the run's.
-        model: the section of an actor or critic.
-    """
+    """Optimiser updates of an actor or critic (its section) in an epoch over a batch: mini-batches count tasks."""
     return max(1, int(config.data.train_batch_size) // int(model.ppo_mini_batch_size))
 
 
 def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None:
-    """Whether a policy that learns can learn with the loss.
-
-    Args:
-        config: the whole config, with this policy's `actor_rollout_ref`.
-
-    Raises:
-        MarlError: more than one optimiser update a batch where the loss takes one; a rollout correction without the
-            sampled tokens' log-probs; verl's `bypass_mode` loss.
-    """
+    """MarlError where a policy cannot learn with the loss; `config` has the policy's `actor_rollout_ref`."""
     actor, correction = config.actor_rollout_ref.actor, config.algorithm.rollout_correction
     batch = config.data.train_batch_size
     updates = actor.ppo_epochs * updates_per_batch(config, actor)
@@ -135,10 +118,5 @@ def _is_threshold(value: Any) -> bool:
 
 def _verl_default(where: str) -> DictConfig:
     """What verl's config says about a section when nobody has touched it."""
-    verl = importlib.util.find_spec("verl")
-    assert verl is not None
-    assert verl.origin is not None  # the config that is looked at was composed from there
     file = {ACTOR: "actor/actor.yaml", CORRECTION: "algorithm/rollout_correction.yaml"}[where]
-    found = OmegaConf.load(Path(verl.origin).parent / "trainer" / "config" / file)
-    assert isinstance(found, DictConfig)
-    return found
+    return OmegaConf.load(verl_configs() / file)  # type: ignore[return-value]

@@ -26,11 +26,7 @@ WIDTHS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_pa
 
 
 def server_gpus(rollout: Any) -> int:
-    """The number of GPUs of one server.
-
-    Args:
-        rollout: the `rollout` section, or verl's dataclass of it.
-    """
+    """The number of GPUs of one server; `rollout` is the section, or verl's dataclass of it."""
     return math.prod(int(getattr(rollout, name)) for name in WIDTHS)
 
 
@@ -44,12 +40,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Pool:
-    """GPUs that some policies run on.
-
-    Attributes:
-        gpus: on each node.
-        shared: whether `marl.pools` names it, so that policies take turns on it.
-    """
+    """`gpus` on each of `nodes`, that some policies run on; `shared`: `marl.pools` names it, policies take turns."""
 
     name: str
     gpus: int
@@ -68,21 +59,17 @@ class Pool:
 
 
 def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
-    """The pools of a team, in the order of its policies. Policies outside (endpoints) need none.
+    """The pools of a team, in the order of its policies; endpoints need none.
 
-    Args:
-        config: composed; `marl.pools` and `trainer` are read.
-
-    Raises:
-        MarlError: an unknown pool (nearest offered), one that nobody uses, a size that is no whole number above 0.
+    MarlError for an unknown pool (nearest offered), one that no policy uses, a size that is no whole number above 0.
     """
     named: Any = OmegaConf.to_container(config.marl.pools, resolve=True) or {}
     sizes = {str(name): build(Size, values, f"marl.pools.{name}") for name, values in named.items()}
     members: dict[tuple[str, bool], list[str]] = {}
     for policy in team.policies.values():
-        if policy.pool is not None and policy.endpoint is not None:
-            raise MarlError(f"policy '{policy.name}' is an endpoint outside: it cannot be on pool '{policy.pool}'")
         if policy.endpoint is not None:
+            if policy.pool is not None:
+                raise MarlError(f"policy '{policy.name}' is an endpoint outside: it cannot be on pool '{policy.pool}'")
             continue
         if policy.pool is not None and policy.pool not in sizes:
             raise MarlError(
@@ -101,34 +88,28 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
 
 
 def check_placement(config: DictConfig, team: TeamConfig) -> None:
-    """Whether every policy fits its pool, and the pools fit this machine, where the run is to start its own Ray.
-
-    Raises:
-        MarlError: with the arithmetic.
-    """
+    """MarlError unless every policy fits its pool, and the pools this machine where the run starts its own Ray."""
     pools = pools_of(config, team)
     for pool in pools:
-        for name in pool.policies:
-            _check_servers(pool, name, rollout_of(config, team, name))
+        rollouts = {name: _rollout_of(config, team, name) for name in pool.policies}
+        for name, rollout in rollouts.items():
+            _check_servers(pool, name, rollout)
         if pool.shared and has_accelerator():
-            _check_memory(pool, {name: rollout_of(config, team, name) for name in pool.policies})
+            _check_memory(pool, rollouts)
     given = OmegaConf.to_container(config.ray_kwargs.ray_init)
     if isinstance(given, dict) and given.get("address") in (None, "local"):
-        limit = given.get("num_gpus")
-        if limit is not None:
+        if (limit := given.get("num_gpus")) is not None:
             check_room(pools, [int(limit)], "ray_kwargs.ray_init.num_gpus allows")
         elif has_accelerator():
-            check_room(pools, [visible_gpus()], "this machine has")
+            check_room(pools, [_visible_gpus()], "this machine has")
         elif any(pool.nodes > 1 for pool in pools):
             check_room(pools, [sum(pool.gpus for pool in pools)], "one machine has")
 
 
-def rollout_of(config: DictConfig, team: TeamConfig, policy: str) -> DictConfig:
+def _rollout_of(config: DictConfig, team: TeamConfig, policy: str) -> DictConfig:
     """`actor_rollout_ref.rollout` as a policy overrides it, not resolved further."""
-    own = team.policies[policy].override.get("rollout") or {}
-    merged = OmegaConf.merge(config.actor_rollout_ref.rollout, OmegaConf.create(own))
-    assert isinstance(merged, DictConfig)
-    return merged
+    own = OmegaConf.create(team.policies[policy].override.get("rollout") or {})
+    return OmegaConf.merge(config.actor_rollout_ref.rollout, own)  # type: ignore[return-value]
 
 
 def _check_servers(pool: Pool, policy: str, rollout: DictConfig) -> None:
@@ -163,7 +144,7 @@ def _check_memory(pool: Pool, rollouts: Mapping[str, DictConfig]) -> None:
             )
 
 
-def visible_gpus() -> int:
+def _visible_gpus() -> int:
     """GPUs of this machine that the process may use."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
@@ -172,17 +153,11 @@ def visible_gpus() -> int:
 
 
 def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> None:
-    """Whether every pool's share of a node finds a node with as many free GPUs.
+    """MarlError unless every pool's share of a node finds a node with as many free GPUs.
 
-    Args:
-        nodes: GPUs of each node.
-        there: begins the sentence about them, e.g. "Ray has".
-
-    Raises:
-        MarlError: with the arithmetic.
+    `nodes` has the GPUs of each; `there` begins what is said about them, e.g. "Ray has".
     """
-    needed = sum(pool.size for pool in pools)
-    total = " + ".join(str(pool) for pool in pools)
+    needed, total = sum(pool.size for pool in pools), " + ".join(map(str, pools))
     sizes = " + ".join(f"{count:g}" for count in nodes)
     advice = (
         "let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or lower "

@@ -12,7 +12,6 @@ from marl_verl import plugins
 from marl_verl.algorithms.losses import Loss
 from marl_verl.config.compose import VERL_OPEN, check_keys
 from marl_verl.config.critic import critic_configs
-from marl_verl.config.lora import with_lora
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.placement import Pool, pools_of
@@ -20,32 +19,6 @@ from marl_verl.config.server_names import rollout_name
 from marl_verl.errors import MarlError, nearest
 from marl_verl.platforms.active import has_accelerator
 from marl_verl.team import OWN_KEYS, PolicyConfig, TeamConfig
-
-
-def policy_config(config: DictConfig, policy: PolicyConfig) -> DictConfig:
-    """The config as one policy sees it: over `actor_rollout_ref`, which has the loss, the policy's part.
-
-    Raises:
-        MarlError: a key that `actor_rollout_ref` does not have.
-    """
-    base = OmegaConf.to_container(config.actor_rollout_ref)
-    override, where = policy.override, f"marl.policies.{policy.name}"
-    for key in override:
-        if isinstance(base, dict) and key not in base:
-            raise MarlError(f"unknown key '{where}.{key}': {nearest(str(key), [*map(str, base), *OWN_KEYS])}")
-    check_keys(override, base, where, free=VERL_OPEN)
-    whole = copy.deepcopy(config)
-    OmegaConf.set_struct(whole, False)
-    whole.actor_rollout_ref = OmegaConf.merge(whole.actor_rollout_ref, override)
-    whole.actor_rollout_ref.rollout.name = rollout_name(policy.name)
-    # verl divides by `rollout.n` where it counts episodes a task; a team's sampler decides that, we count rows
-    whole.actor_rollout_ref.rollout.n = 1
-    whole.actor_rollout_ref.actor.optim.total_training_steps = whole.trainer.total_training_steps
-    if policy.frozen:
-        whole.actor_rollout_ref.model.lora_rank = 0
-        if "dummy" in str(whole.actor_rollout_ref.rollout.load_format):
-            whole.actor_rollout_ref.rollout.load_format = "auto"  # nobody will send it weights
-    return whole
 
 
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
@@ -69,14 +42,16 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
                 # a validation's sampling, and that of endpoints, is everybody's and not the first policy's
                 for key in ("name", "temperature", "top_p", "top_k", "val_kwargs"):
                     whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
-                whole.algorithm.rollout_correction = OmegaConf.create(
-                    policies[first]["algorithm"]["rollout_correction"]
-                )
-        resolved: Any = OmegaConf.create(OmegaConf.to_container(whole, resolve=True))
+                correction = policies[first]["algorithm"]["rollout_correction"]
+                whole.algorithm.rollout_correction = OmegaConf.create(correction)
+        resolved = _resolved(whole)
     except OmegaConfBaseException as error:
         raise MarlError(f"config cannot be resolved: {' '.join(str(error).split())}") from error
-    assert isinstance(resolved, DictConfig)
     return resolved
+
+
+def _resolved(config: DictConfig) -> DictConfig:
+    return OmegaConf.create(OmegaConf.to_container(config, resolve=True))  # type: ignore[return-value]
 
 
 def loss_of(team: TeamConfig, policy: str) -> tuple[str, Loss]:
@@ -92,15 +67,15 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     """What the trainer merges over the whole config for a policy, with nothing left to resolve."""
     policy = team.policies[name]
     called, loss = loss_of(team, name)
-    own = copy.deepcopy(config)
+    own = with_loss(config, called, loss)  # a copy
     own.trainer.n_gpus_per_node, own.trainer.nnodes = pool.gpus, pool.nodes
-    own = policy_config(with_loss(own, called, loss), policy)
+    _override(own, policy)
     if policy.trained:
         own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
         if pool.shared and has_accelerator():
-            offload(own, policy)
+            _offload(own, policy)
         check_policy(own, name, called, loss)
-    resolved: Any = OmegaConf.create(OmegaConf.to_container(own, resolve=True))
+    resolved = _resolved(own)
     return {
         "actor_rollout_ref": OmegaConf.to_container(resolved.actor_rollout_ref),
         "algorithm": {"rollout_correction": OmegaConf.to_container(resolved.algorithm.rollout_correction)},
@@ -108,7 +83,62 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     }
 
 
-def offload(own: DictConfig, policy: PolicyConfig) -> None:
+def _override(config: DictConfig, policy: PolicyConfig) -> None:
+    """Merge a policy's part over `actor_rollout_ref`, which has the loss."""
+    base: Any = OmegaConf.to_container(config.actor_rollout_ref)
+    where = f"marl.policies.{policy.name}"
+    for key in policy.override:
+        if key not in base:
+            raise MarlError(f"unknown key '{where}.{key}': {nearest(str(key), [*map(str, base), *OWN_KEYS])}")
+    check_keys(policy.override, base, where, free=VERL_OPEN)
+    config.actor_rollout_ref = OmegaConf.merge(config.actor_rollout_ref, policy.override)
+    own = config.actor_rollout_ref
+    own.rollout.name = rollout_name(policy.name)
+    own.rollout.n = 1  # verl divides by it where it counts episodes a task; a team's sampler decides that
+    own.actor.optim.total_training_steps = config.trainer.total_training_steps
+    if policy.frozen:
+        own.model.lora_rank = 0
+        if "dummy" in str(own.rollout.load_format):
+            own.rollout.load_format = "auto"  # nobody will send it weights
+
+
+def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
+    """The settings as they are without an adapter; with one, a copy under which it reaches servers and checkpoints.
+
+    LoRA: W stays, and W + (alpha / r) B A acts.
+
+    Raises:
+        MarlError: a rank that is no whole number of 0 or more, an alpha of 0 or less, a training backend that has
+            another LoRA, or the settings of that one.
+    """
+    model = actor_rollout_ref.model
+    rank, strategy = model.lora_rank, str(actor_rollout_ref.actor.strategy)
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
+        raise MarlError(f"model.lora_rank must be a whole number, 0 for no adapter, got {rank!r}")
+    if OmegaConf.select(model, "lora.rank") and strategy.startswith("fsdp"):
+        raise MarlError(
+            f"model.lora.rank={model.lora.rank} is for the Megatron backend, and actor.strategy is '{strategy}': set "
+            "model.lora_rank"
+        )
+    if not rank:
+        return actor_rollout_ref
+    if not strategy.startswith("fsdp"):
+        raise MarlError(f"model.lora_rank={rank} needs actor.strategy fsdp2 or fsdp, it is '{strategy}'")
+    if not model.lora_alpha > 0:
+        raise MarlError(f"model.lora_alpha must be above 0, got {model.lora_alpha}: the adapter would do nothing")
+    own = copy.deepcopy(actor_rollout_ref)
+    OmegaConf.set_struct(own, False)
+    if "dummy" in str(own.rollout.load_format):
+        own.rollout.load_format = "auto"  # the servers read the base model themselves, only the adapter is synced
+    # the base is on disk already. verl's `hf_model` of an adapter is a file whose names no model has: transformers
+    # would load random weights from it without an error
+    saved = own.actor.checkpoint
+    saved.save_contents = [part for part in saved.save_contents if part in ("model", "optimizer", "extra")]
+    saved.save_lora_only = True
+    return own
+
+
+def _offload(own: DictConfig, policy: PolicyConfig) -> None:
     """A policy whose turn it is not leaves the GPU, unless the policy says otherwise itself."""
     said = OmegaConf.create(policy.override)
     for key in ("param_offload", "optimizer_offload"):

@@ -19,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.losses import Loss
 from marl_verl.config.synthetic import SyntheticTeam
 from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative, Positive, build
@@ -58,10 +57,7 @@ def settings_of(config: DictConfig) -> Settings:
 
 
 def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam) -> None:
-    """Whether a run can learn as `marl.schedule` says.
-
-    Args:
-        config: resolved, with `policies`.
+    """Whether a run can learn as `marl.schedule` says; `config` is resolved, with `policies`.
 
     Raises:
         MarlError: a value of the section that makes no sense; with async: an advantage that compares over the batch, a
@@ -80,7 +76,7 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
             _check_pool(team, name)
             _check_loss(config.policies[name], name, policy.loss or algorithm.loss)
             _check_batch(config.policies[name], name, settings.batch)
-    check_independent(synthetic)
+    _check_independent(synthetic)
 
 
 def _check_pool(team: TeamConfig, name: str) -> None:
@@ -95,10 +91,8 @@ def _check_pool(team: TeamConfig, name: str) -> None:
 
 def _check_loss(own: DictConfig, policy: str, name: str) -> None:
     """Whether a policy's loss knows that its rows were sampled by other weights."""
-    loss = plugins.load().get("losses", name)
-    assert isinstance(loss, Loss)  # `resolve` has looked
     where = f"marl.policies.{policy}.loss"
-    if loss.one_update:
+    if plugins.load().get("losses", name).one_update:  # a `Loss`: `resolve` has looked
         raise MarlError(
             f"loss '{name}' of policy '{policy}' holds for rows that the current weights sampled, and with "
             f"{WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync"
@@ -125,14 +119,10 @@ def _check_batch(own: DictConfig, policy: str, batch: int) -> None:
         )
 
 
-def check_independent(synthetic: SyntheticTeam) -> None:
-    """Whether the advantage of a task's rows depends on that task alone: tried on synthetic rows.
+def _check_independent(synthetic: SyntheticTeam) -> None:
+    """The advantage of a task's rows may depend on that task alone: tried on synthetic rows.
 
-    Three tasks, one of them with a single attempt, must get the same together as each by itself.
-
-    Raises:
-        MarlError: they do not.
-    """
+    Three tasks, one of them with a single attempt, must get the same together as each by itself."""
     compute, table = synthetic.algorithm.compute, synthetic.table
     tasks = [synthetic.rows(number, attempts) for number, attempts in enumerate((3, 2, 1))]
     told = f"algorithm '{synthetic.team.algorithm.name}' does not go with {WHERE}.mode=async"

@@ -1,7 +1,6 @@
 """Synthetic rows: those that a run's own sampler makes of synthetic actions and scores, without a model.
 
-Whether an algorithm fits a team shows on them before work starts: they have the nodes, sessions, turns and reward
-components of the run.
+They show before a run starts whether an algorithm fits a team: they have its nodes, sessions, turns and components.
 """
 
 from __future__ import annotations
@@ -23,40 +22,30 @@ from marl_verl.sampling.rollouts import Scene, SceneRollouts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig
 
-Move = tuple[str, ...]
-"""The agents that act at once."""
-
-MOST_MOVES = 3
-SECONDS = 30.0
+MOST_MOVES, SECONDS = 3, 30.0
 
 
 @dataclass(frozen=True)
 class SyntheticTeam:
-    """What makes synthetic rows.
-
-    Attributes:
-        sampler: of training, with its options.
-        moves: the first moves of the team's workflow, as a rehearsal found them.
-    """
+    """What makes synthetic rows; `moves` are the workflow's first (agents that act at once), as rehearsed."""
 
     sampler: Sampler
     algorithm: Algorithm
     team: TeamConfig
-    moves: tuple[Move, ...] = ()
+    moves: tuple[tuple[str, ...], ...] = ()
 
     def rows(self, number: int, attempts: int) -> list[dict[str, Any]]:
-        """The rows of a task.
+        """The rows of a task from `attempts` sessions; scores differ from those of tasks with another number.
 
-        Args:
-            number: of the task; scores differ from those of tasks with another number.
-            attempts: the sampler's `sessions`.
-
-        Raises:
-            MarlError: the sampler failed.
+        MarlError where the sampler fails.
         """
-        name = self.algorithm.sampler
+        name, agents = self.algorithm.sampler, self.team.agents
+        rewards = {agent.reward: _role_reward for agent in agents.values() if agent.reward}
+        acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
+        moves = (*self.moves[:MOST_MOVES], *((agent,) for agent in agents if agent not in acting))
+        scene = Scene(_SyntheticWorkflow(moves), _SyntheticTasks(), agents, rewards, self.algorithm.rewards)
         task = Task(f"synthetic-{number}", "", {"number": number})
-        sessions = _SyntheticRollouts(self._scene(), task, task.id, attempts)
+        sessions = _SyntheticRollouts(scene, task, task.id, attempts)
         try:
             sample = asyncio.run(asyncio.wait_for(self.sampler.sample(sessions), SECONDS))
         except TimeoutError as error:
@@ -72,13 +61,6 @@ class SyntheticTeam:
         """Rows as the trainer gives them to the algorithm."""
         return RowTable.from_rows(rows, self.algorithm.components(self.team.agents))
 
-    def _scene(self) -> Scene:
-        agents = self.team.agents
-        rewards = {agent.reward: _role_reward for agent in agents.values() if agent.reward}
-        acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
-        moves = (*self.moves[:MOST_MOVES], *((agent,) for agent in agents if agent not in acting))
-        return Scene(_SyntheticWorkflow(moves), _SyntheticTasks(), agents, rewards, self.algorithm.rewards)
-
     def _credit(self, sample: Sample) -> None:
         """Replays are not made: a credit may know its own workflow only."""
         credit = self.algorithm.credit
@@ -92,13 +74,13 @@ class SyntheticTeam:
 class _SyntheticWorkflow(Workflow):
     """Some moves, after each of which the team proposes an answer."""
 
-    moves: tuple[Move, ...]
+    moves: tuple[tuple[str, ...], ...]
 
     async def run(self, task: Task, team: Team) -> str:
         said = ""
         for move in self.moves:
             for agent in move:  # the tool component of an agent needs a call
-                await team[agent].call(_synthetic_call, agent)
+                await team[agent].call(len, agent)
             seen = {agent: f"{task.id}: {agent} acts" for agent in move}
             actions = await team.act(seen) if len(seen) > 1 else {move[0]: await team[move[0]].act(seen[move[0]])}
             for action in actions.values():
@@ -137,10 +119,6 @@ class _SyntheticRollouts(SceneRollouts):
 def _role_reward(task: Task, turn: Turn, episode: Episode) -> float:
     """Another one for each agent of a joint move, also for one without a role reward."""
     return 1.0 + (turn.session + turn.index) % 2
-
-
-def _synthetic_call(text: str) -> int:
-    return len(text)
 
 
 def _number(text: str, below: int) -> int:

@@ -31,22 +31,13 @@ FILES_VARIABLE = "MARL_VERL_PLUGIN_FILES"
 COPIES = "plugins"
 """Folder of a run directory with the copies."""
 
-PACKAGE = "marl_verl_file_plugins"
-"""Parent of the modules that files are loaded as."""
-
-LIMIT = 64 * 1024
-"""Most bytes of the variable: Linux allows 128 KiB, and Ray adds to it on a command line."""
+PACKAGE = "marl_verl_file_plugins"  # parent of the modules that files are loaded as
+LIMIT = 64 * 1024  # most bytes of the variable: Linux allows 128 KiB, and Ray adds to it on a command line
 
 
 @dataclass(frozen=True)
 class PluginFile:
-    """A plugin file as it was read.
-
-    Attributes:
-        name: its name in the `plugins/` folder of a run, e.g. "my_team.py"; the distribution of what it registers.
-        path: where it was read, for error messages and tracebacks.
-        text: the source code.
-    """
+    """A plugin file: its name in `plugins/` of a run (the distribution of its parts), where it was read, its text."""
 
     name: str
     path: str
@@ -62,12 +53,6 @@ class PluginFile:
         """The beginning of the content hash."""
         return self.content[:12]
 
-    @property
-    def module(self) -> str:
-        """The name that the file is loaded under: of its own for each name and content."""
-        stem = re.sub(r"[^A-Za-z0-9]+|^(?=[0-9])", "_", self.name.removesuffix(".py"))
-        return f"{PACKAGE}.{stem}_{self.version}"
-
 
 def file_names(paths: Iterable[Path]) -> dict[str, Path]:
     """Name in the run directory -> absolute path. Another file of the same name is "2/my_team.py"."""
@@ -82,11 +67,7 @@ def file_names(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def read_files(paths: Iterable[Path]) -> list[PluginFile]:
-    """Read plugin files; a path that is given twice is read once.
-
-    Raises:
-        MarlError: no such file (nearest offered), not a .py file, not readable, or not UTF-8.
-    """
+    """Read plugin files, each once. MarlError: no such file (nearest offered), not .py, not readable, not UTF-8."""
     return [_read(name, path) for name, path in file_names(paths).items()]
 
 
@@ -104,11 +85,7 @@ def _read(name: str, path: Path) -> PluginFile:
 
 
 def files_of_run(run: Path, given: Sequence[Path] = ()) -> list[PluginFile]:
-    """The copies in a run directory, and files that are given besides.
-
-    Raises:
-        MarlError: a given file has the name of a copy and another content, or as `read_files`.
-    """
+    """The copies in a run directory, and files given besides. MarlError as `read_files`, or for a changed copy."""
     folder = run / COPIES
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
     copies = {name: _read(name, path) for name, path in paths.items()}
@@ -132,18 +109,12 @@ def copy_files(files: Iterable[PluginFile], run: Path) -> None:
 
 
 def activate(files: Sequence[PluginFile]) -> bool:
-    """Make these the plugin files of this process and of those that it starts.
+    """Make these the plugin files of this process and of those that it starts; whether they differ from before.
 
-    Returns:
-        Whether they differ from those before.
-
-    Raises:
-        MarlError: together they are too large for an environment variable.
+    MarlError where together they are too large for an environment variable.
     """
-    value = ""
-    if files:
-        packed = zlib.compress(json.dumps([asdict(file) for file in files]).encode(), 9)
-        value = base64.b64encode(packed).decode()
+    packed = zlib.compress(json.dumps([asdict(file) for file in files]).encode(), 9)
+    value = base64.b64encode(packed).decode() if files else ""
     if len(value) > LIMIT:
         names = ", ".join(file.name for file in files)
         raise MarlError(
@@ -164,35 +135,31 @@ def files_in_use() -> list[PluginFile]:
 
 def candidates() -> list[tuple[Source, Callable[[], object]]]:
     """What `loading` loads: for each active file its source, and a function that gives its module."""
-    return [
-        (
-            Source(Path(file.name).stem, file.name, file.version, file.path, file.content),
-            functools.partial(load_file, file),
-        )
-        for file in files_in_use()
-    ]
+    found = []
+    for file in files_in_use():
+        source = Source(Path(file.name).stem, file.name, file.version, file.path, file.content)
+        found.append((source, functools.partial(_load_file, file)))
+    return found
 
 
-def load_file(file: PluginFile) -> types.ModuleType:
-    """Run a plugin file as a module of its own, once in a process; nothing is read from disk.
-
-    Raises:
-        MarlError: a syntax error or an exception, with the line.
-    """
-    if file.module in sys.modules:
-        return sys.modules[file.module]
+def _load_file(file: PluginFile) -> types.ModuleType:
+    """Run a plugin file as a module, once for a name and content; no disk is read. MarlError with the line."""
+    stem = re.sub(r"[^A-Za-z0-9]+|^(?=[0-9])", "_", file.name.removesuffix(".py"))
+    name = f"{PACKAGE}.{stem}_{file.version}"
+    if name in sys.modules:
+        return sys.modules[name]
     package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, a module each."))
     package.__path__ = []
     loader = _Loader(file)
-    spec = importlib.util.spec_from_loader(file.module, loader)
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     module.__file__ = file.path
-    sys.modules[file.module] = module  # dataclasses, pickle and lazy targets look it up
+    sys.modules[name] = module  # dataclasses, pickle and lazy targets look it up
     try:
         loader.exec_module(module)
     except Exception as error:  # foreign code may raise anything: the error names file and line, and keeps the cause
-        del sys.modules[file.module]
+        del sys.modules[name]
         raise MarlError(_failure(file, error)) from error
     return module
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib
-from collections.abc import Iterator
+import importlib.util
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pluggy
 
 from marl_verl.errors import MarlError, nearest, unknown
-from marl_verl.plugins.content import content_of
 from marl_verl.plugins.extras import extra_of
 from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
 
@@ -84,11 +86,7 @@ class Plugins:
         return tuple(sorted(f"{source.distribution}=={source.version}:{source.plugin}" for source in self.loaded))
 
     def describe(self, content: bool = False) -> list[dict[str, Any]]:
-        """One JSON-able record per plugin, as `marl-verl plugins --json` prints it.
-
-        Args:
-            content: with the content hash of each plugin that is loaded.
-        """
+        """One JSON-able record per plugin, as `marl-verl plugins --json` prints it; `content`: with its hash."""
         return [
             {
                 "plugin": source.plugin,
@@ -99,13 +97,13 @@ class Plugins:
                 "enabled": source not in self.disabled,
                 "error": self.broken.get(source, ""),
                 "hooks": list(self.loaded.get(source, ())),
-                "names": {kind: names for kind in KINDS if (names := dict(self._names_of(source, kind)))},
+                "names": {kind: names for kind in KINDS if (names := self._names_of(source, kind))},
             }
             for source in (*self.loaded, *self.broken, *self.disabled)
         ]
 
-    def _names_of(self, source: Source, kind: str) -> Iterator[tuple[str, str]]:
-        yield from ((entry.name, entry.shown) for entry in self.entries(kind) if entry.source == source)
+    def _names_of(self, source: Source, kind: str) -> dict[str, str]:
+        return {entry.name: entry.shown for entry in self.entries(kind) if entry.source == source}
 
     def _of(self, kind: str) -> dict[str, list[Entry]]:
         if kind not in self._entries:
@@ -150,3 +148,26 @@ def resolve(entry: Entry) -> Any:
             raise MarlError(f"{what}: cannot import '{target}': it has no '{part}'; {hint}")
         found = getattr(found, part)
     return found
+
+
+@functools.cache
+def content_of(source: Source) -> str:
+    """The content hash of a plugin, which a run stores: an author may change the code and forget the version.
+
+    sha256 over the Python files of its top-level package or module, in the order of their places; "" without files.
+    """
+    if source.content:
+        return source.content
+    top = source.target.partition(":")[0].partition(".")[0]
+    spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    if spec is None:
+        return ""
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = {path.relative_to(folder).as_posix(): path for folder in folders for path in folder.rglob("*.py")}
+    if not folders and spec.origin is not None:
+        files = {Path(spec.origin).name: Path(spec.origin)}
+    found = hashlib.sha256()
+    for place, path in sorted(files.items()):
+        for each in (place.encode(), path.read_bytes()):
+            found.update(len(each).to_bytes(8, "big") + each)
+    return found.hexdigest()
