@@ -25,8 +25,6 @@ Weights keep the precision of training. Nothing is started, and DIR is written w
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write a trained policy as a Hugging Face folder, or as an adapter."
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--policy", metavar="NAME", help="which one; may be left out where only one was trained")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder, or an empty one")
@@ -47,12 +45,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _text(done: Exported) -> str:
-    how = {
-        "model": "a whole model",
-        "adapter": f"an adapter of '{done.base}'",
-        "merged": "a whole model with the adapter merged",
-    }[done.kind]
+    how = {"model": "a whole model", "merged": "a whole model with the adapter merged"}
+    kind = how.get(done.kind, f"an adapter of '{done.base}'")
     return (
-        f"wrote '{done.output}': policy {done.policy} of step {done.step} as {how}, {done.parameters:,} parameters "
+        f"wrote '{done.output}': policy {done.policy} of step {done.step} as {kind}, {done.parameters:,} parameters "
         f"({done.dtype}), {done.size / 1e6:.2f} MB"
     )

@@ -22,12 +22,8 @@ from marl_verl.process.terminal import show
 from marl_verl.version import __version__
 
 SCAFFOLD = Path(__file__).parent.parent / "scaffold"
-NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"
-"""What the scaffold says where a package has its own."""
-
-HIDDEN = {"gitignore": ".gitignore"}
-"""Names that would have a meaning inside the scaffold."""
-
+NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"  # the scaffold's, replaced by the package's own
+HIDDEN = {"gitignore": ".gitignore"}  # names that would have a meaning inside the scaffold
 LONGEST = 32
 
 
@@ -43,11 +39,10 @@ def run(options: argparse.Namespace) -> int:
     folder = options.output if options.output is not None else Path(name)
     check_free(name)
     write(name, folder)
-    place = shlex.quote(str(folder))
     show(
         f"wrote {folder}: plugin '{name}', module {module(name)} with a team and a method\n"
         "next:\n"
-        f"  cd {place}\n"
+        f"  cd {shlex.quote(str(folder))}\n"
         '  pip install -e ".[test]"                   # marl-verl finds it by its entry point\n'
         "  python -m pytest                           # passes as it is\n"
         "  marl-verl train recipes/train.yaml         # two tiny models, on a CPU\n"
@@ -117,17 +112,13 @@ def write(name: str, folder: Path) -> None:
 
 
 def files(name: str) -> Iterator[tuple[Path, str]]:
-    """Every file of the package: its place in the folder, and what is in it."""
+    """Every file of the package: its place in the folder, and what is in it. It is for this minor version."""
+    major, minor = (int(part) for part in __version__.split(".")[:2])
+    versions = f">={major}.{minor},<{major}.{minor + 1}"
     for path in sorted(SCAFFOLD.rglob("*")):
         parts = path.relative_to(SCAFFOLD).parts
         if path.is_dir() or any(part.startswith((".", "__pycache__")) for part in parts):
             continue
         place = Path(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
-        text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions()}")
+        text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions}")
         yield place, text.replace(NAME, name).replace(MODULE, module(name))
-
-
-def versions() -> str:
-    """The versions of marl-verl that a plugin written now is for: this one's minor version, ">=0.1,<0.2"."""
-    major, minor = (int(part) for part in __version__.split(".")[:2])
-    return f">={major}.{minor},<{major}.{minor + 1}"

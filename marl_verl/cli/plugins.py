@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from marl_verl import plugins
-from marl_verl.cli.plugin_files import add_plugin_argument
+from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.plugins import KINDS
 from marl_verl.process.terminal import show
 

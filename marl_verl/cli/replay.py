@@ -8,8 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from marl_verl.cli.files import add_file_arguments, check_file_arguments, file_content
-from marl_verl.cli.plugin_files import add_plugin_argument
+from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, check_file_arguments, file_content
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect import replay_json, replay_text
@@ -40,8 +39,6 @@ or cannot be read. FILE may be packed with gzip; - is standard input.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run a stored episode again, without a model, and show it as a conversation with its rewards."
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_plugin_argument(parser)
     add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
     parser.add_argument("--episode", metavar="ID", help="which episode; left out: a list of them, or the only one")
