@@ -6,6 +6,7 @@ Modules are imported in the functions, so that `explain` and `--help` need neith
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import tempfile
@@ -80,7 +81,7 @@ def train(
 
     with _alone():
         begun, display = time.time(), Display.of(progress)
-        plan = _outside_loop(lambda: _plan(recipe, _lines(overrides), resume, _paths(plugins)))
+        plan = _outside_loop(_plan, recipe, _lines(overrides), resume, _paths(plugins))
         display.print(describe(plan))
         if dry_run:
             return Run(plan.folder)
@@ -138,21 +139,9 @@ def evaluate(
         begun, display = time.time(), Display.of(progress)
         file = None if output is None else Path(output)
         check_output(file)
-        found = _outside_loop(
-            lambda: plan(
-                Path(run),
-                _lines(overrides),
-                step=step,
-                tasks=tasks,
-                sessions=sessions,
-                k=k,
-                swap=swap,
-                untrained=untrained,
-                seed=seed,
-                greedy_only=greedy_only,
-                plugin_files=_paths(plugins),
-            )
-        )
+        what = {"step": step, "tasks": tasks, "sessions": sessions, "k": k, "seed": seed, "greedy_only": greedy_only}
+        who = {"swap": swap, "untrained": untrained, "plugin_files": _paths(plugins)}
+        found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
         return launch(found, display, begun, file)
 
 
@@ -207,14 +196,14 @@ def _alone() -> Iterator[None]:
         _AT_WORK.release()
 
 
-def _outside_loop(work: Callable[[], T]) -> T:
+def _outside_loop(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """Call a function that runs an event loop of its own, which a thread with one (a notebook's) cannot do."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return work()
+        return work(*arguments, **options)
     with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(work).result()
+        return thread.submit(work, *arguments, **options).result()
 
 
 def _paths(files: Sequence[StrPath]) -> list[Path]:
@@ -236,23 +225,17 @@ def _plan(
         raise MarlError("give a recipe, e.g. recipes/quickstart/split_plan_path.yaml, or a run to resume")
     if not isinstance(recipe, Mapping):
         return plan_run(Path(recipe), overrides, plugins)
+    content: dict[str, Any] = {"defaults": ["marl_trainer", "_self_"], **recipe}
+    marl = content.get("marl")
+    files = marl.get("plugins") if isinstance(marl, Mapping) else None
+    if isinstance(files, list | tuple):  # of a recipe without a file: relative to the working directory
+        content["marl"] = {**content["marl"], "plugins": [str(Path(file).absolute()) for file in files]}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "team.yaml"
-        OmegaConf.save(
-            OmegaConf.create({"defaults": ["marl_trainer", "_self_"], **_with_absolute_plugins(recipe)}), file
-        )
+        OmegaConf.save(OmegaConf.create(content), file)
         plan = plan_run(file, overrides, plugins)
     plan.config.marl.run.recipe = None  # the file is gone
     return plan
-
-
-def _with_absolute_plugins(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A recipe without a file, whose plugin files are relative to the working directory."""
-    marl = recipe.get("marl")
-    files = marl.get("plugins") if isinstance(marl, Mapping) else None
-    if not isinstance(files, list | tuple):
-        return recipe
-    return {**recipe, "marl": {**recipe["marl"], "plugins": [str(Path(file).absolute()) for file in files]}}
 
 
 def _lines(overrides: Overrides) -> list[str]:
@@ -267,7 +250,7 @@ def _lines(overrides: Overrides) -> list[str]:
 def _written(key: str, value: Any) -> str:
     """A value in the grammar of Hydra's overrides."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return json.dumps(value)
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str | os.PathLike):

@@ -27,12 +27,8 @@ CORE_PARTS: Mapping[str, Mapping[str, str]] = {
         "gae": "marl_verl.advantage.gae:GAE",
     },
     "groups": {
-        "batch": "marl_verl.advantage.groups:BATCH",
-        "task": "marl_verl.advantage.groups:TASK",
-        "agent": "marl_verl.advantage.groups:AGENT",
-        "turn": "marl_verl.advantage.groups:TURN",
-        "siblings": "marl_verl.advantage.groups:SIBLINGS",
-        "observation": "marl_verl.advantage.groups:OBSERVATION",
+        name: f"marl_verl.advantage.groups:{name.upper()}"
+        for name in ("batch", "task", "agent", "turn", "siblings", "observation")
     },
     "baselines": {
         "mean": "marl_verl.advantage.baselines:Mean",

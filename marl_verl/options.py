@@ -26,9 +26,7 @@ NonNegative = Annotated[int, Ge(0)]
 
 BOUNDS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", operator.le), "lt": ("<", operator.lt)}
 """Attribute of an annotation -> how a range is written, and the comparison."""
-
-LARGEST = 1e300
-"""Numbers beyond it, infinities and NaN are no options: they would surface far from where they were set."""
+LARGEST = 1e300  # numbers beyond it, infinities and NaN are no options: they would surface far from where they were set
 
 
 @dataclass_transform()
@@ -66,8 +64,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
         else:
             check_type(value, hints[name], f"{where}.{name}")
     for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and name not in given:
+        if name not in given and field.default is field.default_factory is dataclasses.MISSING:
             raise MarlError(f"'{where}.{name}' is missing")
     try:
         return cls(**given)
@@ -97,18 +94,17 @@ def _in_words(hint: Any) -> str:
     if origin is Literal:
         return f"{'one of ' * (len(get_args(hint)) > 1)}{', '.join(map(repr, get_args(hint)))}"
     words: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    words |= {tuple: "a list", list: "a list", Sequence: "a list"}
     expected = origin or hint
     if isinstance(expected, type) and (issubclass(expected, Mapping) or dataclasses.is_dataclass(expected)):
         return "a mapping"
-    if expected in (tuple, list, Sequence):
-        return "a list"
     return words.get(expected) or str(getattr(hint, "__name__", hint))
 
 
 def _bounds(hint: Any) -> list[tuple[str, Callable[[Any, Any], bool], float]]:
     """The range that a type is annotated with: (sign, comparison, bound) for each bound."""
-    notes = [(getattr(note, name, None), how) for note in hint.__metadata__ for name, how in BOUNDS.items()]
-    return [(*how, bound) for bound, how in notes if bound is not None]
+    notes = [(*how, getattr(note, name, None)) for note in hint.__metadata__ for name, how in BOUNDS.items()]
+    return [bound for bound in notes if bound[-1] is not None]
 
 
 def _matches(value: Any, hint: Any) -> bool:

@@ -36,17 +36,13 @@ OPEN = re.compile(
 
 
 def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None) -> DictConfig:
-    """The config of a recipe with `key=value` overrides, not yet resolved.
+    """The config of a recipe with overrides in Hydra's grammar, not yet resolved.
 
-    Args:
-        recipe: a YAML file whose defaults list begins with `marl_trainer`.
-        overrides: in Hydra's grammar, e.g. `trainer.total_training_steps=10`, `+new.key=1`. Keys of an agent, of a
-            policy or of `options` need no `+`.
-        hardware: "cpu" or "gpu"; None looks at the machine.
+    Keys of an agent, of a policy or of `options` need no `+`. `hardware` is "cpu", "gpu", or None for the machine's.
 
     Raises:
-        MarlError: no such file, not YAML, no `marl_trainer`; an override that is not `key=value`; an unknown key (the
-            nearest valid one is named); a value of another type than the key's.
+        MarlError: no such file, not YAML, no `marl_trainer`; an override that is not `key=value`; an unknown key
+            (nearest offered); a value of another type than the key's.
     """
     _check_recipe(recipe)
     given = parse_overrides(overrides)
@@ -56,8 +52,10 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
     if not any(change.key_or_group == "hardware" for change in given):
         groups.insert(0, f"hardware={hardware or ('gpu' if has_accelerator() else 'cpu')}")
     base, folder = _base(tuple(groups)), recipe.resolve().parent
-    if any(_names_a_member(change) for change in plain):
-        _check_names(given, _hydra(folder, recipe.stem, groups))
+    if members := [change for change in plain if _names_a_member(change)]:
+        written = _hydra(folder, recipe.stem, groups)
+        for change in members:
+            _check_name(change, written)
     for change in plain:
         _check_known(change, base)
     config = _hydra(folder, recipe.stem, [*groups, *map(_forced, plain)])
@@ -74,7 +72,7 @@ def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     for change in parse_overrides(overrides):
         key = change.key_or_group
         _check_known(change, known)
-        _check_names([change], config)
+        _check_name(change, config)
         if change.is_delete():
             parent, _, last = key.rpartition(".")
             OmegaConf.select(config, parent).pop(last, None)
@@ -123,9 +121,9 @@ def _names_a_member(change: Override) -> bool:
     return not _adds(change) and change.key_or_group.startswith(("marl.agents.", "marl.policies."))
 
 
-def _check_names(given: Sequence[Override], config: DictConfig) -> None:
+def _check_name(change: Override, config: DictConfig) -> None:
     """An override of an agent or a policy that the recipe lacks is a typing error, unless it has a `+`."""
-    for change in filter(_names_a_member, given):
+    if _names_a_member(change):
         kind, name = change.key_or_group.split(".")[1:3]
         names = [str(known) for known in OmegaConf.select(config, f"marl.{kind}") or {}]
         if name not in names:
@@ -211,14 +209,10 @@ def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = (), free: re.Pattern[str] = OPEN) -> None:
-    """Raise MarlError on the first key of `given` that `valid` lacks, or whose value has another type.
+    """Raise MarlError on the first key of `given` (in section `where`) that `valid` lacks or has with another type.
 
-    An empty mapping or null in `valid` takes anything, and verl's own keys may be set to null.
-
-    Args:
-        where: the key of `given`, as the user wrote it; it begins the errors.
-        allowed: keys that may be new.
-        free: keys below which nothing is checked.
+    An empty mapping or null in `valid` takes anything, and verl's own keys may be set to null. Keys in `allowed` may be
+    new, and nothing below `free` is checked.
     """
     ours = where.startswith("marl") and free is OPEN
     if not isinstance(given, dict):
@@ -246,7 +240,7 @@ def _undecided(value: Any) -> bool:
 
 def _check_value(given: Any, valid: Any, where: str, strict: bool) -> None:
     """One value against the default's type: true or false, a number, or (in the `marl` section) text."""
-    if _undecided(given) or _undecided(valid) or valid is None or (given is None and not strict):
+    if _undecided(given) or _undecided(valid) or (given is None and not strict):
         return
     if isinstance(valid, bool):
         check_type(given, bool, where)

@@ -1,18 +1,15 @@
-"""When a run samples and when it learns (`marl.schedule`): its settings, and what does not go with them.
+"""When a run samples and when it learns (`marl.schedule`): its settings, and what is incompatible with them.
 
-With `mode: async` each policy learns whenever its buffer is full, from rows of which some are older than its weights.
-That is sound only if
-
-- the advantage of a task's rows does not depend on other tasks: rows get theirs when their task is finished;
-- the loss knows the probabilities that the rows were sampled with, pi_rollout, which are no longer those of the weights
-  that learn: as a weight min(pi_old / pi_rollout, c), where the weights that begin the update compute pi_old (truncated
-  importance sampling), or in the ratio itself, pi / pi_rollout (`bypass_mode`).
+With `mode: async` each policy learns when its buffer is full, from rows that may be older than its weights. Then the
+advantage of a task's rows may not depend on other tasks, and the loss must know the sampling probabilities pi_rollout:
+as a weight min(pi_old / pi_rollout, c), truncated importance sampling with pi_old of the weights that begin the update,
+or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
@@ -52,18 +49,11 @@ class Settings:
 
 def settings_of(config: DictConfig) -> Settings:
     """The section of a config. MarlError: an unknown key, a wrong type, a value that makes no sense."""
-    section: Any = OmegaConf.to_container(config.marl.schedule, resolve=True)
-    return build(Settings, section, WHERE)
+    return build(Settings, OmegaConf.to_container(config.marl.schedule, resolve=True), WHERE)  # type: ignore[arg-type]
 
 
 def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam) -> None:
-    """Whether a run can learn as `marl.schedule` says; `config` is resolved, with `policies`.
-
-    Raises:
-        MarlError: a value of the section that makes no sense; with async: an advantage that compares over the batch, a
-            critic, a policy whose loss does not correct for the age of its rows or takes one update a batch, policies
-            that take turns on a pool, a batch that does not divide among a policy's GPUs.
-    """
+    """MarlError unless a run can learn as `marl.schedule` says; `config` is resolved, with `policies`."""
     settings = settings_of(config)
     if settings.mode == "sync":
         return
@@ -72,21 +62,17 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
             f"{WHERE}.mode=async does not train a critic, and algorithm '{team.algorithm.name}' has one: use mode=sync"
         )
     for name, policy in team.policies.items():
-        if policy.trained:
-            _check_pool(team, name)
-            _check_loss(config.policies[name], name, policy.loss or algorithm.loss)
-            _check_batch(config.policies[name], name, settings.batch)
+        if not policy.trained:
+            continue
+        others = [other for other, each in team.policies.items() if other != name and each.pool == policy.pool]
+        if policy.pool is not None and others:
+            raise MarlError(
+                f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one "
+                f"policy learns: with {WHERE}.mode=async give each a pool of its own, or use mode=sync"
+            )
+        _check_loss(config.policies[name], name, policy.loss or algorithm.loss)
+        _check_batch(config.policies[name], name, settings.batch)
     _check_independent(synthetic)
-
-
-def _check_pool(team: TeamConfig, name: str) -> None:
-    pool = team.policies[name].pool
-    others = [other for other, policy in team.policies.items() if other != name and policy.pool == pool]
-    if pool is not None and others:
-        raise MarlError(
-            f"policies '{name}' and '{others[0]}' share pool '{pool}', where all servers sleep while one policy "
-            f"learns: with {WHERE}.mode=async give each a pool of its own, or use mode=sync"
-        )
 
 
 def _check_loss(own: DictConfig, policy: str, name: str) -> None:
@@ -120,9 +106,7 @@ def _check_batch(own: DictConfig, policy: str, batch: int) -> None:
 
 
 def _check_independent(synthetic: SyntheticTeam) -> None:
-    """The advantage of a task's rows may depend on that task alone: tried on synthetic rows.
-
-    Three tasks, one of them with a single attempt, must get the same together as each by itself."""
+    """Synthetic rows of three tasks, one with a single attempt, must get the same together as each by itself."""
     compute, table = synthetic.algorithm.compute, synthetic.table
     tasks = [synthetic.rows(number, attempts) for number, attempts in enumerate((3, 2, 1))]
     told = f"algorithm '{synthetic.team.algorithm.name}' does not go with {WHERE}.mode=async"

@@ -5,27 +5,6 @@ from marl_verl.plugins.loading import GROUP, HOOKS, VARIABLE, assemble, check_sa
 from marl_verl.plugins.lookup import Plugins, content_of
 from marl_verl.plugins.registry import KINDS, Entry, Registry, Source, hookimpl
 
-__all__ = [
-    "COPIES",
-    "Entry",
-    "GROUP",
-    "HOOKS",
-    "KINDS",
-    "PluginFile",
-    "Plugins",
-    "Registry",
-    "Source",
-    "VARIABLE",
-    "assemble",
-    "check_same",
-    "content_of",
-    "copy_files",
-    "discover",
-    "file_names",
-    "files_in_use",
-    "files_of_run",
-    "hookimpl",
-    "load",
-    "read_files",
-    "use_files",
-]
+__all__ = ["KINDS", "Entry", "Plugins", "Registry", "Source", "assemble", "discover", "hookimpl", "load"]
+__all__ += ["COPIES", "GROUP", "HOOKS", "VARIABLE", "PluginFile", "check_same", "content_of", "copy_files"]
+__all__ += ["file_names", "files_in_use", "files_of_run", "read_files", "use_files"]
