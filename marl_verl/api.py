@@ -186,10 +186,8 @@ def explain(
 @contextmanager
 def _alone() -> Iterator[None]:
     if not _AT_WORK.acquire(blocking=False):
-        raise MarlError(
-            "this process already trains or evaluates a run: wait until that has finished, or start the other run in "
-            "a process of its own"
-        )
+        why = "wait until that has finished, or start the other run in a process of its own"
+        raise MarlError(f"this process already trains or evaluates a run: {why}")
     try:
         yield
     finally:

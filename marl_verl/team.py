@@ -105,9 +105,8 @@ def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig
     policies = {str(name): _policy(str(name), values) for name, values in _mapping(marl, "policies").items()}
     agents = {str(name): _agent(str(name), values, policies) for name, values in _mapping(marl, "agents").items()}
     if not agents:
-        raise MarlError(
-            "'marl.agents' is empty: a team needs at least one agent, e.g. agents: {solver: {policy: base}}"
-        )
+        example = "agents: {solver: {policy: base}}"
+        raise MarlError(f"'marl.agents' is empty: a team needs at least one agent, e.g. {example}")
     used = {agent.policy for agent in agents.values()}
     for name in policies:
         if name not in used:
@@ -166,16 +165,12 @@ def _policy(name: str, values: Any) -> PolicyConfig:
     policy = build(PolicyConfig, {**own, "override": override}, where)
     if policy.endpoint is not None:
         if policy.tiny is not None or override:
-            raise MarlError(
-                f"policy '{name}' is an endpoint, and has {_listed(['tiny'] if policy.tiny else override)} as well: "
-                "its model is outside, so that only url, model and key_variable can be set"
-            )
+            what = f"policy '{name}' is an endpoint, and has {_listed(['tiny'] if policy.tiny else override)} as well"
+            raise MarlError(f"{what}: its model is outside, so that only url, model and key_variable can be set")
         policy = dataclasses.replace(policy, frozen=True)
     if policy.frozen and policy.lora_rank:
-        raise MarlError(
-            f"policy '{name}' is frozen and has {where}.model.lora_rank={policy.lora_rank}: an adapter that is never "
-            "trained does nothing; leave one of the two out"
-        )
+        why = "an adapter that is never trained does nothing; leave one of the two out"
+        raise MarlError(f"policy '{name}' is frozen and has {where}.model.lora_rank={policy.lora_rank}: {why}")
     if policy.frozen and policy.loss is not None:
         raise MarlError(f"policy '{name}' is frozen and has {where}.loss='{policy.loss}': it learns nothing")
     return policy

@@ -87,9 +87,8 @@ def check_free(name: str) -> None:
     if found is not None and found.origin is not None:
         raise MarlError(f"there is a module '{module(name)}' already, in '{found.origin}': choose another name")
     for entry in plugins.load().find("algorithms", name):
-        raise MarlError(
-            f"algorithm '{name}', which the plugin would register, is of {entry.source}: choose another name"
-        )
+        remedy = "choose another name"
+        raise MarlError(f"algorithm '{name}', which the plugin would register, is of {entry.source}: {remedy}")
 
 
 def write(name: str, folder: Path) -> None:

@@ -96,10 +96,8 @@ def check_batches(config: DictConfig, team: TeamConfig) -> None:
         check_type(part, Positive, f"{where}.actor.ppo_mini_batch_size")
         if batch % min(part, batch):
             near = min((size for size in range(1, batch + 1) if batch % size == 0), key=lambda size: abs(size - part))
-            raise MarlError(
-                f"data.train_batch_size={batch} is not a multiple of {where}.actor.ppo_mini_batch_size={part}: a batch "
-                f"must be divisible into updates, e.g. {near}"
-            )
+            what = f"data.train_batch_size={batch} is not a multiple of {where}.actor.ppo_mini_batch_size={part}"
+            raise MarlError(f"{what}: a batch must be divisible into updates, e.g. {near}")
 
 
 def check_sampling(config: DictConfig, team: TeamConfig) -> None:
@@ -144,9 +142,8 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
         if times > 1:
             raise MarlError(f"{times} {split} tasks have the id '{most}': an id names one task")
     if both := {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}:
-        raise MarlError(
-            f"{len(both)} tasks are in both splits, e.g. '{min(both)}': held-out tasks must not be trained on"
-        )
+        why = "held-out tasks must not be trained on"
+        raise MarlError(f"{len(both)} tasks are in both splits, e.g. '{min(both)}': {why}")
     if len(tasks["train"]) < config.data.train_batch_size:
         raise MarlError(
             f"{len(tasks['train'])} training tasks are fewer than data.train_batch_size={config.data.train_batch_size}"

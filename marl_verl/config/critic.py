@@ -75,10 +75,8 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
             "marl.algorithm.name=ippo or mappo (or marl.algorithm.options.returns=gae)"
         )
     if scope not in (None, wish):
-        raise MarlError(
-            f"'marl.critic.scope' is '{scope}', and algorithm '{name}' needs a critic of scope '{wish}': leave it out, "
-            f"or set marl.algorithm.options.critic={scope}"
-        )
+        what = f"'marl.critic.scope' is '{scope}', and algorithm '{name}' needs a critic of scope '{wish}'"
+        raise MarlError(f"{what}: leave it out, or set marl.algorithm.options.critic={scope}")
     base: Any = OmegaConf.to_container(config.critic)
     for key in section:
         if key not in base and key not in OWN_KEYS:

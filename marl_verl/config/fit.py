@@ -42,15 +42,11 @@ def check_samplers(
         except MarlError as error:
             raise MarlError(f"marl.{section}.options: {error}") from error
         if sampler.public and type(tasks).public_score is TaskSet.public_score:
-            raise MarlError(
-                f"marl.{section}: sampler '{name}' chooses by public score, and task '{team.task.name}' has none: "
-                "write TaskSet.public_score, or use sampler 'independent'"
-            )
+            what = f"marl.{section}: sampler '{name}' chooses by public score, and task '{team.task.name}' has none"
+            raise MarlError(f"{what}: write TaskSet.public_score, or use sampler 'independent'")
     if found["validation"].branches and not found["validation"].public:
-        raise MarlError(
-            f"sampler '{validation}' chooses by the true score, which a validation must not know: use 'independent', "
-            "'best-of', or 'tree-search' with options {guide: public}"
-        )
+        remedy = "use 'independent', 'best-of', or 'tree-search' with options {guide: public}"
+        raise MarlError(f"sampler '{validation}' chooses by the true score, which a validation must not know: {remedy}")
 
 
 def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
@@ -62,9 +58,8 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
     if (why := algorithm.advantage.misfit(rows)) is not None:
         own = algorithm_named(team.algorithm.name, None, "").sampler
         hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
-        raise MarlError(
-            f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}': {why}{hint}"
-        )
+        pair = f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}'"
+        raise MarlError(f"{pair}: {why}{hint}")
     if (why := credit.misfit(sampler.branches)) is not None:
         raise MarlError(f"credit '{credit.name}' does not go with sampler '{algorithm.sampler}': {why}")
     if isinstance(credit, ReplayCredit):
@@ -73,19 +68,16 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
 
 def _check_replay(credit: ReplayCredit, sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
     if sampler.branches or sampler.public:
-        raise MarlError(
-            f"credit '{credit.name}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them: "
-            "use sampler 'independent'"
-        )
+        what = f"credit '{credit.name}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them"
+        raise MarlError(f"{what}: use sampler 'independent'")
     try:
         credit.check(list(team.agents))
     except MarlError as error:
         raise MarlError(f"marl.algorithm.options.{error}") from error
     if credit.repeated and algorithm.advantage.sums_turns:
-        raise MarlError(
-            f"credit '{credit.name}' is repeated on every turn of an agent, and the returns sum turns: use returns "
-            "'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
-        )
+        what = f"credit '{credit.name}' is repeated on every turn of an agent, and the returns sum turns"
+        remedy = "use returns 'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
+        raise MarlError(f"{what}: {remedy}")
 
 
 def check_advantage(synthetic: SyntheticTeam) -> None:

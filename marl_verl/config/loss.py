@@ -58,15 +58,11 @@ def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None
         )
     needed = correction.rollout_is or correction.rollout_rs or correction.bypass_mode
     if needed and not config.actor_rollout_ref.rollout.calculate_log_probs:
-        raise MarlError(
-            f"{CORRECTION} needs the log-probs of the sampled tokens, and policy '{policy}' does not ask for them: "
-            "set rollout.calculate_log_probs=true"
-        )
+        what = f"{CORRECTION} needs the log-probs of the sampled tokens, and policy '{policy}' does not ask for them"
+        raise MarlError(f"{what}: set rollout.calculate_log_probs=true")
     if actor.policy_loss.loss_mode == "bypass_mode":
-        raise MarlError(
-            f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}: set its options "
-            "there, and another loss_mode"
-        )
+        what = f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}"
+        raise MarlError(f"{what}: set its options there, and another loss_mode")
 
 
 def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[str, Any]) -> None:
@@ -78,9 +74,8 @@ def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[
         given = OmegaConf.select(config, f"{where}.{key}")
         if given is not None and given not in (value, OmegaConf.select(default, key)):
             instead = f"set marl.policies.<name>.actor.{key}" if where == ACTOR else ANOTHER_LOSS
-            raise MarlError(
-                f"'{where}.{key}' is {given!r}, and loss '{name}' makes it {value!r}: leave it out, or {instead}"
-            )
+            remedy = f"leave it out, or {instead}"
+            raise MarlError(f"'{where}.{key}' is {given!r}, and loss '{name}' makes it {value!r}: {remedy}")
 
 
 def _check_correction(settings: DictConfig, name: str) -> None:

@@ -132,16 +132,13 @@ def _check_memory(pool: Pool, rollouts: Mapping[str, DictConfig]) -> None:
     shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in rollouts.items()}
     if sum(shares.values()) > 1:
         told = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
-        raise MarlError(
-            f"the servers on pool '{pool.name}' would take {told} = {sum(shares.values()):.2f} of each GPU's memory: "
-            "set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
-        )
+        what = f"the servers on pool '{pool.name}' would take {told} = {sum(shares.values()):.2f} of each GPU's memory"
+        remedy = "set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
+        raise MarlError(f"{what}: {remedy}")
     for name, rollout in rollouts.items():
         if not rollout.free_cache_engine or not rollout.enable_sleep_mode:
-            raise MarlError(
-                f"policy '{name}' shares pool '{pool.name}', where servers must sleep while a policy learns: leave its "
-                "rollout.free_cache_engine and rollout.enable_sleep_mode on"
-            )
+            what = f"policy '{name}' shares pool '{pool.name}', where servers must sleep while a policy learns"
+            raise MarlError(f"{what}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on")
 
 
 def _visible_gpus() -> int:

@@ -67,9 +67,8 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
     """A local folder must have what training and serving read; a name such as Qwen/Qwen3-0.6B is left to the hub."""
     path, whose = model.get("path"), f"model of policy '{policy}'"
     if not path or path == DEFAULT_MODEL:
-        raise MarlError(
-            f"policy '{policy}' has no model: set marl.policies.{policy}.model.path or marl.policies.{policy}.tiny"
-        )
+        remedy = f"set marl.policies.{policy}.model.path or marl.policies.{policy}.tiny"
+        raise MarlError(f"policy '{policy}' has no model: {remedy}")
     folder = local_model(f"policy '{policy}'", path)
     if folder is None:
         return

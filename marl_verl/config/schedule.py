@@ -58,9 +58,8 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
     if settings.mode == "sync":
         return
     if algorithm.advantage.wants_critic() or OmegaConf.select(config, "marl.critic.scope") is not None:
-        raise MarlError(
-            f"{WHERE}.mode=async does not train a critic, and algorithm '{team.algorithm.name}' has one: use mode=sync"
-        )
+        what = f"{WHERE}.mode=async does not train a critic, and algorithm '{team.algorithm.name}' has one"
+        raise MarlError(f"{what}: use mode=sync")
     for name, policy in team.policies.items():
         if not policy.trained:
             continue

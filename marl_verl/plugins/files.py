@@ -117,10 +117,8 @@ def activate(files: Sequence[PluginFile]) -> bool:
     value = base64.b64encode(packed).decode() if files else ""
     if len(value) > LIMIT:
         names = ", ".join(file.name for file in files)
-        raise MarlError(
-            f"the plugin files {names} take {len(value):,} bytes packed, and {LIMIT:,} is the most: make a package of "
-            "them, `marl-verl new-plugin` writes one."
-        )
+        what = f"the plugin files {names} take {len(value):,} bytes packed, and {LIMIT:,} is the most"
+        raise MarlError(f"{what}: make a package of them, `marl-verl new-plugin` writes one.")
     if value == os.environ.get(FILES_VARIABLE, ""):
         return False
     os.environ[FILES_VARIABLE] = value

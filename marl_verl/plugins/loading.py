@@ -108,10 +108,8 @@ def _load_point(point: importlib.metadata.EntryPoint, source: Source) -> object:
         applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
         fits = wanted.specifier.contains(__version__, prereleases=True)
         if canonicalize_name(wanted.name) == "marl-verl" and applies and not fits:
-            raise MarlError(
-                f"{source} is made for marl-verl {wanted.specifier}, and this is {__version__}: install a "
-                f"version of {source.distribution} for it, or leave it out with {VARIABLE}"
-            )
+            remedy = f"install a version of {source.distribution} for it, or leave it out with {VARIABLE}"
+            raise MarlError(f"{source} is made for marl-verl {wanted.specifier}, and this is {__version__}: {remedy}")
     return point.load()
 
 
