@@ -59,9 +59,8 @@ def distribution(given: str) -> str:
     if name[0].isdigit() or keyword.iskeyword(module(name)) or module(name) in ("tests", "recipes"):
         raise MarlError(f"'{given}' cannot be the name of a plugin: its module could not be called '{module(name)}'")
     if len(name) > LONGEST:
-        raise MarlError(
-            f"'{given}' is longer than {LONGEST} characters, and every name that it registers begins with it"
-        )
+        why = "every name that it registers begins with it"
+        raise MarlError(f"'{given}' is longer than {LONGEST} characters, and {why}")
     return name
 
 

@@ -23,9 +23,9 @@ from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import read_tasks
 from marl_verl.team import TeamConfig
 
-DISK_BYTES = 1 << 30
+DISK_BYTES = GIB = 1 << 30
 # from the measured peaks, 4.7 GiB with one policy and 7.4 with two (docs/benchmarks.md), rounded up
-CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 << 30, 3 << 30, 2 << 30
+CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 * GIB, 3 * GIB, 2 * GIB
 REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
 
 Seconds = Annotated[float, Gt(0)]
@@ -65,8 +65,7 @@ def check_fixed(config: DictConfig, team: TeamConfig) -> None:
     """Keys of verl's that a team says elsewhere: taking them and doing nothing would mislead."""
     for key, value, why in FIXED:
         found = [(key, OmegaConf.select(config, key))]
-        if key.startswith("actor_rollout_ref."):
-            part = key.removeprefix("actor_rollout_ref.")
+        if (part := key.removeprefix("actor_rollout_ref.")) != key:
             for name, policy in team.policies.items():
                 given = OmegaConf.select(OmegaConf.create(policy.override), part)
                 found.append((f"marl.policies.{name}.{part}", value if given is None else given))
@@ -104,19 +103,18 @@ def check_sampling(config: DictConfig, team: TeamConfig) -> None:
     """An agent's own limits must fit those of its batch."""
     longest = config.data.max_response_length
     for agent in team.agents.values():
-        if (agent.sampling.max_tokens or 0) > longest:
-            raise MarlError(
-                f"'marl.agents.{agent.name}.sampling.max_tokens' must be <= data.max_response_length={longest}, got "
-                f"{agent.sampling.max_tokens}"
-            )
-        policy, given = team.policies[agent.policy], agent.sampling.temperature
+        tokens, given = agent.sampling.max_tokens or 0, agent.sampling.temperature
+        if tokens > longest:
+            where = f"marl.agents.{agent.name}.sampling.max_tokens"
+            raise MarlError(f"'{where}' must be <= data.max_response_length={longest}, got {tokens}")
+        name, policy = agent.policy, team.policies[agent.policy]
         rollout = policy.override.get("rollout") or {}
         learnt = rollout.get("temperature", config.actor_rollout_ref.rollout.temperature)
         if given not in (None, learnt) and not policy.frozen:
-            raise MarlError(
-                f"agent '{agent.name}' samples at temperature {given:g}, and its policy '{policy.name}' learns at "
-                f"{learnt:g}: set marl.policies.{policy.name}.rollout.temperature instead"
+            what = (
+                f"agent '{agent.name}' samples at temperature {given:g}, and its policy '{name}' learns at {learnt:g}"
             )
+            raise MarlError(f"{what}: set marl.policies.{name}.rollout.temperature instead")
 
 
 def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: int) -> list[Task]:
@@ -144,10 +142,9 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
     if both := {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}:
         why = "held-out tasks must not be trained on"
         raise MarlError(f"{len(both)} tasks are in both splits, e.g. '{min(both)}': {why}")
-    if len(tasks["train"]) < config.data.train_batch_size:
-        raise MarlError(
-            f"{len(tasks['train'])} training tasks are fewer than data.train_batch_size={config.data.train_batch_size}"
-        )
+    count, batch = len(tasks["train"]), config.data.train_batch_size
+    if count < batch:
+        raise MarlError(f"{count} training tasks are fewer than data.train_batch_size={batch}")
 
 
 def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[str, ...], ...]:
@@ -171,16 +168,14 @@ def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[st
 
     try:
         asyncio.run(asyncio.wait_for(play(), timeout=REHEARSAL_SECONDS))
-    except (UnknownAgent, Stuck):
-        raise
-    except WorkflowError:
-        if not moves:  # else: empty actions are not what it is made for; in training such an episode is counted
+    except WorkflowError as error:
+        # empty actions are not what the workflow is made for; in training such an episode is counted
+        if not moves or isinstance(error, UnknownAgent | Stuck):
             raise
     except TimeoutError as error:
         if not moves:
-            raise MarlError(
-                f"workflow '{team.workflow.name}' did not act within {REHEARSAL_SECONDS:.0f} s on task '{task.id}'"
-            ) from error
+            what = f"workflow '{team.workflow.name}' did not act within {REHEARSAL_SECONDS:.0f} s"
+            raise MarlError(f"{what} on task '{task.id}'") from error
     return tuple(moves)
 
 
@@ -190,14 +185,13 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
         raise MarlError(f"run directory '{folder}' cannot be made: '{parent}' is no folder that can be written to")
     free = shutil.disk_usage(parent).free
     if free < DISK_BYTES:
-        raise MarlError(f"{free / 2**30:.1f} GiB are free on the disk of '{parent}', a run needs at least 1 GiB")
+        raise MarlError(f"{free / GIB:.1f} GiB are free on the disk of '{parent}', a run needs at least 1 GiB")
     if has_accelerator():
         return
     inside = [policy for policy in team.policies.values() if policy.endpoint is None]
     needed = CPU_BYTES + sum(CPU_BYTES_A_POLICY if policy.trained else CPU_BYTES_A_SERVER for policy in inside)
     available = psutil.virtual_memory().available
     if available < needed:
-        raise MarlError(
-            f"{available / 2**30:.1f} GiB of memory are free, {len(inside)} policies on a CPU need about "
-            f"{needed / 2**30:.0f} GiB: close other programs, or let the agents share a policy"
-        )
+        what = f"{len(inside)} policies on a CPU need about {needed / GIB:.0f} GiB"
+        remedy = "close other programs, or let the agents share a policy"
+        raise MarlError(f"{available / GIB:.1f} GiB of memory are free, {what}: {remedy}")

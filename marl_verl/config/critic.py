@@ -46,15 +46,11 @@ def critic_configs(
         return {}
     hosts = {name: name for name in trained} if scope == "policy" else {"team": trained[0]}
     limit = _section(config).get("max_prompt_length") or int(config.data.max_prompt_length) * len(team.agents)
-    return {
-        name: {
-            "critic": _verl_critic(config, policies[policy]["actor_rollout_ref"]),
-            "policy": policy,
-            "scope": scope,
-            "max_prompt_length": limit,
-        }
-        for name, policy in hosts.items()
-    }
+    critics = {}
+    for name, policy in hosts.items():
+        critic = _verl_critic(config, policies[policy]["actor_rollout_ref"])
+        critics[name] = {"critic": critic, "policy": policy, "scope": scope, "max_prompt_length": limit}
+    return critics
 
 
 def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> str | None:
@@ -70,18 +66,18 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
     check_type(section.get("max_prompt_length"), Positive | None, "marl.critic.max_prompt_length")
     given = [key for key, value in section.items() if value is not None]
     if wish is None and given:
-        raise MarlError(
-            f"'marl.critic.{given[0]}' is set, and algorithm '{name}' uses no critic: leave marl.critic out, or choose "
-            "marl.algorithm.name=ippo or mappo (or marl.algorithm.options.returns=gae)"
-        )
+        others = "marl.algorithm.name=ippo or mappo (or marl.algorithm.options.returns=gae)"
+        remedy = f"leave marl.critic out, or choose {others}"
+        raise MarlError(f"'marl.critic.{given[0]}' is set, and algorithm '{name}' uses no critic: {remedy}")
     if scope not in (None, wish):
         what = f"'marl.critic.scope' is '{scope}', and algorithm '{name}' needs a critic of scope '{wish}'"
         raise MarlError(f"{what}: leave it out, or set marl.algorithm.options.critic={scope}")
     base: Any = OmegaConf.to_container(config.critic)
-    for key in section:
-        if key not in base and key not in OWN_KEYS:
+    override = {key: value for key, value in section.items() if key not in OWN_KEYS}
+    for key in override:
+        if key not in base:
             raise MarlError(f"unknown key 'marl.critic.{key}': {nearest(key, [*map(str, base), *OWN_KEYS])}")
-    check_keys(_override(section), base, "marl.critic", free=VERL_OPEN)
+    check_keys(override, base, "marl.critic", free=VERL_OPEN)
     path = (section.get("model") or {}).get("path")
     if path and "${" not in str(path):
         local_model("marl.critic", path)
@@ -106,10 +102,6 @@ def _section(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in section.items()}
 
 
-def _override(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in section.items() if key not in OWN_KEYS}
-
-
 def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
     """verl's critic config, with nothing left to resolve: verl's defaults, the policy's settings, the user's."""
     whole = copy.deepcopy(config)
@@ -122,7 +114,7 @@ def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any
             base[theirs] = OmegaConf.merge(base[theirs], actor[mine])
     model = {key: value for key, value in policy["model"].items() if key not in LORA and key in base.model}
     base.model = OmegaConf.merge(base.model, model)
-    override = _override(_section(config))
+    override = {key: value for key, value in _section(config).items() if key not in OWN_KEYS}
     if (override.get("model") or {}).get("path"):  # the policy's tokenizer and config are of the policy's model
         base.model.tokenizer_path = base.model.hf_config_path = None
     base.ppo_max_token_len_per_gpu = actor["ppo_max_token_len_per_gpu"]

@@ -54,19 +54,15 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
     credit: Any = algorithm.credit
     # a credit that takes the place of component `team` is no increment
     incremental = sampler.incremental and "team" not in credit.reads()
-    rows = Rows(sampler.branches, sampler.crossed, incremental)
-    if (why := algorithm.advantage.misfit(rows)) is not None:
+    if (why := algorithm.advantage.misfit(Rows(sampler.branches, sampler.crossed, incremental))) is not None:
         own = algorithm_named(team.algorithm.name, None, "").sampler
         hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
         pair = f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}'"
         raise MarlError(f"{pair}: {why}{hint}")
     if (why := credit.misfit(sampler.branches)) is not None:
         raise MarlError(f"credit '{credit.name}' does not go with sampler '{algorithm.sampler}': {why}")
-    if isinstance(credit, ReplayCredit):
-        _check_replay(credit, sampler, algorithm, team)
-
-
-def _check_replay(credit: ReplayCredit, sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
+    if not isinstance(credit, ReplayCredit):
+        return
     if sampler.branches or sampler.public:
         what = f"credit '{credit.name}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them"
         raise MarlError(f"{what}: use sampler 'independent'")
@@ -90,12 +86,9 @@ def check_advantage(synthetic: SyntheticTeam) -> None:
 
 def check_reference(resolved: DictConfig, team: TeamConfig) -> None:
     """KL to the start needs a reference; on a CPU verl has none of a whole model, only an adapter switched off."""
-    for name, policy in team.policies.items():
-        if not policy.trained or resolved.trainer.device != "cpu":
-            continue
+    for name in [name for name, policy in team.policies.items() if policy.trained]:
         part = resolved.policies[name].actor_rollout_ref
-        if part.actor.use_kl_loss and not part.model.lora_rank:
-            raise MarlError(
-                f"policy '{name}': actor.use_kl_loss of a whole model needs a GPU, because verl keeps its reference in "
-                f"pinned memory: on a CPU give it an adapter (marl.policies.{name}.model.lora_rank), or no KL"
-            )
+        if part.actor.use_kl_loss and not part.model.lora_rank and resolved.trainer.device == "cpu":
+            why = "because verl keeps its reference in pinned memory"
+            remedy = f"on a CPU give it an adapter (marl.policies.{name}.model.lora_rank), or no KL"
+            raise MarlError(f"policy '{name}': actor.use_kl_loss of a whole model needs a GPU, {why}: {remedy}")

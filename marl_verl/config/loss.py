@@ -50,12 +50,10 @@ def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None
     batch = config.data.train_batch_size
     updates = actor.ppo_epochs * updates_per_batch(config, actor)
     if loss.one_update and updates != 1:
-        raise MarlError(
-            f"loss '{name}' takes one optimiser update a batch, policy '{policy}' would take {updates} "
-            f"(ppo_epochs={actor.ppo_epochs}, ppo_mini_batch_size={actor.ppo_mini_batch_size}, "
-            f"data.train_batch_size={batch}): set ppo_epochs=1 and ppo_mini_batch_size={batch}, "
-            f"below {ACTOR} or marl.policies.{policy}.actor"
-        )
+        sizes = f"ppo_epochs={actor.ppo_epochs}, ppo_mini_batch_size={actor.ppo_mini_batch_size}"
+        what = f"loss '{name}' takes one optimiser update a batch, policy '{policy}' would take {updates}"
+        remedy = f"ppo_epochs=1 and ppo_mini_batch_size={batch}, below {ACTOR} or marl.policies.{policy}.actor"
+        raise MarlError(f"{what} ({sizes}, data.train_batch_size={batch}): set {remedy}")
     needed = correction.rollout_is or correction.rollout_rs or correction.bypass_mode
     if needed and not config.actor_rollout_ref.rollout.calculate_log_probs:
         what = f"{CORRECTION} needs the log-probs of the sampled tokens, and policy '{policy}' does not ask for them"
@@ -84,20 +82,17 @@ def _check_correction(settings: DictConfig, name: str) -> None:
     if level is not None and level not in LEVELS:
         raise MarlError(f"unknown value '{level}' of '{CORRECTION}.rollout_is': {nearest(str(level), LEVELS)}")
     if level is not None and not _is_threshold(threshold):
-        raise MarlError(
-            f"'{CORRECTION}.rollout_is_threshold' must be a number above 0, or two such as 0.5_2, got {threshold!r}"
-        )
+        wanted = "a number above 0, or two such as 0.5_2"
+        raise MarlError(f"'{CORRECTION}.rollout_is_threshold' must be {wanted}, got {threshold!r}")
     for option in re.split(r"\s*,\s*", str(rejection)) if rejection is not None else ():
         if option not in REJECTIONS:
             raise MarlError(f"unknown value '{option}' of '{CORRECTION}.rollout_rs': {nearest(option, REJECTIONS)}")
     if rejection is not None and settings.rollout_rs_threshold is None:
         raise MarlError(f"'{CORRECTION}.rollout_rs' is {rejection!r} without a threshold: set its rollout_rs_threshold")
     if settings.bypass_mode and (level or rejection):
-        key = "rollout_is" if level else "rollout_rs"
-        raise MarlError(
-            f"'{CORRECTION}.bypass_mode' takes the sampled log-probs for the old ones, so that {key}="
-            f"{level or rejection} (loss '{name}') has nothing to correct: set bypass_mode=false, or {ANOTHER_LOSS}"
-        )
+        idle = f"{'rollout_is' if level else 'rollout_rs'}={level or rejection} (loss '{name}') has nothing to correct"
+        what = f"'{CORRECTION}.bypass_mode' takes the sampled log-probs for the old ones, so that {idle}"
+        raise MarlError(f"{what}: set bypass_mode=false, or {ANOTHER_LOSS}")
     if settings.loss_type != "ppo_clip":
         raise MarlError(f"'{CORRECTION}.loss_type' is {settings.loss_type!r} and is not used: {ANOTHER_LOSS}")
 

@@ -71,13 +71,12 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
             if policy.pool is not None:
                 raise MarlError(f"policy '{policy.name}' is an endpoint outside: it cannot be on pool '{policy.pool}'")
             continue
+        if policy.pool is not None and not sizes:
+            remedy = f"add marl.pools.{policy.pool}={{gpus: 1, nodes: 1}}"
+            raise MarlError(f"policy '{policy.name}' is on the pool '{policy.pool}', and marl.pools has none: {remedy}")
         if policy.pool is not None and policy.pool not in sizes:
-            raise MarlError(
-                f"policy '{policy.name}' is on the unknown pool '{policy.pool}': {nearest(policy.pool, sizes)}"
-                if sizes
-                else f"policy '{policy.name}' is on the pool '{policy.pool}', and marl.pools has none: add "
-                f"marl.pools.{policy.pool}={{gpus: 1, nodes: 1}}"
-            )
+            hint = nearest(policy.pool, sizes)
+            raise MarlError(f"policy '{policy.name}' is on the unknown pool '{policy.pool}': {hint}")
         members.setdefault((policy.pool or policy.name, policy.pool is not None), []).append(policy.name)
     for name in sizes:
         if (name, True) not in members:
@@ -116,15 +115,11 @@ def _check_servers(pool: Pool, policy: str, rollout: DictConfig) -> None:
     each = server_gpus(rollout)
     product = " x ".join(f"{name}={int(rollout[name])}" for name in WIDTHS)
     if pool.size % each:
-        raise MarlError(
-            f"policy '{policy}' has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, and a server of it needs "
-            f"{product} = {each}: {pool.size} is no multiple of {each}"
-        )
+        what = f"policy '{policy}' has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, and a server of it needs"
+        raise MarlError(f"{what} {product} = {each}: {pool.size} is no multiple of {each}")
     if each > pool.gpus and each % pool.gpus:
-        raise MarlError(
-            f"a server of policy '{policy}' needs {product} = {each} GPUs, which is no whole number of its nodes' "
-            f"{pool.gpus}"
-        )
+        what = f"a server of policy '{policy}' needs {product} = {each} GPUs"
+        raise MarlError(f"{what}, which is no whole number of its nodes' {pool.gpus}")
 
 
 def _check_memory(pool: Pool, rollouts: Mapping[str, DictConfig]) -> None:
@@ -156,10 +151,8 @@ def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> Non
     """
     needed, total = sum(pool.size for pool in pools), " + ".join(map(str, pools))
     sizes = " + ".join(f"{count:g}" for count in nodes)
-    advice = (
-        "let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or lower "
-        "trainer.n_gpus_per_node"
-    )
+    advice = "let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or lower"
+    advice += " trainer.n_gpus_per_node"
     if needed > sum(nodes):
         raise MarlError(f"the policies need {total} = {needed} GPUs, {there} {sizes or 0}: {advice}")
     free = sorted(nodes, reverse=True)
@@ -167,9 +160,7 @@ def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> Non
         # best fit: the fullest machines that still have room, a different one for each node
         fitting = sorted((left, i) for i, left in enumerate(free) if left >= pool.gpus)
         if len(fitting) < pool.nodes:
-            raise MarlError(
-                f"the policies need {total} GPUs, and for pool '{pool.name}' {len(fitting)} of {pool.nodes} machines "
-                f"have {pool.gpus} free ones ({there} {sizes}): {advice}"
-            )
+            found = f"for pool '{pool.name}' {len(fitting)} of {pool.nodes} machines have {pool.gpus} free ones"
+            raise MarlError(f"the policies need {total} GPUs, and {found} ({there} {sizes}): {advice}")
         for _, i in fitting[: pool.nodes]:
             free[i] -= pool.gpus

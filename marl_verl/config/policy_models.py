@@ -130,8 +130,6 @@ def endpoint_key(name: str, endpoint: Endpoint) -> str:
         return NO_KEY
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise MarlError(
-            f"policy '{name}' asks {endpoint.url} with the key in the environment variable {variable}, which is not "
-            "set: export it, or leave out key_variable"
-        )
+        what = f"policy '{name}' asks {endpoint.url} with the key in the environment variable {variable}"
+        raise MarlError(f"{what}, which is not set: export it, or leave out key_variable")
     return key

@@ -65,10 +65,9 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
             continue
         others = [other for other, each in team.policies.items() if other != name and each.pool == policy.pool]
         if policy.pool is not None and others:
-            raise MarlError(
-                f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one "
-                f"policy learns: with {WHERE}.mode=async give each a pool of its own, or use mode=sync"
-            )
+            what = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
+            remedy = f"with {WHERE}.mode=async give each a pool of its own, or use mode=sync"
+            raise MarlError(f"{what} policy learns: {remedy}")
         _check_loss(config.policies[name], name, policy.loss or algorithm.loss)
         _check_batch(config.policies[name], name, settings.batch)
     _check_independent(synthetic)
@@ -78,18 +77,15 @@ def _check_loss(own: DictConfig, policy: str, name: str) -> None:
     """Whether a policy's loss knows that its rows were sampled by other weights."""
     where = f"marl.policies.{policy}.loss"
     if plugins.load().get("losses", name).one_update:  # a `Loss`: `resolve` has looked
-        raise MarlError(
-            f"loss '{name}' of policy '{policy}' holds for rows that the current weights sampled, and with "
-            f"{WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync"
-        )
+        what = f"loss '{name}' of policy '{policy}' holds for rows that the current weights sampled"
+        raise MarlError(f"{what}, and with {WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync")
     correction = own.algorithm.rollout_correction
     if not correction.rollout_is and not correction.bypass_mode:
         corrected = "gspo-tis" if name == "gspo" else "ppo-clip-tis"
-        raise MarlError(
-            f"with {WHERE}.mode=async rows are older than the weights that learn from them, and loss '{name}' of "
-            f"policy '{policy}' does not correct for that: use {where}={corrected} (or marl.algorithm.options.loss for "
-            "all), or algorithm.rollout_correction.bypass_mode=true"
-        )
+        what = f"with {WHERE}.mode=async rows are older than the weights that learn from them"
+        why = f"loss '{name}' of policy '{policy}' does not correct for that"
+        remedy = f"use {where}={corrected} (or marl.algorithm.options.loss for all), or"
+        raise MarlError(f"{what}, and {why}: {remedy} algorithm.rollout_correction.bypass_mode=true")
 
 
 def _check_batch(own: DictConfig, policy: str, batch: int) -> None:
@@ -98,10 +94,8 @@ def _check_batch(own: DictConfig, policy: str, batch: int) -> None:
     slots = int(own.trainer.n_gpus_per_node) * int(own.trainer.nnodes)
     ranks = slots // int(width)
     if str(own.actor_rollout_ref.actor.strategy).startswith("fsdp") and batch % ranks:
-        raise MarlError(
-            f"'{WHERE}.batch' is {batch}, which does not divide among the {ranks} ranks of policy '{policy}' "
-            f"({slots} GPUs): make it a multiple of {ranks}"
-        )
+        what = f"'{WHERE}.batch' is {batch}, which does not divide among the {ranks} ranks of policy '{policy}'"
+        raise MarlError(f"{what} ({slots} GPUs): make it a multiple of {ranks}")
 
 
 def _check_independent(synthetic: SyntheticTeam) -> None:
@@ -115,7 +109,5 @@ def _check_independent(synthetic: SyntheticTeam) -> None:
     except MarlError as error:
         raise MarlError(f"{told}: {error}") from error
     if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
-        raise MarlError(
-            f"{told}: it compares rows of different tasks (group, scale_group or singleton over the batch), and a row "
-            "gets its advantage as soon as its own task is finished"
-        )
+        what = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
+        raise MarlError(f"{told}: {what}, and a row gets its advantage as soon as its own task is finished")

@@ -92,11 +92,9 @@ def files_of_run(run: Path, given: Sequence[Path] = ()) -> list[PluginFile]:
     for file in read_files(given):
         copy = copies.setdefault(file.name, file)
         if copy.text != file.text:
-            raise MarlError(
-                f"plugin file '{file.path}' (content {file.version}) differs from '{copy.path}' (content "
-                f"{copy.version}), which run '{run}' uses. Leave --plugin out to use the copy of the run, or start a "
-                "new run to use the changed file."
-            )
+            ours = f"'{copy.path}' (content {copy.version}), which run '{run}' uses"
+            remedy = "Leave --plugin out to use the copy of the run, or start a new run to use the changed file."
+            raise MarlError(f"plugin file '{file.path}' (content {file.version}) differs from {ours}. {remedy}")
     return list(copies.values())
 
 
