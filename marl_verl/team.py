@@ -62,7 +62,6 @@ class PolicyConfig:
 
     @property
     def trained(self) -> bool:
-        """Whether it learns."""
         return not self.frozen
 
     @property
@@ -92,7 +91,6 @@ class TeamConfig:
     algorithm: Named
 
     def agents_of(self, policy: str) -> list[str]:
-        """The agents that act with a policy."""
         return [agent.name for agent in self.agents.values() if agent.policy == policy]
 
 

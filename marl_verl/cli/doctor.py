@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the findings. Exit code 0 without an error among them, 1 with one."""
     if options.json:
         found = list(findings(options.quick, lambda _: None))
         show(json.dumps([asdict(each) for each in found], indent=2))
@@ -29,11 +28,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
-    """Every finding, as soon as it is there.
-
-    Args:
-        note: told what is looked at now.
-    """
+    """Every finding, as soon as it is there; `note` is called with what is checked next."""
     # not at the top: `marl-verl doctor --help` is quick
     from marl_verl.doctor import imports, machine, packages, plugins
 

@@ -53,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Play the evaluation, and print its numbers."""
     if options.run is None:
         raise MarlError("which run? e.g. marl-verl eval runs/NAME")
     display = Display(Console(stderr=True, highlight=False, soft_wrap=True) if options.json else None)

@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print to standard output. MarlError (exit code 2) for whatever is wrong, before anything is printed."""
     check_file_arguments(options, "rows.json")
     if options.folder is not None:
         found = explain(Run(options.folder), step=options.step, plugins=options.plugin)

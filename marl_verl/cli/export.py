@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 0; MarlError (2 for the command line) for whatever cannot be exported."""
     check_output(options.output)
     # torch warns that no process group is there, which reading shards does not need
     logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)

@@ -12,9 +12,11 @@ import keyword
 import os
 import re
 import shlex
-import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 from marl_verl import plugins
 from marl_verl.errors import MarlError
@@ -34,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the package, whole or not at all. MarlError (exit code 2) for a name or folder that will not do."""
     name = distribution(options.name)
     folder = options.output if options.output is not None else Path(name)
     check_free(name)
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def distribution(given: str) -> str:
     """The normal form of a distribution's name. MarlError where it, or the module's name made of it, is none."""
-    name = normal(given)
+    name = canonicalize_name(given)
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name):
         raise MarlError(f"'{given}' is no name of a distribution: letters, digits and - between them, such as {NAME}")
     if name[0].isdigit() or keyword.iskeyword(module(name)) or module(name) in ("tests", "recipes"):
@@ -64,13 +65,7 @@ def distribution(given: str) -> str:
     return name
 
 
-def normal(given: str) -> str:
-    """A distribution's name as it is compared with others: My_Method is my-method."""
-    return re.sub(r"[-_.]+", "-", given).lower()
-
-
 def module(name: str) -> str:
-    """The name of its module: my_method."""
     return name.replace("-", "_")
 
 
@@ -78,16 +73,16 @@ def check_free(name: str) -> None:
     """MarlError where something installed has the name: a distribution, a plugin, a module, or a registered part."""
     for point in importlib.metadata.entry_points(group=plugins.GROUP):
         owner = point.dist.metadata["Name"] if point.dist is not None else "an unknown distribution"
-        if normal(point.name) == name:
+        if canonicalize_name(point.name) == name:
             raise MarlError(f"there is a plugin '{point.name}' already, of {owner}: choose another name")
-    if name in {normal(found.metadata["Name"] or "") for found in importlib.metadata.distributions()}:
+    if name in {canonicalize_name(found.metadata["Name"] or "") for found in importlib.metadata.distributions()}:
         raise MarlError(f"a distribution '{name}' is installed already: choose another name")
     found = importlib.util.find_spec(module(name))
     if found is not None and found.origin is not None:
         raise MarlError(f"there is a module '{module(name)}' already, in '{found.origin}': choose another name")
     for entry in plugins.load().find("algorithms", name):
-        remedy = "choose another name"
-        raise MarlError(f"algorithm '{name}', which the plugin would register, is of {entry.source}: {remedy}")
+        what = f"algorithm '{name}', which the plugin would register, is of {entry.source}"
+        raise MarlError(f"{what}: choose another name")
 
 
 def write(name: str, folder: Path) -> None:
@@ -96,17 +91,15 @@ def write(name: str, folder: Path) -> None:
         raise MarlError(f"there is '{folder}' already: take another place with --output, or move it away")
     if not folder.parent.is_dir():
         raise MarlError(f"there is no folder '{folder.parent}' to write '{folder.name}' into")
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        for path, text in files(name):
-            target = unfinished / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
-        unfinished.rename(folder)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+            new = Path(beside) / folder.name
+            for path, text in files(name):
+                (new / path).parent.mkdir(parents=True, exist_ok=True)
+                (new / path).write_text(text, encoding="utf-8")
+            new.rename(folder)
     except OSError as error:
         raise MarlError(f"'{folder}' cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def files(name: str) -> Iterator[tuple[Path, str]]:

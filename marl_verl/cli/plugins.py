@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list, with the cause for each plugin that cannot be loaded."""
     plugins.use_files(plugins.read_files(args.plugin))
     records = plugins.load().describe()
     show(json.dumps(records, indent=2) if args.json else "\n\n".join(text(record) for record in records))

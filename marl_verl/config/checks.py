@@ -148,11 +148,7 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
 
 
 def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[str, ...], ...]:
-    """Run the workflow once with empty actions, to find what is wrong whatever the actions.
-
-    Returns its moves in order, each the agents that act at once. MarlError where it acts for an agent that the team
-    lacks, fails or ends before its first act, or does not terminate.
-    """
+    """Run the workflow once with empty actions; the agents of each move. MarlError where no action could mend it."""
     moves: list[tuple[str, ...]] = []
     limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # by itself, a loop without an end never lets the time-out come
 

@@ -36,13 +36,9 @@ OPEN = re.compile(
 
 
 def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None) -> DictConfig:
-    """The config of a recipe with overrides in Hydra's grammar, not yet resolved.
+    """The config of a recipe with overrides in Hydra's grammar, not resolved; `hardware`: "cpu", "gpu", None: look.
 
-    Keys of an agent, of a policy or of `options` need no `+`. `hardware` is "cpu", "gpu", or None for the machine's.
-
-    Raises:
-        MarlError: no such file, not YAML, no `marl_trainer`; an override that is not `key=value`; an unknown key
-            (nearest offered); a value of another type than the key's.
+    MarlError for a file that is no recipe, an override that is none, an unknown key, a value of another type.
     """
     _check_recipe(recipe)
     given = parse_overrides(overrides)

@@ -31,14 +31,9 @@ LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules"
 def critic_configs(
     config: DictConfig, team: TeamConfig, algorithm: Algorithm, policies: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """What the trainer needs for each critic; none where the algorithm needs none. MarlError as `check_critic`.
+    """Critic ("team", or its policy's name) -> what the trainer needs; {} where the algorithm uses none.
 
-    Args:
-        policies: policy -> its resolved `actor_rollout_ref` and more, as `resolve` stores them.
-
-    Returns:
-        Name ("team", or the policy's) -> {critic: verl's whole config, policy: the one whose GPUs it shares, scope,
-        max_prompt_length: longest joint observation in tokens}.
+    `policies` are those of `resolve`. MarlError as `check_critic`.
     """
     scope = check_critic(config, team, algorithm)
     trained = [policy.name for policy in team.policies.values() if policy.trained]
@@ -54,12 +49,7 @@ def critic_configs(
 
 
 def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> str | None:
-    """The scope of the run's critics: the algorithm's wish, which `marl.critic.scope` may only repeat.
-
-    Raises:
-        MarlError: a critic for an algorithm that uses none, or of another scope; an unknown scope or key (nearest
-            offered); a value of another type; a model that is not there.
-    """
+    """The scope of the run's critics (the algorithm's). MarlError for a `marl.critic` that is wrong or not used."""
     section, wish, name = _section(config), algorithm.advantage.wants_critic(), team.algorithm.name
     scope = section.get("scope")
     check_type(scope, Literal["policy", "team"] | None, "marl.critic.scope")

@@ -23,10 +23,7 @@ REJECTIONS = (*REJECTIONS, "seq_max_k2", "seq_max_k3")
 
 
 def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
-    """A copy of a composed config with the loss merged over verl's actor and rollout correction.
-
-    MarlError where the config sets one of the loss's keys to something else, or a correction that nothing would apply.
-    """
+    """A copy of a config with the loss merged over it. MarlError where the two differ, or nothing would apply it."""
     _check_not_set(config, name, ACTOR, loss.actor)
     _check_not_set(config, name, CORRECTION, loss.correction)
     whole = copy.deepcopy(config)
@@ -107,6 +104,5 @@ def _is_threshold(value: Any) -> bool:
 
 
 def _verl_default(where: str) -> DictConfig:
-    """What verl's config says about a section when nobody has touched it."""
     file = {ACTOR: "actor/actor.yaml", CORRECTION: "algorithm/rollout_correction.yaml"}[where]
     return OmegaConf.load(verl_configs() / file)  # type: ignore[return-value]

@@ -12,11 +12,9 @@ from marl_verl.team import TeamConfig
 
 
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
-    """A registered algorithm with options; `where` is how the user wrote them, and begins an error about one.
+    """A registered algorithm with options, which the user wrote as `where`.
 
-    Raises:
-        MarlError: unknown algorithm, option or part (nearest offered), wrong type of option, or something else than an
-            `Algorithm` registered under the name.
+    MarlError for an unknown algorithm, option or part, a wrong type, or a name of something else than an `Algorithm`.
     """
     known = plugins.load()
     found = known.get("algorithms", name)

@@ -50,7 +50,6 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """GPUs in all."""
         return self.gpus * self.nodes
 
     def __str__(self) -> str:
@@ -59,10 +58,7 @@ class Pool:
 
 
 def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
-    """The pools of a team, in the order of its policies; endpoints need none.
-
-    MarlError for an unknown pool (nearest offered), one that no policy uses, a size that is no whole number above 0.
-    """
+    """The pools of a team, in the order of its policies; endpoints need none. MarlError for a pool that is wrong."""
     named: Any = OmegaConf.to_container(config.marl.pools, resolve=True) or {}
     sizes = {str(name): build(Size, values, f"marl.pools.{name}") for name, values in named.items()}
     members: dict[tuple[str, bool], list[str]] = {}
@@ -137,7 +133,6 @@ def _check_memory(pool: Pool, rollouts: Mapping[str, DictConfig]) -> None:
 
 
 def _visible_gpus() -> int:
-    """GPUs of this machine that the process may use."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return len([name for name in chosen.split(",") if name.strip() not in ("", "-1")])
@@ -145,10 +140,7 @@ def _visible_gpus() -> int:
 
 
 def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> None:
-    """MarlError unless every pool's share of a node finds a node with as many free GPUs.
-
-    `nodes` has the GPUs of each; `there` begins what is said about them, e.g. "Ray has".
-    """
+    """MarlError unless the pools find free GPUs on `nodes` (GPUs of each), which `there` names, e.g. "Ray has"."""
     needed, total = sum(pool.size for pool in pools), " + ".join(map(str, pools))
     sizes = " + ".join(f"{count:g}" for count in nodes)
     advice = "let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or lower"

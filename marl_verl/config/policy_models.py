@@ -41,11 +41,7 @@ def tiny_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
 def tiny_model(
     where: str, options: Mapping[str, Any], path: Any, team: TeamConfig, agents: list[str], seed: int
 ) -> TinyModel:
-    """The tiny model that the section `where` asks for: it learns from demonstrations of `agents`.
-
-    Raises:
-        MarlError: a wrong option, a `path` as well, or a task set that has no demonstrations.
-    """
+    """The tiny model that section `where` asks for. MarlError: an option, a `path` as well, or no demonstrations."""
     if path:
         raise MarlError(f"two models, {where}.tiny and {where}.model.path, are set: set one of them to null")
     given = {"task": team.task.name, "agents": agents, "task_options": team.task.options, "seed": seed}
@@ -104,9 +100,7 @@ def local_model(whose: str, path: Any) -> Path | None:
 
 
 def check_endpoint(name: str, endpoint: Endpoint) -> None:
-    """MarlError where policy `name` has no http address, one that is not the base, no model, or a key that is not set.
-
-    The server is not asked."""
+    """MarlError where the endpoint of policy `name` cannot be right: its address, model or key. It is not asked."""
     where, url = f"marl.policies.{name}.endpoint", endpoint.url
     try:
         parts = urlsplit(url)

@@ -22,12 +22,7 @@ from marl_verl.team import OWN_KEYS, PolicyConfig, TeamConfig
 
 
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
-    """The config that is written to the run directory and that the trainer reads.
-
-    Raises:
-        MarlError: an interpolation that leads nowhere, a mandatory value that is missing, something that does not go
-            with a policy's loss.
-    """
+    """The config that the trainer reads. MarlError where it cannot be resolved, or is incompatible with a loss."""
     try:
         pools = {name: pool for pool in pools_of(config, team) for name in pool.policies}
         policies = {name: _policy(config, team, name, pools[name]) for name in pools}
@@ -103,13 +98,9 @@ def _override(config: DictConfig, policy: PolicyConfig) -> None:
 
 
 def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
-    """The settings as they are without an adapter; with one, a copy under which it reaches servers and checkpoints.
+    """The settings without an adapter; with one, a copy under which it reaches servers and checkpoints.
 
-    LoRA: W stays, and W + (alpha / r) B A acts.
-
-    Raises:
-        MarlError: a rank that is no whole number of 0 or more, an alpha of 0 or less, a training backend that has
-            another LoRA, or the settings of that one.
+    LoRA: W stays, and W + (alpha / r) B A acts. MarlError for a rank, an alpha or a backend that is not supported.
     """
     model = actor_rollout_ref.model
     rank, strategy = model.lora_rank, str(actor_rollout_ref.actor.strategy)

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
-from marl_verl.config.synthetic import SyntheticTeam
+from marl_verl.config.fit import SyntheticTeam
 from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative, Positive, build
 from marl_verl.team import TeamConfig
@@ -26,21 +26,13 @@ WHERE = "marl.schedule"
 
 @dataclass(frozen=True)
 class Settings:
-    """The `marl.schedule` section; all but `mode` are for async.
-
-    Attributes:
-        mode: "sync": sample, then learn; "async": each policy learns when its buffer is full, while sampling goes on.
-        fill: rows that a policy's buffer must have before it learns.
-        batch: rows of one optimiser update.
-        ahead: batches of tasks that are sampled beyond the one that is waited for.
-        max_staleness: updates of its policy that a row may be behind.
-    """
+    """The `marl.schedule` section. sync: sample, then learn; async: learn when a buffer is full, and go on sampling."""
 
     mode: Literal["sync", "async"] = "sync"
-    fill: Positive = 16
-    batch: Positive = 8
-    ahead: NonNegative = 1
-    max_staleness: Positive = 4
+    fill: Positive = 16  # rows that a policy's buffer must have before it learns; this and the rest are for async
+    batch: Positive = 8  # rows of one optimiser update
+    ahead: NonNegative = 1  # batches of tasks that are sampled beyond the one that is waited for
+    max_staleness: Positive = 4  # updates of its policy that a row may be behind
 
     def __post_init__(self) -> None:
         if self.batch > self.fill:

@@ -21,8 +21,7 @@ def rollout_name(policy: str) -> str:
 def first_replica_rank(name: str) -> int:
     """The first replica rank of the policy whose servers have this name.
 
-    verl names the weight-sync socket in /tmp by Ray job and replica rank only. Two policies of a run would share one,
-    and so would two runs on one machine: every Ray session counts jobs from 1.
+    verl names the weight-sync socket in /tmp by Ray job and rank only, and every Ray session counts jobs from 1.
     """
     names = [rollout_name(policy) for policy in json.loads(os.environ[POLICIES_VARIABLE])]
     return first_rank_of(os.environ.get(RUN_VARIABLE, "")) + names.index(name) * RANKS_A_POLICY

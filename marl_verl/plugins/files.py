@@ -45,12 +45,10 @@ class PluginFile:
 
     @property
     def content(self) -> str:
-        """The text's sha256."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def version(self) -> str:
-        """The beginning of the content hash."""
         return self.content[:12]
 
 
@@ -99,7 +97,6 @@ def files_of_run(run: Path, given: Sequence[Path] = ()) -> list[PluginFile]:
 
 
 def copy_files(files: Iterable[PluginFile], run: Path) -> None:
-    """Write files into the `plugins/` folder of a run directory."""
     for file in files:
         copy = run / COPIES / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -107,10 +104,7 @@ def copy_files(files: Iterable[PluginFile], run: Path) -> None:
 
 
 def activate(files: Sequence[PluginFile]) -> bool:
-    """Make these the plugin files of this process and of those that it starts; whether they differ from before.
-
-    MarlError where together they are too large for an environment variable.
-    """
+    """Use these files in this process and those that it starts; whether they are others. MarlError if too large."""
     packed = zlib.compress(json.dumps([asdict(file) for file in files]).encode(), 9)
     value = base64.b64encode(packed).decode() if files else ""
     if len(value) > LIMIT:

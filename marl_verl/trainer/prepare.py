@@ -23,7 +23,6 @@ from marl_verl.config.policy_models import tiny_models
 from marl_verl.config.resolve import resolve
 from marl_verl.config.schedule import check_schedule
 from marl_verl.config.stored import check_run, marl_section, read_config
-from marl_verl.config.synthetic import SyntheticTeam
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.models.tiny import TinyModel, ensure_all
@@ -180,7 +179,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     }
     checks.check_tasks(tasks, config)
     moves = checks.rehearse(workflow, tasks["train"][0], team)
-    synthetic = SyntheticTeam(samplers["sampler"], algorithm, team, moves)
+    synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, moves)
     fit.check_advantage(synthetic)
     checks.check_machine(config, team, folder)
     resolved = resolve(config, team)
