@@ -143,8 +143,8 @@ def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> Non
     """MarlError unless the pools find free GPUs on `nodes` (GPUs of each), which `there` names, e.g. "Ray has"."""
     needed, total = sum(pool.size for pool in pools), " + ".join(map(str, pools))
     sizes = " + ".join(f"{count:g}" for count in nodes)
-    advice = "let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or lower"
-    advice += " trainer.n_gpus_per_node"
+    fewer = "lower trainer.n_gpus_per_node"
+    advice = f"let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or {fewer}"
     if needed > sum(nodes):
         raise MarlError(f"the policies need {total} = {needed} GPUs, {there} {sizes or 0}: {advice}")
     free = sorted(nodes, reverse=True)

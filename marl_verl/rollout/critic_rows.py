@@ -87,7 +87,7 @@ class JointEncoder:
         """The encoder of a run; None without a critic for the whole team.
 
         Args:
-            config: resolved; `critics` are those of `marl_verl.config.critic`.
+            config: resolved; `critics` are those of `marl_verl.config.resolve`.
         """
         for critic in (config.get("critics") or {}).values():
             if critic["scope"] == "team":

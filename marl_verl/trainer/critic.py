@@ -178,7 +178,7 @@ class Critics:
     """All critics of a run. Without any it does nothing and costs nothing.
 
     Args:
-        config: the whole resolved config; `critics` are those of `marl_verl.config.critic.critic_configs`.
+        config: the whole resolved config; `critics` are those of `marl_verl.config.resolve.critic_configs`.
         team: who learns.
         devices: policy -> where it runs.
 

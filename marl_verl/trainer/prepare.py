@@ -16,11 +16,10 @@ from marl_verl.checkpoint import fingerprint as identity
 from marl_verl.checkpoint import team as checkpoint
 from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.critic import tiny_critic
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import tiny_models
-from marl_verl.config.resolve import resolve
+from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.schedule import check_schedule
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.episode import Workflow
