@@ -81,7 +81,7 @@ def train(
 
     with _alone():
         begun, display = time.time(), Display.of(progress)
-        plan = _outside_loop(_plan, recipe, _lines(overrides), resume, _paths(plugins))
+        plan = _outside_loop(_plan, recipe, _lines(overrides), resume, [Path(file) for file in plugins])
         display.print(describe(plan))
         if dry_run:
             return Run(plan.folder)
@@ -140,7 +140,7 @@ def evaluate(
         file = None if output is None else Path(output)
         check_output(file)
         what = {"step": step, "tasks": tasks, "sessions": sessions, "k": k, "seed": seed, "greedy_only": greedy_only}
-        who = {"swap": swap, "untrained": untrained, "plugin_files": _paths(plugins)}
+        who = {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
         found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
         return launch(found, display, begun, file)
 
@@ -169,16 +169,17 @@ def explain(
     from marl_verl.inspect.files import read_file, read_step, run_of, use_plugin_files
     from marl_verl.process.run_dir import RunDir
 
+    files = [Path(file) for file in plugins]
     if isinstance(source, Mapping):
         if step is not None:
             raise MarlError("a step is one of a run, and the source is a document: leave 'step' out")
-        use_plugin_files(None, _paths(plugins))
+        use_plugin_files(None, files)
         return ExplainedRows(source)
     path = Path(source)
     if step is None and not isinstance(source, Run) and not path.is_dir():
-        use_plugin_files(run_of(path), _paths(plugins))
+        use_plugin_files(run_of(path), files)
         return ExplainedRows.parse(*read_file("explain", path))
-    use_plugin_files(path, _paths(plugins))
+    use_plugin_files(path, files)
     found = read_step("explain", path, RunDir.stored_rows, "train it with marl.run.keep_rows=1", step=step)
     return ExplainedRows.parse(*found, stored=True)
 
@@ -202,10 +203,6 @@ def _outside_loop(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
         return work(*arguments, **options)
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(work, *arguments, **options).result()
-
-
-def _paths(files: Sequence[StrPath]) -> list[Path]:
-    return [Path(file) for file in files]
 
 
 def _plan(

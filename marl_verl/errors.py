@@ -20,9 +20,7 @@ class MarlWarning(UserWarning):
 class RunError(Exception):
     """Training or an evaluation failed after it had started. The message has the reason and the path of the log.
 
-    Attributes:
-        log: the file with the output of all processes of the run.
-        mistake: whether the reason is a user's mistake (exit code 2 on the command line, else 1).
+    `log` has the output of all processes; `mistake`: the reason is a user's mistake (exit code 2, else 1).
     """
 
     def __init__(self, reason: str, log: Path, mistake: bool) -> None:

@@ -39,10 +39,9 @@ class Options:
 
 
 def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
-    """Construct `cls` from config.
+    """Construct `cls`, a dataclass such as every subclass of `Options`, from config.
 
     Args:
-        cls: a dataclass (every subclass of `Options` is one).
         options: option name -> value, as read from config; a mapping where the option is a dataclass itself.
         where: how the user wrote it, e.g. "marl.task.options"; it begins the error.
 

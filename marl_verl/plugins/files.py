@@ -28,9 +28,7 @@ from marl_verl.errors import MarlError, missing, told
 from marl_verl.plugins.registry import Source
 
 FILES_VARIABLE = "MARL_VERL_PLUGIN_FILES"
-COPIES = "plugins"
-"""Folder of a run directory with the copies."""
-
+COPIES = "plugins"  # folder of a run directory with the copies
 PACKAGE = "marl_verl_file_plugins"  # parent of the modules that files are loaded as
 LIMIT = 64 * 1024  # most bytes of the variable: Linux allows 128 KiB, and Ray adds to it on a command line
 
@@ -150,7 +148,12 @@ def _load_file(file: PluginFile) -> types.ModuleType:
         loader.exec_module(module)
     except Exception as error:  # foreign code may raise anything: the error names file and line, and keeps the cause
         del sys.modules[name]
-        raise MarlError(_failure(file, error)) from error
+        if isinstance(error, SyntaxError) and error.filename == file.path:
+            what = f"plugin file '{file.path}', line {error.lineno}: syntax error: {error.msg}"
+            raise MarlError(f"{what}. Correct the line.") from error
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file.path]
+        where = f", line {lines[-1]}" if lines else ""
+        raise MarlError(f"plugin file '{file.path}'{where}: {' '.join(told(error).split())}") from error
     return module
 
 
@@ -165,12 +168,3 @@ class _Loader(importlib.abc.InspectLoader):
 
     def get_code(self, fullname: str) -> types.CodeType:
         return self.source_to_code(self.file.text, self.file.path)
-
-
-def _failure(file: PluginFile, error: Exception) -> str:
-    """An exception of a file in one line, with where it happened."""
-    if isinstance(error, SyntaxError) and error.filename == file.path:
-        return f"plugin file '{file.path}', line {error.lineno}: syntax error: {error.msg}. Correct the line."
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file.path]
-    where = f", line {lines[-1]}" if lines else ""
-    return f"plugin file '{file.path}'{where}: {' '.join(told(error).split())}"

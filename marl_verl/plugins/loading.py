@@ -45,10 +45,7 @@ def load() -> Plugins:
 
 
 def discover(only: str | None = None) -> Plugins:
-    """Find and load plugins anew.
-
-    A plugin is broken if it cannot be imported, is for another version of marl-verl, has an unknown hook or none, or
-    raises in `marl_register`: see `Plugins.broken`.
+    """Find and load plugins anew; for those that cannot be imported or registered see `Plugins.broken`.
 
     Args:
         only: None loads everything installed, "" the built-in parts, "a,b" these entry points.

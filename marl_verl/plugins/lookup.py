@@ -107,10 +107,7 @@ class Plugins:
         """One JSON-able record per plugin, as `marl-verl plugins --json` prints it; `content`: with its hash."""
         return [
             {
-                "plugin": source.plugin,
-                "distribution": source.distribution,
-                "version": source.version,
-                "target": source.target,
+                **{name: getattr(source, name) for name in ("plugin", "distribution", "version", "target")},
                 **({"content": content_of(source) if source in self.loaded else ""} if content else {}),
                 "enabled": source not in self.disabled,
                 "error": self.broken.get(source, ""),

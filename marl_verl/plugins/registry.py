@@ -54,19 +54,13 @@ LAZY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a plugin comes from.
+    """Where a plugin comes from."""
 
-    Attributes:
-        plugin: name of the entry point.
-        target: "package.module" or "package.module:attribute".
-        content: sha256 of the plugin's source, "" where `content_of` computes it on demand.
-    """
-
-    plugin: str
+    plugin: str  # name of the entry point
     distribution: str
     version: str
-    target: str
-    content: str = ""
+    target: str  # "package.module" or "package.module:attribute"
+    content: str = ""  # sha256 of its source; "" where `content_of` computes it on demand
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version} (plugin '{self.plugin}')"
@@ -172,10 +166,7 @@ class Registry:
 
 @hookspec
 def marl_register(registry: Registry) -> None:
-    """Register parts by name: `registry.workflow("debate", Debate)`, and so on for each kind of part.
-
-    Called once in every process of a run, before anything else.
-    """
+    """Register parts: `registry.workflow("debate", Debate)`, ... Called first, and once in every process of a run."""
 
 
 @hookspec
