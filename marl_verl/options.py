@@ -102,8 +102,8 @@ def _in_words(hint: Any) -> str:
 
 def _bounds(hint: Any) -> list[tuple[str, Callable[[Any, Any], bool], float]]:
     """The range that a type is annotated with: (sign, comparison, bound) for each bound."""
-    notes = [(*how, getattr(note, name, None)) for note in hint.__metadata__ for name, how in BOUNDS.items()]
-    return [bound for bound in notes if bound[-1] is not None]
+    notes = [(getattr(note, name, None), how) for note in hint.__metadata__ for name, how in BOUNDS.items()]
+    return [(*how, bound) for bound, how in notes if bound is not None]
 
 
 def _matches(value: Any, hint: Any) -> bool:

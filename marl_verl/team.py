@@ -64,6 +64,13 @@ class PolicyConfig:
     def trained(self) -> bool:
         return not self.frozen
 
+    @property
+    def lora_rank(self) -> int:
+        """Of the adapter that its own keys ask for; 0 without one."""
+        model = self.override.get("model")
+        rank = model.get("lora_rank") if isinstance(model, Mapping) else 0
+        return rank if isinstance(rank, int) else 0
+
 
 @dataclass(frozen=True)
 class Named:
@@ -159,11 +166,9 @@ def _policy(name: str, values: Any) -> PolicyConfig:
             what = f"policy '{name}' is an endpoint, and has {_listed(['tiny'] if policy.tiny else override)} as well"
             raise MarlError(f"{what}: its model is outside, so that only url, model and key_variable can be set")
         policy = dataclasses.replace(policy, frozen=True)
-    model = override.get("model")
-    rank = model.get("lora_rank") if isinstance(model, Mapping) else None
-    if policy.frozen and rank and isinstance(rank, int):
+    if policy.frozen and policy.lora_rank:
         why = "an adapter that is never trained does nothing; leave one of the two out"
-        raise MarlError(f"policy '{name}' is frozen and has {where}.model.lora_rank={rank}: {why}")
+        raise MarlError(f"policy '{name}' is frozen and has {where}.model.lora_rank={policy.lora_rank}: {why}")
     if policy.frozen and policy.loss is not None:
         raise MarlError(f"policy '{name}' is frozen and has {where}.loss='{policy.loss}': it learns nothing")
     return policy

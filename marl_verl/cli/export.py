@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from marl_verl.checkpoint.choose import choose
-from marl_verl.checkpoint.export import Exported, check_output, export
+from marl_verl.checkpoint.export import check_output, export
 from marl_verl.process.terminal import harmless, show
 
 EXAMPLES = """
@@ -39,14 +39,12 @@ def run(options: argparse.Namespace) -> int:
     logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
     source = choose(options.folder, options.policy, options.step)
     done = export(source, options.output, options.merge)
-    show(json.dumps(dataclasses.asdict(done)) if options.json else harmless(_text(done)))
+    if options.json:
+        show(json.dumps(dataclasses.asdict(done)))
+    else:
+        kinds = {"model": "a whole model", "merged": "a whole model with the adapter merged"}
+        kind = kinds.get(done.kind, f"an adapter of '{done.base}'")
+        what = f"policy {done.policy} of step {done.step} as {kind}"
+        size = f"{done.parameters:,} parameters ({done.dtype}), {done.size / 1e6:.2f} MB"
+        show(harmless(f"wrote '{done.output}': {what}, {size}"))
     return 0
-
-
-def _text(done: Exported) -> str:
-    how = {"model": "a whole model", "merged": "a whole model with the adapter merged"}
-    kind = how.get(done.kind, f"an adapter of '{done.base}'")
-    return (
-        f"wrote '{done.output}': policy {done.policy} of step {done.step} as {kind}, {done.parameters:,} parameters "
-        f"({done.dtype}), {done.size / 1e6:.2f} MB"
-    )

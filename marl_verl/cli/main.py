@@ -86,35 +86,29 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     if chosen is not None and chosen not in COMMANDS:
         raise unknown("command", chosen, COMMANDS)
-    parser, command = _parser(chosen)
-    options, rest = parser.parse_known_args(arguments)
-    # argparse takes no more overrides once an option has come: `train recipe.yaml --dry-run key=value`
-    for word in rest:
-        if word.startswith("-") or not hasattr(options, "overrides"):
-            valid = re.findall(r"(?<![\w-])--[\w-]+", (command or parser).format_help())
-            raise MarlError(f"unknown option '{word}': {nearest(word, valid)}")
-        options.overrides.append(word)
-    return options
-
-
-def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
-    """The parser and that of the chosen command; the other commands' arguments need not be known."""
     what = "Train teams of LLM agents with multi-agent reinforcement learning, on unmodified verl."
     parser = _Parser(prog="marl-verl", description=what, allow_abbrev=False)
     debug: Any = {"action": "store_true", "help": "show the traceback of an error"}
     parser.add_argument("--version", action="version", version=f"marl-verl {__version__}")
     parser.add_argument("--debug", **debug)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    found = None
+    used: argparse.ArgumentParser = parser
     for name, help_text in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
         command.add_argument("--debug", default=argparse.SUPPRESS, **debug)
-        if name == chosen:
-            module, found = _module(name), command
+        if name == chosen:  # the other commands' arguments need not be known
+            module, used = _module(name), command
             module.add_arguments(command)
             if hasattr(module, "EXAMPLES"):
                 command.epilog, command.formatter_class = module.EXAMPLES, argparse.RawDescriptionHelpFormatter
-    return parser, found
+    options, rest = parser.parse_known_args(arguments)
+    # argparse takes no more overrides once an option has come: `train recipe.yaml --dry-run key=value`
+    for word in rest:
+        if word.startswith("-") or not hasattr(options, "overrides"):
+            valid = re.findall(r"(?<![\w-])--[\w-]+", used.format_help())
+            raise MarlError(f"unknown option '{word}': {nearest(word, valid)}")
+        options.overrides.append(word)
+    return options
 
 
 if __name__ == "__main__":

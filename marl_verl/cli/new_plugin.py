@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -86,30 +85,24 @@ def check_free(name: str) -> None:
 
 
 def write(name: str, folder: Path) -> None:
-    """Make the folder: everything goes into one beside it, which then gets its name."""
+    """Make the folder for this minor version: everything goes into one beside it, which then gets its name."""
     if os.path.lexists(folder):
         raise MarlError(f"there is '{folder}' already: take another place with --output, or move it away")
     if not folder.parent.is_dir():
         raise MarlError(f"there is no folder '{folder.parent}' to write '{folder.name}' into")
+    major, minor = (int(part) for part in __version__.split(".")[:2])
+    versions = f">={major}.{minor},<{major}.{minor + 1}"
     try:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
             new = Path(beside) / folder.name
-            for path, text in files(name):
-                (new / path).parent.mkdir(parents=True, exist_ok=True)
-                (new / path).write_text(text, encoding="utf-8")
+            for path in sorted(SCAFFOLD.rglob("*")):
+                parts = path.relative_to(SCAFFOLD).parts
+                if path.is_dir() or any(part.startswith((".", "__pycache__")) for part in parts):
+                    continue
+                place = new.joinpath(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
+                text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions}")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(text.replace(NAME, name).replace(MODULE, module(name)), encoding="utf-8")
             new.rename(folder)
     except OSError as error:
         raise MarlError(f"'{folder}' cannot be written: {error.strerror}") from error
-
-
-def files(name: str) -> Iterator[tuple[Path, str]]:
-    """Every file of the package: its place in the folder, and what is in it. It is for this minor version."""
-    major, minor = (int(part) for part in __version__.split(".")[:2])
-    versions = f">={major}.{minor},<{major}.{minor + 1}"
-    for path in sorted(SCAFFOLD.rglob("*")):
-        parts = path.relative_to(SCAFFOLD).parts
-        if path.is_dir() or any(part.startswith((".", "__pycache__")) for part in parts):
-            continue
-        place = Path(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
-        text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions}")
-        yield place, text.replace(NAME, name).replace(MODULE, module(name))

@@ -24,7 +24,7 @@ from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.sampling import Candidate, Sample, Sampler
+from marl_verl.sampling import Candidate, Sampler
 from marl_verl.sampling.rollouts import Scene, SceneRollouts
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig
@@ -132,21 +132,16 @@ class SyntheticTeam:
         if sample.failures or not sample.turns:
             why = sample.failures[0].detail if sample.failures else "it has no turn"
             raise MarlError(f"sampler '{name}' fails on a synthetic task of the team: {why}")
-        self._credit(sample)
+        credit = self.algorithm.credit
+        if isinstance(credit, ReplayCredit):  # replays are not made: a credit may know its own workflow only
+            players = credit.players(list(agents))
+            for turn in (turn for turn in sample.turns if turn.agent in players):
+                turn.rewards[credit.component] = (1 + turn.session) / (1 + turn.index)
         value = {"value": 0.0} if self.algorithm.advantage.wants_critic() else {}
         return [{**row(turn), **value} for turn in sample.turns]
 
     def table(self, rows: Sequence[dict[str, Any]]) -> RowTable:
         return RowTable.from_rows(rows, self.algorithm.components(self.team.agents))
-
-    def _credit(self, sample: Sample) -> None:
-        """Replays are not made: a credit may know its own workflow only."""
-        credit = self.algorithm.credit
-        if isinstance(credit, ReplayCredit):
-            players = credit.players(list(self.team.agents))
-            for turn in sample.turns:
-                if turn.agent in players:
-                    turn.rewards[credit.component] = (1 + turn.session) / (1 + turn.index)
 
 
 class _SyntheticWorkflow(Workflow):

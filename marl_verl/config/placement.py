@@ -1,8 +1,7 @@
 """Which policies run on which GPUs (logical slots on a CPU), and whether there are enough of them.
 
-A policy without `pool` has one of its own, of `trainer.n_gpus_per_node` GPUs on `trainer.nnodes` nodes. Policies that
-name the same of `marl.pools` are colocated on it: they sample side by side, and learn one after the other, while the
-servers of the pool sleep.
+A policy has a pool of its own, `trainer.n_gpus_per_node` GPUs on `trainer.nnodes` nodes, or is colocated with others on
+one of `marl.pools`: these sample side by side, and learn one after the other, while the servers of the pool sleep.
 """
 
 from __future__ import annotations
@@ -86,7 +85,8 @@ def check_placement(config: DictConfig, team: TeamConfig) -> None:
     """MarlError unless every policy fits its pool, and the pools this machine where the run starts its own Ray."""
     pools = pools_of(config, team)
     for pool in pools:
-        rollouts = {name: _rollout_of(config, team, name) for name in pool.policies}
+        own = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}
+        rollouts = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in own.items()}
         for name, rollout in rollouts.items():
             _check_servers(pool, name, rollout)
         if pool.shared and has_accelerator():
@@ -101,13 +101,7 @@ def check_placement(config: DictConfig, team: TeamConfig) -> None:
             check_room(pools, [sum(pool.gpus for pool in pools)], "one machine has")
 
 
-def _rollout_of(config: DictConfig, team: TeamConfig, policy: str) -> DictConfig:
-    """`actor_rollout_ref.rollout` as a policy overrides it, not resolved further."""
-    own = OmegaConf.create(team.policies[policy].override.get("rollout") or {})
-    return OmegaConf.merge(config.actor_rollout_ref.rollout, own)  # type: ignore[return-value]
-
-
-def _check_servers(pool: Pool, policy: str, rollout: DictConfig) -> None:
+def _check_servers(pool: Pool, policy: str, rollout: Any) -> None:
     each = server_gpus(rollout)
     product = " x ".join(f"{name}={int(rollout[name])}" for name in WIDTHS)
     if pool.size % each:
@@ -118,7 +112,7 @@ def _check_servers(pool: Pool, policy: str, rollout: DictConfig) -> None:
         raise MarlError(f"{what}, which is no whole number of its nodes' {pool.gpus}")
 
 
-def _check_memory(pool: Pool, rollouts: Mapping[str, DictConfig]) -> None:
+def _check_memory(pool: Pool, rollouts: Mapping[str, Any]) -> None:
     """The servers of a shared pool are awake at the same time, and all of them sleep while one policy learns."""
     shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in rollouts.items()}
     if sum(shares.values()) > 1:

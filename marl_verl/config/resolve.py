@@ -82,8 +82,11 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     _override(own, policy)
     if policy.trained:
         own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
-        if pool.shared and has_accelerator():
-            _offload(own, policy)
+        if pool.shared and has_accelerator():  # a policy whose turn it is not leaves the GPU, unless it says otherwise
+            said = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
+            for key in ("param_offload", "optimizer_offload"):
+                if said.get(key) is None:
+                    own.actor_rollout_ref.actor.fsdp_config[key] = True
         check_policy(own, name, called, loss)
     resolved = _resolved(own)
     return {
@@ -146,21 +149,10 @@ def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
     return own
 
 
-def _offload(own: DictConfig, policy: PolicyConfig) -> None:
-    """A policy whose turn it is not leaves the GPU, unless the policy says otherwise itself."""
-    said = OmegaConf.create(policy.override)
-    for key in ("param_offload", "optimizer_offload"):
-        if OmegaConf.select(said, f"actor.fsdp_config.{key}") is None:
-            own.actor_rollout_ref.actor.fsdp_config[key] = True
-
-
 def critic_configs(
     config: DictConfig, team: TeamConfig, algorithm: Algorithm, policies: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Critic ("team", or its policy's name) -> what the trainer needs; {} where the algorithm uses none.
-
-    `policies` are those of `resolve`. MarlError as `check_critic`.
-    """
+    """Critic ("team", or its policy's name) -> what the trainer needs; {} where none is used. As `check_critic`."""
     scope = check_critic(config, team, algorithm)
     trained = [policy.name for policy in team.policies.values() if policy.trained]
     if scope is None or not trained:

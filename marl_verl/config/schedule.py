@@ -60,8 +60,15 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
             what = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
             remedy = f"with {WHERE}.mode=async give each a pool of its own, or use mode=sync"
             raise MarlError(f"{what} policy learns: {remedy}")
-        _check_loss(config.policies[name], name, policy.loss or algorithm.loss)
-        _check_batch(config.policies[name], name, settings.batch)
+        own = config.policies[name]
+        _check_loss(own, name, policy.loss or algorithm.loss)
+        # every GPU that learns must have as many rows of an update
+        width = OmegaConf.select(own, "actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1
+        slots = int(own.trainer.n_gpus_per_node) * int(own.trainer.nnodes)
+        ranks = slots // int(width)
+        if str(own.actor_rollout_ref.actor.strategy).startswith("fsdp") and settings.batch % ranks:
+            what = f"'{WHERE}.batch' is {settings.batch}, which does not divide among the {ranks} ranks of policy"
+            raise MarlError(f"{what} '{name}' ({slots} GPUs): make it a multiple of {ranks}")
     _check_independent(synthetic)
 
 
@@ -78,16 +85,6 @@ def _check_loss(own: DictConfig, policy: str, name: str) -> None:
         why = f"loss '{name}' of policy '{policy}' does not correct for that"
         remedy = f"use {where}={corrected} (or marl.algorithm.options.loss for all), or"
         raise MarlError(f"{what}, and {why}: {remedy} algorithm.rollout_correction.bypass_mode=true")
-
-
-def _check_batch(own: DictConfig, policy: str, batch: int) -> None:
-    """Every GPU that learns must have as many rows of an update."""
-    width = OmegaConf.select(own, "actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1
-    slots = int(own.trainer.n_gpus_per_node) * int(own.trainer.nnodes)
-    ranks = slots // int(width)
-    if str(own.actor_rollout_ref.actor.strategy).startswith("fsdp") and batch % ranks:
-        what = f"'{WHERE}.batch' is {batch}, which does not divide among the {ranks} ranks of policy '{policy}'"
-        raise MarlError(f"{what} ({slots} GPUs): make it a multiple of {ranks}")
 
 
 def _check_independent(synthetic: SyntheticTeam) -> None:

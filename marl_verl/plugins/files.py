@@ -9,7 +9,6 @@ an evaluation, a replay and `explain` load (`files_of_run`).
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import importlib.abc
 import importlib.util
@@ -20,7 +19,7 @@ import sys
 import traceback
 import types
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -48,6 +47,10 @@ class PluginFile:
     @property
     def version(self) -> str:
         return self.content[:12]
+
+    @property
+    def source(self) -> Source:
+        return Source(Path(self.name).stem, self.name, self.version, self.path, self.content)
 
 
 def file_names(paths: Iterable[Path]) -> dict[str, Path]:
@@ -121,16 +124,7 @@ def files_in_use() -> list[PluginFile]:
     return [PluginFile(**file) for file in json.loads(zlib.decompress(base64.b64decode(value)))] if value else []
 
 
-def candidates() -> list[tuple[Source, Callable[[], object]]]:
-    """What `loading` loads: for each active file its source, and a function that gives its module."""
-    found = []
-    for file in files_in_use():
-        source = Source(Path(file.name).stem, file.name, file.version, file.path, file.content)
-        found.append((source, functools.partial(_load_file, file)))
-    return found
-
-
-def _load_file(file: PluginFile) -> types.ModuleType:
+def load_file(file: PluginFile) -> types.ModuleType:
     """Run a plugin file as a module, once for a name and content; no disk is read. MarlError with the line."""
     stem = re.sub(r"[^A-Za-z0-9]+|^(?=[0-9])", "_", file.name.removesuffix(".py"))
     name = f"{PACKAGE}.{stem}_{file.version}"

@@ -1,9 +1,8 @@
 """Discovery: which plugins a process has, loaded once.
 
-`load()` takes the built-in parts, every entry point of group `marl_verl`, and the plugin files in use (`files.py`).
-The environment variable MARL_VERL_PLUGINS limits the entry points: "" loads none, a comma list those that it names.
-Every process that uses a part (driver, rollout workers) runs discovery: Ray workers do not inherit what the driver
-registered. The driver compares `fingerprint()` with theirs (`check_same`).
+`load()` takes the built-in parts, every entry point of group `marl_verl` that the environment variable
+MARL_VERL_PLUGINS allows ("" none, a comma list those it names), and the plugin files in use (`files.py`). Ray workers
+do not inherit what the driver registered, and discover for themselves: `check_same` compares.
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ def discover(only: str | None = None) -> Plugins:
     Raises:
         MarlError: an entry point in `only` that is not installed (nearest offered), or a plugin file that is broken.
     """
-    return _load_all(only, files.candidates())
+    given = files.files_in_use()
+    return _load_all(only, [(file.source, functools.partial(files.load_file, file)) for file in given])
 
 
 def use_files(given: Sequence[files.PluginFile]) -> None:
@@ -65,14 +65,14 @@ def use_files(given: Sequence[files.PluginFile]) -> None:
 def assemble(plugins: Mapping[str, object], only: str | None = "") -> Plugins:
     """These plugin objects, by name, without any installation: for tests and notebooks.
 
-    Args:
-        only: the installed ones beside them, as in `discover`; by default the built-in parts alone.
-
-    Raises:
-        MarlError: one of `plugins` is broken, or as `discover`.
+    `only` are the installed ones beside them, as in `discover`. MarlError for a broken one of `plugins`.
     """
-    found = plugins.items()
-    return _load_all(only, [(Source(name, "in-memory", "0", repr(each)), lambda p=each: p) for name, each in found])
+    given = [(Source(name, "in-memory", "0", repr(each)), each) for name, each in plugins.items()]
+    return _load_all(only, [(source, functools.partial(_given, each)) for source, each in given])
+
+
+def _given(plugin: object) -> object:
+    return plugin
 
 
 def _candidates(only: str | None) -> tuple[Candidates, tuple[Source, ...]]:

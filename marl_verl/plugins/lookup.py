@@ -36,19 +36,12 @@ An unknown name gets the command that installs its plugin. A test compares the t
 
 @dataclass
 class Plugins:
-    """The plugins of this process.
-
-    Attributes:
-        hook: pluggy's relay; `plugins.hook.marl_step_finished(step=1, metrics={})` calls every observer.
-        loaded: source -> the hooks it implements, in loading order; the built-in parts come first.
-        disabled: plugins that MARL_VERL_PLUGINS leaves out; they were not imported.
-        broken: source -> why the plugin could not be loaded; none of its names is there.
-    """
+    """The plugins of this process; `plugins.hook.marl_step_finished(step=1, metrics={})` calls every observer."""
 
     hook: pluggy.HookRelay
-    loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)
-    disabled: tuple[Source, ...] = ()
-    broken: dict[Source, str] = field(default_factory=dict)
+    loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)  # -> its hooks; the built-in parts come first
+    disabled: tuple[Source, ...] = ()  # what MARL_VERL_PLUGINS leaves out; it was not imported
+    broken: dict[Source, str] = field(default_factory=dict)  # -> why it could not be loaded; none of its names is there
     _entries: list[Entry] = field(default_factory=list)
     _targets: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -57,11 +50,7 @@ class Plugins:
         self._entries += registry.entries.values()
 
     def get(self, kind: str, name: str) -> Any:
-        """The object registered under a name, e.g. `get("workflows", "inventory")`; a lazy target is imported now.
-
-        Raises:
-            MarlError: as `entry`, or a lazy target that cannot be imported.
-        """
+        """The object registered under a name, e.g. `get("workflows", "inventory")`, imported if lazy. As `entry`."""
         if (kind, name) not in self._targets:
             entry = self.entry(kind, name)
             self._targets[kind, name] = resolve(entry) if isinstance(entry.target, str) else entry.target
@@ -70,9 +59,7 @@ class Plugins:
     def entry(self, kind: str, name: str) -> Entry:
         """Who registered a name, or "distribution:name". Imports nothing.
 
-        Raises:
-            MarlError: unknown name (with the command that installs it, the broken plugin that may have it, or the
-                nearest name), or a name of several distributions.
+        MarlError for an unknown name (with how to install it, its broken plugin, or the nearest), or one of several.
         """
         found = self.find(kind, name)
         if not found:

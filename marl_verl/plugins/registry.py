@@ -98,10 +98,8 @@ class Registry:
 
     Every method takes a name and a target: the object itself, or "package.module:attribute", which is imported when a
     run first uses the name. Where a class serves, it is instantiated without arguments or with the options of the
-    recipe. An object of the wrong kind is an error when a run uses the name.
-
-    Raises:
-        MarlError: in each method, for a malformed name or target, or a name that the plugin has registered already.
+    recipe. An object of the wrong kind is an error when a run uses the name. MarlError: a malformed name or target, or
+    a name that the plugin has registered already.
     """
 
     source: Source
