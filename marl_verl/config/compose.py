@@ -128,26 +128,20 @@ def _check_name(change: Override, config: DictConfig) -> None:
 
 def _check_known(change: Override, base: Any) -> None:
     """An override of a key that `base` lacks is an error, unless it has a `+` or is of a free-form part."""
-    key = change.key_or_group
-    if _adds(change) or OPEN.fullmatch(key):
-        return
-    paths = dict(key_paths(base))
-    # whatever stands below an empty mapping or null belongs to somebody else
-    if key not in paths and paths.get(key.rpartition(".")[0], base) not in ({}, None):
-        raise MarlError(f"unknown key '{key}': {_nearest_path(key, paths)}")
-
-
-def _nearest_path(key: str, paths: dict[str, Any]) -> str:
-    """The nearest key: beside it where its parent exists, else anywhere. Never the whole list of six hundred."""
+    key, paths = change.key_or_group, dict(key_paths(base))
     parent, _, last = key.rpartition(".")
+    # whatever stands below an empty mapping or null belongs to somebody else
+    if _adds(change) or OPEN.fullmatch(key) or key in paths or paths.get(parent, base) in ({}, None):
+        return
+    # the nearest key: beside it where its parent exists, else anywhere; never the whole list of six hundred
     beside = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
-    hint = nearest(last, beside) if beside else ""
+    hint, anywhere = nearest(last, beside) if beside else "", nearest(key, paths)
     if hint.startswith("did"):
-        return hint.replace("'", f"'{parent}." if parent else "'", 1)
-    anywhere = nearest(key, paths)
-    if anywhere.startswith("did"):
-        return anywhere
-    return hint or f"valid sections: {', '.join(sorted(path for path in paths if '.' not in path))}"
+        hint = hint.replace("'", f"'{parent}." if parent else "'", 1)
+    elif anywhere.startswith("did"):
+        hint = anywhere
+    sections = ", ".join(sorted(path for path in paths if "." not in path))
+    raise MarlError(f"unknown key '{key}': {hint or f'valid sections: {sections}'}")
 
 
 def _check_recipe(recipe: Path) -> None:
