@@ -125,8 +125,7 @@ def evaluate(
         output: a file that gets the numbers too, as JSON.
         progress: as in `train`.
 
-    Raises:
-        MarlError, RunError, KeyboardInterrupt: as `train`.
+    Raises: as `train`.
 
     Example:
         >>> evaluate("runs/inventory-1", step=20, sessions=32, k=[1, 8, 32]).numbers["pass@32"]

@@ -1,7 +1,5 @@
 """Errors of users: the message names what is wrong and what to do about it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from pathlib import Path

@@ -6,8 +6,6 @@ class Search(Sampler):
     order: Literal["depth", "breadth"] = "depth"
 """
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 import types
@@ -72,8 +70,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise MarlError unless `value` has the type `hint`: a class, a union, a Literal, or one of them Annotated with a
-    range. Containers are checked by their outer type."""
+    """Raise MarlError unless `value` is a `hint`: a class (also of a container), a union, a Literal, or Annotated."""
     if not _matches(value, hint):
         literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
         names = [name for part in literals for name in get_args(part) if isinstance(name, str)]

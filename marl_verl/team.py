@@ -1,7 +1,5 @@
 """A team as the user wrote it: agents, the policies they act with, and everything named in the `marl` section."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping

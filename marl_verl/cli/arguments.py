@@ -1,7 +1,5 @@
 """Arguments that several commands have: --plugin FILE, and FILE or --run DIR with --step N."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`marl-verl doctor [--json] [--quick]`: whether runs can work on this machine, and what to do where they cannot."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`marl-verl eval RUN`: how good the team is on held-out tasks, also with policies exchanged or put back to before."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`marl-verl explain FILE` and `marl-verl explain --run DIR`: how each row came by its advantage."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`marl-verl export RUN --policy NAME --output DIR`: a trained policy as a folder that transformers and vLLM load."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """`marl-verl`: one module a command, each imported only when it is called, so that `--help` is quick."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re

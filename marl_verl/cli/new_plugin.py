@@ -3,8 +3,6 @@
 The package in `marl_verl/scaffold` is copied, with its name and the versions of marl-verl that it is for replaced.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import importlib.util

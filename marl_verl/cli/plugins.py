@@ -1,7 +1,5 @@
 """`marl-verl plugins [--json]`: which distributions supply which names, and what is switched off."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """`marl-verl replay FILE [--episode ID] [--mask AGENT:SLOT]`: a stored episode, run again and shown."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

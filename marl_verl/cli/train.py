@@ -1,7 +1,5 @@
 """`marl-verl train RECIPE [key=value ...]`: check everything, make what is needed, start the trainer, show it."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

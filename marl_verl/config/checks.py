@@ -1,7 +1,5 @@
 """What can be wrong with a run, each in a function that raises MarlError. Nothing here writes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """From a recipe and overrides to one checked config: verl's Hydra config below, the recipe above, errors found."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import importlib.util
@@ -36,9 +34,9 @@ OPEN = re.compile(
 
 
 def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None) -> DictConfig:
-    """The config of a recipe with overrides in Hydra's grammar, not resolved; `hardware`: "cpu", "gpu", None: look.
+    """The config of a recipe with overrides in Hydra's grammar, not resolved. MarlError for whatever is wrong in them.
 
-    MarlError for a file that is no recipe, an override that is none, an unknown key, a value of another type.
+    `hardware` is "cpu" or "gpu"; None looks at the machine.
     """
     _check_recipe(recipe)
     given = parse_overrides(overrides)

@@ -1,7 +1,5 @@
 """A loss put into a config: the settings of verl's that it makes, and what in the config cannot go with it."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Registered parts that a config or a file names: used by the command line, the trainer and the rollout workers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +10,7 @@ from marl_verl.team import TeamConfig
 
 
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
-    """A registered algorithm with options, which the user wrote as `where`.
-
-    MarlError for an unknown algorithm, option or part, a wrong type, or a name of something else than an `Algorithm`.
-    """
+    """A registered algorithm with options, which the user wrote as `where`. MarlError where one of them is wrong."""
     known = plugins.load()
     found = known.get("algorithms", name)
     if not isinstance(found, Algorithm):

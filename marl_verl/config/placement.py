@@ -4,8 +4,6 @@ A policy has a pool of its own, `trainer.n_gpus_per_node` GPUs on `trainer.nnode
 one of `marl.pools`: these sample side by side, and learn one after the other, while the servers of the pool sleep.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The model of each policy: a folder or a name on the hub, a tiny model to make, or an external endpoint."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ A critic runs as the policy whose GPUs it shares does: same strategy, engine, pr
 model unless `marl.critic` names another. Its loss is a mean over rows, since a row has one value.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -120,10 +118,7 @@ def _check_part(override: Mapping[str, Any], whole: DictConfig, where: str, own:
 
 
 def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
-    """The settings without an adapter; with one, a copy under which it reaches servers and checkpoints.
-
-    LoRA: W stays, and W + (alpha / r) B A acts. MarlError for a rank, an alpha or a backend that is not supported.
-    """
+    """The settings, with an adapter (W + (alpha / r) B A) a copy under which it reaches servers and checkpoints."""
     model = actor_rollout_ref.model
     rank, strategy = model.lora_rank, str(actor_rollout_ref.actor.strategy)
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:

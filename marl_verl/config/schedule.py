@@ -6,8 +6,6 @@ as a weight min(pi_old / pi_rollout, c), truncated importance sampling with pi_o
 or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Names and replica ranks of a policy's servers: verl has them per job, here each policy of each run has its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

@@ -1,7 +1,5 @@
 """Reading the config of a run: from its directory, and the team that it names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

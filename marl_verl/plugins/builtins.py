@@ -1,7 +1,5 @@
 """The parts that come with marl-verl, registered through the same hook as a plugin's; all lazy."""
 
-from __future__ import annotations
-
 from marl_verl.core_parts import CORE_PARTS
 from marl_verl.plugins.registry import Registry, hookimpl
 

@@ -6,8 +6,6 @@ a cluster: no process has to see the run directory. The run directory has copies
 an evaluation, a replay and `explain` load (`files_of_run`).
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib.abc

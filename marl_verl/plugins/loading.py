@@ -5,8 +5,6 @@ MARL_VERL_PLUGINS allows ("" none, a comma list those it names), and the plugin 
 do not inherit what the driver registered, and discover for themselves: `check_same` compares.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import inspect

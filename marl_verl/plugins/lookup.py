@@ -1,7 +1,5 @@
 """`Plugins`: the parts of this process by kind and name, who registered each, and which plugins are broken."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib
@@ -57,10 +55,7 @@ class Plugins:
         return self._targets[kind, name]
 
     def entry(self, kind: str, name: str) -> Entry:
-        """Who registered a name, or "distribution:name". Imports nothing.
-
-        MarlError for an unknown name (with how to install it, its broken plugin, or the nearest), or one of several.
-        """
+        """Who registered a name, or "distribution:name"; imports nothing. MarlError for an unknown name, or several."""
         found = self.find(kind, name)
         if not found:
             raise self._unknown(kind, name)
