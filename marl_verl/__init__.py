@@ -37,31 +37,9 @@ _NAMES = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "Action",
-    "Advantage",
-    "Algorithm",
-    "Credit",
-    "Episode",
-    "Loss",
-    "MarlError",
-    "Metric",
-    "Mix",
-    "Run",
-    "RunError",
-    "Sampler",
-    "Task",
-    "TaskSet",
-    "Team",
-    "Turn",
-    "Workflow",
-    "__version__",
-    "evaluate",
-    "explain",
-    "hookimpl",
-    "load_run",
-    "train",
-]
+__all__ = ["Action", "Advantage", "Algorithm", "Credit", "Episode", "Loss", "MarlError", "Metric", "Mix", "Run"]
+__all__ += ["RunError", "Sampler", "Task", "TaskSet", "Team", "Turn", "Workflow", "__version__"]
+__all__ += ["evaluate", "explain", "hookimpl", "load_run", "train"]
 
 
 def __getattr__(name: str) -> Any:

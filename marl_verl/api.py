@@ -6,6 +6,7 @@ Modules are imported in the functions, so that `explain` and `--help` need neith
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import tempfile
@@ -80,7 +81,7 @@ def train(
 
     with _alone():
         begun, display = time.time(), Display.of(progress)
-        plan = _outside_loop(lambda: _plan(recipe, _lines(overrides), resume, _paths(plugins)))
+        plan = _outside_loop(_plan, recipe, _lines(overrides), resume, [Path(file) for file in plugins])
         display.print(describe(plan))
         if dry_run:
             return Run(plan.folder)
@@ -124,8 +125,7 @@ def evaluate(
         output: a file that gets the numbers too, as JSON.
         progress: as in `train`.
 
-    Raises:
-        MarlError, RunError, KeyboardInterrupt: as `train`.
+    Raises: as `train`.
 
     Example:
         >>> evaluate("runs/inventory-1", step=20, sessions=32, k=[1, 8, 32]).numbers["pass@32"]
@@ -138,21 +138,9 @@ def evaluate(
         begun, display = time.time(), Display.of(progress)
         file = None if output is None else Path(output)
         check_output(file)
-        found = _outside_loop(
-            lambda: plan(
-                Path(run),
-                _lines(overrides),
-                step=step,
-                tasks=tasks,
-                sessions=sessions,
-                k=k,
-                swap=swap,
-                untrained=untrained,
-                seed=seed,
-                greedy_only=greedy_only,
-                plugin_files=_paths(plugins),
-            )
-        )
+        what = {"step": step, "tasks": tasks, "sessions": sessions, "k": k, "seed": seed, "greedy_only": greedy_only}
+        who = {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
+        found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
         return launch(found, display, begun, file)
 
 
@@ -180,16 +168,17 @@ def explain(
     from marl_verl.inspect.files import read_file, read_step, run_of, use_plugin_files
     from marl_verl.process.run_dir import RunDir
 
+    files = [Path(file) for file in plugins]
     if isinstance(source, Mapping):
         if step is not None:
             raise MarlError("a step is one of a run, and the source is a document: leave 'step' out")
-        use_plugin_files(None, _paths(plugins))
+        use_plugin_files(None, files)
         return ExplainedRows(source)
     path = Path(source)
     if step is None and not isinstance(source, Run) and not path.is_dir():
-        use_plugin_files(run_of(path), _paths(plugins))
+        use_plugin_files(run_of(path), files)
         return ExplainedRows.parse(*read_file("explain", path))
-    use_plugin_files(path, _paths(plugins))
+    use_plugin_files(path, files)
     found = read_step("explain", path, RunDir.stored_rows, "train it with marl.run.keep_rows=1", step=step)
     return ExplainedRows.parse(*found, stored=True)
 
@@ -197,28 +186,22 @@ def explain(
 @contextmanager
 def _alone() -> Iterator[None]:
     if not _AT_WORK.acquire(blocking=False):
-        raise MarlError(
-            "this process already trains or evaluates a run: wait until that has finished, or start the other run in "
-            "a process of its own"
-        )
+        why = "wait until that has finished, or start the other run in a process of its own"
+        raise MarlError(f"this process already trains or evaluates a run: {why}")
     try:
         yield
     finally:
         _AT_WORK.release()
 
 
-def _outside_loop(work: Callable[[], T]) -> T:
+def _outside_loop(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """Call a function that runs an event loop of its own, which a thread with one (a notebook's) cannot do."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return work()
+        return work(*arguments, **options)
     with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(work).result()
-
-
-def _paths(files: Sequence[StrPath]) -> list[Path]:
-    return [Path(file) for file in files]
+        return thread.submit(work, *arguments, **options).result()
 
 
 def _plan(
@@ -236,23 +219,17 @@ def _plan(
         raise MarlError("give a recipe, e.g. recipes/quickstart/split_plan_path.yaml, or a run to resume")
     if not isinstance(recipe, Mapping):
         return plan_run(Path(recipe), overrides, plugins)
+    content: dict[str, Any] = {"defaults": ["marl_trainer", "_self_"], **recipe}
+    marl = content.get("marl")
+    files = marl.get("plugins") if isinstance(marl, Mapping) else None
+    if isinstance(files, list | tuple):  # of a recipe without a file: relative to the working directory
+        content["marl"] = {**content["marl"], "plugins": [str(Path(file).absolute()) for file in files]}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "team.yaml"
-        OmegaConf.save(
-            OmegaConf.create({"defaults": ["marl_trainer", "_self_"], **_with_absolute_plugins(recipe)}), file
-        )
+        OmegaConf.save(OmegaConf.create(content), file)
         plan = plan_run(file, overrides, plugins)
     plan.config.marl.run.recipe = None  # the file is gone
     return plan
-
-
-def _with_absolute_plugins(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A recipe without a file, whose plugin files are relative to the working directory."""
-    marl = recipe.get("marl")
-    files = marl.get("plugins") if isinstance(marl, Mapping) else None
-    if not isinstance(files, list | tuple):
-        return recipe
-    return {**recipe, "marl": {**recipe["marl"], "plugins": [str(Path(file).absolute()) for file in files]}}
 
 
 def _lines(overrides: Overrides) -> list[str]:
@@ -267,7 +244,7 @@ def _lines(overrides: Overrides) -> list[str]:
 def _written(key: str, value: Any) -> str:
     """A value in the grammar of Hydra's overrides."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return json.dumps(value)
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str | os.PathLike):

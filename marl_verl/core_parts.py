@@ -4,8 +4,6 @@ A name is resolved here wherever a part is an argument, and the plugins register
 baselines and scales are nothing but arguments: no plugin registers one, and an author passes the object.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 CORE_PARTS: Mapping[str, Mapping[str, str]] = {

@@ -1,6 +1,4 @@
-"""The one way a user's mistake is told: a sentence that names the thing and what to do about it."""
-
-from __future__ import annotations
+"""Errors of users: the message names what is wrong and what to do about it."""
 
 import difflib
 from collections.abc import Iterable
@@ -20,9 +18,7 @@ class MarlWarning(UserWarning):
 class RunError(Exception):
     """Training or an evaluation failed after it had started. The message has the reason and the path of the log.
 
-    Attributes:
-        log: the file with the output of all processes of the run.
-        mistake: whether the reason is a user's mistake (exit code 2 on the command line, else 1).
+    `log` has the output of all processes; `mistake`: the reason is a user's mistake (exit code 2, else 1).
     """
 
     def __init__(self, reason: str, log: Path, mistake: bool) -> None:
@@ -36,12 +32,12 @@ def shown(value: object, width: int = 60) -> str:
 
 
 def told(error: BaseException) -> str:
-    """Any exception in a sentence: a mistake as it says it, another one with its class."""
+    """Any exception in one line: a MarlError as it is, another one with its class."""
     return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A hint that ends the sentence about an unknown name: the nearest valid one, or all of them if none is near."""
+    """The hint that ends an error about an unknown name: the nearest valid one, or all of them if none is near."""
     options = sorted(set(valid))
     begun = sorted((option for option in options if name and option.startswith(name)), key=len)
     close = begun or difflib.get_close_matches(name, options, n=1, cutoff=0.5)

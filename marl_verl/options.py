@@ -6,8 +6,6 @@ class Search(Sampler):
     order: Literal["depth", "breadth"] = "depth"
 """
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 import types
@@ -26,9 +24,7 @@ NonNegative = Annotated[int, Ge(0)]
 
 BOUNDS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", operator.le), "lt": ("<", operator.lt)}
 """Attribute of an annotation -> how a range is written, and the comparison."""
-
-LARGEST = 1e300
-"""Numbers beyond it, infinities and NaN are no options: they would surface far from where they were set."""
+LARGEST = 1e300  # numbers beyond it, infinities and NaN are no options: they would surface far from where they were set
 
 
 @dataclass_transform()
@@ -41,10 +37,9 @@ class Options:
 
 
 def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
-    """Construct `cls` from config.
+    """Construct `cls`, a dataclass such as every subclass of `Options`, from config.
 
     Args:
-        cls: a dataclass (every subclass of `Options` is one).
         options: option name -> value, as read from config; a mapping where the option is a dataclass itself.
         where: how the user wrote it, e.g. "marl.task.options"; it begins the error.
 
@@ -66,8 +61,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
         else:
             check_type(value, hints[name], f"{where}.{name}")
     for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and name not in given:
+        if name not in given and field.default is field.default_factory is dataclasses.MISSING:
             raise MarlError(f"'{where}.{name}' is missing")
     try:
         return cls(**given)
@@ -76,8 +70,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise MarlError unless `value` has the type `hint`: a class, a union, a Literal, or one of them Annotated with a
-    range. Containers are checked by their outer type."""
+    """Raise MarlError unless `value` is a `hint`: a class (also of a container), a union, a Literal, or Annotated."""
     if not _matches(value, hint):
         literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
         names = [name for part in literals for name in get_args(part) if isinstance(name, str)]
@@ -97,11 +90,10 @@ def _in_words(hint: Any) -> str:
     if origin is Literal:
         return f"{'one of ' * (len(get_args(hint)) > 1)}{', '.join(map(repr, get_args(hint)))}"
     words: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    words |= {tuple: "a list", list: "a list", Sequence: "a list"}
     expected = origin or hint
     if isinstance(expected, type) and (issubclass(expected, Mapping) or dataclasses.is_dataclass(expected)):
         return "a mapping"
-    if expected in (tuple, list, Sequence):
-        return "a list"
     return words.get(expected) or str(getattr(hint, "__name__", hint))
 
 

@@ -1,7 +1,5 @@
 """A team as the user wrote it: agents, the policies they act with, and everything named in the `marl` section."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
@@ -13,6 +11,8 @@ from annotated_types import Ge, Interval
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Positive, build
 
+OWN_KEYS = ("frozen", "tiny", "endpoint", "loss", "pool")
+"""Keys of a policy in config that are not a part of verl's `actor_rollout_ref`."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
@@ -39,43 +39,27 @@ class AgentConfig:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server outside the run that speaks OpenAI's chat completions.
+    """A server outside the run that speaks OpenAI's chat completions."""
 
-    Attributes:
-        url: its base, e.g. "http://localhost:8000/v1".
-        model: as the server calls it.
-        key_variable: environment variable with the key; None where none is needed.
-    """
-
-    url: str
-    model: str
-    key_variable: str | None = None
+    url: str  # its base, e.g. "http://localhost:8000/v1"
+    model: str  # as the server calls it
+    key_variable: str | None = None  # environment variable with the key; None where none is needed
 
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """A model with its own optimiser and servers.
-
-    Attributes:
-        frozen: it acts and is never updated.
-        tiny: options of a tiny model made on the spot; None with a `model.path`.
-        endpoint: the server outside that acts; such a policy is frozen.
-        loss: registered loss; None for the algorithm's.
-        pool: of `marl.pools`, shared by those that name it; None for a pool of its own.
-        override: a partial `actor_rollout_ref`.
-    """
+    """A model with its own optimiser and servers."""
 
     name: str
-    frozen: bool = False
-    tiny: dict[str, Any] | None = None
-    endpoint: Endpoint | None = None
-    loss: str | None = None
-    pool: str | None = None
-    override: dict[str, Any] = field(default_factory=dict)
+    frozen: bool = False  # it acts and is never updated
+    tiny: dict[str, Any] | None = None  # options of a tiny model made on the spot; None with a `model.path`
+    endpoint: Endpoint | None = None  # the server outside that acts; such a policy is frozen
+    loss: str | None = None  # registered loss; None for the algorithm's
+    pool: str | None = None  # of `marl.pools`, shared by those that name it; None for a pool of its own
+    override: dict[str, Any] = field(default_factory=dict)  # a partial `actor_rollout_ref`
 
     @property
     def trained(self) -> bool:
-        """Whether it learns."""
         return not self.frozen
 
     @property
@@ -105,15 +89,11 @@ class TeamConfig:
     algorithm: Named
 
     def agents_of(self, policy: str) -> list[str]:
-        """The agents that act with a policy."""
         return [agent.name for agent in self.agents.values() if agent.policy == policy]
 
 
 def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig:
-    """The team of a composed `marl` section (plain containers).
-
-    Args:
-        allow_frozen: take a team in which nobody learns, as an evaluation has it.
+    """The team of a composed `marl` section (plain containers); `allow_frozen`: also one in which no policy learns.
 
     Raises:
         MarlError: an agent without a policy or with an unknown one, a policy nobody uses, an unknown key, a bad name.
@@ -121,17 +101,15 @@ def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig
     policies = {str(name): _policy(str(name), values) for name, values in _mapping(marl, "policies").items()}
     agents = {str(name): _agent(str(name), values, policies) for name, values in _mapping(marl, "agents").items()}
     if not agents:
-        raise MarlError(
-            "'marl.agents' is empty: a team needs at least one agent, e.g. agents: {solver: {policy: base}}"
-        )
+        example = "agents: {solver: {policy: base}}"
+        raise MarlError(f"'marl.agents' is empty: a team needs at least one agent, e.g. {example}")
     used = {agent.policy for agent in agents.values()}
     for name in policies:
         if name not in used:
             raise MarlError(f"policy '{name}' is used by no agent: give it to one of {_listed(agents)}, or remove it")
     if not allow_frozen and all(policy.frozen for policy in policies.values()):
         raise MarlError(f"all policies are frozen ({_listed(policies)}): nothing would be trained")
-    parts = {kind: _named(marl, kind) for kind in ("task", "workflow", "algorithm")}
-    return TeamConfig(agents, policies, parts["task"], parts["workflow"], parts["algorithm"])
+    return TeamConfig(agents, policies, *(_named(marl, kind) for kind in ("task", "workflow", "algorithm")))
 
 
 def _named(marl: Mapping[str, Any], kind: str) -> Named:
@@ -145,7 +123,7 @@ def _named(marl: Mapping[str, Any], kind: str) -> Named:
 def _mapping(section: Mapping[str, Any], key: str, where: str = "marl") -> Mapping[str, Any]:
     """A part of the config that has keys of its own; empty where it is missing or null."""
     found = section.get(key)
-    if found is not None and not isinstance(found, Mapping):
+    if not isinstance(found, Mapping | None):
         raise MarlError(f"'{where}.{key}' must be a mapping, got {found!r}")
     return found or {}
 
@@ -154,9 +132,8 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))
 
 
-def _keys(kind: str, name: str, values: Any) -> dict[str, Any]:
-    """The keys that config gives an agent or a policy, with its name, which is the key of its section."""
-    where = f"marl.{kind}.{name}"
+def _keys(where: str, name: str, values: Any) -> dict[str, Any]:
+    """The keys that config gives an agent or a policy, with its name, which is the key of its section `where`."""
     if not _NAME.fullmatch(name):
         raise MarlError(f"'{where}': a name must be letters, digits and '-', and begin with a letter, got '{name}'")
     if not isinstance(values, Mapping | None):
@@ -167,7 +144,8 @@ def _keys(kind: str, name: str, values: Any) -> dict[str, Any]:
 
 
 def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig]) -> AgentConfig:
-    given, where = _keys("agents", name, values), f"marl.agents.{name}"
+    where = f"marl.agents.{name}"
+    given = _keys(where, name, values)
     if "policy" not in given:
         raise MarlError(f"agent '{name}' has no policy: '{where}.policy' must name one of {_listed(policies)}")
     agent = build(AgentConfig, {key: value for key, value in given.items() if value is not None}, where)
@@ -177,25 +155,18 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig]) -> Agen
 
 
 def _policy(name: str, values: Any) -> PolicyConfig:
-    override, where = _keys("policies", name, values), f"marl.policies.{name}"
+    where = f"marl.policies.{name}"
+    override = _keys(where, name, values)
     own = {key: override.pop(key) for key in ("name", *OWN_KEYS) if key in override}
     policy = build(PolicyConfig, {**own, "override": override}, where)
     if policy.endpoint is not None:
         if policy.tiny is not None or override:
-            raise MarlError(
-                f"policy '{name}' is an endpoint, and has {_listed(['tiny'] if policy.tiny else override)} as well: "
-                "its model is outside, so that only url, model and key_variable can be set"
-            )
+            what = f"policy '{name}' is an endpoint, and has {_listed(['tiny'] if policy.tiny else override)} as well"
+            raise MarlError(f"{what}: its model is outside, so that only url, model and key_variable can be set")
         policy = dataclasses.replace(policy, frozen=True)
     if policy.frozen and policy.lora_rank:
-        raise MarlError(
-            f"policy '{name}' is frozen and has {where}.model.lora_rank={policy.lora_rank}: an adapter that is never "
-            "trained does nothing; leave one of the two out"
-        )
+        why = "an adapter that is never trained does nothing; leave one of the two out"
+        raise MarlError(f"policy '{name}' is frozen and has {where}.model.lora_rank={policy.lora_rank}: {why}")
     if policy.frozen and policy.loss is not None:
         raise MarlError(f"policy '{name}' is frozen and has {where}.loss='{policy.loss}': it learns nothing")
     return policy
-
-
-OWN_KEYS = ("frozen", "tiny", "endpoint", "loss", "pool")
-"""Keys of a policy in config that are not a part of verl's `actor_rollout_ref`."""

@@ -1,7 +1,5 @@
 """Calls in threads of their own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +17,7 @@ def at_once(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
 
 
 def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
-    """Make a call in a daemon thread: a process that ends does not wait for it. The future has its result or error."""
+    """Make a call in a daemon thread, for which a process that ends does not wait; the future has result or error."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -21,9 +21,9 @@ from transfer_queue import KVBatchMeta
 
 from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
+from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of
-from marl_verl.config.synthetic import SyntheticTeam
 from marl_verl.errors import MarlError
 from marl_verl.rollout.rollouts import Gate
 from marl_verl.team import TeamConfig, read_team

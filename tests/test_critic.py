@@ -14,9 +14,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.critic import check_critic, tiny_critic
 from marl_verl.config.parts import algorithm_of
-from marl_verl.config.resolve import resolve
+from marl_verl.config.resolve import check_critic, resolve, tiny_critic
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations, joint_observations

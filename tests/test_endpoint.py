@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.config.endpoint import check_endpoint
+from marl_verl.config.policy_models import check_endpoint
 from marl_verl.episode import Action, Limits, Run, Workflow
 from marl_verl.episode.codec import decode_journal, encode_episode, encode_journal
 from marl_verl.errors import MarlError

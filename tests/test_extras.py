@@ -12,7 +12,7 @@ from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
 from marl_verl.plugins import GROUP, KINDS, VARIABLE, Plugins
-from marl_verl.plugins.extras import EXTRAS, extra_of
+from marl_verl.plugins.lookup import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
@@ -88,7 +88,6 @@ def test_a_name_whose_plugin_is_broken_has_the_cause(monkeypatch: pytest.MonkeyP
 
 
 def test_a_name_of_no_extra_has_the_nearest() -> None:
-    assert extra_of("shrap") is None
     with pytest.raises(MarlError, match="unknown algorithm 'shrap': did you mean 'sharp'"):
         plugins.discover().get("algorithms", "shrap")
 

@@ -25,7 +25,7 @@ from marl_verl.algorithms.losses import Loss
 from marl_verl.cli.main import COMMANDS, _parse, main
 from marl_verl.core_parts import CORE_PARTS
 from marl_verl.plugins import KINDS, Plugins, Registry
-from marl_verl.plugins.extras import EXTRAS
+from marl_verl.plugins.lookup import EXTRAS
 from marl_verl.tasks import Task
 from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow
 from marl_verl.testing.rows import row
@@ -450,7 +450,7 @@ def test_every_command_is_shown() -> None:
 
 
 def test_the_table_of_extras_is_what_they_bring() -> None:
-    """Every name that `plugins.extras` says an extra brings is in its line, and no name that nobody brings."""
+    """Every name that `EXTRAS` says an extra brings is in its line, and no name that nobody brings."""
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^\| `([\w-]+)` \| (`marl-verl-.*)$", text, re.MULTILINE))
     assert set(lines) == set(EXTRAS)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.lora import with_lora
+from marl_verl.config.resolve import with_lora
 from marl_verl.errors import MarlError
 
 

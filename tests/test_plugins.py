@@ -21,7 +21,7 @@ from marl_verl.algorithms import Algorithm
 from marl_verl.cli import plugins as command
 from marl_verl.cli.plugins import add_arguments
 from marl_verl.errors import MarlError, MarlWarning
-from marl_verl.plugins import KINDS, Registry, content, hookimpl
+from marl_verl.plugins import KINDS, Registry, hookimpl
 
 Install = Callable[..., None]
 HEADER = "from marl_verl import hookimpl\n"
@@ -295,7 +295,7 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
     before = plugins.content_of(package)
     assert len(before) == 64
     part.write_text("two")
-    content.content_of.cache_clear()
+    plugins.content_of.cache_clear()
     assert plugins.content_of(package) != before
     assert len(plugins.content_of(plugins.Source("p", "solo", "1", "solo_plugin"))) == 64
     assert plugins.content_of(plugins.Source("p", "in-memory", "0", "<object>")) == ""

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from marl_verl import plugins
-from marl_verl.config.fit import check_advantage, check_fit
-from marl_verl.config.synthetic import SyntheticTeam
+from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
 from marl_verl.errors import MarlError
 from marl_verl.sampling import SESSION, Sample, Sampler, State, attempt, grow, leaf_episode, root
 from marl_verl.team import TeamConfig, read_team

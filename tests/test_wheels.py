@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.plugins.extras import EXTRAS
+from marl_verl.plugins.lookup import EXTRAS
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]

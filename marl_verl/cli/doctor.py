@@ -1,7 +1,5 @@
 """`marl-verl doctor [--json] [--quick]`: whether runs can work on this machine, and what to do where they cannot."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the findings. Exit code 0 without an error among them, 1 with one."""
     if options.json:
         found = list(findings(options.quick, lambda _: None))
         show(json.dumps([asdict(each) for each in found], indent=2))
@@ -29,11 +26,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
-    """Every finding, as soon as it is there.
-
-    Args:
-        note: told what is looked at now.
-    """
+    """Every finding, as soon as it is there; `note` is called with what is checked next."""
     # not at the top: `marl-verl doctor --help` is quick
     from marl_verl.doctor import loading, machine, packages
 

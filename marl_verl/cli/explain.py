@@ -1,15 +1,12 @@
 """`marl-verl explain FILE` and `marl-verl explain --run DIR`: how each row came by its advantage."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil
 import sys
 
 from marl_verl.api import Run, explain
-from marl_verl.cli.files import add_file_arguments, check_file_arguments, file_content
-from marl_verl.cli.plugin_files import add_plugin_argument
+from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, check_file_arguments, file_content
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.inspect.files import run_of, use_plugin_files
 from marl_verl.process.terminal import show
@@ -30,8 +27,6 @@ FILE is JSON, or JSON packed with gzip, with the keys algorithm, options and row
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Show how each row came by its advantage: from a file, or from what a training step stored."
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_plugin_argument(parser)
     add_file_arguments(parser, "what to explain; - is standard input")
     parser.add_argument("--row", metavar="KEY", help="only this row: KEY is {uid}_{session}_{index}")
@@ -39,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print to standard output. MarlError (exit code 2) for whatever is wrong, before anything is printed."""
     check_file_arguments(options, "rows.json")
     if options.folder is not None:
         found = explain(Run(options.folder), step=options.step, plugins=options.plugin)

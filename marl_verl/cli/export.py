@@ -1,14 +1,12 @@
 """`marl-verl export RUN --policy NAME --output DIR`: a trained policy as a folder that transformers and vLLM load."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
 import logging
 from pathlib import Path
 
-from marl_verl.checkpoint.export import Exported, check_output, choose, export
+from marl_verl.checkpoint.export import check_output, choose, export
 from marl_verl.process.terminal import harmless, show
 
 EXAMPLES = """
@@ -24,8 +22,6 @@ Weights keep the precision of training. Nothing is started, and DIR is written w
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write a trained policy as a Hugging Face folder, or as an adapter."
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--policy", metavar="NAME", help="which one; may be left out where only one was trained")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder, or an empty one")
@@ -35,23 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 0; MarlError (2 for the command line) for whatever cannot be exported."""
     check_output(options.output)
     # torch warns that no process group is there, which reading shards does not need
     logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
     source = choose(options.folder, options.policy, options.step)
     done = export(source, options.output, options.merge)
-    show(json.dumps(dataclasses.asdict(done)) if options.json else harmless(_text(done)))
+    if options.json:
+        show(json.dumps(dataclasses.asdict(done)))
+    else:
+        kinds = {"model": "a whole model", "merged": "a whole model with the adapter merged"}
+        kind = kinds.get(done.kind, f"an adapter of '{done.base}'")
+        what = f"policy {done.policy} of step {done.step} as {kind}"
+        size = f"{done.parameters:,} parameters ({done.dtype}), {done.size / 1e6:.2f} MB"
+        show(harmless(f"wrote '{done.output}': {what}, {size}"))
     return 0
-
-
-def _text(done: Exported) -> str:
-    how = {
-        "model": "a whole model",
-        "adapter": f"an adapter of '{done.base}'",
-        "merged": "a whole model with the adapter merged",
-    }[done.kind]
-    return (
-        f"wrote '{done.output}': policy {done.policy} of step {done.step} as {how}, {done.parameters:,} parameters "
-        f"({done.dtype}), {done.size / 1e6:.2f} MB"
-    )

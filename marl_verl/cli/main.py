@@ -1,7 +1,5 @@
 """`marl-verl`: one module a command, each imported only when it is called, so that `--help` is quick."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re
@@ -41,11 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def reported(work: Callable[[], int], debug: bool = False) -> int:
-    """Call a function, print the error that it raises in one line, and return the exit code.
-
-    Args:
-        debug: print the traceback too; of a run that failed, the end of its log.
-    """
+    """The exit code of a function; its error is printed in one line, with `debug` its traceback or the log's end."""
     try:
         return work()
     except MarlError as error:
@@ -80,7 +74,7 @@ def _module(command: str) -> Any:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, whose mistakes are told as everybody's: a sentence, without the usage text."""
+    """argparse with errors printed as all others: one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         raise MarlError(f"{message}: `{self.prog} --help` shows what there is")
@@ -90,37 +84,29 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     if chosen is not None and chosen not in COMMANDS:
         raise unknown("command", chosen, COMMANDS)
-    parser, command = _parser(chosen)
+    what = "Train teams of LLM agents with multi-agent reinforcement learning, on unmodified verl."
+    parser = _Parser(prog="marl-verl", description=what, allow_abbrev=False)
+    debug: Any = {"action": "store_true", "help": "show the traceback of an error"}
+    parser.add_argument("--version", action="version", version=f"marl-verl {__version__}")
+    parser.add_argument("--debug", **debug)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    used: argparse.ArgumentParser = parser
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
+        command.add_argument("--debug", default=argparse.SUPPRESS, **debug)
+        if name == chosen:  # the other commands' arguments need not be known
+            module, used = _module(name), command
+            module.add_arguments(command)
+            if hasattr(module, "EXAMPLES"):
+                command.epilog, command.formatter_class = module.EXAMPLES, argparse.RawDescriptionHelpFormatter
     options, rest = parser.parse_known_args(arguments)
     # argparse takes no more overrides once an option has come: `train recipe.yaml --dry-run key=value`
     for word in rest:
         if word.startswith("-") or not hasattr(options, "overrides"):
-            valid = re.findall(r"(?<![\w-])--[\w-]+", (command or parser).format_help())
+            valid = re.findall(r"(?<![\w-])--[\w-]+", used.format_help())
             raise MarlError(f"unknown option '{word}': {nearest(word, valid)}")
         options.overrides.append(word)
     return options
-
-
-def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
-    """The parser and that of the chosen command; the other commands' arguments need not be known."""
-    parser = _Parser(
-        prog="marl-verl",
-        description="Train teams of LLM agents with multi-agent reinforcement learning, on unmodified verl.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"marl-verl {__version__}")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    found = None
-    for name, help_text in COMMANDS.items():
-        command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
-        command.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-        )
-        if name == chosen:
-            _module(name).add_arguments(command)
-            found = command
-    return parser, found
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 The package in `marl_verl/scaffold` is copied, with its name and the versions of marl-verl that it is for replaced.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import importlib.util
@@ -12,9 +10,10 @@ import keyword
 import os
 import re
 import shlex
-import shutil
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 from marl_verl import plugins
 from marl_verl.errors import MarlError
@@ -22,12 +21,8 @@ from marl_verl.process.terminal import show
 from marl_verl.version import __version__
 
 SCAFFOLD = Path(__file__).parent.parent / "scaffold"
-NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"
-"""What the scaffold says where a package has its own."""
-
-HIDDEN = {"gitignore": ".gitignore"}
-"""Names that would have a meaning inside the scaffold."""
-
+NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"  # the scaffold's, replaced by the package's own
+HIDDEN = {"gitignore": ".gitignore"}  # names that would have a meaning inside the scaffold
 LONGEST = 32
 
 
@@ -38,16 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the package, whole or not at all. MarlError (exit code 2) for a name or folder that will not do."""
     name = distribution(options.name)
     folder = options.output if options.output is not None else Path(name)
     check_free(name)
     write(name, folder)
-    place = shlex.quote(str(folder))
     show(
         f"wrote {folder}: plugin '{name}', module {module(name)} with a team and a method\n"
         "next:\n"
-        f"  cd {place}\n"
+        f"  cd {shlex.quote(str(folder))}\n"
         '  pip install -e ".[test]"                   # marl-verl finds it by its entry point\n'
         "  python -m pytest                           # passes as it is\n"
         "  marl-verl train recipes/train.yaml         # two tiny models, on a CPU\n"
@@ -58,25 +51,18 @@ def run(options: argparse.Namespace) -> int:
 
 def distribution(given: str) -> str:
     """The normal form of a distribution's name. MarlError where it, or the module's name made of it, is none."""
-    name = normal(given)
+    name = canonicalize_name(given)
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name):
         raise MarlError(f"'{given}' is no name of a distribution: letters, digits and - between them, such as {NAME}")
     if name[0].isdigit() or keyword.iskeyword(module(name)) or module(name) in ("tests", "recipes"):
         raise MarlError(f"'{given}' cannot be the name of a plugin: its module could not be called '{module(name)}'")
     if len(name) > LONGEST:
-        raise MarlError(
-            f"'{given}' is longer than {LONGEST} characters, and every name that it registers begins with it"
-        )
+        why = "every name that it registers begins with it"
+        raise MarlError(f"'{given}' is longer than {LONGEST} characters, and {why}")
     return name
 
 
-def normal(given: str) -> str:
-    """A distribution's name as it is compared with others: My_Method is my-method."""
-    return re.sub(r"[-_.]+", "-", given).lower()
-
-
 def module(name: str) -> str:
-    """The name of its module: my_method."""
     return name.replace("-", "_")
 
 
@@ -84,50 +70,37 @@ def check_free(name: str) -> None:
     """MarlError where something installed has the name: a distribution, a plugin, a module, or a registered part."""
     for point in importlib.metadata.entry_points(group=plugins.GROUP):
         owner = point.dist.metadata["Name"] if point.dist is not None else "an unknown distribution"
-        if normal(point.name) == name:
+        if canonicalize_name(point.name) == name:
             raise MarlError(f"there is a plugin '{point.name}' already, of {owner}: choose another name")
-    if name in {normal(found.metadata["Name"] or "") for found in importlib.metadata.distributions()}:
+    if name in {canonicalize_name(found.metadata["Name"] or "") for found in importlib.metadata.distributions()}:
         raise MarlError(f"a distribution '{name}' is installed already: choose another name")
     found = importlib.util.find_spec(module(name))
     if found is not None and found.origin is not None:
         raise MarlError(f"there is a module '{module(name)}' already, in '{found.origin}': choose another name")
     for entry in plugins.load().find("algorithms", name):
-        raise MarlError(
-            f"algorithm '{name}', which the plugin would register, is of {entry.source}: choose another name"
-        )
+        what = f"algorithm '{name}', which the plugin would register, is of {entry.source}"
+        raise MarlError(f"{what}: choose another name")
 
 
 def write(name: str, folder: Path) -> None:
-    """Make the folder: everything goes into one beside it, which then gets its name."""
+    """Make the folder for this minor version: everything goes into one beside it, which then gets its name."""
     if os.path.lexists(folder):
         raise MarlError(f"there is '{folder}' already: take another place with --output, or move it away")
     if not folder.parent.is_dir():
         raise MarlError(f"there is no folder '{folder.parent}' to write '{folder.name}' into")
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
+    major, minor = (int(part) for part in __version__.split(".")[:2])
+    versions = f">={major}.{minor},<{major}.{minor + 1}"
     try:
-        for path, text in files(name):
-            target = unfinished / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
-        unfinished.rename(folder)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+            new = Path(beside) / folder.name
+            for path in sorted(SCAFFOLD.rglob("*")):
+                parts = path.relative_to(SCAFFOLD).parts
+                if path.is_dir() or any(part.startswith((".", "__pycache__")) for part in parts):
+                    continue
+                place = new.joinpath(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
+                text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions}")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(text.replace(NAME, name).replace(MODULE, module(name)), encoding="utf-8")
+            new.rename(folder)
     except OSError as error:
         raise MarlError(f"'{folder}' cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def files(name: str) -> Iterator[tuple[Path, str]]:
-    """Every file of the package: its place in the folder, and what is in it."""
-    for path in sorted(SCAFFOLD.rglob("*")):
-        parts = path.relative_to(SCAFFOLD).parts
-        if path.is_dir() or any(part.startswith((".", "__pycache__")) for part in parts):
-            continue
-        place = Path(*(HIDDEN.get(part, part.replace(MODULE, module(name))) for part in parts))
-        text = path.read_text(encoding="utf-8").replace(f"marl-verl{VERSIONS}", f"marl-verl{versions()}")
-        yield place, text.replace(NAME, name).replace(MODULE, module(name))
-
-
-def versions() -> str:
-    """The versions of marl-verl that a plugin written now is for: this one's minor version, ">=0.1,<0.2"."""
-    major, minor = (int(part) for part in __version__.split(".")[:2])
-    return f">={major}.{minor},<{major}.{minor + 1}"

@@ -1,13 +1,11 @@
 """`marl-verl plugins [--json]`: which distributions supply which names, and what is switched off."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any
 
 from marl_verl import plugins
-from marl_verl.cli.plugin_files import add_plugin_argument
+from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.plugins import KINDS
 from marl_verl.process.terminal import show
 
@@ -19,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list, with the cause for each plugin that cannot be loaded."""
     plugins.use_files(plugins.read_files(args.plugin))
     records = plugins.load().describe()
     show(json.dumps(records, indent=2) if args.json else "\n\n".join(text(record) for record in records))

@@ -1,15 +1,12 @@
 """`marl-verl replay FILE [--episode ID] [--mask AGENT:SLOT]`: a stored episode, run again and shown."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex
 import sys
 from pathlib import Path
 
-from marl_verl.cli.files import add_file_arguments, check_file_arguments, file_content
-from marl_verl.cli.plugin_files import add_plugin_argument
+from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, check_file_arguments, file_content
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect import replay_json, replay_text
@@ -40,26 +37,25 @@ or cannot be read. FILE may be packed with gzip; - is standard input.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run a stored episode again, without a model, and show it as a conversation with its rewards."
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_plugin_argument(parser)
     add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
     parser.add_argument("--episode", metavar="ID", help="which episode; left out: a list of them, or the only one")
-    parser.add_argument(
-        "--mask",
-        action="append",
-        default=[],
-        metavar="AGENT:SLOT",
-        help="replace what this act said by a placeholder, and keep all other texts; may be repeated",
-    )
+    mask = "replace what this act said by a placeholder, and keep all other texts; may be repeated"
+    parser.add_argument("--mask", action="append", default=[], metavar="AGENT:SLOT", help=mask)
     parser.add_argument("--stored", action="store_true", help="show what is stored, and run nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print to standard output. MarlError (exit code 2) for whatever is wrong, before anything is printed; 2 also where
-    the replay reached the stored end with another answer, score or mark, and where lines of a listed file are damaged.
-    """
+    """Exit code 2 also where the replay reached another end than is stored, or where lines of the file are damaged."""
+    problem = _shown(options)
+    if problem is not None:
+        print(f"marl-verl: {harmless(problem)}", file=sys.stderr)
+    return 0 if problem is None else 2
+
+
+def _shown(options: argparse.Namespace) -> str | None:
+    """Print what the user asked for; what is wrong with it."""
     if options.stored and options.mask:
         raise MarlError("--mask replays and --stored does not: give one of them")
     source, content = _chosen(options)
@@ -78,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
             raise MarlError(f"'{name}' is a failed attempt ({failed[0].reason}): it has no act to mask")
         records = [replay_json.failure_record(each) for each in failed]
         show(replay_json.as_json(records) if options.json else replay_text.failure_text(file, failed))
-        return 0
+        return None
     return _episode(file, file.episode(name), options)
 
 
@@ -93,12 +89,11 @@ def _chosen(options: argparse.Namespace) -> tuple[str, bytes]:
     if place and place[1] != TRAINING:
         remedy = "validate with marl.rollout.keep_episodes=4"
         return read_step("replay", options.folder, RunDir.stored_episodes, remedy, "validation", step)
-    return read_step(
-        "replay", options.folder, RunDir.stored_journals, "train it with marl.run.keep_journals=1", step=step
-    )
+    remedy = "train it with marl.run.keep_journals=1"
+    return read_step("replay", options.folder, RunDir.stored_journals, remedy, step=step)
 
 
-def _list(file: EpisodeFile, options: argparse.Namespace) -> int:
+def _list(file: EpisodeFile, options: argparse.Namespace) -> str | None:
     if options.json:
         show(replay_json.as_json(replay_json.list_record(file)))
     else:
@@ -107,27 +102,17 @@ def _list(file: EpisodeFile, options: argparse.Namespace) -> int:
             named = f"--run {shlex.quote(str(options.folder))} --step {file.header.step}"
             validations = RunDir(options.folder).stored_episodes()
         show(replay_text.list_text(file, named, next(reversed(validations.values()), None)))
-    if file.damaged:
-        more = f" (and {len(file.damaged) - 1} more)" if len(file.damaged) > 1 else ""
-        _warn(f"{file.source}: {file.damaged[0]}{more}")
-    return 2 if file.damaged else 0
+    more = f" (and {len(file.damaged) - 1} more)" if len(file.damaged) > 1 else ""
+    return f"{file.source}: {file.damaged[0]}{more}" if file.damaged else None
 
 
-def _episode(file: EpisodeFile, episode: Episode, options: argparse.Namespace) -> int:
-    """Run one episode again and show it."""
+def _episode(file: EpisodeFile, episode: Episode, options: argparse.Namespace) -> str | None:
     again, masked = (None, None) if options.stored else replay(file, episode, options.mask)
     if options.json:
         show(replay_json.as_json(replay_json.episode_record(file, episode, again, masked)))
     else:
         show(replay_text.episode_text(file, episode, again, masked, _run(file, options)))
-    changed = None if again is None else changes(file, episode, again)
-    if changed is not None:
-        _warn(changed)
-    return 0 if changed is None else 2
-
-
-def _warn(message: str) -> None:
-    print(f"marl-verl: {harmless(message)}", file=sys.stderr)
+    return None if again is None else changes(file, episode, again)
 
 
 def _run(file: EpisodeFile, options: argparse.Namespace) -> str | None:

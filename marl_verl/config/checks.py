@@ -1,7 +1,5 @@
 """What can be wrong with a run, each in a function that raises MarlError. Nothing here writes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -23,36 +21,23 @@ from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import read_tasks
 from marl_verl.team import TeamConfig
 
-DISK_BYTES = 1 << 30
+DISK_BYTES = GIB = 1 << 30
 # from the measured peaks, 4.7 GiB with one policy and 7.4 with two (docs/benchmarks.md), rounded up
-CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 << 30, 3 << 30, 2 << 30
+CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 * GIB, 3 * GIB, 2 * GIB
 REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
 
 Seconds = Annotated[float, Gt(0)]
-RANGES: dict[str, Any] = {
-    "trainer.total_training_steps": Positive,
-    "data.train_batch_size": Positive,
-    "data.max_prompt_length": Positive,
-    "data.max_response_length": Positive,
-    "marl.sampler.sessions": Positive,
-    "marl.validation.sessions": Positive,
-    "marl.task.train_size": Positive,
-    "marl.task.test_size": Positive,
-    "marl.run.seed": NonNegative,
-    "marl.run.keep_rows": NonNegative,
-    "marl.run.keep_journals": NonNegative,
-    "marl.run.journal_tasks": Positive | None,
-    "marl.rollout.keep_episodes": NonNegative,
-    "marl.rollout.max_failed_share": Annotated[float, Interval(ge=0, le=1)],
-    "marl.rollout.act_seconds": Seconds | None,
-    "marl.rollout.call_seconds": Seconds | None,
-    "marl.rollout.step_seconds": Seconds | None,
-    "marl.rollout.episode_seconds": Seconds | None,
-    "marl.rollout.episode_tokens": Positive | None,
-    "marl.checkpoint.keep": Positive,
-    "actor_rollout_ref.actor.ppo_mini_batch_size": Positive,
-}
-"""Key -> the type of its value, where the default in marl_trainer.yaml allows more."""
+RANGES: tuple[tuple[Any, str], ...] = (
+    (Positive, "trainer.total_training_steps data.train_batch_size data.max_prompt_length data.max_response_length"),
+    (Positive, "marl.sampler.sessions marl.validation.sessions marl.task.train_size marl.task.test_size"),
+    (NonNegative, "marl.run.seed marl.run.keep_rows marl.run.keep_journals marl.rollout.keep_episodes"),
+    (Positive | None, "marl.run.journal_tasks marl.rollout.episode_tokens"),
+    (Annotated[float, Interval(ge=0, le=1)], "marl.rollout.max_failed_share"),
+    (Seconds | None, "marl.rollout.act_seconds marl.rollout.call_seconds marl.rollout.step_seconds"),
+    (Seconds | None, "marl.rollout.episode_seconds"),
+    (Positive, "marl.checkpoint.keep actor_rollout_ref.actor.ppo_mini_batch_size"),
+)
+"""Type of a value, where the default in marl_trainer.yaml allows more, and the keys that have it."""
 FIXED = (  # a key of verl's that a team does not use, the value it keeps, and where a team says it
     ("data.train_files", None, "a team's tasks are marl.task.train_file"),
     ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
@@ -66,11 +51,9 @@ def part(kind: str, name: str, base: type | None) -> Any:
     """A registered part, which must be a subclass of `base`; with None, something that can be called."""
     known = plugins.load()
     found = known.get(kind, name)
-    if base is None:
-        right, wanted = callable(found), "a function"
-    else:
-        right, wanted = isinstance(found, type) and issubclass(found, base), f"a subclass of {base.__name__}"
+    right = callable(found) if base is None else isinstance(found, type) and issubclass(found, base)
     if not right:
+        wanted = "a function" if base is None else f"a subclass of {base.__name__}"
         source = known.entry(kind, name).source
         raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, it is {found!r:.80}")
     return found
@@ -80,8 +63,7 @@ def check_fixed(config: DictConfig, team: TeamConfig) -> None:
     """Keys of verl's that a team says elsewhere: taking them and doing nothing would mislead."""
     for key, value, why in FIXED:
         found = [(key, OmegaConf.select(config, key))]
-        if key.startswith("actor_rollout_ref."):
-            part = key.removeprefix("actor_rollout_ref.")
+        if (part := key.removeprefix("actor_rollout_ref.")) != key:
             for name, policy in team.policies.items():
                 given = OmegaConf.select(OmegaConf.create(policy.override), part)
                 found.append((f"marl.policies.{name}.{part}", value if given is None else given))
@@ -92,8 +74,9 @@ def check_fixed(config: DictConfig, team: TeamConfig) -> None:
 
 def check_numbers(config: DictConfig) -> None:
     """The values of `RANGES`, and that something is validated."""
-    for key, hint in RANGES.items():
-        check_type(OmegaConf.select(config, key), hint, key)
+    for hint, keys in RANGES:
+        for key in keys.split():
+            check_type(OmegaConf.select(config, key), hint, key)
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
         raise MarlError("nothing would be validated: leave trainer.val_before_train on, or set trainer.test_freq")
 
@@ -109,36 +92,32 @@ def check_batches(config: DictConfig, team: TeamConfig) -> None:
         part = config.actor_rollout_ref.actor.ppo_mini_batch_size if given is None else given
         check_type(part, Positive, f"{where}.actor.ppo_mini_batch_size")
         if batch % min(part, batch):
-            below = [size for size in range(1, batch + 1) if batch % size == 0]
-            near = min(below, key=lambda size: abs(size - part))
-            raise MarlError(
-                f"data.train_batch_size={batch} is not a multiple of {where}.actor.ppo_mini_batch_size={part}: a batch "
-                f"must be divisible into updates, e.g. {near}"
-            )
+            near = min((size for size in range(1, batch + 1) if batch % size == 0), key=lambda size: abs(size - part))
+            what = f"data.train_batch_size={batch} is not a multiple of {where}.actor.ppo_mini_batch_size={part}"
+            raise MarlError(f"{what}: a batch must be divisible into updates, e.g. {near}")
 
 
 def check_sampling(config: DictConfig, team: TeamConfig) -> None:
     """An agent's own limits must fit those of its batch."""
     longest = config.data.max_response_length
     for agent in team.agents.values():
-        if (agent.sampling.max_tokens or 0) > longest:
-            raise MarlError(
-                f"'marl.agents.{agent.name}.sampling.max_tokens' must be <= data.max_response_length={longest}, got "
-                f"{agent.sampling.max_tokens}"
-            )
-        policy, given = team.policies[agent.policy], agent.sampling.temperature
+        tokens, given = agent.sampling.max_tokens or 0, agent.sampling.temperature
+        if tokens > longest:
+            where = f"marl.agents.{agent.name}.sampling.max_tokens"
+            raise MarlError(f"'{where}' must be <= data.max_response_length={longest}, got {tokens}")
+        name, policy = agent.policy, team.policies[agent.policy]
         rollout = policy.override.get("rollout") or {}
         learnt = rollout.get("temperature", config.actor_rollout_ref.rollout.temperature)
         if given not in (None, learnt) and not policy.frozen:
-            raise MarlError(
-                f"agent '{agent.name}' samples at temperature {given:g}, and its policy '{policy.name}' learns at "
-                f"{learnt:g}: set marl.policies.{policy.name}.rollout.temperature instead"
+            what = (
+                f"agent '{agent.name}' samples at temperature {given:g}, and its policy '{name}' learns at {learnt:g}"
             )
+            raise MarlError(f"{what}: set marl.policies.{name}.rollout.temperature instead")
 
 
 def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: int) -> list[Task]:
-    file = options[f"{split}_file"]
-    if file is not None:
+    """The tasks of a split: from `marl.task.SPLIT_file` where it is set, else made by the task set."""
+    if (file := options[f"{split}_file"]) is not None:
         path = Path(str(file)).expanduser()
         if not path.is_file():
             said = str(missing("task file", path, path.parent.glob("*")))
@@ -158,26 +137,16 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
         (most, times), *_ = Counter(task.id for task in found).most_common(1)
         if times > 1:
             raise MarlError(f"{times} {split} tasks have the id '{most}': an id names one task")
-    both = {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}
-    if both:
-        raise MarlError(
-            f"{len(both)} tasks are in both splits, e.g. '{min(both)}': held-out tasks must not be trained on"
-        )
-    if len(tasks["train"]) < config.data.train_batch_size:
-        raise MarlError(
-            f"{len(tasks['train'])} training tasks are fewer than data.train_batch_size={config.data.train_batch_size}"
-        )
+    if both := {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}:
+        why = "held-out tasks must not be trained on"
+        raise MarlError(f"{len(both)} tasks are in both splits, e.g. '{min(both)}': {why}")
+    count, batch = len(tasks["train"]), config.data.train_batch_size
+    if count < batch:
+        raise MarlError(f"{count} training tasks are fewer than data.train_batch_size={batch}")
 
 
 def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[str, ...], ...]:
-    """Run the workflow once with empty actions, to find now what no action can mend.
-
-    Returns:
-        Its moves: the agents that act at once, and which of them come after which.
-
-    Raises:
-        MarlError: it acts for an agent that the team lacks, fails or ends before its first act, or loops for ever.
-    """
+    """Run the workflow once with empty actions; the agents of each move. MarlError where no action could mend it."""
     moves: list[tuple[str, ...]] = []
     limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # by itself, a loop without an end never lets the time-out come
 
@@ -193,17 +162,14 @@ def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[st
 
     try:
         asyncio.run(asyncio.wait_for(play(), timeout=REHEARSAL_SECONDS))
-    except (UnknownAgent, Stuck):
-        raise
-    except WorkflowError:
-        if not moves:
-            raise
+    except WorkflowError as error:
         # empty actions are not what the workflow is made for; in training such an episode is counted
+        if not moves or isinstance(error, UnknownAgent | Stuck):
+            raise
     except TimeoutError as error:
         if not moves:
-            raise MarlError(
-                f"workflow '{team.workflow.name}' did not act within {REHEARSAL_SECONDS:.0f} s on task '{task.id}'"
-            ) from error
+            what = f"workflow '{team.workflow.name}' did not act within {REHEARSAL_SECONDS:.0f} s"
+            raise MarlError(f"{what} on task '{task.id}'") from error
     return tuple(moves)
 
 
@@ -213,14 +179,13 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
         raise MarlError(f"run directory '{folder}' cannot be made: '{parent}' is no folder that can be written to")
     free = shutil.disk_usage(parent).free
     if free < DISK_BYTES:
-        raise MarlError(f"{free / 2**30:.1f} GiB are free on the disk of '{parent}', a run needs at least 1 GiB")
+        raise MarlError(f"{free / GIB:.1f} GiB are free on the disk of '{parent}', a run needs at least 1 GiB")
     if has_accelerator():
         return
     inside = [policy for policy in team.policies.values() if policy.endpoint is None]
     needed = CPU_BYTES + sum(CPU_BYTES_A_POLICY if policy.trained else CPU_BYTES_A_SERVER for policy in inside)
     available = psutil.virtual_memory().available
     if available < needed:
-        raise MarlError(
-            f"{available / 2**30:.1f} GiB of memory are free, {len(inside)} policies on a CPU need about "
-            f"{needed / 2**30:.0f} GiB: close other programs, or let the agents share a policy"
-        )
+        what = f"{len(inside)} policies on a CPU need about {needed / GIB:.0f} GiB"
+        remedy = "close other programs, or let the agents share a policy"
+        raise MarlError(f"{available / GIB:.1f} GiB of memory are free, {what}: {remedy}")

@@ -1,6 +1,4 @@
-"""From a recipe and overrides to one checked config: verl's Hydra config below, the recipe above, mistakes caught."""
-
-from __future__ import annotations
+"""From a recipe and overrides to one checked config: verl's Hydra config below, the recipe above, errors found."""
 
 import copy
 import functools
@@ -24,7 +22,6 @@ from marl_verl.options import check_type
 from marl_verl.platforms.active import has_accelerator
 
 HERE = Path(__file__).parent
-FORM = "key=value, e.g. trainer.total_training_steps=20"
 
 # free-form parts of the config: what stands below them belongs to somebody else, who checks it
 VERL_OPEN = re.compile(
@@ -37,34 +34,26 @@ OPEN = re.compile(
 
 
 def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None) -> DictConfig:
-    """The config of a recipe with `key=value` overrides, not yet resolved.
+    """The config of a recipe with overrides in Hydra's grammar, not resolved. MarlError for whatever is wrong in them.
 
-    Args:
-        recipe: a YAML file whose defaults list begins with `marl_trainer`.
-        overrides: in Hydra's grammar, e.g. `trainer.total_training_steps=10`, `+new.key=1`. Keys of an agent, of a
-            policy or of `options` need no `+`.
-        hardware: "cpu" or "gpu"; None looks at the machine.
-
-    Raises:
-        MarlError: no such file, not YAML, no `marl_trainer`; an override that is not `key=value`; an unknown key (the
-            nearest valid one is named); a value of another type than the key's.
+    `hardware` is "cpu" or "gpu"; None looks at the machine.
     """
     _check_recipe(recipe)
     given = parse_overrides(overrides)
-    kind = hardware or ("gpu" if has_accelerator() else "cpu")
     # groups choose among whole files of verl's, e.g. model_engine=megatron
-    groups = [line for line, change in zip(overrides, given, strict=True) if _is_group(change)]
+    groups = [str(change.input_line) for change in given if _is_group(change)]
+    plain = [change for change in given if not _is_group(change)]
     if not any(change.key_or_group == "hardware" for change in given):
-        groups.insert(0, f"hardware={kind}")
-    base = _base(tuple(groups))
-    plain = [(line, change) for line, change in zip(overrides, given, strict=True) if not _is_group(change)]
-    if any(_names_a_member(change) for _, change in plain):
-        _check_names(given, _hydra(recipe.resolve().parent, recipe.stem, groups))
-    for _, change in plain:
-        if not _adds(change) and not OPEN.fullmatch(change.key_or_group):
-            _check_known(change.key_or_group, base)
-    config = _hydra(recipe.resolve().parent, recipe.stem, [*groups, *(_forced(*pair) for pair in plain)])
-    added = tuple(change.key_or_group for _, change in plain if _adds(change))
+        groups.insert(0, f"hardware={hardware or ('gpu' if has_accelerator() else 'cpu')}")
+    base, folder = _base(tuple(groups)), recipe.resolve().parent
+    if members := [change for change in plain if _names_a_member(change)]:
+        written = _hydra(folder, recipe.stem, groups)
+        for change in members:
+            _check_name(change, written)
+    for change in plain:
+        _check_known(change, base)
+    config = _hydra(folder, recipe.stem, [*groups, *map(_forced, plain)])
+    added = tuple(change.key_or_group for change in plain if _adds(change))
     check_keys(OmegaConf.to_container(config), base, "", added)
     return config
 
@@ -76,17 +65,15 @@ def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     known = OmegaConf.to_container(config)
     for change in parse_overrides(overrides):
         key = change.key_or_group
-        if not _adds(change) and not OPEN.fullmatch(key):
-            _check_known(key, known)
-        _check_names([change], config)
+        _check_known(change, known)
+        _check_name(change, config)
         if change.is_delete():
             parent, _, last = key.rpartition(".")
             OmegaConf.select(config, parent).pop(last, None)
         else:
             OmegaConf.update(config, key, change.value(), force_add=True)
         if not _adds(change):
-            path = key.split(".")
-            given = functools.reduce(lambda value, part: {part: value}, reversed(path), change.value())
+            given = functools.reduce(lambda value, part: {part: value}, reversed(key.split(".")), change.value())
             check_keys(given, known, "")
     return config
 
@@ -95,12 +82,13 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Hydra's grammar, one line at a time, so that the error names the one that is wrong."""
     parsed = []
     for line in overrides:
+        wrong_form = f"'{line}' is not of the form key=value, e.g. trainer.total_training_steps=20"
         try:
             change = OverridesParser.create().parse_override(line)
         except HydraException as error:
-            raise MarlError(f"'{line}' is not of the form {FORM}") from error
+            raise MarlError(wrong_form) from error
         if not change.key_or_group:
-            raise MarlError(f"'{line}' is not of the form {FORM}")
+            raise MarlError(wrong_form)
         if change.is_sweep_override():
             raise MarlError(f"'{line}' gives several values; a list is written [1,2], a text with commas in quotes")
         parsed.append(change)
@@ -112,8 +100,9 @@ def _adds(change: Override) -> bool:
     return change.is_add() or change.is_force_add()
 
 
-def _forced(line: str, change: Override) -> str:
+def _forced(change: Override) -> str:
     """The override as Hydra takes it: a key of a free-form part need not be there yet."""
+    line = str(change.input_line)
     return line if _adds(change) or change.is_delete() or not OPEN.fullmatch(change.key_or_group) else f"++{line}"
 
 
@@ -126,34 +115,31 @@ def _names_a_member(change: Override) -> bool:
     return not _adds(change) and change.key_or_group.startswith(("marl.agents.", "marl.policies."))
 
 
-def _check_names(given: Sequence[Override], config: DictConfig) -> None:
+def _check_name(change: Override, config: DictConfig) -> None:
     """An override of an agent or a policy that the recipe lacks is a typing error, unless it has a `+`."""
-    for change in given:
-        if _names_a_member(change):
-            kind, name = change.key_or_group.split(".")[1:3]
-            names = [str(known) for known in OmegaConf.select(config, f"marl.{kind}") or {}]
-            if name not in names:
-                raise MarlError(f"unknown key '{change.key_or_group}': {nearest(name, names)}")
+    if _names_a_member(change):
+        kind, name = change.key_or_group.split(".")[1:3]
+        names = [str(known) for known in OmegaConf.select(config, f"marl.{kind}") or {}]
+        if name not in names:
+            raise MarlError(f"unknown key '{change.key_or_group}': {nearest(name, names)}")
 
 
-def _check_known(key: str, base: Any) -> None:
-    paths = dict(key_paths(base))
-    parent = key.rpartition(".")[0]
-    # whatever stands below an empty mapping or null belongs to somebody else
-    if key not in paths and paths.get(parent, base) not in ({}, None):
-        raise MarlError(f"unknown key '{key}': {_nearest_path(key, paths)}")
-
-
-def _nearest_path(key: str, paths: dict[str, Any]) -> str:
-    """The nearest key: beside it where its parent exists, else anywhere. Never the whole list of six hundred."""
+def _check_known(change: Override, base: Any) -> None:
+    """An override of a key that `base` lacks is an error, unless it has a `+` or is of a free-form part."""
+    key, paths = change.key_or_group, dict(key_paths(base))
     parent, _, last = key.rpartition(".")
+    # whatever stands below an empty mapping or null belongs to somebody else
+    if _adds(change) or OPEN.fullmatch(key) or key in paths or paths.get(parent, base) in ({}, None):
+        return
+    # the nearest key: beside it where its parent exists, else anywhere; never the whole list of six hundred
     beside = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
-    hint = nearest(last, beside) if beside else ""
-    if not hint.startswith("did") and (hint_anywhere := nearest(key, paths)).startswith("did"):
-        return hint_anywhere
+    hint, anywhere = nearest(last, beside) if beside else "", nearest(key, paths)
     if hint.startswith("did"):
-        return hint.replace("'", f"'{parent}." if parent else "'", 1)
-    return hint or f"valid sections: {', '.join(sorted(path for path in paths if '.' not in path))}"
+        hint = hint.replace("'", f"'{parent}." if parent else "'", 1)
+    elif anywhere.startswith("did"):
+        hint = anywhere
+    sections = ", ".join(sorted(path for path in paths if "." not in path))
+    raise MarlError(f"unknown key '{key}': {hint or f'valid sections: {sections}'}")
 
 
 def _check_recipe(recipe: Path) -> None:
@@ -172,12 +158,16 @@ def _check_recipe(recipe: Path) -> None:
         raise MarlError(f"recipe '{recipe}' has the name of a config that it builds on: rename it")
 
 
-def _search_path() -> list[Path]:
-    """Our config folder and verl's, found without importing verl (seconds)."""
+def verl_configs() -> Path:
+    """The folder of verl's config, found without importing verl (seconds)."""
     verl = importlib.util.find_spec("verl")
     if verl is None or verl.origin is None:
         raise MarlError("verl is not installed: pip install 'marl-verl[cpu]' or 'marl-verl[vllm]'")
-    return [HERE, Path(verl.origin).parent / "trainer" / "config"]
+    return Path(verl.origin).parent / "trainer" / "config"
+
+
+def _search_path() -> list[Path]:
+    return [HERE, verl_configs()]
 
 
 @functools.cache
@@ -207,14 +197,10 @@ def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = (), free: re.Pattern[str] = OPEN) -> None:
-    """Raise MarlError on the first key of `given` that `valid` lacks, or whose value has another type.
+    """Raise MarlError on the first key of `given` (in section `where`) that `valid` lacks or has with another type.
 
-    An empty mapping or null in `valid` takes anything, and verl's own keys may be set to null.
-
-    Args:
-        where: the key of `given`, as the user wrote it; it begins the errors.
-        allowed: keys that may be new.
-        free: keys below which nothing is checked.
+    An empty mapping or null in `valid` takes anything, and verl's own keys may be set to null. Keys in `allowed` may be
+    new, and nothing below `free` is checked.
     """
     ours = where.startswith("marl") and free is OPEN
     if not isinstance(given, dict):
@@ -242,7 +228,7 @@ def _undecided(value: Any) -> bool:
 
 def _check_value(given: Any, valid: Any, where: str, strict: bool) -> None:
     """One value against the default's type: true or false, a number, or (in the `marl` section) text."""
-    if _undecided(given) or _undecided(valid) or valid is None or (given is None and not strict):
+    if _undecided(given) or _undecided(valid) or (given is None and not strict):
         return
     if isinstance(valid, bool):
         check_type(given, bool, where)

@@ -1,22 +1,35 @@
-"""Whether the parts of a run go together, each by itself and with team and task: told before work starts."""
+"""Whether the parts of a run go together, each by itself and with team and task: checked before it starts.
+
+Synthetic rows, which a run's own sampler makes of synthetic actions and scores, without a model, show whether an
+algorithm fits a team: they have its nodes, sessions, turns and components.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from omegaconf import DictConfig
 
+from marl_verl.advantage import RowTable
 from marl_verl.advantage.estimator import Rows
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.checks import part
 from marl_verl.config.parts import algorithm_named
-from marl_verl.config.synthetic import SyntheticTeam
-from marl_verl.credit.base import Credit, ReplayCredit
+from marl_verl.credit.base import ReplayCredit
+from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
+from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.sampling import Sampler
-from marl_verl.tasks.base import TaskSet
+from marl_verl.sampling import Candidate, Sampler
+from marl_verl.sampling.rollouts import Scene, SceneRollouts
+from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig
+
+MOST_MOVES, SECONDS = 3, 30.0
 
 
 def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
@@ -34,12 +47,7 @@ def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
 def check_samplers(
     found: dict[str, Sampler], validation: str, algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
 ) -> None:
-    """Each sampler with the team, and with what the task set can tell.
-
-    Args:
-        found: of `samplers`.
-        validation: name of the validation's.
-    """
+    """Each sampler of `samplers` with the team and the task set; `validation` is the name of the validation's."""
     for section, sampler in found.items():
         name = algorithm.sampler if section == "sampler" else validation
         try:
@@ -47,51 +55,38 @@ def check_samplers(
         except MarlError as error:
             raise MarlError(f"marl.{section}.options: {error}") from error
         if sampler.public and type(tasks).public_score is TaskSet.public_score:
-            raise MarlError(
-                f"marl.{section}: sampler '{name}' chooses by public score, and task '{team.task.name}' has none: "
-                "write TaskSet.public_score, or use sampler 'independent'"
-            )
+            what = f"marl.{section}: sampler '{name}' chooses by public score, and task '{team.task.name}' has none"
+            raise MarlError(f"{what}: write TaskSet.public_score, or use sampler 'independent'")
     if found["validation"].branches and not found["validation"].public:
-        raise MarlError(
-            f"sampler '{validation}' chooses by the true score, which a validation must not know: use 'independent', "
-            "'best-of', or 'tree-search' with options {guide: public}"
-        )
+        remedy = "use 'independent', 'best-of', or 'tree-search' with options {guide: public}"
+        raise MarlError(f"sampler '{validation}' chooses by the true score, which a validation must not know: {remedy}")
 
 
 def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
     """Whether credit and advantage are for rows such as the sampler makes."""
-    credit = algorithm.credit
-    assert isinstance(credit, Credit)
+    credit: Any = algorithm.credit
     # a credit that takes the place of component `team` is no increment
     incremental = sampler.incremental and "team" not in credit.reads()
-    rows = Rows(sampler.branches, sampler.crossed, incremental)
-    if (why := algorithm.advantage.misfit(rows)) is not None:
+    if (why := algorithm.advantage.misfit(Rows(sampler.branches, sampler.crossed, incremental))) is not None:
         own = algorithm_named(team.algorithm.name, None, "").sampler
         hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
-        raise MarlError(
-            f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}': {why}{hint}"
-        )
+        pair = f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}'"
+        raise MarlError(f"{pair}: {why}{hint}")
     if (why := credit.misfit(sampler.branches)) is not None:
         raise MarlError(f"credit '{credit.name}' does not go with sampler '{algorithm.sampler}': {why}")
-    if isinstance(credit, ReplayCredit):
-        _check_replay(credit, sampler, algorithm, team)
-
-
-def _check_replay(credit: ReplayCredit, sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
+    if not isinstance(credit, ReplayCredit):
+        return
     if sampler.branches or sampler.public:
-        raise MarlError(
-            f"credit '{credit.name}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them: "
-            "use sampler 'independent'"
-        )
+        what = f"credit '{credit.name}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them"
+        raise MarlError(f"{what}: use sampler 'independent'")
     try:
         credit.check(list(team.agents))
     except MarlError as error:
         raise MarlError(f"marl.algorithm.options.{error}") from error
     if credit.repeated and algorithm.advantage.sums_turns:
-        raise MarlError(
-            f"credit '{credit.name}' is repeated on every turn of an agent, and the returns sum turns: use returns "
-            "'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
-        )
+        what = f"credit '{credit.name}' is repeated on every turn of an agent, and the returns sum turns"
+        remedy = "use returns 'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
+        raise MarlError(f"{what}: {remedy}")
 
 
 def check_advantage(synthetic: SyntheticTeam) -> None:
@@ -104,12 +99,100 @@ def check_advantage(synthetic: SyntheticTeam) -> None:
 
 def check_reference(resolved: DictConfig, team: TeamConfig) -> None:
     """KL to the start needs a reference; on a CPU verl has none of a whole model, only an adapter switched off."""
-    for name, policy in team.policies.items():
-        if not policy.trained or resolved.trainer.device != "cpu":
-            continue
+    for name in [name for name, policy in team.policies.items() if policy.trained]:
         part = resolved.policies[name].actor_rollout_ref
-        if part.actor.use_kl_loss and not part.model.lora_rank:
-            raise MarlError(
-                f"policy '{name}': actor.use_kl_loss of a whole model needs a GPU, because verl keeps its reference in "
-                f"pinned memory: on a CPU give it an adapter (marl.policies.{name}.model.lora_rank), or no KL"
-            )
+        if part.actor.use_kl_loss and not part.model.lora_rank and resolved.trainer.device == "cpu":
+            why = "because verl keeps its reference in pinned memory"
+            remedy = f"on a CPU give it an adapter (marl.policies.{name}.model.lora_rank), or no KL"
+            raise MarlError(f"policy '{name}': actor.use_kl_loss of a whole model needs a GPU, {why}: {remedy}")
+
+
+@dataclass(frozen=True)
+class SyntheticTeam:
+    """What makes synthetic rows; `moves` are the workflow's first (agents that act at once), as rehearsed."""
+
+    sampler: Sampler
+    algorithm: Algorithm
+    team: TeamConfig
+    moves: tuple[tuple[str, ...], ...] = ()
+
+    def rows(self, number: int, attempts: int) -> list[dict[str, Any]]:
+        """The rows of task `number` from `attempts` sessions. MarlError where the sampler fails."""
+        name, agents = self.algorithm.sampler, self.team.agents
+        rewards = {agent.reward: _role_reward for agent in agents.values() if agent.reward}
+        acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
+        moves = (*self.moves[:MOST_MOVES], *((agent,) for agent in agents if agent not in acting))
+        scene = Scene(_SyntheticWorkflow(moves), _SyntheticTasks(), agents, rewards, self.algorithm.rewards)
+        task = Task(f"synthetic-{number}", "", {"number": number})
+        sessions = _SyntheticRollouts(scene, task, task.id, attempts)
+        try:
+            sample = asyncio.run(asyncio.wait_for(self.sampler.sample(sessions), SECONDS))
+        except TimeoutError as error:
+            raise MarlError(f"sampler '{name}' took longer than {SECONDS:.0f} s for one synthetic task.") from error
+        if sample.failures or not sample.turns:
+            why = sample.failures[0].detail if sample.failures else "it has no turn"
+            raise MarlError(f"sampler '{name}' fails on a synthetic task of the team: {why}")
+        credit = self.algorithm.credit
+        if isinstance(credit, ReplayCredit):  # replays are not made: a credit may know its own workflow only
+            players = credit.players(list(agents))
+            for turn in (turn for turn in sample.turns if turn.agent in players):
+                turn.rewards[credit.component] = (1 + turn.session) / (1 + turn.index)
+        value = {"value": 0.0} if self.algorithm.advantage.wants_critic() else {}
+        return [{**row(turn), **value} for turn in sample.turns]
+
+    def table(self, rows: Sequence[dict[str, Any]]) -> RowTable:
+        return RowTable.from_rows(rows, self.algorithm.components(self.team.agents))
+
+
+class _SyntheticWorkflow(Workflow):
+    """Some moves, after each of which the team proposes an answer."""
+
+    moves: tuple[tuple[str, ...], ...]
+
+    async def run(self, task: Task, team: Team) -> str:
+        said = ""
+        for move in self.moves:
+            for agent in move:  # the tool component of an agent needs a call
+                await team[agent].call(len, agent)
+            seen = {agent: f"{task.id}: {agent} acts" for agent in move}
+            actions = await team.act(seen) if len(seen) > 1 else {move[0]: await team[move[0]].act(seen[move[0]])}
+            for action in actions.values():
+                said += action.text
+                if _number(action.text, 2):
+                    team.invalid(action, "synthetic")
+            team.propose(said)
+        return said
+
+
+class _SyntheticTasks(TaskSet):
+    """Scores that differ between answers, and still more between tasks."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        return _number(answer, 97) / 8 + 20.0 * task.data["number"]
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        return _number(answer, 53) / 8
+
+
+class _SyntheticRollouts(SceneRollouts):
+    """`Rollouts` whose actions differ by agent, slot, session and candidate."""
+
+    def seed(self, session: int) -> int:
+        return session
+
+    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
+        text = f"({agent or act.agent} {act.slot} {session} {candidate})"
+        return Action(text, stop_reason="stop", version=0, tokens=1 + _number(text, 16))
+
+    def value(self, turns: Sequence[Turn]) -> list[float]:
+        """The sum of the components: what is wrong with the mix shows in the advantage."""
+        return [sum(turn.components.values()) for turn in turns]
+
+
+def _role_reward(task: Task, turn: Turn, episode: Episode) -> float:
+    """Another one for each agent of a joint move, also for one without a role reward."""
+    return 1.0 + (turn.session + turn.index) % 2
+
+
+def _number(text: str, below: int) -> int:
+    return crc32(text.encode()) % below

@@ -1,18 +1,14 @@
 """A loss put into a config: the settings of verl's that it makes, and what in the config cannot go with it."""
 
-from __future__ import annotations
-
 import copy
-import importlib.util
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algorithms.losses import Loss
-from marl_verl.config.compose import key_paths
+from marl_verl.config.compose import key_paths, verl_configs
 from marl_verl.errors import MarlError, nearest
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
@@ -25,12 +21,7 @@ REJECTIONS = (*REJECTIONS, "seq_max_k2", "seq_max_k3")
 
 
 def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
-    """A copy of a composed config with the loss merged over verl's actor and rollout correction.
-
-    Raises:
-        MarlError: the config sets one of the loss's keys to something else, or a rollout correction that nothing
-            would apply.
-    """
+    """A copy of a config with the loss merged over it. MarlError where the two differ, or nothing would apply it."""
     _check_not_set(config, name, ACTOR, loss.actor)
     _check_not_set(config, name, CORRECTION, loss.correction)
     whole = copy.deepcopy(config)
@@ -44,46 +35,27 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
 
 
 def updates_per_batch(config: DictConfig, model: Any) -> int:
-    """Optimiser updates that an epoch takes over a batch, whatever the number of rows: mini-batches count tasks.
-
-    Args:
-        config: the run's.
-        model: the section of an actor or critic.
-    """
+    """Optimiser updates of an actor or critic (its section) in an epoch over a batch: mini-batches count tasks."""
     return max(1, int(config.data.train_batch_size) // int(model.ppo_mini_batch_size))
 
 
 def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None:
-    """Whether a policy that learns can learn with the loss.
-
-    Args:
-        config: the whole config, with this policy's `actor_rollout_ref`.
-
-    Raises:
-        MarlError: more than one optimiser update a batch where the loss takes one; a rollout correction without the
-            sampled tokens' log-probs; verl's `bypass_mode` loss.
-    """
+    """MarlError where a policy cannot learn with the loss; `config` has the policy's `actor_rollout_ref`."""
     actor, correction = config.actor_rollout_ref.actor, config.algorithm.rollout_correction
     batch = config.data.train_batch_size
     updates = actor.ppo_epochs * updates_per_batch(config, actor)
     if loss.one_update and updates != 1:
-        raise MarlError(
-            f"loss '{name}' takes one optimiser update a batch, policy '{policy}' would take {updates} "
-            f"(ppo_epochs={actor.ppo_epochs}, ppo_mini_batch_size={actor.ppo_mini_batch_size}, "
-            f"data.train_batch_size={batch}): set ppo_epochs=1 and ppo_mini_batch_size={batch}, "
-            f"below {ACTOR} or marl.policies.{policy}.actor"
-        )
+        sizes = f"ppo_epochs={actor.ppo_epochs}, ppo_mini_batch_size={actor.ppo_mini_batch_size}"
+        what = f"loss '{name}' takes one optimiser update a batch, policy '{policy}' would take {updates}"
+        remedy = f"ppo_epochs=1 and ppo_mini_batch_size={batch}, below {ACTOR} or marl.policies.{policy}.actor"
+        raise MarlError(f"{what} ({sizes}, data.train_batch_size={batch}): set {remedy}")
     needed = correction.rollout_is or correction.rollout_rs or correction.bypass_mode
     if needed and not config.actor_rollout_ref.rollout.calculate_log_probs:
-        raise MarlError(
-            f"{CORRECTION} needs the log-probs of the sampled tokens, and policy '{policy}' does not ask for them: "
-            "set rollout.calculate_log_probs=true"
-        )
+        what = f"{CORRECTION} needs the log-probs of the sampled tokens, and policy '{policy}' does not ask for them"
+        raise MarlError(f"{what}: set rollout.calculate_log_probs=true")
     if actor.policy_loss.loss_mode == "bypass_mode":
-        raise MarlError(
-            f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}: set its options "
-            "there, and another loss_mode"
-        )
+        what = f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}"
+        raise MarlError(f"{what}: set its options there, and another loss_mode")
 
 
 def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[str, Any]) -> None:
@@ -95,9 +67,8 @@ def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[
         given = OmegaConf.select(config, f"{where}.{key}")
         if given is not None and given not in (value, OmegaConf.select(default, key)):
             instead = f"set marl.policies.<name>.actor.{key}" if where == ACTOR else ANOTHER_LOSS
-            raise MarlError(
-                f"'{where}.{key}' is {given!r}, and loss '{name}' makes it {value!r}: leave it out, or {instead}"
-            )
+            remedy = f"leave it out, or {instead}"
+            raise MarlError(f"'{where}.{key}' is {given!r}, and loss '{name}' makes it {value!r}: {remedy}")
 
 
 def _check_correction(settings: DictConfig, name: str) -> None:
@@ -106,20 +77,17 @@ def _check_correction(settings: DictConfig, name: str) -> None:
     if level is not None and level not in LEVELS:
         raise MarlError(f"unknown value '{level}' of '{CORRECTION}.rollout_is': {nearest(str(level), LEVELS)}")
     if level is not None and not _is_threshold(threshold):
-        raise MarlError(
-            f"'{CORRECTION}.rollout_is_threshold' must be a number above 0, or two such as 0.5_2, got {threshold!r}"
-        )
+        wanted = "a number above 0, or two such as 0.5_2"
+        raise MarlError(f"'{CORRECTION}.rollout_is_threshold' must be {wanted}, got {threshold!r}")
     for option in re.split(r"\s*,\s*", str(rejection)) if rejection is not None else ():
         if option not in REJECTIONS:
             raise MarlError(f"unknown value '{option}' of '{CORRECTION}.rollout_rs': {nearest(option, REJECTIONS)}")
     if rejection is not None and settings.rollout_rs_threshold is None:
         raise MarlError(f"'{CORRECTION}.rollout_rs' is {rejection!r} without a threshold: set its rollout_rs_threshold")
     if settings.bypass_mode and (level or rejection):
-        key = "rollout_is" if level else "rollout_rs"
-        raise MarlError(
-            f"'{CORRECTION}.bypass_mode' takes the sampled log-probs for the old ones, so that {key}="
-            f"{level or rejection} (loss '{name}') has nothing to correct: set bypass_mode=false, or {ANOTHER_LOSS}"
-        )
+        idle = f"{'rollout_is' if level else 'rollout_rs'}={level or rejection} (loss '{name}') has nothing to correct"
+        what = f"'{CORRECTION}.bypass_mode' takes the sampled log-probs for the old ones, so that {idle}"
+        raise MarlError(f"{what}: set bypass_mode=false, or {ANOTHER_LOSS}")
     if settings.loss_type != "ppo_clip":
         raise MarlError(f"'{CORRECTION}.loss_type' is {settings.loss_type!r} and is not used: {ANOTHER_LOSS}")
 
@@ -134,11 +102,5 @@ def _is_threshold(value: Any) -> bool:
 
 
 def _verl_default(where: str) -> DictConfig:
-    """What verl's config says about a section when nobody has touched it."""
-    verl = importlib.util.find_spec("verl")
-    assert verl is not None
-    assert verl.origin is not None  # the config that is looked at was composed from there
     file = {ACTOR: "actor/actor.yaml", CORRECTION: "algorithm/rollout_correction.yaml"}[where]
-    found = OmegaConf.load(Path(verl.origin).parent / "trainer" / "config" / file)
-    assert isinstance(found, DictConfig)
-    return found
+    return OmegaConf.load(verl_configs() / file)  # type: ignore[return-value]

@@ -1,6 +1,4 @@
-"""What a config or a file names, loaded: used by the command line, the trainer and the rollout workers alike."""
-
-from __future__ import annotations
+"""Registered parts that a config or a file names: used by the command line, the trainer and the rollout workers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,15 +10,7 @@ from marl_verl.team import TeamConfig
 
 
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
-    """A registered algorithm with options.
-
-    Args:
-        where: how the user wrote the options; it begins an error about one of them.
-
-    Raises:
-        MarlError: unknown algorithm, option or part (nearest offered), wrong type of option, or something else than an
-            `Algorithm` registered under the name.
-    """
+    """A registered algorithm with options, which the user wrote as `where`. MarlError where one of them is wrong."""
     known = plugins.load()
     found = known.get("algorithms", name)
     if not isinstance(found, Algorithm):
@@ -29,11 +19,7 @@ def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) ->
 
 
 def algorithm_of(team: TeamConfig) -> Algorithm:
-    """The team's algorithm with the options of `marl.algorithm.options`, whose every name is registered.
-
-    Raises:
-        MarlError: as `algorithm_named`, or an unknown loss (nearest offered).
-    """
+    """The team's algorithm with its options. MarlError as `algorithm_named`, also for a loss or a metric of it."""
     algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
     plugins.load().get("losses", algorithm.loss)
     metrics_of(algorithm)
@@ -41,11 +27,7 @@ def algorithm_of(team: TeamConfig) -> Algorithm:
 
 
 def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
-    """The metrics that an algorithm names.
-
-    Raises:
-        MarlError: an unknown metric (nearest offered), or something else than a `Metric` registered under the name.
-    """
+    """The metrics that an algorithm names. MarlError for an unknown name, or one that is of no `Metric`."""
     known = plugins.load()
     found = []
     for name in algorithm.metrics:

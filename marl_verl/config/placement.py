@@ -1,11 +1,8 @@
 """Which policies run on which GPUs (logical slots on a CPU), and whether there are enough of them.
 
-A policy without `pool` has one of its own, of `trainer.n_gpus_per_node` GPUs on `trainer.nnodes` nodes. Policies that
-name the same of `marl.pools` are colocated on it: they sample side by side, and learn one after the other, while the
-servers of the pool sleep.
+A policy has a pool of its own, `trainer.n_gpus_per_node` GPUs on `trainer.nnodes` nodes, or is colocated with others on
+one of `marl.pools`: these sample side by side, and learn one after the other, while the servers of the pool sleep.
 """
-
-from __future__ import annotations
 
 import math
 import os
@@ -26,11 +23,7 @@ WIDTHS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_pa
 
 
 def server_gpus(rollout: Any) -> int:
-    """The number of GPUs of one server.
-
-    Args:
-        rollout: the `rollout` section, or verl's dataclass of it.
-    """
+    """The number of GPUs of one server; `rollout` is the section, or verl's dataclass of it."""
     return math.prod(int(getattr(rollout, name)) for name in WIDTHS)
 
 
@@ -44,12 +37,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Pool:
-    """GPUs that some policies run on.
-
-    Attributes:
-        gpus: on each node.
-        shared: whether `marl.pools` names it, so that policies take turns on it.
-    """
+    """`gpus` on each of `nodes`, that some policies run on; `shared`: `marl.pools` names it, policies take turns."""
 
     name: str
     gpus: int
@@ -59,7 +47,6 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """GPUs in all."""
         return self.gpus * self.nodes
 
     def __str__(self) -> str:
@@ -68,29 +55,21 @@ class Pool:
 
 
 def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
-    """The pools of a team, in the order of its policies. Policies outside (endpoints) need none.
-
-    Args:
-        config: composed; `marl.pools` and `trainer` are read.
-
-    Raises:
-        MarlError: an unknown pool (nearest offered), one that nobody uses, a size that is no whole number above 0.
-    """
+    """The pools of a team, in the order of its policies; endpoints need none. MarlError for a pool that is wrong."""
     named: Any = OmegaConf.to_container(config.marl.pools, resolve=True) or {}
     sizes = {str(name): build(Size, values, f"marl.pools.{name}") for name, values in named.items()}
     members: dict[tuple[str, bool], list[str]] = {}
     for policy in team.policies.values():
-        if policy.pool is not None and policy.endpoint is not None:
-            raise MarlError(f"policy '{policy.name}' is an endpoint outside: it cannot be on pool '{policy.pool}'")
         if policy.endpoint is not None:
+            if policy.pool is not None:
+                raise MarlError(f"policy '{policy.name}' is an endpoint outside: it cannot be on pool '{policy.pool}'")
             continue
+        if policy.pool is not None and not sizes:
+            remedy = f"add marl.pools.{policy.pool}={{gpus: 1, nodes: 1}}"
+            raise MarlError(f"policy '{policy.name}' is on the pool '{policy.pool}', and marl.pools has none: {remedy}")
         if policy.pool is not None and policy.pool not in sizes:
-            raise MarlError(
-                f"policy '{policy.name}' is on the unknown pool '{policy.pool}': {nearest(policy.pool, sizes)}"
-                if sizes
-                else f"policy '{policy.name}' is on the pool '{policy.pool}', and marl.pools has none: add "
-                f"marl.pools.{policy.pool}={{gpus: 1, nodes: 1}}"
-            )
+            hint = nearest(policy.pool, sizes)
+            raise MarlError(f"policy '{policy.name}' is on the unknown pool '{policy.pool}': {hint}")
         members.setdefault((policy.pool or policy.name, policy.pool is not None), []).append(policy.name)
     for name in sizes:
         if (name, True) not in members:
@@ -101,70 +80,51 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
 
 
 def check_placement(config: DictConfig, team: TeamConfig) -> None:
-    """Whether every policy fits its pool, and the pools fit this machine, where the run is to start its own Ray.
-
-    Raises:
-        MarlError: with the arithmetic.
-    """
+    """MarlError unless every policy fits its pool, and the pools this machine where the run starts its own Ray."""
     pools = pools_of(config, team)
     for pool in pools:
-        for name in pool.policies:
-            _check_servers(pool, name, rollout_of(config, team, name))
+        own = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}
+        rollouts = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in own.items()}
+        for name, rollout in rollouts.items():
+            _check_servers(pool, name, rollout)
         if pool.shared and has_accelerator():
-            _check_memory(pool, {name: rollout_of(config, team, name) for name in pool.policies})
+            _check_memory(pool, rollouts)
     given = OmegaConf.to_container(config.ray_kwargs.ray_init)
     if isinstance(given, dict) and given.get("address") in (None, "local"):
-        limit = given.get("num_gpus")
-        if limit is not None:
+        if (limit := given.get("num_gpus")) is not None:
             check_room(pools, [int(limit)], "ray_kwargs.ray_init.num_gpus allows")
         elif has_accelerator():
-            check_room(pools, [visible_gpus()], "this machine has")
+            check_room(pools, [_visible_gpus()], "this machine has")
         elif any(pool.nodes > 1 for pool in pools):
             check_room(pools, [sum(pool.gpus for pool in pools)], "one machine has")
 
 
-def rollout_of(config: DictConfig, team: TeamConfig, policy: str) -> DictConfig:
-    """`actor_rollout_ref.rollout` as a policy overrides it, not resolved further."""
-    own = team.policies[policy].override.get("rollout") or {}
-    merged = OmegaConf.merge(config.actor_rollout_ref.rollout, OmegaConf.create(own))
-    assert isinstance(merged, DictConfig)
-    return merged
-
-
-def _check_servers(pool: Pool, policy: str, rollout: DictConfig) -> None:
+def _check_servers(pool: Pool, policy: str, rollout: Any) -> None:
     each = server_gpus(rollout)
     product = " x ".join(f"{name}={int(rollout[name])}" for name in WIDTHS)
     if pool.size % each:
-        raise MarlError(
-            f"policy '{policy}' has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, and a server of it needs "
-            f"{product} = {each}: {pool.size} is no multiple of {each}"
-        )
+        what = f"policy '{policy}' has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, and a server of it needs"
+        raise MarlError(f"{what} {product} = {each}: {pool.size} is no multiple of {each}")
     if each > pool.gpus and each % pool.gpus:
-        raise MarlError(
-            f"a server of policy '{policy}' needs {product} = {each} GPUs, which is no whole number of its nodes' "
-            f"{pool.gpus}"
-        )
+        what = f"a server of policy '{policy}' needs {product} = {each} GPUs"
+        raise MarlError(f"{what}, which is no whole number of its nodes' {pool.gpus}")
 
 
-def _check_memory(pool: Pool, rollouts: Mapping[str, DictConfig]) -> None:
+def _check_memory(pool: Pool, rollouts: Mapping[str, Any]) -> None:
     """The servers of a shared pool are awake at the same time, and all of them sleep while one policy learns."""
     shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in rollouts.items()}
     if sum(shares.values()) > 1:
         told = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
-        raise MarlError(
-            f"the servers on pool '{pool.name}' would take {told} = {sum(shares.values()):.2f} of each GPU's memory: "
-            "set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
-        )
+        what = f"the servers on pool '{pool.name}' would take {told} = {sum(shares.values()):.2f} of each GPU's memory"
+        remedy = "set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
+        raise MarlError(f"{what}: {remedy}")
     for name, rollout in rollouts.items():
         if not rollout.free_cache_engine or not rollout.enable_sleep_mode:
-            raise MarlError(
-                f"policy '{name}' shares pool '{pool.name}', where servers must sleep while a policy learns: leave its "
-                "rollout.free_cache_engine and rollout.enable_sleep_mode on"
-            )
+            what = f"policy '{name}' shares pool '{pool.name}', where servers must sleep while a policy learns"
+            raise MarlError(f"{what}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on")
 
 
-def visible_gpus() -> int:
-    """GPUs of this machine that the process may use."""
+def _visible_gpus() -> int:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return len([name for name in chosen.split(",") if name.strip() not in ("", "-1")])
@@ -172,22 +132,11 @@ def visible_gpus() -> int:
 
 
 def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> None:
-    """Whether every pool's share of a node finds a node with as many free GPUs.
-
-    Args:
-        nodes: GPUs of each node.
-        there: begins the sentence about them, e.g. "Ray has".
-
-    Raises:
-        MarlError: with the arithmetic.
-    """
-    needed = sum(pool.size for pool in pools)
-    total = " + ".join(str(pool) for pool in pools)
+    """MarlError unless the pools find free GPUs on `nodes` (GPUs of each), which `there` names, e.g. "Ray has"."""
+    needed, total = sum(pool.size for pool in pools), " + ".join(map(str, pools))
     sizes = " + ".join(f"{count:g}" for count in nodes)
-    advice = (
-        "let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or lower "
-        "trainer.n_gpus_per_node"
-    )
+    fewer = "lower trainer.n_gpus_per_node"
+    advice = f"let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or {fewer}"
     if needed > sum(nodes):
         raise MarlError(f"the policies need {total} = {needed} GPUs, {there} {sizes or 0}: {advice}")
     free = sorted(nodes, reverse=True)
@@ -195,9 +144,7 @@ def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> Non
         # best fit: the fullest machines that still have room, a different one for each node
         fitting = sorted((left, i) for i, left in enumerate(free) if left >= pool.gpus)
         if len(fitting) < pool.nodes:
-            raise MarlError(
-                f"the policies need {total} GPUs, and for pool '{pool.name}' {len(fitting)} of {pool.nodes} machines "
-                f"have {pool.gpus} free ones ({there} {sizes}): {advice}"
-            )
+            found = f"for pool '{pool.name}' {len(fitting)} of {pool.nodes} machines have {pool.gpus} free ones"
+            raise MarlError(f"the policies need {total} GPUs, and {found} ({there} {sizes}): {advice}")
         for _, i in fitting[: pool.nodes]:
             free[i] -= pool.gpus

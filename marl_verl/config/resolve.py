@@ -1,60 +1,41 @@
-"""A composed config made whole: one full `actor_rollout_ref` per policy under `policies`, interpolations resolved."""
+"""A composed config made whole: verl's full config per policy (`policies`) and per critic (`critics`), resolved.
 
-from __future__ import annotations
+A critic runs as the policy whose GPUs it shares does: same strategy, engine, precision and token limits, and the same
+model unless `marl.critic` names another. Its loss is a mean over rows, since a row has one value.
+"""
 
 import copy
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
+from marl_verl.algorithms import Algorithm
 from marl_verl.algorithms.losses import Loss
 from marl_verl.config.compose import VERL_OPEN, check_keys
-from marl_verl.config.critic import critic_configs
-from marl_verl.config.lora import with_lora
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.placement import Pool, pools_of
+from marl_verl.config.policy_models import local_model, tiny_model
 from marl_verl.config.server_names import rollout_name
 from marl_verl.errors import MarlError, nearest
+from marl_verl.models.tiny import TinyModel
+from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import has_accelerator
 from marl_verl.team import OWN_KEYS, PolicyConfig, TeamConfig
 
-
-def policy_config(config: DictConfig, policy: PolicyConfig) -> DictConfig:
-    """The config as one policy sees it: over `actor_rollout_ref`, which has the loss, the policy's part.
-
-    Raises:
-        MarlError: a key that `actor_rollout_ref` does not have.
-    """
-    base = OmegaConf.to_container(config.actor_rollout_ref)
-    override, where = policy.override, f"marl.policies.{policy.name}"
-    for key in override:
-        if isinstance(base, dict) and key not in base:
-            raise MarlError(f"unknown key '{where}.{key}': {nearest(str(key), [*map(str, base), *OWN_KEYS])}")
-    check_keys(override, base, where, free=VERL_OPEN)
-    whole = copy.deepcopy(config)
-    OmegaConf.set_struct(whole, False)
-    whole.actor_rollout_ref = OmegaConf.merge(whole.actor_rollout_ref, override)
-    whole.actor_rollout_ref.rollout.name = rollout_name(policy.name)
-    # verl divides by `rollout.n` where it counts episodes a task; a team's sampler decides that, we count rows
-    whole.actor_rollout_ref.rollout.n = 1
-    whole.actor_rollout_ref.actor.optim.total_training_steps = whole.trainer.total_training_steps
-    if policy.frozen:
-        whole.actor_rollout_ref.model.lora_rank = 0
-        if "dummy" in str(whole.actor_rollout_ref.rollout.load_format):
-            whole.actor_rollout_ref.rollout.load_format = "auto"  # nobody will send it weights
-    return whole
+CRITIC_KEYS = ("scope", "tiny", "max_prompt_length")
+"""Keys of `marl.critic` that are not a part of verl's `critic`."""
+ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
+"""Where verl keeps an engine's settings: in `actor`, in `critic`."""
+LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules", "exclude_modules")
+"""Of a policy's `model`, what its critic does not take over: the critic has no adapter unless it says so itself."""
 
 
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
-    """The config that is written to the run directory and that the trainer reads.
-
-    Raises:
-        MarlError: an interpolation that leads nowhere, a mandatory value that is missing, something that does not go
-            with a policy's loss.
-    """
+    """The config that the trainer reads. MarlError where it cannot be resolved, or is incompatible with a loss."""
     try:
         pools = {name: pool for pool in pools_of(config, team) for name in pool.policies}
         policies = {name: _policy(config, team, name, pools[name]) for name in pools}
@@ -69,14 +50,16 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
                 # a validation's sampling, and that of endpoints, is everybody's and not the first policy's
                 for key in ("name", "temperature", "top_p", "top_k", "val_kwargs"):
                     whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
-                whole.algorithm.rollout_correction = OmegaConf.create(
-                    policies[first]["algorithm"]["rollout_correction"]
-                )
-        resolved: Any = OmegaConf.create(OmegaConf.to_container(whole, resolve=True))
+                correction = policies[first]["algorithm"]["rollout_correction"]
+                whole.algorithm.rollout_correction = OmegaConf.create(correction)
+        resolved = _resolved(whole)
     except OmegaConfBaseException as error:
         raise MarlError(f"config cannot be resolved: {' '.join(str(error).split())}") from error
-    assert isinstance(resolved, DictConfig)
     return resolved
+
+
+def _resolved(config: DictConfig) -> DictConfig:
+    return OmegaConf.create(OmegaConf.to_container(config, resolve=True))  # type: ignore[return-value]
 
 
 def loss_of(team: TeamConfig, policy: str) -> tuple[str, Loss]:
@@ -92,15 +75,18 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     """What the trainer merges over the whole config for a policy, with nothing left to resolve."""
     policy = team.policies[name]
     called, loss = loss_of(team, name)
-    own = copy.deepcopy(config)
+    own = with_loss(config, called, loss)  # a copy
     own.trainer.n_gpus_per_node, own.trainer.nnodes = pool.gpus, pool.nodes
-    own = policy_config(with_loss(own, called, loss), policy)
+    _override(own, policy)
     if policy.trained:
         own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
-        if pool.shared and has_accelerator():
-            offload(own, policy)
+        if pool.shared and has_accelerator():  # a policy whose turn it is not leaves the GPU, unless it says otherwise
+            said = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
+            for key in ("param_offload", "optimizer_offload"):
+                if said.get(key) is None:
+                    own.actor_rollout_ref.actor.fsdp_config[key] = True
         check_policy(own, name, called, loss)
-    resolved: Any = OmegaConf.create(OmegaConf.to_container(own, resolve=True))
+    resolved = _resolved(own)
     return {
         "actor_rollout_ref": OmegaConf.to_container(resolved.actor_rollout_ref),
         "algorithm": {"rollout_correction": OmegaConf.to_container(resolved.algorithm.rollout_correction)},
@@ -108,9 +94,134 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     }
 
 
-def offload(own: DictConfig, policy: PolicyConfig) -> None:
-    """A policy whose turn it is not leaves the GPU, unless the policy says otherwise itself."""
-    said = OmegaConf.create(policy.override)
-    for key in ("param_offload", "optimizer_offload"):
-        if OmegaConf.select(said, f"actor.fsdp_config.{key}") is None:
-            own.actor_rollout_ref.actor.fsdp_config[key] = True
+def _override(config: DictConfig, policy: PolicyConfig) -> None:
+    """Merge a policy's part over `actor_rollout_ref`, which has the loss."""
+    _check_part(policy.override, config.actor_rollout_ref, f"marl.policies.{policy.name}", OWN_KEYS)
+    config.actor_rollout_ref = OmegaConf.merge(config.actor_rollout_ref, policy.override)
+    own = config.actor_rollout_ref
+    own.rollout.name = rollout_name(policy.name)
+    own.rollout.n = 1  # verl divides by it where it counts episodes a task; a team's sampler decides that
+    own.actor.optim.total_training_steps = config.trainer.total_training_steps
+    if policy.frozen:
+        own.model.lora_rank = 0
+        if "dummy" in str(own.rollout.load_format):
+            own.rollout.load_format = "auto"  # nobody will send it weights
+
+
+def _check_part(override: Mapping[str, Any], whole: DictConfig, where: str, own: tuple[str, ...]) -> None:
+    """MarlError for a key of section `where` that verl's config lacks; `own` are those that are not verl's."""
+    base: Any = OmegaConf.to_container(whole)
+    for key in override:
+        if key not in base:
+            raise MarlError(f"unknown key '{where}.{key}': {nearest(str(key), [*map(str, base), *own])}")
+    check_keys(override, base, where, free=VERL_OPEN)
+
+
+def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
+    """The settings, with an adapter (W + (alpha / r) B A) a copy under which it reaches servers and checkpoints."""
+    model = actor_rollout_ref.model
+    rank, strategy = model.lora_rank, str(actor_rollout_ref.actor.strategy)
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
+        raise MarlError(f"model.lora_rank must be a whole number, 0 for no adapter, got {rank!r}")
+    if OmegaConf.select(model, "lora.rank") and strategy.startswith("fsdp"):
+        what = f"model.lora.rank={model.lora.rank} is for the Megatron backend, and actor.strategy is '{strategy}'"
+        raise MarlError(f"{what}: set model.lora_rank")
+    if not rank:
+        return actor_rollout_ref
+    if not strategy.startswith("fsdp"):
+        raise MarlError(f"model.lora_rank={rank} needs actor.strategy fsdp2 or fsdp, it is '{strategy}'")
+    if not model.lora_alpha > 0:
+        raise MarlError(f"model.lora_alpha must be above 0, got {model.lora_alpha}: the adapter would do nothing")
+    own = copy.deepcopy(actor_rollout_ref)
+    OmegaConf.set_struct(own, False)
+    if "dummy" in str(own.rollout.load_format):
+        own.rollout.load_format = "auto"  # the servers read the base model themselves, only the adapter is synced
+    # the base is on disk already. verl's `hf_model` of an adapter is a file whose names no model has: transformers
+    # would load random weights from it without an error
+    saved = own.actor.checkpoint
+    saved.save_contents = [part for part in saved.save_contents if part in ("model", "optimizer", "extra")]
+    saved.save_lora_only = True
+    return own
+
+
+def critic_configs(
+    config: DictConfig, team: TeamConfig, algorithm: Algorithm, policies: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Critic ("team", or its policy's name) -> what the trainer needs; {} where none is used. As `check_critic`."""
+    scope = check_critic(config, team, algorithm)
+    trained = [policy.name for policy in team.policies.values() if policy.trained]
+    if scope is None or not trained:
+        return {}
+    hosts = {name: name for name in trained} if scope == "policy" else {"team": trained[0]}
+    limit = _section(config).get("max_prompt_length") or int(config.data.max_prompt_length) * len(team.agents)
+    critics = {}
+    for name, policy in hosts.items():
+        critic = _verl_critic(config, policies[policy]["actor_rollout_ref"])
+        critics[name] = {"critic": critic, "policy": policy, "scope": scope, "max_prompt_length": limit}
+    return critics
+
+
+def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> str | None:
+    """The scope of the run's critics (the algorithm's). MarlError for a `marl.critic` that is wrong or not used."""
+    section, wish, name = _section(config), algorithm.advantage.wants_critic(), team.algorithm.name
+    scope = section.get("scope")
+    check_type(scope, Literal["policy", "team"] | None, "marl.critic.scope")
+    check_type(section.get("max_prompt_length"), Positive | None, "marl.critic.max_prompt_length")
+    given = [key for key, value in section.items() if value is not None]
+    if wish is None and given:
+        others = "marl.algorithm.name=ippo or mappo (or marl.algorithm.options.returns=gae)"
+        remedy = f"leave marl.critic out, or choose {others}"
+        raise MarlError(f"'marl.critic.{given[0]}' is set, and algorithm '{name}' uses no critic: {remedy}")
+    if scope not in (None, wish):
+        what = f"'marl.critic.scope' is '{scope}', and algorithm '{name}' needs a critic of scope '{wish}'"
+        raise MarlError(f"{what}: leave it out, or set marl.algorithm.options.critic={scope}")
+    _check_part(_override_of(section), config.critic, "marl.critic", CRITIC_KEYS)
+    path = (section.get("model") or {}).get("path")
+    if path and "${" not in str(path):
+        local_model("marl.critic", path)
+    return wish
+
+
+def tiny_critic(config: DictConfig, team: TeamConfig) -> TinyModel | None:
+    """The tiny model of `marl.critic.tiny`, for `marl.critic.model.path`. MarlError as `tiny_model`."""
+    section = _section(config)
+    tiny = section.get("tiny")
+    if tiny is None:
+        return None
+    check_type(tiny, Mapping, "marl.critic.tiny")
+    path, seed = (section.get("model") or {}).get("path"), int(config.marl.run.seed)
+    return tiny_model("marl.critic", tiny, path, team, list(team.agents), seed)
+
+
+def _section(config: DictConfig) -> dict[str, Any]:
+    section: Any = OmegaConf.to_container(config.marl.critic) if config.marl.get("critic") is not None else {}
+    if not isinstance(section, dict):
+        raise MarlError(f"'marl.critic' must be a mapping such as {{scope: team}}, got {section!r}")
+    return {str(key): value for key, value in section.items()}
+
+
+def _override_of(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in CRITIC_KEYS}
+
+
+def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
+    """verl's critic config, with nothing left to resolve: verl's defaults, the policy's settings, the user's."""
+    whole = copy.deepcopy(config)
+    OmegaConf.set_struct(whole, False)
+    whole.actor_rollout_ref = policy  # verl's critic takes batch sizes and epochs from there
+    actor, base = policy["actor"], whole.critic
+    base.strategy = actor["strategy"]
+    for mine, theirs in ENGINES:
+        if mine in actor and theirs in base:
+            base[theirs] = OmegaConf.merge(base[theirs], actor[mine])
+    model = {key: value for key, value in policy["model"].items() if key not in LORA and key in base.model}
+    base.model = OmegaConf.merge(base.model, model)
+    override = _override_of(_section(config))
+    if (override.get("model") or {}).get("path"):  # the policy's tokenizer and config are of the policy's model
+        base.model.tokenizer_path = base.model.hf_config_path = None
+    base.ppo_max_token_len_per_gpu = actor["ppo_max_token_len_per_gpu"]
+    base.loss_agg_mode, base.loss_scale_factor = "token-mean", None
+    base.optim.total_training_steps = whole.trainer.total_training_steps
+    whole.critic = OmegaConf.merge(base, override)
+    resolved: Any = OmegaConf.to_container(whole, resolve=True)
+    return resolved["critic"]  # type: ignore[no-any-return]

@@ -1,26 +1,20 @@
-"""When a run samples and when it learns (`marl.schedule`): its settings, and what does not go with them.
+"""When a run samples and when it learns (`marl.schedule`): its settings, and what is incompatible with them.
 
-With `mode: async` each policy learns whenever its buffer is full, from rows of which some are older than its weights.
-That is sound only if
-
-- the advantage of a task's rows does not depend on other tasks: rows get theirs when their task is finished;
-- the loss knows the probabilities that the rows were sampled with, pi_rollout, which are no longer those of the weights
-  that learn: as a weight min(pi_old / pi_rollout, c), where the weights that begin the update compute pi_old (truncated
-  importance sampling), or in the ratio itself, pi / pi_rollout (`bypass_mode`).
+With `mode: async` each policy learns when its buffer is full, from rows that may be older than its weights. Then the
+advantage of a task's rows may not depend on other tasks, and the loss must know the sampling probabilities pi_rollout:
+as a weight min(pi_old / pi_rollout, c), truncated importance sampling with pi_old of the weights that begin the update,
+or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.losses import Loss
-from marl_verl.config.synthetic import SyntheticTeam
+from marl_verl.config.fit import SyntheticTeam
 from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative, Positive, build
 from marl_verl.team import TeamConfig
@@ -30,21 +24,13 @@ WHERE = "marl.schedule"
 
 @dataclass(frozen=True)
 class Settings:
-    """The `marl.schedule` section; all but `mode` are for async.
-
-    Attributes:
-        mode: "sync": sample, then learn; "async": each policy learns when its buffer is full, while sampling goes on.
-        fill: rows that a policy's buffer must have before it learns.
-        batch: rows of one optimiser update.
-        ahead: batches of tasks that are sampled beyond the one that is waited for.
-        max_staleness: updates of its policy that a row may be behind.
-    """
+    """The `marl.schedule` section. sync: sample, then learn; async: learn when a buffer is full, and go on sampling."""
 
     mode: Literal["sync", "async"] = "sync"
-    fill: Positive = 16
-    batch: Positive = 8
-    ahead: NonNegative = 1
-    max_staleness: Positive = 4
+    fill: Positive = 16  # rows that a policy's buffer must have before it learns; this and the rest are for async
+    batch: Positive = 8  # rows of one optimiser update
+    ahead: NonNegative = 1  # batches of tasks that are sampled beyond the one that is waited for
+    max_staleness: Positive = 4  # updates of its policy that a row may be behind
 
     def __post_init__(self) -> None:
         if self.batch > self.fill:
@@ -53,86 +39,54 @@ class Settings:
 
 def settings_of(config: DictConfig) -> Settings:
     """The section of a config. MarlError: an unknown key, a wrong type, a value that makes no sense."""
-    section: Any = OmegaConf.to_container(config.marl.schedule, resolve=True)
-    return build(Settings, section, WHERE)
+    return build(Settings, OmegaConf.to_container(config.marl.schedule, resolve=True), WHERE)  # type: ignore[arg-type]
 
 
 def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam) -> None:
-    """Whether a run can learn as `marl.schedule` says.
-
-    Args:
-        config: resolved, with `policies`.
-
-    Raises:
-        MarlError: a value of the section that makes no sense; with async: an advantage that compares over the batch, a
-            critic, a policy whose loss does not correct for the age of its rows or takes one update a batch, policies
-            that take turns on a pool, a batch that does not divide among a policy's GPUs.
-    """
+    """MarlError unless a run can learn as `marl.schedule` says; `config` is resolved, with `policies`."""
     settings = settings_of(config)
     if settings.mode == "sync":
         return
     if algorithm.advantage.wants_critic() or OmegaConf.select(config, "marl.critic.scope") is not None:
-        raise MarlError(
-            f"{WHERE}.mode=async does not train a critic, and algorithm '{team.algorithm.name}' has one: use mode=sync"
-        )
+        what = f"{WHERE}.mode=async does not train a critic, and algorithm '{team.algorithm.name}' has one"
+        raise MarlError(f"{what}: use mode=sync")
     for name, policy in team.policies.items():
-        if policy.trained:
-            _check_pool(team, name)
-            _check_loss(config.policies[name], name, policy.loss or algorithm.loss)
-            _check_batch(config.policies[name], name, settings.batch)
-    check_independent(synthetic)
-
-
-def _check_pool(team: TeamConfig, name: str) -> None:
-    pool = team.policies[name].pool
-    others = [other for other, policy in team.policies.items() if other != name and policy.pool == pool]
-    if pool is not None and others:
-        raise MarlError(
-            f"policies '{name}' and '{others[0]}' share pool '{pool}', where all servers sleep while one policy "
-            f"learns: with {WHERE}.mode=async give each a pool of its own, or use mode=sync"
-        )
+        if not policy.trained:
+            continue
+        others = [other for other, each in team.policies.items() if other != name and each.pool == policy.pool]
+        if policy.pool is not None and others:
+            what = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
+            remedy = f"with {WHERE}.mode=async give each a pool of its own, or use mode=sync"
+            raise MarlError(f"{what} policy learns: {remedy}")
+        own = config.policies[name]
+        _check_loss(own, name, policy.loss or algorithm.loss)
+        # every GPU that learns must have as many rows of an update
+        width = OmegaConf.select(own, "actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1
+        slots = int(own.trainer.n_gpus_per_node) * int(own.trainer.nnodes)
+        ranks = slots // int(width)
+        if str(own.actor_rollout_ref.actor.strategy).startswith("fsdp") and settings.batch % ranks:
+            what = f"'{WHERE}.batch' is {settings.batch}, which does not divide among the {ranks} ranks of policy"
+            raise MarlError(f"{what} '{name}' ({slots} GPUs): make it a multiple of {ranks}")
+    _check_independent(synthetic)
 
 
 def _check_loss(own: DictConfig, policy: str, name: str) -> None:
     """Whether a policy's loss knows that its rows were sampled by other weights."""
-    loss = plugins.load().get("losses", name)
-    assert isinstance(loss, Loss)  # `resolve` has looked
     where = f"marl.policies.{policy}.loss"
-    if loss.one_update:
-        raise MarlError(
-            f"loss '{name}' of policy '{policy}' holds for rows that the current weights sampled, and with "
-            f"{WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync"
-        )
+    if plugins.load().get("losses", name).one_update:  # a `Loss`: `resolve` has looked
+        what = f"loss '{name}' of policy '{policy}' holds for rows that the current weights sampled"
+        raise MarlError(f"{what}, and with {WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync")
     correction = own.algorithm.rollout_correction
     if not correction.rollout_is and not correction.bypass_mode:
         corrected = "gspo-tis" if name == "gspo" else "ppo-clip-tis"
-        raise MarlError(
-            f"with {WHERE}.mode=async rows are older than the weights that learn from them, and loss '{name}' of "
-            f"policy '{policy}' does not correct for that: use {where}={corrected} (or marl.algorithm.options.loss for "
-            "all), or algorithm.rollout_correction.bypass_mode=true"
-        )
+        what = f"with {WHERE}.mode=async rows are older than the weights that learn from them"
+        why = f"loss '{name}' of policy '{policy}' does not correct for that"
+        remedy = f"use {where}={corrected} (or marl.algorithm.options.loss for all), or"
+        raise MarlError(f"{what}, and {why}: {remedy} algorithm.rollout_correction.bypass_mode=true")
 
 
-def _check_batch(own: DictConfig, policy: str, batch: int) -> None:
-    """Every GPU that learns must have as many rows of an update."""
-    width = OmegaConf.select(own, "actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1
-    slots = int(own.trainer.n_gpus_per_node) * int(own.trainer.nnodes)
-    ranks = slots // int(width)
-    if str(own.actor_rollout_ref.actor.strategy).startswith("fsdp") and batch % ranks:
-        raise MarlError(
-            f"'{WHERE}.batch' is {batch}, which does not divide among the {ranks} ranks of policy '{policy}' "
-            f"({slots} GPUs): make it a multiple of {ranks}"
-        )
-
-
-def check_independent(synthetic: SyntheticTeam) -> None:
-    """Whether the advantage of a task's rows depends on that task alone: tried on synthetic rows.
-
-    Three tasks, one of them with a single attempt, must get the same together as each by itself.
-
-    Raises:
-        MarlError: they do not.
-    """
+def _check_independent(synthetic: SyntheticTeam) -> None:
+    """Synthetic rows of three tasks, one with a single attempt, must get the same together as each by itself."""
     compute, table = synthetic.algorithm.compute, synthetic.table
     tasks = [synthetic.rows(number, attempts) for number, attempts in enumerate((3, 2, 1))]
     told = f"algorithm '{synthetic.team.algorithm.name}' does not go with {WHERE}.mode=async"
@@ -142,7 +96,5 @@ def check_independent(synthetic: SyntheticTeam) -> None:
     except MarlError as error:
         raise MarlError(f"{told}: {error}") from error
     if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
-        raise MarlError(
-            f"{told}: it compares rows of different tasks (group, scale_group or singleton over the batch), and a row "
-            "gets its advantage as soon as its own task is finished"
-        )
+        what = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
+        raise MarlError(f"{told}: {what}, and a row gets its advantage as soon as its own task is finished")

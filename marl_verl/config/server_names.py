@@ -1,7 +1,5 @@
 """Names and replica ranks of a policy's servers: verl has them per job, here each policy of each run has its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import zlib
@@ -10,7 +8,6 @@ from marl_verl.platforms.active import RUN_VARIABLE
 
 POLICIES_VARIABLE = "MARL_VERL_POLICIES"
 """JSON list of policy names, in the environment of every process of a run: each has its own range of replica ranks."""
-
 RANKS_A_POLICY, RANKS_A_RUN, RUNS = 1_000, 10_000, 100_000
 
 
@@ -20,15 +17,14 @@ def rollout_name(policy: str) -> str:
 
 
 def first_replica_rank(name: str) -> int:
-    """Where a policy's range of replica ranks begins.
+    """The first replica rank of the policy whose servers have this name.
 
-    verl names the weight-sync socket in /tmp by Ray job and replica rank only. Two policies of a run would share one,
-    and so would two runs on one machine: every Ray session counts jobs from 1.
+    verl names the weight-sync socket in /tmp by Ray job and rank only, and every Ray session counts jobs from 1.
     """
     names = [rollout_name(policy) for policy in json.loads(os.environ[POLICIES_VARIABLE])]
     return first_rank_of(os.environ.get(RUN_VARIABLE, "")) + names.index(name) * RANKS_A_POLICY
 
 
 def first_rank_of(run: str) -> int:
-    """Where the range of replica ranks of a run begins; it has `RANKS_A_RUN`."""
+    """The first of the `RANKS_A_RUN` replica ranks of a run."""
     return zlib.crc32(run.encode()) % RUNS * RANKS_A_RUN

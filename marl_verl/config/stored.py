@@ -1,7 +1,5 @@
 """Reading the config of a run: from its directory, and the team that it names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +25,9 @@ def read_config(path: Path) -> DictConfig:
 def marl_section(config: DictConfig) -> dict[str, Any]:
     """The `marl` section, resolved, as plain containers. MarlError if it cannot be resolved."""
     try:
-        marl: dict[str, Any] = OmegaConf.to_container(config.marl, resolve=True)  # type: ignore[assignment]
+        return OmegaConf.to_container(config.marl, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
         raise MarlError(f"the marl section cannot be resolved: {' '.join(str(error).split())}") from error
-    return marl
 
 
 def team_of(config: DictConfig) -> TeamConfig:

@@ -1,42 +1,10 @@
 """Plugins: the hooks, what is registered under which name and by whom, and the parts that come with marl-verl."""
 
-from marl_verl.plugins.content import content_of
 from marl_verl.plugins.files import COPIES, PluginFile, copy_files, file_names, files_in_use, files_of_run, read_files
-from marl_verl.plugins.hookspecs import hookimpl
-from marl_verl.plugins.loading import (
-    GROUP,
-    HOOKS,
-    VARIABLE,
-    assemble,
-    check_same,
-    discover,
-    load,
-    use_files,
-)
-from marl_verl.plugins.lookup import Plugins
-from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
+from marl_verl.plugins.loading import GROUP, HOOKS, VARIABLE, assemble, check_same, discover, load, use_files
+from marl_verl.plugins.lookup import Plugins, content_of
+from marl_verl.plugins.registry import KINDS, Entry, Registry, Source, hookimpl
 
-__all__ = [
-    "COPIES",
-    "Entry",
-    "GROUP",
-    "HOOKS",
-    "KINDS",
-    "PluginFile",
-    "Plugins",
-    "Registry",
-    "Source",
-    "VARIABLE",
-    "assemble",
-    "check_same",
-    "content_of",
-    "copy_files",
-    "discover",
-    "file_names",
-    "files_in_use",
-    "files_of_run",
-    "hookimpl",
-    "load",
-    "read_files",
-    "use_files",
-]
+__all__ = ["KINDS", "Entry", "Plugins", "Registry", "Source", "assemble", "discover", "hookimpl", "load"]
+__all__ += ["COPIES", "GROUP", "HOOKS", "VARIABLE", "PluginFile", "check_same", "content_of", "copy_files"]
+__all__ += ["file_names", "files_in_use", "files_of_run", "read_files", "use_files"]

@@ -1,10 +1,7 @@
 """The parts that come with marl-verl, registered through the same hook as a plugin's; all lazy."""
 
-from __future__ import annotations
-
 from marl_verl.core_parts import CORE_PARTS
-from marl_verl.plugins.hookspecs import hookimpl
-from marl_verl.plugins.registry import Registry
+from marl_verl.plugins.registry import Registry, hookimpl
 
 
 @hookimpl
@@ -27,11 +24,7 @@ def marl_register(registry: Registry) -> None:
     registry.algorithm("gigpo", "marl_verl.algorithms.gigpo:GIGPO")
     registry.algorithm("ippo", "marl_verl.algorithms.presets:IPPO")
     registry.algorithm("mappo", "marl_verl.algorithms.presets:MAPPO")
-    for kind, register in (
-        ("mixes", registry.mix),
-        ("credits", registry.credit),
-        ("advantages", registry.advantage),
-        ("returns", registry.returns),
-    ):
+    methods = {"mixes": registry.mix, "credits": registry.credit, "returns": registry.returns}
+    for kind, register in {**methods, "advantages": registry.advantage}.items():
         for name, target in CORE_PARTS[kind].items():
             register(name, target)

@@ -6,10 +6,7 @@ a cluster: no process has to see the run directory. The run directory has copies
 an evaluation, a replay and `explain` load (`files_of_run`).
 """
 
-from __future__ import annotations
-
 import base64
-import functools
 import hashlib
 import importlib.abc
 import importlib.util
@@ -20,7 +17,7 @@ import sys
 import traceback
 import types
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,25 +25,14 @@ from marl_verl.errors import MarlError, missing, told
 from marl_verl.plugins.registry import Source
 
 FILES_VARIABLE = "MARL_VERL_PLUGIN_FILES"
-COPIES = "plugins"
-"""Folder of a run directory with the copies."""
-
-PACKAGE = "marl_verl_file_plugins"
-"""Parent of the modules that files are loaded as."""
-
-LIMIT = 64 * 1024
-"""Most bytes of the variable: Linux allows 128 KiB, and Ray adds to it on a command line."""
+COPIES = "plugins"  # folder of a run directory with the copies
+PACKAGE = "marl_verl_file_plugins"  # parent of the modules that files are loaded as
+LIMIT = 64 * 1024  # most bytes of the variable: Linux allows 128 KiB, and Ray adds to it on a command line
 
 
 @dataclass(frozen=True)
 class PluginFile:
-    """A plugin file as it was read.
-
-    Attributes:
-        name: its name in the `plugins/` folder of a run, e.g. "my_team.py"; the distribution of what it registers.
-        path: where it was read, for error messages and tracebacks.
-        text: the source code.
-    """
+    """A plugin file: its name in `plugins/` of a run (the distribution of its parts), where it was read, its text."""
 
     name: str
     path: str
@@ -54,19 +40,15 @@ class PluginFile:
 
     @property
     def content(self) -> str:
-        """The text's sha256."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def version(self) -> str:
-        """The beginning of the content hash."""
         return self.content[:12]
 
     @property
-    def module(self) -> str:
-        """The name that the file is loaded under: of its own for each name and content."""
-        stem = re.sub(r"[^A-Za-z0-9]+|^(?=[0-9])", "_", self.name.removesuffix(".py"))
-        return f"{PACKAGE}.{stem}_{self.version}"
+    def source(self) -> Source:
+        return Source(Path(self.name).stem, self.name, self.version, self.path, self.content)
 
 
 def file_names(paths: Iterable[Path]) -> dict[str, Path]:
@@ -82,11 +64,7 @@ def file_names(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def read_files(paths: Iterable[Path]) -> list[PluginFile]:
-    """Read plugin files; a path that is given twice is read once.
-
-    Raises:
-        MarlError: no such file (nearest offered), not a .py file, not readable, or not UTF-8.
-    """
+    """Read plugin files, each once. MarlError: no such file (nearest offered), not .py, not readable, not UTF-8."""
     return [_read(name, path) for name, path in file_names(paths).items()]
 
 
@@ -104,27 +82,20 @@ def _read(name: str, path: Path) -> PluginFile:
 
 
 def files_of_run(run: Path, given: Sequence[Path] = ()) -> list[PluginFile]:
-    """The copies in a run directory, and files that are given besides.
-
-    Raises:
-        MarlError: a given file has the name of a copy and another content, or as `read_files`.
-    """
+    """The copies in a run directory, and files given besides. MarlError as `read_files`, or for a changed copy."""
     folder = run / COPIES
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
     copies = {name: _read(name, path) for name, path in paths.items()}
     for file in read_files(given):
         copy = copies.setdefault(file.name, file)
         if copy.text != file.text:
-            raise MarlError(
-                f"plugin file '{file.path}' (content {file.version}) differs from '{copy.path}' (content "
-                f"{copy.version}), which run '{run}' uses. Leave --plugin out to use the copy of the run, or start a "
-                "new run to use the changed file."
-            )
+            ours = f"'{copy.path}' (content {copy.version}), which run '{run}' uses"
+            remedy = "Leave --plugin out to use the copy of the run, or start a new run to use the changed file."
+            raise MarlError(f"plugin file '{file.path}' (content {file.version}) differs from {ours}. {remedy}")
     return list(copies.values())
 
 
 def copy_files(files: Iterable[PluginFile], run: Path) -> None:
-    """Write files into the `plugins/` folder of a run directory."""
     for file in files:
         copy = run / COPIES / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -132,24 +103,13 @@ def copy_files(files: Iterable[PluginFile], run: Path) -> None:
 
 
 def activate(files: Sequence[PluginFile]) -> bool:
-    """Make these the plugin files of this process and of those that it starts.
-
-    Returns:
-        Whether they differ from those before.
-
-    Raises:
-        MarlError: together they are too large for an environment variable.
-    """
-    value = ""
-    if files:
-        packed = zlib.compress(json.dumps([asdict(file) for file in files]).encode(), 9)
-        value = base64.b64encode(packed).decode()
+    """Use these files in this process and those that it starts; whether they are others. MarlError if too large."""
+    packed = zlib.compress(json.dumps([asdict(file) for file in files]).encode(), 9)
+    value = base64.b64encode(packed).decode() if files else ""
     if len(value) > LIMIT:
         names = ", ".join(file.name for file in files)
-        raise MarlError(
-            f"the plugin files {names} take {len(value):,} bytes packed, and {LIMIT:,} is the most: make a package of "
-            "them, `marl-verl new-plugin` writes one."
-        )
+        what = f"the plugin files {names} take {len(value):,} bytes packed, and {LIMIT:,} is the most"
+        raise MarlError(f"{what}: make a package of them, `marl-verl new-plugin` writes one.")
     if value == os.environ.get(FILES_VARIABLE, ""):
         return False
     os.environ[FILES_VARIABLE] = value
@@ -162,38 +122,30 @@ def files_in_use() -> list[PluginFile]:
     return [PluginFile(**file) for file in json.loads(zlib.decompress(base64.b64decode(value)))] if value else []
 
 
-def candidates() -> list[tuple[Source, Callable[[], object]]]:
-    """What `loading` loads: for each active file its source, and a function that gives its module."""
-    return [
-        (
-            Source(Path(file.name).stem, file.name, file.version, file.path, file.content),
-            functools.partial(load_file, file),
-        )
-        for file in files_in_use()
-    ]
-
-
 def load_file(file: PluginFile) -> types.ModuleType:
-    """Run a plugin file as a module of its own, once in a process; nothing is read from disk.
-
-    Raises:
-        MarlError: a syntax error or an exception, with the line.
-    """
-    if file.module in sys.modules:
-        return sys.modules[file.module]
+    """Run a plugin file as a module, once for a name and content; no disk is read. MarlError with the line."""
+    stem = re.sub(r"[^A-Za-z0-9]+|^(?=[0-9])", "_", file.name.removesuffix(".py"))
+    name = f"{PACKAGE}.{stem}_{file.version}"
+    if name in sys.modules:
+        return sys.modules[name]
     package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, a module each."))
     package.__path__ = []
     loader = _Loader(file)
-    spec = importlib.util.spec_from_loader(file.module, loader)
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     module.__file__ = file.path
-    sys.modules[file.module] = module  # dataclasses, pickle and lazy targets look it up
+    sys.modules[name] = module  # dataclasses, pickle and lazy targets look it up
     try:
         loader.exec_module(module)
     except Exception as error:  # foreign code may raise anything: the error names file and line, and keeps the cause
-        del sys.modules[file.module]
-        raise MarlError(_failure(file, error)) from error
+        del sys.modules[name]
+        if isinstance(error, SyntaxError) and error.filename == file.path:
+            what = f"plugin file '{file.path}', line {error.lineno}: syntax error: {error.msg}"
+            raise MarlError(f"{what}. Correct the line.") from error
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file.path]
+        where = f", line {lines[-1]}" if lines else ""
+        raise MarlError(f"plugin file '{file.path}'{where}: {' '.join(told(error).split())}") from error
     return module
 
 
@@ -208,12 +160,3 @@ class _Loader(importlib.abc.InspectLoader):
 
     def get_code(self, fullname: str) -> types.CodeType:
         return self.source_to_code(self.file.text, self.file.path)
-
-
-def _failure(file: PluginFile, error: Exception) -> str:
-    """An exception of a file in one line, with where it happened."""
-    if isinstance(error, SyntaxError) and error.filename == file.path:
-        return f"plugin file '{file.path}', line {error.lineno}: syntax error: {error.msg}. Correct the line."
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file.path]
-    where = f", line {lines[-1]}" if lines else ""
-    return f"plugin file '{file.path}'{where}: {' '.join(told(error).split())}"

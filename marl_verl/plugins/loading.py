@@ -1,22 +1,16 @@
 """Discovery: which plugins a process has, loaded once.
 
-`load()` takes the built-in parts, every entry point of group `marl_verl`, and the plugin files in use (`files.py`).
-The environment variable MARL_VERL_PLUGINS limits the entry points: "" loads none, a comma list those that it names.
-Discovery has to run in every process that uses a part (driver, rollout workers): Ray workers do not inherit what the
-driver registered. The driver compares `fingerprint()` with theirs (`check_same`).
-
-A plugin that cannot be loaded is broken: a warning, and an error with the cause where a run needs a name that no other
-plugin has.
+`load()` takes the built-in parts, every entry point of group `marl_verl` that the environment variable
+MARL_VERL_PLUGINS allows ("" none, a comma list those it names), and the plugin files in use (`files.py`). Ray workers
+do not inherit what the driver registered, and discover for themselves: `check_same` compares.
 """
-
-from __future__ import annotations
 
 import functools
 import importlib.metadata
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pluggy
@@ -24,17 +18,18 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from marl_verl.errors import MarlError, MarlWarning, nearest
-from marl_verl.plugins import builtins, files, hookspecs
-from marl_verl.plugins.hookspecs import PROJECT
+from marl_verl.plugins import builtins, files, registry
 from marl_verl.plugins.lookup import Plugins, cause
-from marl_verl.plugins.registry import Registry, Source
+from marl_verl.plugins.registry import PROJECT, Registry, Source
 from marl_verl.version import __version__
-
-__all__ = ["assemble", "discover", "load"]
 
 GROUP = "marl_verl"
 VARIABLE = "MARL_VERL_PLUGINS"
-HOOKS = frozenset(name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), f"{PROJECT}_spec"))
+HOOKS = frozenset(name for name, value in vars(registry).items() if hasattr(value, f"{PROJECT}_spec"))
+BUILTIN = Source("builtin", "marl-verl", __version__, builtins.__name__)
+
+Candidates = list[tuple[Source, Callable[[], object]]]
+"""Each plugin's source, and a function that imports it."""
 
 
 @functools.cache
@@ -47,10 +42,7 @@ def load() -> Plugins:
 
 
 def discover(only: str | None = None) -> Plugins:
-    """Find and load plugins anew.
-
-    A plugin is broken if it cannot be imported, is for another version of marl-verl, has an unknown hook or none, or
-    raises in `marl_register`: see `Plugins.broken`.
+    """Find and load plugins anew; for those that cannot be imported or registered see `Plugins.broken`.
 
     Args:
         only: None loads everything installed, "" the built-in parts, "a,b" these entry points.
@@ -58,9 +50,8 @@ def discover(only: str | None = None) -> Plugins:
     Raises:
         MarlError: an entry point in `only` that is not installed (nearest offered), or a plugin file that is broken.
     """
-    installed, disabled = _candidates(only)
-    given = files.candidates()
-    return _load_all([*installed, *given], disabled, required={source for source, _ in given})
+    given = files.files_in_use()
+    return _load_all(only, [(file.source, functools.partial(files.load_file, file)) for file in given])
 
 
 def use_files(given: Sequence[files.PluginFile]) -> None:
@@ -72,50 +63,49 @@ def use_files(given: Sequence[files.PluginFile]) -> None:
 def assemble(plugins: Mapping[str, object], only: str | None = "") -> Plugins:
     """These plugin objects, by name, without any installation: for tests and notebooks.
 
-    Args:
-        only: the installed ones beside them, as in `discover`; by default the built-in parts alone.
-
-    Raises:
-        MarlError: one of `plugins` is broken, or as `discover`.
+    `only` are the installed ones beside them, as in `discover`. MarlError for a broken one of `plugins`.
     """
-    given = [(Source(n, "in-memory", "0", repr(p)), functools.partial(_given, p)) for n, p in plugins.items()]
-    installed, disabled = _candidates(only)
-    return _load_all([*installed, *given], disabled, required={source for source, _ in given})
+    given = [(Source(name, "in-memory", "0", repr(each)), each) for name, each in plugins.items()]
+    return _load_all(only, [(source, functools.partial(_given, each)) for source, each in given])
 
 
-Candidates = list[tuple[Source, Callable[[], object]]]
+def _given(plugin: object) -> object:
+    return plugin
 
 
-def _candidates(only: str | None) -> tuple[Candidates, list[Source]]:
+def _candidates(only: str | None) -> tuple[Candidates, tuple[Source, ...]]:
     """(what is to be loaded, the built-in parts first; what MARL_VERL_PLUGINS leaves out)."""
     points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (_dist(point)[0], point.name))
-    wanted = _wanted(only, {point.name for point in points})
-    candidates: Candidates = [(_builtin(), lambda: builtins)]
-    disabled = []
-    for point in points:
-        source = Source(point.name, *_dist(point), point.value)
-        if wanted is None or point.name in wanted:
-            candidates.append((source, functools.partial(_load_point, point, source)))
-        else:
-            disabled.append(source)
-    return candidates, disabled
+    installed = {point.name for point in points}
+    wanted = installed if only is None else {name.strip() for name in only.split(",")} - {""}
+    for name in sorted(wanted - installed):
+        hint = nearest(name, installed)
+        raise MarlError(f"{VARIABLE} names '{name}', a plugin that no installed distribution has: {hint}")
+    sources = [(point, Source(point.name, *_dist(point), point.value)) for point in points]
+    found = [(source, functools.partial(_load_point, point, source)) for point, source in sources]
+    return (
+        [(BUILTIN, lambda: builtins), *(each for each in found if each[0].plugin in wanted)],
+        tuple(source for _, source in sources if source.plugin not in wanted),
+    )
+
+
+def _dist(point: importlib.metadata.EntryPoint) -> tuple[str, str]:
+    """Name and version of an entry point's distribution; "unknown" where its metadata do not say."""
+    if point.dist is None:
+        return "unknown", "unknown"
+    return point.dist.metadata["Name"] or "unknown", point.dist.metadata["Version"] or "unknown"
 
 
 def _load_point(point: importlib.metadata.EntryPoint, source: Source) -> object:
     """The plugin behind an entry point. MarlError where its distribution is for another version of marl-verl."""
     for line in (point.dist.requires if point.dist else None) or ():
         wanted = Requirement(line)
-        if canonicalize_name(wanted.name) == "marl-verl" and not _fits(wanted):
-            raise MarlError(
-                f"{source} is made for marl-verl {wanted.specifier}, and this is {__version__}: install a "
-                f"version of {source.distribution} for it, or leave it out with {VARIABLE}"
-            )
+        applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        fits = wanted.specifier.contains(__version__, prereleases=True)
+        if canonicalize_name(wanted.name) == "marl-verl" and applies and not fits:
+            remedy = f"install a version of {source.distribution} for it, or leave it out with {VARIABLE}"
+            raise MarlError(f"{source} is made for marl-verl {wanted.specifier}, and this is {__version__}: {remedy}")
     return point.load()
-
-
-def _fits(wanted: Requirement) -> bool:
-    applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
-    return not applies or wanted.specifier.contains(__version__, prereleases=True)
 
 
 def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
@@ -128,56 +118,33 @@ def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
         raise MarlError(f"the plugins of {where} are not the driver's: {', '.join(said)}: {same}")
 
 
-def _builtin() -> Source:
-    return Source("builtin", "marl-verl", __version__, builtins.__name__)
-
-
-def _given(plugin: object) -> object:
-    return plugin
-
-
-def _dist(point: importlib.metadata.EntryPoint) -> tuple[str, str]:
-    """Name and version of an entry point's distribution; "unknown" where its metadata do not say."""
-    if point.dist is None:
-        return "unknown", "unknown"
-    return point.dist.metadata["Name"] or "unknown", point.dist.metadata["Version"] or "unknown"
-
-
-def _wanted(only: str | None, installed: Iterable[str]) -> set[str] | None:
-    if only is None:
-        return None
-    names = {name.strip() for name in only.split(",")} - {""}
-    for name in sorted(names - set(installed)):
-        hint = nearest(name, installed)
-        raise MarlError(f"{VARIABLE} names '{name}', a plugin that no installed distribution has: {hint}")
-    return names
-
-
-def _load_all(
-    candidates: Candidates, disabled: Sequence[Source], required: Collection[Source] = frozenset()
-) -> Plugins:
-    """Load candidates in their order. MarlError for a broken one that is built in or `required`."""
+def _load_all(only: str | None, given: Candidates) -> Plugins:
+    """Load the installed plugins and those given, in order. MarlError for a broken one that is built in or given."""
+    installed, disabled = _candidates(only)
+    required = {BUILTIN, *(source for source, _ in given)}
     manager = _manager()
-    plugins = Plugins(manager.hook, disabled=tuple(disabled))
-    for source, fetch in candidates:
-        registry = Registry(source)
+    plugins = Plugins(manager.hook, disabled=disabled)
+    for source, fetch in [*installed, *given]:
+        parts = Registry(source)
         try:
-            plugin = _import(source, fetch)
-            hooks = _run(plugin, registry)
+            plugin, hooks = _run(fetch, parts)
             _register(manager, plugin, source)
         except MarlError as error:
-            if source == _builtin() or source in required:
+            if source in required:
                 raise
             plugins.broken[source] = str(error)
             continue
-        plugins.add(registry)
+        plugins.add(parts)
         plugins.loaded[source] = hooks
     return plugins
 
 
-def _run(plugin: object, registry: Registry) -> tuple[str, ...]:
-    """Run a plugin's `marl_register`; the names of the hooks that it implements. MarlError where it is broken."""
-    source = registry.source
+def _run(fetch: Callable[[], object], parts: Registry) -> tuple[object, tuple[str, ...]]:
+    """Import a plugin and run its `marl_register`: (plugin, names of its hooks). MarlError where it is broken."""
+    source = parts.source
+    with _foreign(f"{source} cannot be loaded from '{source.target}'"):
+        plugin = fetch()
+        plugin = plugin() if inspect.isclass(plugin) else plugin
     _check_hook_names(plugin, source)
     alone = _manager()  # with this plugin only, so that what is registered is its own
     _register(alone, plugin, source)
@@ -185,20 +152,14 @@ def _run(plugin: object, registry: Registry) -> tuple[str, ...]:
     if not hooks:
         raise MarlError(f"{source} implements no hook; there are {', '.join(sorted(HOOKS))}")
     with _foreign(f"{source} failed in marl_register"):
-        alone.hook.marl_register(registry=registry)
-    return hooks
+        alone.hook.marl_register(registry=parts)
+    return plugin, hooks
 
 
 def _manager() -> pluggy.PluginManager:
     manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(hookspecs)
+    manager.add_hookspecs(registry)
     return manager
-
-
-def _import(source: Source, fetch: Callable[[], object]) -> object:
-    with _foreign(f"{source} cannot be loaded from '{source.target}'"):
-        plugin = fetch()
-        return plugin() if inspect.isclass(plugin) else plugin
 
 
 @contextmanager

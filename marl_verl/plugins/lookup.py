@@ -1,119 +1,110 @@
 """`Plugins`: the parts of this process by kind and name, who registered each, and which plugins are broken."""
 
-from __future__ import annotations
-
+import functools
+import hashlib
 import importlib
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pluggy
 
 from marl_verl.errors import MarlError, nearest, unknown
-from marl_verl.plugins.content import content_of
-from marl_verl.plugins.extras import extra_of
 from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
+
+EXTRAS: Mapping[str, str] = {
+    "magrpo": "magrpo magrpo-sessions joint joint-tree joint-turns joint-code joint-writing rendezvous two-coders "
+    "two-writers",
+    "at-grpo": "at-grpo at-grpo-sessions alpha greedy-tree at-chosen at-turns at-final-answers at-plan-path "
+    "at-plan-path-tiny at-one-chat-walker at-one-reasoner at-one-walker at-planner-executor at-tool-caller-planner "
+    "at-tool-user-reasoner at-bee-line at-bee-line-paid at-own-answer",
+    "mars2": "mars2 mars2-plus shaped tree-search algorithmic-diversity refinement semantic-diversity "
+    "style-diversity code-with-tests symbol-tests refine-code refine-symbols",
+    "dr-mas": "dr-mas penalty amplification second-moment dr-mas-math dr-mas-search dr-mas-search-alone second-guess "
+    "second-guess-verdict",
+    "sharp": "sharp counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
+}
+"""Extra (and entry point, and the end of the distribution's name) -> the names that it brings, of any kind.
+
+An unknown name gets the command that installs its plugin. A test compares the table with what the plugins register.
+"""
 
 
 @dataclass
 class Plugins:
-    """The plugins of this process.
-
-    Attributes:
-        hook: pluggy's relay; `plugins.hook.marl_step_finished(step=1, metrics={})` calls every observer.
-        loaded: source -> the hooks it implements, in loading order; the built-in parts come first.
-        disabled: plugins that MARL_VERL_PLUGINS leaves out; they were not imported.
-        broken: source -> why the plugin could not be loaded; none of its names is there.
-    """
+    """The plugins of this process; `plugins.hook.marl_step_finished(step=1, metrics={})` calls every observer."""
 
     hook: pluggy.HookRelay
-    loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)
-    disabled: tuple[Source, ...] = ()
-    broken: dict[Source, str] = field(default_factory=dict)
-    _entries: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+    loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)  # -> its hooks; the built-in parts come first
+    disabled: tuple[Source, ...] = ()  # what MARL_VERL_PLUGINS leaves out; it was not imported
+    broken: dict[Source, str] = field(default_factory=dict)  # -> why it could not be loaded; none of its names is there
+    _entries: list[Entry] = field(default_factory=list)
     _targets: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def add(self, registry: Registry) -> None:
         """Take in what a plugin has registered."""
-        for (kind, name), entry in registry.entries.items():
-            self._entries[kind].setdefault(name, []).append(entry)
+        self._entries += registry.entries.values()
 
     def get(self, kind: str, name: str) -> Any:
-        """The object registered under a name, e.g. `get("workflows", "inventory")`; a lazy target is imported now.
-
-        Raises:
-            MarlError: as `entry`, or a lazy target that cannot be imported.
-        """
+        """The object registered under a name, e.g. `get("workflows", "inventory")`, imported if lazy. As `entry`."""
         if (kind, name) not in self._targets:
             entry = self.entry(kind, name)
             self._targets[kind, name] = resolve(entry) if isinstance(entry.target, str) else entry.target
         return self._targets[kind, name]
 
     def entry(self, kind: str, name: str) -> Entry:
-        """Who registered a name, or "distribution:name". Imports nothing.
-
-        Raises:
-            MarlError: unknown name (with the command that installs it, the broken plugin that may have it, or the
-                nearest name), or a name of several distributions.
-        """
+        """Who registered a name, or "distribution:name"; imports nothing. MarlError for an unknown name, or several."""
         found = self.find(kind, name)
         if not found:
             raise self._unknown(kind, name)
         if len(found) > 1:
             owners = " and by ".join(str(entry.source) for entry in found)
-            choices = " or ".join(f"'{entry.source.distribution}:{entry.name}'" for entry in found)
+            choices = " or ".join(f"'{entry.distribution}:{entry.name}'" for entry in found)
             raise MarlError(f"{KINDS[kind]} '{name}' is registered by {owners}: write {choices}")
         return found[0]
 
     def find(self, kind: str, name: str) -> list[Entry]:
         """The entries that a name, or "distribution:name", may mean: none, one, or one of each distribution."""
         distribution, colon, plain = name.rpartition(":")
-        found = self._of(kind).get(plain, [])
-        return [entry for entry in found if not colon or entry.source.distribution == distribution]
+        found = [entry for entry in self.entries(kind) if entry.name == plain]
+        return [entry for entry in found if not colon or entry.distribution == distribution]
 
     def names(self, kind: str) -> list[str]:
         """The registered names of a kind, sorted."""
-        return sorted(self._of(kind))
+        return sorted({entry.name for entry in self.entries(kind)})
 
     def entries(self, kind: str) -> list[Entry]:
         """The entries of a kind, sorted by name."""
-        return [entry for _, found in sorted(self._of(kind).items()) for entry in found]
+        if kind not in KINDS:
+            raise unknown("kind of part", kind, KINDS)
+        return sorted((entry for entry in self._entries if entry.kind == kind), key=lambda entry: entry.name)
 
     def fingerprint(self) -> tuple[str, ...]:
         """What has to be the same in every process of a run: "distribution==version:plugin", sorted."""
         return tuple(sorted(f"{source.distribution}=={source.version}:{source.plugin}" for source in self.loaded))
 
     def describe(self, content: bool = False) -> list[dict[str, Any]]:
-        """One JSON-able record per plugin, as `marl-verl plugins --json` prints it.
-
-        Args:
-            content: with the content hash of each plugin that is loaded.
-        """
+        """One JSON-able record per plugin, as `marl-verl plugins --json` prints it; `content`: with its hash."""
         return [
             {
-                "plugin": source.plugin,
-                "distribution": source.distribution,
-                "version": source.version,
-                "target": source.target,
+                **{name: getattr(source, name) for name in ("plugin", "distribution", "version", "target")},
                 **({"content": content_of(source) if source in self.loaded else ""} if content else {}),
                 "enabled": source not in self.disabled,
                 "error": self.broken.get(source, ""),
                 "hooks": list(self.loaded.get(source, ())),
-                "names": {kind: names for kind in KINDS if (names := dict(self._names_of(source, kind)))},
+                "names": {kind: mine for kind in KINDS if (mine := self._names_of(source, kind))},
             }
             for source in (*self.loaded, *self.broken, *self.disabled)
         ]
 
-    def _names_of(self, source: Source, kind: str) -> Iterator[tuple[str, str]]:
-        yield from ((entry.name, entry.shown) for entry in self.entries(kind) if entry.source == source)
-
-    def _of(self, kind: str) -> dict[str, list[Entry]]:
-        if kind not in self._entries:
-            raise unknown("kind of part", kind, KINDS)
-        return self._entries[kind]
+    def _names_of(self, source: Source, kind: str) -> dict[str, str]:
+        return {entry.name: entry.shown for entry in self.entries(kind) if entry.source == source}
 
     def _unknown(self, kind: str, name: str) -> MarlError:
-        what, extra = f"{KINDS[kind]} '{name}'", extra_of(name)
+        what = f"{KINDS[kind]} '{name}'"
+        extra = next((extra for extra, names in EXTRAS.items() if name in names.split()), None)
         for source, why in self.broken.items():
             if source.plugin == extra:
                 return MarlError(f"{what} comes with marl-verl-{extra}, which cannot be loaded: {why}")
@@ -122,12 +113,10 @@ class Plugins:
         if extra is not None and extra not in {source.plugin for source in self.loaded}:
             how = f"pip install 'marl-verl[{extra}]'"
             return MarlError(f"{what} comes with marl-verl-{extra}, which is not installed: {how}")
-        valid = [*self._of(kind), *(f"{e.source.distribution}:{e.name}" for e in self.entries(kind) if ":" in name)]
+        valid = [*self.names(kind), *(f"{e.distribution}:{e.name}" for e in self.entries(kind) if ":" in name)]
         error = unknown(KINDS[kind], name, valid)
-        if self.broken:
-            why = "; ".join(self.broken.values())
-            return MarlError(f"{error}; a plugin that may register it cannot be loaded: {why}")
-        return error
+        why = "; ".join(self.broken.values())
+        return MarlError(f"{error}; a plugin that may register it cannot be loaded: {why}") if why else error
 
 
 def cause(error: BaseException) -> str:
@@ -150,3 +139,26 @@ def resolve(entry: Entry) -> Any:
             raise MarlError(f"{what}: cannot import '{target}': it has no '{part}'; {hint}")
         found = getattr(found, part)
     return found
+
+
+@functools.cache
+def content_of(source: Source) -> str:
+    """The content hash of a plugin: an author may change the code and forget the version.
+
+    sha256 over the Python files of its top-level package or module, by place; "" without files.
+    """
+    if source.content:
+        return source.content
+    top = source.target.partition(":")[0].partition(".")[0]
+    spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    if spec is None:
+        return ""
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = {path.relative_to(folder).as_posix(): path for folder in folders for path in folder.rglob("*.py")}
+    if not folders and spec.origin is not None:
+        files = {Path(spec.origin).name: Path(spec.origin)}
+    found = hashlib.sha256()
+    for place, path in sorted(files.items()):
+        for each in (place.encode(), path.read_bytes()):
+            found.update(len(each).to_bytes(8, "big") + each)
+    return found.hexdigest()

@@ -1,11 +1,22 @@
-"""`Registry`: what one plugin registers, one typed method per kind of part."""
+"""The hooks that a plugin can implement, and `Registry`, with which it registers parts by name.
+
+A plugin is a module, a class (instantiated without arguments) or an instance whose functions carry `@hookimpl`. A
+distribution offers it under the entry-point group `marl_verl`::
+
+    [project.entry-points.marl_verl]
+    my-plugin = "my_package.plugin"
+
+docs/plugins.md has an example of each hook and of each method of the registry.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pluggy
 
 from marl_verl.errors import MarlError
 
@@ -33,26 +44,23 @@ KINDS: Mapping[str, str] = {
 }
 """What can be registered -> one of them in an error message."""
 
+PROJECT = "marl_verl"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 LAZY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a plugin comes from.
+    """Where a plugin comes from."""
 
-    Attributes:
-        plugin: name of the entry point.
-        distribution, version: of the distribution that has it.
-        target: "package.module" or "package.module:attribute".
-        content: sha256 of the plugin's source, "" where it is computed on demand (see `content.content_of`).
-    """
-
-    plugin: str
+    plugin: str  # name of the entry point
     distribution: str
     version: str
-    target: str
-    content: str = ""
+    target: str  # "package.module" or "package.module:attribute"
+    content: str = ""  # sha256 of its source; "" where `content_of` computes it on demand
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version} (plugin '{self.plugin}')"
@@ -90,10 +98,8 @@ class Registry:
 
     Every method takes a name and a target: the object itself, or "package.module:attribute", which is imported when a
     run first uses the name. Where a class serves, it is instantiated without arguments or with the options of the
-    recipe. An object of the wrong kind is an error when a run uses the name.
-
-    Raises:
-        MarlError: in each method, for a malformed name or target, or a name that the plugin has registered already.
+    recipe. An object of the wrong kind is an error when a run uses the name. MarlError: a malformed name or target, or
+    a name that the plugin has registered already.
     """
 
     source: Source
@@ -154,3 +160,18 @@ class Registry:
         if (kind, name) in self.entries:
             raise MarlError(f"{what} is registered twice by the same plugin: rename one")
         self.entries[kind, name] = Entry(kind, name, target, self.source)
+
+
+@hookspec
+def marl_register(registry: Registry) -> None:
+    """Register parts: `registry.workflow("debate", Debate)`, ... Called first, and once in every process of a run."""
+
+
+@hookspec
+def marl_episode_finished(episode: Episode) -> None:
+    """Observe episodes: called in the rollout worker's process when an episode has been sampled and scored."""
+
+
+@hookspec
+def marl_step_finished(step: int, metrics: Mapping[str, Any]) -> None:
+    """Observe training: called in the driver's process after each step, with the step's metrics."""

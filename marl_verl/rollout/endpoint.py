@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from marl_verl.config.endpoint import endpoint_key
+from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError, nearest
 from marl_verl.rollout.rollouts import ObservationTooLong

@@ -17,14 +17,12 @@ from marl_verl.checkpoint import fingerprint as identity
 from marl_verl.checkpoint import team as checkpoint
 from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.critic import tiny_critic
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import tiny_models
-from marl_verl.config.resolve import resolve
+from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.schedule import check_schedule
 from marl_verl.config.stored import check_run, marl_section, read_config
-from marl_verl.config.synthetic import SyntheticTeam
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.models.tiny import TinyModel, ensure_all
@@ -157,7 +155,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     }
     checks.check_tasks(tasks, config)
     moves = checks.rehearse(workflow, tasks["train"][0], team)
-    synthetic = SyntheticTeam(samplers["sampler"], algorithm, team, moves)
+    synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, moves)
     fit.check_advantage(synthetic)
     checks.check_machine(config, team, folder)
     resolved = resolve(config, team)

@@ -1,6 +1,4 @@
-"""FILE, or --run DIR with --step N: the arguments that `explain` and `replay` have in common."""
-
-from __future__ import annotations
+"""Arguments that several commands have: --plugin FILE, and FILE or --run DIR with --step N."""
 
 import argparse
 import sys
@@ -8,6 +6,11 @@ from pathlib import Path
 
 from marl_verl.errors import MarlError
 from marl_verl.inspect.files import read_file
+
+
+def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
+    told = "a Python file that registers parts, e.g. my_team.py; may be repeated"
+    parser.add_argument("--plugin", action="append", default=[], type=Path, metavar="FILE", help=told)
 
 
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
