@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_at_grpo.algorithm import AT_GRPO, AlphaMix
 
@@ -130,7 +130,6 @@ def test_stock_verl_gives_the_solver_the_wrong_sign() -> None:
 
 
 @given(batches(), variants, st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_permuting_rows_permutes_results(rows: Rows, algorithm: Algorithm, random: Any) -> None:
     order = list(range(len(rows)))
     random.shuffle(order)
@@ -138,7 +137,6 @@ def test_permuting_rows_permutes_results(rows: Rows, algorithm: Algorithm, rando
 
 
 @given(batches(), variants, st.data())
-@settings(deadline=None)
 def test_padding_rows_change_nothing(rows: Rows, algorithm: Algorithm, data: st.DataObject) -> None:
     copies = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=4))
     junk = [{**copy, "rewards": {"team": float("nan"), "role": 99.0}, "padding": True} for copy in copies]
@@ -155,7 +153,6 @@ def test_padding_rows_change_nothing(rows: Rows, algorithm: Algorithm, data: st.
 
 
 @given(batches(agents=1, turns=1), st.sampled_from(["zero", "raw", "batch"]), st.booleans())
-@settings(deadline=None)
 def test_one_agent_and_one_turn_reduce_at_grpo_to_grpo(rows: Rows, singleton: str, norm: bool) -> None:
     options = {"singleton": singleton, "norm_by_std": norm}
     np.testing.assert_array_equal(
@@ -164,7 +161,6 @@ def test_one_agent_and_one_turn_reduce_at_grpo_to_grpo(rows: Rows, singleton: st
 
 
 @given(batches(), inside_groups, st.data())
-@settings(deadline=None)
 def test_no_row_depends_on_rows_outside_its_group(rows: Rows, algorithm: Algorithm, data: st.DataObject) -> None:
     before = algorithm.compute(RowTable.from_rows(rows))
     mine = set(before.members(data.draw(st.integers(0, len(rows) - 1))).tolist())
@@ -176,7 +172,6 @@ def test_no_row_depends_on_rows_outside_its_group(rows: Rows, algorithm: Algorit
 
 
 @given(batches(), st.sampled_from([GRPO, AT_GRPO]), st.integers(-20, 20))
-@settings(deadline=None)
 def test_a_constant_added_to_every_reward_changes_nothing(rows: Rows, algorithm: Algorithm, shift: int) -> None:
     algorithm = algorithm.with_options({"singleton": "zero"})
     shifted = [{**r, "rewards": {**r["rewards"], "team": r["rewards"]["team"] + shift}} for r in rows]
@@ -184,7 +179,6 @@ def test_a_constant_added_to_every_reward_changes_nothing(rows: Rows, algorithm:
 
 
 @given(batches(), st.sampled_from([GRPO, AT_GRPO]), st.sampled_from([2.0**-7, 4.0, 1024.0]))
-@settings(deadline=None)
 def test_the_scale_of_rewards_does_not_matter_with_a_std(rows: Rows, algorithm: Algorithm, factor: float) -> None:
     algorithm = algorithm.with_options({"singleton": "zero", "eps": 0.0})
     scaled = [{**r, "rewards": {name: factor * v for name, v in r["rewards"].items()}} for r in rows]
@@ -194,7 +188,6 @@ def test_the_scale_of_rewards_does_not_matter_with_a_std(rows: Rows, algorithm: 
 
 
 @given(batches(), variants)
-@settings(deadline=None)
 def test_the_result_explains_itself(rows: Rows, algorithm: Algorithm) -> None:
     result = algorithm.compute(RowTable.from_rows(rows))
     np.testing.assert_array_equal(result.advantage, (result.ret - result.baseline) / result.scale)

@@ -49,7 +49,7 @@ INSIDE_A_GROUP = [name for name in SHIPPED if not name.startswith(("magrpo", "sh
 
 @every
 @given(data=st.data())
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_it_keeps_what_every_algorithm_promises(name: str, data: st.DataObject) -> None:
     reach = "group" if name in INSIDE_A_GROUP else "task"
     result = check_algorithm(algorithm(name), data.draw(FIT[name]()), reach=reach, seed=data.draw(st.integers(0, 99)))
@@ -59,7 +59,7 @@ def test_it_keeps_what_every_algorithm_promises(name: str, data: st.DataObject) 
 
 @one_level  # gigpo has two; it is compared with a reference below
 @given(data=st.data())
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_the_comparison_needs_only_the_returns_of_the_group(name: str, data: st.DataObject) -> None:
     """Baseline and scale from the members' returns alone, by the textbook formula."""
     rows = data.draw(FIT[name]())
@@ -99,7 +99,7 @@ TO_GRPO: dict[str, dict[str, Any]] = {
 
 @every
 @given(data=st.data())
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_one_agent_and_one_turn_reduce_to_grpo(name: str, data: st.DataObject) -> None:
     rows = keep(data.draw(episodes(agents=1, turns=1)), team="team")
     for r in rows:
@@ -116,7 +116,7 @@ def test_one_agent_and_one_turn_reduce_to_grpo(name: str, data: st.DataObject) -
 
 
 @given(rows=episodes(agents=1, turns=1))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_shaping_a_flat_tree_does_not_move_it(rows: Rows) -> None:
     """Among children of the root R is an affine function of r: after normalising it is GRPO still."""
     rows = keep(rows, team="team")
@@ -137,7 +137,7 @@ ADDS_UP = ("magrpo", *CRITICS)  # a path's sum grows by its length
 
 @every
 @given(data=st.data(), by=st.integers(-20, 20))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_a_constant_added_to_every_reward_changes_nothing(name: str, data: st.DataObject, by: int) -> None:
     how = {"even": True} if name.startswith(ADDS_UP) else {}
     rows = data.draw(FIT[name](**how))
@@ -158,7 +158,7 @@ WITH_A_STD: dict[str, dict[str, Any]] = {
 
 @every
 @given(data=st.data(), factor=st.sampled_from([2.0**-7, 4.0, 1024.0]))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_the_scale_of_rewards_does_not_matter_with_a_std(name: str, data: st.DataObject, factor: float) -> None:
     rows = data.draw(FIT[name]())
     method = algorithm(name, **WITH_A_STD.get(name, {"singleton": "zero", "eps": 0.0}))
@@ -263,7 +263,7 @@ def test_an_agent_in_two_lanes_of_a_crossed_node_counts_once() -> None:
 
 
 @given(rows=FIT["gigpo"](), mode=st.sampled_from(["mean_norm", "mean_std_norm"]), by_agent=st.booleans())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_gigpo_is_its_two_levels(rows: Rows, mode: str, by_agent: bool) -> None:
     result = compute(algorithm("gigpo", mode=mode, group_by_agent=by_agent, gamma=0.5, step_w=2.0), rows)
 
@@ -317,7 +317,7 @@ def test_gigpo_says_what_it_lacks() -> None:
 
 
 @given(rows=episodes(), gamma=st.sampled_from([0.0, 0.5, 1.0]))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_sums_to_go(rows: Rows, gamma: float) -> None:
     own, joint = returns("discounted", rows, gamma=gamma), returns("path_sum", rows, "joint", gamma=gamma)
     for i, r in enumerate(rows):
@@ -348,7 +348,7 @@ def test_turns_that_an_agent_skips_count_in_a_joint_discount() -> None:
 
 
 @given(rows=FIT["grpo"](), baseline=st.sampled_from(["mean", "leave-one-out", "max", "none"]), std=st.booleans())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_baselines(rows: Rows, baseline: str, std: bool) -> None:
     result = compute(algorithm("grpo", baseline=baseline, norm_by_std=std, eps=0.5, singleton="zero"), rows)
     for i in range(len(rows)):
@@ -406,7 +406,7 @@ def test_a_tree_that_goes_in_a_circle_is_told() -> None:
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_with_responses_of_one_length_reinforce_pp_is_verls(data: st.DataObject) -> None:
     import torch
     from verl.trainer.ppo.core_algos import compute_reinforce_plus_plus_outcome_advantage

@@ -84,7 +84,7 @@ def test_the_other_sessions_turns_stand_beside_it_with_their_own_rewards() -> No
 
 
 @given(workflows(failing=True), st.integers(0, 5), st.integers(1, 6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_on_any_workflow_every_sampled_turn_of_a_whole_session_is_there_once(
     workflow: Programmed, seed: int, sessions: int
 ) -> None:
@@ -104,7 +104,7 @@ def test_on_any_workflow_every_sampled_turn_of_a_whole_session_is_there_once(
 
 
 @given(workflows(failing=True), st.integers(0, 5))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_it_keeps_what_every_sampler_promises(workflow: Programmed, seed: int) -> None:
     roles = {"solver": own_words}
     check_sampler(BestOf(), workflow, TASK, talkers(seed), tasks=Hashed(), rewards=roles, seed=seed, may_fail=True)

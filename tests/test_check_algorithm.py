@@ -30,7 +30,7 @@ ROWS = [
 
 @pytest.mark.parametrize("name", SHIPPED)
 @given(data=st.data(), seed=st.integers(0, 9))
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 def test_every_shipped_algorithm_keeps_its_promises(name: str, data: st.DataObject, seed: int) -> None:
     rows = data.draw(FIT[name]())
     check_algorithm(algorithm(name), rows, reach="task" if name.startswith(ACROSS_GROUPS) else "group", seed=seed)

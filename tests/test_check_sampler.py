@@ -61,7 +61,7 @@ SAMPLERS: list[tuple[Sampler, Any]] = [
     ("sampler", "worth"), SAMPLERS, ids=lambda each: str(each) if isinstance(each, Sampler) else ""
 )
 @given(workflow=workflows(failing=True), seed=st.integers(0, 99), sessions=st.integers(1, 3))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_every_sampler_on_random_workflows(
     sampler: Sampler, worth: Any, workflow: Programmed, seed: int, sessions: int
 ) -> None:
@@ -71,7 +71,7 @@ def test_every_sampler_on_random_workflows(
 
 
 @given(workflow=workflows(proposing=True), seed=st.integers(0, 99))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_where_everybody_proposes_every_reward_is_checked(workflow: Programmed, seed: int) -> None:
     # a joint move and lanes are taken apart: what was proposed before them is the latest
     after = Programmed((Mark("propose"), *workflow.program))

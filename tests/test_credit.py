@@ -38,7 +38,6 @@ def credit(name: str, rows: Rows, **options: Any) -> np.ndarray:
 
 
 @given(games())
-@settings(deadline=None)
 def test_efficiency_all_that_is_earned_is_shared(game: tuple[list[str], Game]) -> None:
     players, value = game
     earned = value[frozenset(players)] - value[frozenset()]
@@ -46,7 +45,6 @@ def test_efficiency_all_that_is_earned_is_shared(game: tuple[list[str], Game]) -
 
 
 @given(games())
-@settings(deadline=None)
 def test_symmetry_who_is_interchangeable_earns_the_same(game: tuple[list[str], Game]) -> None:
     players, value = game
     a, b = players[0], players[-1]
@@ -57,7 +55,6 @@ def test_symmetry_who_is_interchangeable_earns_the_same(game: tuple[list[str], G
 
 
 @given(games(), st.integers(-5, 5))
-@settings(deadline=None)
 def test_linearity_the_value_of_a_mixture_of_games(game: tuple[list[str], Game], factor: int) -> None:
     players, value = game
     other = {c: float(len(c) ** 2 - 3 * ("code" in c)) for c in value}
@@ -68,7 +65,6 @@ def test_linearity_the_value_of_a_mixture_of_games(game: tuple[list[str], Game],
 
 
 @given(games())
-@settings(deadline=None)
 def test_who_adds_nothing_earns_nothing(game: tuple[list[str], Game]) -> None:
     players, value = game
     dummy = players[0]
@@ -78,7 +74,6 @@ def test_who_adds_nothing_earns_nothing(game: tuple[list[str], Game]) -> None:
 
 
 @given(games())
-@settings(deadline=None)
 def test_it_is_the_mean_over_all_orders_of_arrival(game: tuple[list[str], Game]) -> None:
     players, value = game
     shares = shapley(players, value)
@@ -116,7 +111,7 @@ def test_games_that_are_none(players: list[str], value: Game, said: str) -> None
 
 
 @given(rows=trees())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_c3_compares_a_subtree_with_its_siblings(rows: Rows) -> None:
     found = credit("c3", rows)
 
@@ -134,7 +129,7 @@ def test_c3_compares_a_subtree_with_its_siblings(rows: Rows) -> None:
 
 
 @given(rows=joint_trees(everybody=True))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_c3_gives_the_agents_of_a_joint_move_the_same(rows: Rows) -> None:
     found = credit("c3", rows)
     for one, other in zip(rows[::2], rows[1::2], strict=True):
@@ -151,7 +146,7 @@ def test_c3_as_an_advantage() -> None:
 
 
 @given(rows=episodes().map(lambda rows: keep(rows, episode="outcome", step="joint")))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_step_groups_are_gigpos_second_level(rows: Rows) -> None:
     result = algorithm("gigpo", gamma=0.5).compute(RowTable.from_rows(rows))
     np.testing.assert_array_equal(credit("step-groups", rows, gamma=0.5), dict(result.stages)["step advantage"])

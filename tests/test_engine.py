@@ -154,7 +154,7 @@ def test_concurrent_lanes_share_their_turn_numbers() -> None:
 
 
 @given(st.integers(0, 2**16))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_order_in_which_actions_arrive_does_not_change_the_journal(order: int) -> None:
     first = drive(Run(body(planned_lanes), TASK, AGENTS))
     assert drive(Run(body(planned_lanes), TASK, AGENTS), random.Random(order)).journal == first.journal
@@ -188,7 +188,7 @@ async def follow(plan: Any, team: Team, path: str, seen: str) -> str:
 
 
 @given(plans, st.integers(0, 2**16))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_workflow_is_the_same_in_any_order_and_from_any_prefix(plan: Any, arrival: int) -> None:
     order = random.Random(arrival)
 

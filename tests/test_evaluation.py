@@ -453,7 +453,7 @@ def test_what_is_of_training_is_refused(override: str, said: str) -> None:
     assert said in str(error.value)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=40))
 def test_an_interval_holds_its_mean(solved: list[int]) -> None:
     values = [count / 8 for count in solved]

@@ -50,7 +50,7 @@ def looped(rows: Rows, gamma: float, lam: float) -> list[float]:
 
 
 @given(data=st.data(), gamma=UNIT, lam=UNIT)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_it_is_the_loop_over_an_agents_turns(data: st.DataObject, gamma: float, lam: float) -> None:
     rows = data.draw(FIT["ippo"]())
     rows = [rows[i] for i in data.draw(st.permutations(range(len(rows))))]
@@ -58,7 +58,7 @@ def test_it_is_the_loop_over_an_agents_turns(data: st.DataObject, gamma: float, 
 
 
 @given(rows=FIT["ippo"](), gamma=UNIT)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_its_two_ends(rows: Rows, gamma: float) -> None:
     """lam = 1: the discounted return minus the value. lam = 0: the TD error."""
     table = RowTable.from_rows(rows)
@@ -95,7 +95,7 @@ def padding(rows: Rows) -> Rows:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_targets_do_not_depend_on_how_advantages_are_scaled(data: st.DataObject) -> None:
     rows = data.draw(FIT["ippo"]())
     table = RowTable.from_rows([rows[i] for i in data.draw(st.permutations(range(len(rows))))])
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @given(rows=FIT["mappo"]())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_a_stored_step_gives_the_same_advantages_again(rows: Rows) -> None:
     """Through JSON, with values, to the bit."""
     method, table = algorithm("mappo", gamma=0.9), RowTable.from_rows(rows)

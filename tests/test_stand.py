@@ -331,7 +331,7 @@ plans = st.recursive(
 
 
 @given(plans, st.integers(0, 2**16), st.integers(0, 2**16))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_one_state_has_one_list_of_acts_whatever_arrived_first(plan: Any, one: int, other: int) -> None:
     """Two runs of one workflow, answered in other orders until the same acts are answered: they stand at the same acts,
     in the same order and with the same indices, and so does a restart from the journal of either."""

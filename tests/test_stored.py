@@ -184,7 +184,7 @@ words = st.text(max_size=6)
     answer=st.none() | words | st.integers() | st.lists(st.floats(allow_nan=False), max_size=2),
     finished=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_round_trip_of_paths_in_trees(
     node: str | None, taker: str, rewards: dict[str, float], invalid: str | None, text: str, answer: Any, finished: bool
 ) -> None:
