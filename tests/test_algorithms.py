@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from marl_verl import plugins
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError
 from marl_verl.testing import check_algorithm
@@ -22,7 +22,7 @@ every = pytest.mark.parametrize("name", SHIPPED)
 one_level = pytest.mark.parametrize("name", [name for name in SHIPPED if name != "gigpo"])
 
 
-def compute(method: Algorithm, rows: Rows) -> Advantages:
+def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
     return method.compute(RowTable.from_rows(rows))
 
 
@@ -75,7 +75,7 @@ def test_the_comparison_needs_only_the_returns_of_the_group(name: str, data: st.
         assert result.scale[i] == pytest.approx(scale, rel=1e-9, abs=1e-12)
 
 
-def _samples(result: Advantages, members: np.ndarray) -> np.ndarray:
+def _samples(result: AdvantageResult, members: np.ndarray) -> np.ndarray:
     _, first = np.unique(result.sample[members], return_index=True)
     return result.ret[members[first]]
 

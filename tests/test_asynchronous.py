@@ -25,7 +25,7 @@ from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of
 from marl_verl.errors import MarlError
-from marl_verl.rollout.rollouts import Gate
+from marl_verl.rollout.context import Gate
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.threads import in_thread
 from marl_verl.trainer import batches

@@ -16,7 +16,7 @@ from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Sample, Sampler
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, shown
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
 
 SAMPLERS = plugins.load().names("samplers")
 POLICY = ScriptedPolicy({"solver": lambda act, session, candidate: f"{act.turn}{candidate}", "judge": "fine"})
@@ -119,11 +119,11 @@ class ScoreIsNoNumber(Fair):
         return "good"
 
 
-class Limited(ScriptedRollouts):
+class Limited(ScriptedContext):
     """A policy whose prompt limit is 8 characters, as the real client tells it."""
 
     async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
-        if isinstance(self.scene.workflow, ShowsTooMuch) and len(shown(act)) > 8:
+        if isinstance(self.task_context.workflow, ShowsTooMuch) and len(shown(act)) > 8:
             raise MarlError(f"observation of {len(shown(act))} tokens is longer than data.max_prompt_length=8")
         return await super().act(act, session, candidate, agent)
 
@@ -152,11 +152,11 @@ BAD_WORKFLOWS: list[tuple[type[Workflow], str, str]] = [
 ]
 
 
-def good(number: int) -> ScriptedRollouts:
+def good(number: int) -> ScriptedContext:
     return Limited(Good(), Task(f"good{number}", "question"), POLICY, 2, Fair(), limits=LIMITS)
 
 
-def sampled(name: str, *all_: ScriptedRollouts) -> list[Sample]:
+def sampled(name: str, *all_: ScriptedContext) -> list[Sample]:
     """Side by side in one loop."""
 
     async def go() -> list[Sample]:
@@ -176,7 +176,7 @@ def alone(name: str, number: int) -> Sample:
     return sampled(name, good(number))[0]
 
 
-def together(name: str, bad: ScriptedRollouts) -> Sample:
+def gather_all(name: str, bad: ScriptedContext) -> Sample:
     """The sample of a bad task; checks that two good ones beside it are as they are alone."""
     found, *beside = sampled(name, bad, good(0), good(1))
     for number, other in enumerate(beside):
@@ -194,7 +194,7 @@ def test_a_bad_workflow_fails_by_itself_and_says_where(
     sampler: str, workflow: type[Workflow], reason: str, said: str
 ) -> None:
     task = Task("bad", "a longer question")
-    found = together(sampler, Limited(workflow(), task, POLICY, 2, Fair(), limits=LIMITS))
+    found = gather_all(sampler, Limited(workflow(), task, POLICY, 2, Fair(), limits=LIMITS))
     assert found.failures
     for failure in found.failures:
         assert failure.reason == reason
@@ -212,7 +212,7 @@ def test_a_bad_workflow_fails_by_itself_and_says_where(
     ],
 )
 def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[TaskSet], said: str) -> None:
-    found = together(sampler, Limited(Good(), Task("bad", "q"), POLICY, 2, tasks(), limits=LIMITS))
+    found = gather_all(sampler, Limited(Good(), Task("bad", "q"), POLICY, 2, tasks(), limits=LIMITS))
     assert found.failures
     for failure in found.failures:
         assert failure.reason == "score-error"
@@ -224,15 +224,15 @@ def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[
 def test_a_journal_of_another_workflow_is_told_where_it_is_asked_to_fit() -> None:
     async def go() -> None:
         async with Run(Good(), Task("t", "one"), POLICY.agents) as run:
-            for act in await run.stand() or ():
-                run.supply(act, POLICY.act(act))
-            await run.stand()
+            for act in await run.run_until_blocked() or ():
+                run.resolve(act, POLICY.act(act))
+            await run.run_until_blocked()
         async with Run(Good(), Task("t", "two"), POLICY.agents, run.journal, strict=True) as other:
             begun = time.monotonic()
             with pytest.raises(
                 MarlError, match=r"workflow 'Good' on task 't', at act solver:0: .* another observation"
             ):
-                await other.stand()
+                await other.run_until_blocked()
             assert time.monotonic() - begun < 5
 
     asyncio.run(go())

@@ -15,7 +15,7 @@ from marl_verl.sampling import BestOf, Candidate, Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.inventory import Inventory
 from marl_verl.tasks.split_plan_path import SplitPlanPath
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.sampler import check_sampler
 from marl_verl.testing.workflows import TASK, Hashed, Programmed, cancelled_cleanly, own_words, talkers, workflows
 
@@ -40,22 +40,22 @@ class Judged(TaskSet):
         return float(answer.split("/")[1])
 
 
-def sample(rollouts: ScriptedRollouts) -> Sample:
+def sample(context: ScriptedContext) -> Sample:
     async def go() -> Sample:
-        found = await BestOf().sample(rollouts)
+        found = await BestOf().sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
     return asyncio.run(go())
 
 
-def pairs(answers: list[str], **options: Any) -> ScriptedRollouts:
+def pairs(answers: list[str], **options: Any) -> ScriptedContext:
     """Session g answers the g-th."""
 
     def answer(act: Act, session: int, candidate: Candidate) -> str:
         return answers[session]
 
-    return ScriptedRollouts(
+    return ScriptedContext(
         Pair(), QUESTION, ScriptedPolicy({"a": "draft", "b": answer}), len(answers), tasks=Judged(), **options
     )
 
@@ -78,7 +78,7 @@ def test_the_other_sessions_turns_stand_beside_it_with_their_own_rewards() -> No
     found = sample(pairs(["1/0.2", "0/0.9", "1/0.5"]))
     (episode,) = found.episodes
     assert [(turn.session, turn.index) for turn in episode.turns] == [(1, 0), (1, 1)]
-    assert [(turn.session, turn.index) for turn in episode.others] == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert [(turn.session, turn.index) for turn in episode.off_path_turns] == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert [turn.team_reward for turn in found.turns] == [1, 1, 0, 0, 1, 1]
     assert all(turn.node is None for turn in found.turns)
 
@@ -88,19 +88,19 @@ def test_the_other_sessions_turns_stand_beside_it_with_their_own_rewards() -> No
 def test_on_any_workflow_every_sampled_turn_of_a_whole_session_is_there_once(
     workflow: Programmed, seed: int, sessions: int
 ) -> None:
-    rollouts = ScriptedRollouts(
+    context = ScriptedContext(
         workflow, TASK, talkers(seed), sessions, tasks=Hashed(), seed=seed, rewards={"solver": own_words}
     )
-    found = sample(rollouts)
+    found = sample(context)
     failed = {failure.session for failure in found.failures}
     kept = sorted(set(range(sessions)) - failed)
     assert len(found.failures) == len(failed)
     assert len(found.episodes) == bool(kept)
-    given_in = [id(action) for (g, _, _), action in zip(rollouts.asked, rollouts.given, strict=True) if g in kept]
+    given_in = [id(action) for (g, _, _), action in zip(context.asked, context.given, strict=True) if g in kept]
     assert sorted(id(turn.action) for turn in found.turns) == sorted(given_in)
     assert sorted({turn.session for turn in found.turns}) == kept
     for episode in found.episodes:
-        assert len(episode.turns) + len(episode.others) == len(found.turns)
+        assert len(episode.turns) + len(episode.off_path_turns) == len(found.turns)
 
 
 @given(workflows(failing=True), st.integers(0, 5))
@@ -111,7 +111,7 @@ def test_it_keeps_what_every_sampler_promises(workflow: Programmed, seed: int) -
 
 
 def test_all_sessions_go_at_the_same_time() -> None:
-    class Crowd(ScriptedRollouts):
+    class Crowd(ScriptedContext):
         """Nobody gets an action before all sessions have asked for one."""
 
         here = 0
@@ -124,12 +124,12 @@ def test_all_sessions_go_at_the_same_time() -> None:
             await asyncio.wait_for(self.all_here.wait(), 60)
             return await super().act(act, session, candidate)
 
-    rollouts = Crowd(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 20, tasks=Judged())
-    rollouts.all_here = asyncio.Event()
-    assert len(sample(rollouts).turns) == 40
+    context = Crowd(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 20, tasks=Judged())
+    context.all_here = asyncio.Event()
+    assert len(sample(context).turns) == 40
 
 
-class Flaky(ScriptedRollouts):
+class Flaky(ScriptedContext):
     """Some sessions get no action."""
 
     broken: tuple[int, ...] = ()
@@ -141,14 +141,14 @@ class Flaky(ScriptedRollouts):
 
 
 def test_a_failing_session_is_no_choice_and_takes_no_other_down() -> None:
-    rollouts = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 3, tasks=Judged())
-    rollouts.broken = (0,)
-    found = sample(rollouts)
+    context = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 3, tasks=Judged())
+    context.broken = (0,)
+    found = sample(context)
     assert [episode.session for episode in found.episodes] == [1]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
-    rollouts = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 3, tasks=Judged())
-    rollouts.broken = (0, 1, 2)
-    found = sample(rollouts)
+    context = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 3, tasks=Judged())
+    context.broken = (0, 1, 2)
+    found = sample(context)
     assert not found.episodes
     assert [failure.session for failure in found.failures] == [0, 1, 2]
 

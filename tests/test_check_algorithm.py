@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_verl.advantage import Advantage, Advantages, Baseline, Estimator, FloatArray, Returns, RowTable
+from marl_verl.advantage import Advantage, AdvantageResult, Baseline, Estimator, FloatArray, Returns, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError
 from marl_verl.rewards import Mix
@@ -68,7 +68,7 @@ class Broken(Estimator):
 
     mistake: str = ""
 
-    def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         uid = table.uid.codes
         mean = np.bincount(uid, weights=reward)[uid] / np.bincount(uid)[uid]
         parts: dict[str, Any] = {"ret": reward, "reward": reward, "baseline": mean, "scale": np.ones(len(table))}
@@ -81,7 +81,7 @@ class Broken(Estimator):
             parts["baseline"] = mean + len(table)
         if self.mistake == "negative":
             parts["scale"] = -parts["scale"]
-        found = Advantages.of(**parts)
+        found = AdvantageResult.of(**parts)
         if self.mistake == "clipped":
             return dataclasses.replace(found, advantage=np.clip(found.advantage, -1.0, 1.0))
         if self.mistake == "nan":
@@ -141,7 +141,7 @@ def test_numbers_that_depend_on_earlier_calls_are_told() -> None:
 
 def test_padding_that_counts_is_told() -> None:
     class Counts(Algorithm):
-        def compute(self, table: RowTable) -> Advantages:
+        def compute(self, table: RowTable) -> AdvantageResult:
             found = super().compute(table)
             return dataclasses.replace(found, group=np.abs(found.group))
 

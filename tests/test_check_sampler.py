@@ -16,7 +16,7 @@ from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_mars2.tree_search import TreeSearch
 
 from marl_verl.episode import Act, Action, Run, Workflow
-from marl_verl.sampling import BestOf, Independent, Rollouts, Sample, Sampler, ask, attempt, drive
+from marl_verl.sampling import BestOf, Independent, Sample, Sampler, SamplingContext, ask, attempt, drive
 from marl_verl.tasks.base import Task
 from marl_verl.testing import check_sampler
 from marl_verl.testing.workflows import TASK, Hashed, Joint, Mark, Programmed, Solo, own_words, talkers, workflows
@@ -44,16 +44,16 @@ SAMPLERS: list[tuple[Sampler, Any]] = [
     (Independent(), None),
     (BestOf(), None),
     (GreedyTree(), None),
-    (GreedyTree(unfinished="play-on"), None),
-    (GreedyTree(unfinished="zero"), nothing),
+    (GreedyTree(partial_value="rollout"), None),
+    (GreedyTree(partial_value="zero"), nothing),
     (JointTree(), newest),
     (JointTree(max_nodes=7, stop_above=0.6), newest),
-    (JointTree(unfinished="zero"), nothing),
+    (JointTree(partial_value="zero"), nothing),
     (JointTree(joint="cross", max_nodes=30), newest),
     (JointTree(joint="cross", max_nodes=30, stop_above=0.6), newest),
     (TreeSearch(), None),
-    (TreeSearch(strategy="stack", prior="beta", arms=["solver", "critic"], unfinished="zero"), nothing),
-    (TreeSearch(guide="public", unfinished="zero"), nothing),
+    (TreeSearch(strategy="stack", prior="beta", arms=["solver", "critic"], partial_value="zero"), nothing),
+    (TreeSearch(guide="public", partial_value="zero"), nothing),
 ]
 
 
@@ -75,7 +75,7 @@ def test_every_sampler_on_random_workflows(
 def test_where_everybody_proposes_every_reward_is_checked(workflow: Programmed, seed: int) -> None:
     # a joint move and lanes are taken apart: what was proposed before them is the latest
     after = Programmed((Mark("propose"), *workflow.program))
-    for sampler in (GreedyTree(unfinished="latest"), TreeSearch(unfinished="latest")):
+    for sampler in (GreedyTree(partial_value="latest"), TreeSearch(partial_value="latest")):
         check_sampler(sampler, after, TASK, talkers(seed), 2, tasks=Hashed(), rewards=ROLES, orders=1, worth=latest)
 
 
@@ -107,8 +107,8 @@ def tampered(base: Sampler, how: Callable[[Sample], None]) -> Sampler:
     class Tampered(Sampler):
         branches = base.branches
 
-        async def sample(self, rollouts: Rollouts) -> Sample:
-            found = await base.sample(rollouts)
+        async def sample(self, context: SamplingContext) -> Sample:
+            found = await base.sample(context)
             how(found)
             return found
 
@@ -123,20 +123,20 @@ def one_reward_for_all(found: Sample) -> None:
 
 
 def a_row_twice(found: Sample) -> None:
-    row = found.episodes[0].others[0]
-    found.episodes[0].others.append(dataclasses.replace(row, index=99, node="copy"))
+    row = found.episodes[0].off_path_turns[0]
+    found.episodes[0].off_path_turns.append(dataclasses.replace(row, index=99, node="copy"))
 
 
 def one_key(found: Sample) -> None:
-    found.episodes[0].others[0].index = found.episodes[0].turns[0].index
+    found.episodes[0].off_path_turns[0].index = found.episodes[0].turns[0].index
 
 
 def losers_dropped(found: Sample) -> None:
-    found.episodes[0].others.clear()
+    found.episodes[0].off_path_turns.clear()
 
 
 def tokens_invented(found: Sample) -> None:
-    found.add_tokens("play-on", 1)
+    found.add_tokens("rollout", 1)
 
 
 def another_uid(found: Sample) -> None:
@@ -148,7 +148,7 @@ def unknown_parent(found: Sample) -> None:
 
 
 def the_wrong_parent(found: Sample) -> None:
-    loser = next(turn for turn in found.episodes[0].others if turn.parent is None)
+    loser = next(turn for turn in found.episodes[0].off_path_turns if turn.parent is None)
     for turn in found.turns:
         if turn.node is not None and turn.node.startswith("1-"):
             turn.parent = loser.node
@@ -177,8 +177,8 @@ def invalid_invented(found: Sample) -> None:
 
 def a_gap_in_the_path(found: Sample) -> None:
     episode = found.episodes[0]
-    episode.others.append(episode.turns.pop(1))
-    episode.others.sort(key=lambda turn: turn.index)
+    episode.off_path_turns.append(episode.turns.pop(1))
+    episode.off_path_turns.sort(key=lambda turn: turn.index)
 
 
 def another_score(found: Sample) -> None:
@@ -189,7 +189,7 @@ def another_journal(found: Sample) -> None:
     found.episodes[0].journal = found.episodes[0].journal.prefix(1)
 
 
-def unfinished(found: Sample) -> None:
+def partial_value(found: Sample) -> None:
     found.episodes[0].finished = False
 
 
@@ -228,7 +228,7 @@ def an_episode_twice(found: Sample) -> None:
         (a_gap_in_the_path, "in an episode, and its parent is"),
         (another_score, "has score .*; replayed it is"),
         (another_journal, "has a journal with other actions than its turns"),
-        (unfinished, "says finished=False"),
+        (partial_value, "says finished=False"),
         (no_node, "has no node, and the sampler says that it branches"),
         (another_turn, "row 0 .* says turn 7, its act is turn 0"),
         (another_policy, "row 0 .* has policy 'p', its agent's is 'solver'"),
@@ -245,7 +245,7 @@ def test_rows_that_depend_on_arrival() -> None:
 
     def numbered_as_it_happens(found: Sample) -> None:
         if next(runs):
-            one, other = found.episodes[0].others[:2]
+            one, other = found.episodes[0].off_path_turns[:2]
             one.index, other.index = other.index, one.index
 
     with pytest.raises(AssertionError, match=r"with actions arriving in another order, row 0 .* has another node"):
@@ -280,7 +280,7 @@ def in_a_tree(found: Sample) -> None:
         (in_a_tree, "is in a tree, and the sampler says that it does not"),
         (another_score, "the episode of session 0 has score"),
         (another_journal, "has a journal with other actions than its turns"),
-        (unfinished, "the episode of session 0 is not finished"),
+        (partial_value, "the episode of session 0 is not finished"),
     ],
 )
 def test_independent_sessions_that_break_a_promise(how: Callable[[Sample], None], said: str | None) -> None:
@@ -321,9 +321,9 @@ class Careless(Sampler):
 
     wrong: str = ""
 
-    async def sample(self, rollouts: Rollouts) -> Sample:
+    async def sample(self, context: SamplingContext) -> Sample:
         found = Sample()
-        work = [asyncio.create_task(self._session(rollouts, g)) for g in range(rollouts.sessions)]
+        work = [asyncio.create_task(self._session(context, g)) for g in range(context.sessions)]
         try:
             for done in asyncio.as_completed(work) if self.wrong == "arrival" else work:
                 episode = await done
@@ -339,22 +339,22 @@ class Careless(Sampler):
                 task.cancel()
         return found
 
-    async def _session(self, rollouts: Rollouts, g: int) -> Any:
+    async def _session(self, context: SamplingContext, g: int) -> Any:
         if self.wrong == "leaves a run":
-            await rollouts.start(g).stand()
+            await context.start(g).run_until_blocked()
         if self.wrong == "lets fall":
-            return await self._play(rollouts, g)
-        return await attempt(rollouts, g, self._play(rollouts, g))
+            return await self._play(context, g)
+        return await attempt(context, g, self._play(context, g))
 
-    async def _play(self, rollouts: Rollouts, g: int) -> Any:
+    async def _play(self, context: SamplingContext, g: int) -> Any:
         async def sample(act: Act) -> Action:
             if self.wrong == "one seed":
-                await ask(rollouts, act, g)
-            return await (rollouts.act(act, g) if self.wrong == "lets fall" else ask(rollouts, act, g))
+                await ask(context, act, g)
+            return await (context.act(act, g) if self.wrong == "lets fall" else ask(context, act, g))
 
-        async with rollouts.start(g) as run:
+        async with context.start(g) as run:
             await drive(run, sample)
-            return await rollouts.finish(run, g)
+            return await context.finish(run, g)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_an_error_that_is_not_caught_is_told() -> None:
 
 def test_a_sampler_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hangs(Sampler):
-        async def sample(self, rollouts: Rollouts) -> Sample:
+        async def sample(self, context: SamplingContext) -> Sample:
             await asyncio.Event().wait()
             return Sample()
 

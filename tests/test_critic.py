@@ -24,7 +24,7 @@ from marl_verl.sampling import Independent
 from marl_verl.tasks.base import Task
 from marl_verl.team import read_team
 from marl_verl.testing import ScriptedPolicy
-from marl_verl.testing.scripted import ScriptedRollouts
+from marl_verl.testing.scripted import ScriptedContext
 from tests.verl_actor import Store
 
 # What the team's critic sees
@@ -42,8 +42,8 @@ class Talk(Workflow):
 
 
 def episodes() -> Any:
-    rollouts = ScriptedRollouts(Talk(), Task("q0", "prompt", {}), ScriptedPolicy({"a": "x", "b": "y"}), sessions=2)
-    return asyncio.run(Independent().sample(rollouts))
+    context = ScriptedContext(Talk(), Task("q0", "prompt", {}), ScriptedPolicy({"a": "x", "b": "y"}), sessions=2)
+    return asyncio.run(Independent().sample(context))
 
 
 def test_a_joint_observation_is_everybodys_latest() -> None:

@@ -14,10 +14,10 @@ from marl_verl.config.policy_models import check_endpoint
 from marl_verl.episode import Action, Limits, Run, Workflow
 from marl_verl.episode.codec import decode_journal, encode_episode, encode_journal
 from marl_verl.errors import MarlError
+from marl_verl.rollout.context import ObservationTooLong, PolicySamplingContext, WorkerContext, request_seed
 from marl_verl.rollout.endpoint import EndpointClient, reach
-from marl_verl.rollout.rollouts import ObservationTooLong, TaskRollouts, TeamParts, request_seed
 from marl_verl.sampling import Independent, Sample
-from marl_verl.sampling.rollouts import Scene
+from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, Sampling
 from tests.chat_server import ChatServer, Reply, models, refused, said, serving
@@ -82,10 +82,12 @@ def sample(
 
     async def play() -> Sample:
         asking = client(url)
-        scene = Scene(Twice(), Always(), {"judge": agent or AgentConfig("judge", "outside")}, limits=limits or Limits())
-        parts = TeamParts(scene, {"outside": asking}, seed=5)
+        task_context = TaskContext(
+            Twice(), Always(), {"judge": agent or AgentConfig("judge", "outside")}, limits=limits or Limits()
+        )
+        parts = WorkerContext(task_context, {"outside": asking}, seed=5)
         try:
-            return await Independent().sample(TaskRollouts(parts, TASK, "u", 3, sessions, held_out))
+            return await Independent().sample(PolicySamplingContext(parts, TASK, "u", 3, sessions, held_out))
         finally:
             await asking._client.close()
 

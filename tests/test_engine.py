@@ -138,7 +138,7 @@ def test_a_joint_move_gives_all_its_acts_at_once() -> None:
         assert acts is not None
         assert [(act.agent, act.joint, act.index) for act in acts] == [("planner", 0, 0), ("worker", 0, 1)]
         for act in reversed(acts):
-            run.supply(act, POLICY.act(act))
+            run.resolve(act, POLICY.act(act))
         assert await run.next() is None
         assert run.answer == "planner0<a> worker0<b>"
         assert [act.agent for act, _ in run.turns] == ["planner", "worker"]
@@ -233,7 +233,7 @@ def test_masking_an_action_asks_only_for_acts_whose_observation_changed() -> Non
         while (acts := await run.next()) is not None:
             for each in acts:
                 asked.append(str(each))
-                run.supply(each, POLICY.act(each))
+                run.resolve(each, POLICY.act(each))
         assert asked == ["act judge:0", "act planner:0"]
         assert run.turns[1] == first.turns[1]
 
@@ -251,7 +251,7 @@ def test_candidates_of_one_act_continue_from_one_state() -> None:
                 async with Run(SolverVerifier(), TASK, AGENTS, journal) as branch:
                     (after,) = await branch.next() or ()
                     assert shown(after) == f"2 + 2 = ?: {text}"
-            run.supply(act, scripted_action(act, "two"))
+            run.resolve(act, scripted_action(act, "two"))
             (after,) = await run.next() or ()
             assert (after.agent, shown(after)) == ("judge", "2 + 2 = ?: two")
         assert len(asyncio.all_tasks()) == 1
@@ -478,10 +478,10 @@ def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:
         run = Run(body(work), TASK, AGENTS)
         (fast,) = await run.next() or ()
         (slow,) = await run.next() or ()
-        run.supply(fast, POLICY.act(fast))
+        run.resolve(fast, POLICY.act(fast))
         (final,) = await run.next() or ()
-        run.supply(slow, POLICY.act(slow))  # too late: dropped
-        run.supply(final, POLICY.act(final))
+        run.resolve(slow, POLICY.act(slow))  # too late: dropped
+        run.resolve(final, POLICY.act(final))
         assert await run.next() is None
         assert [(act.agent, act.index) for act, _ in run.turns] == [("worker", 0), ("planner", 1)]
         assert [record.act.index for record in run.journal.acts()] == [0, 1]
@@ -493,9 +493,9 @@ def test_supplying_an_act_twice_is_an_error() -> None:
     async def go() -> None:
         async with Run(SolverVerifier(), TASK, AGENTS) as run:
             (act,) = await run.next() or ()
-            run.supply(act, POLICY.act(act))
+            run.resolve(act, POLICY.act(act))
             with pytest.raises(ValueError, match="does not stand at act planner:0"):
-                run.supply(act, POLICY.act(act))
+                run.resolve(act, POLICY.act(act))
 
     asyncio.run(go())
 
@@ -507,7 +507,7 @@ def test_thousands_of_paused_runs_can_be_dropped_and_leave_nothing(caplog: pytes
         for number, run in enumerate(runs):
             (act,) = await run.next() or ()
             if number % 2:  # half of them stand in their lanes
-                run.supply(act, POLICY.act(act))
+                run.resolve(act, POLICY.act(act))
                 await run.next()
         for run in [unstarted, *runs[:500]]:
             run.close()
@@ -563,7 +563,7 @@ def test_overhead_of_an_act_is_small() -> None:
     async def go() -> None:
         run = Run(Long(), TASK, AGENTS)
         while (acts := await run.next()) is not None:
-            run.supply(acts[0], action)
+            run.resolve(acts[0], action)
 
     start = time.process_time()
     asyncio.run(go())

@@ -238,7 +238,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
     act = {"effect": "act", "agent": "asker", "slot": "0", "turn": 0, "index": 0, "joint": None}
     act |= {"observation": [{"role": "user", "content": "index 2"}], "action": {"text": "4"}}
     episode = {"id": "g40t0_0", "uid": "g40t0", "session": 0, "answer": "4", "success": True, "score": 1.0}
-    episode |= {"finished": True, "turns": [], "others": [], "task": {"id": "t", "prompt": "p", "data": {}}}
+    episode |= {"finished": True, "turns": [], "off_path_turns": [], "task": {"id": "t", "prompt": "p", "data": {}}}
     episode |= {"leaf": None, "journal": {"schema": 2, "seed": 0, "records": [act]}}
     (run / "episodes").mkdir()
     (run / "episodes" / "step_00040.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, episode)))

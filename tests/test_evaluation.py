@@ -185,7 +185,7 @@ class _Trainer:
     def check_failures(self, reports: list[Any]) -> None:
         self.checked = len(reports)
 
-    def play(self, tasks: Any, rollouts: Any, step: int, sampled: bool, keep: int, at_once: int) -> Iterator[list[Any]]:
+    def play(self, tasks: Any, context: Any, step: int, sampled: bool, keep: int, at_once: int) -> Iterator[list[Any]]:
         self.asked.append({"sampled": sampled, "keep": keep, "at_once": at_once})
         reports = []
         for task in range(3):

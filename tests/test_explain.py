@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from marl_verl import explain, hookimpl, plugins
-from marl_verl.advantage import Advantage, Advantages, Estimator, RowTable
+from marl_verl.advantage import Advantage, AdvantageResult, Estimator, RowTable
 from marl_verl.advantage.rows import FloatArray
 from marl_verl.algorithms import Algorithm
 from marl_verl.algorithms.algorithm import step_document
@@ -428,11 +428,11 @@ def test_a_row_that_is_not_there(refused: Command) -> None:
 class _Odd(Estimator):
     """A = r, by a way that leads nowhere."""
 
-    def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         zeros = np.zeros(len(table))
         group = np.zeros(len(table), dtype=np.int64)
         stages = [("the detour", zeros * np.inf)]
-        return Advantages.of(reward, reward, zeros, zeros + 1, group, group, (), stages)
+        return AdvantageResult.of(reward, reward, zeros, zeros + 1, group, group, (), stages)
 
 
 @dataclass(frozen=True)

@@ -160,12 +160,12 @@ def test_which_critic_an_algorithm_wants() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     advantage = algorithm("ippo").advantage
-    assert advantage.misfit(Kind()) is None
+    assert advantage.incompatibility(Kind()) is None
     assert "returns 'gae' adds up the turns of a session, and a tree has siblings" in str(
-        advantage.misfit(Kind(tree=True))
+        advantage.incompatibility(Kind(tree=True))
     )
     joint = JointAdvantage(returns=GAE())
-    assert "returns 'gae' need a critic, and advantage 'joint' trains none" in str(joint.misfit(Kind()))
+    assert "returns 'gae' need a critic, and advantage 'joint' trains none" in str(joint.incompatibility(Kind()))
     assert Advantage(returns=GAE()).sums_turns
 
 

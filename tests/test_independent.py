@@ -16,7 +16,7 @@ from marl_verl.options import build
 from marl_verl.sampling import Independent, Sample
 from marl_verl.sampling.attempt import attempt
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.workflows import cancelled_cleanly
 
 TASK = Task("t1", "question")
@@ -37,7 +37,7 @@ class Exact(TaskSet):
         return float(answer == "better")
 
 
-class Flaky(ScriptedRollouts):
+class Flaky(ScriptedContext):
     """Session 1 fails in a way of choice."""
 
     trouble: Callable[[], BaseException]
@@ -54,9 +54,9 @@ class Flaky(ScriptedRollouts):
         return await super().finish(run, session)
 
 
-def sample(rollouts: ScriptedRollouts, sampler: Independent | None = None) -> Sample:
+def sample(context: ScriptedContext, sampler: Independent | None = None) -> Sample:
     async def go() -> Sample:
-        found = await (sampler or Independent()).sample(rollouts)
+        found = await (sampler or Independent()).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
@@ -64,7 +64,7 @@ def sample(rollouts: ScriptedRollouts, sampler: Independent | None = None) -> Sa
 
 
 def test_every_session_becomes_an_episode_with_its_turns_and_score() -> None:
-    found = sample(ScriptedRollouts(Pair(), TASK, POLICY, sessions=3, tasks=Exact()))
+    found = sample(ScriptedContext(Pair(), TASK, POLICY, sessions=3, tasks=Exact()))
     assert [episode.session for episode in found.episodes] == [0, 1, 2]
     assert not found.failures
     episode = found.episodes[2]
@@ -80,7 +80,7 @@ def test_every_session_becomes_an_episode_with_its_turns_and_score() -> None:
 
 
 def test_sessions_and_the_acts_of_one_session_are_sampled_at_the_same_time() -> None:
-    class Crowd(ScriptedRollouts):
+    class Crowd(ScriptedContext):
         """Nobody gets an action before all judges of all sessions have asked for one."""
 
         judges = 0
@@ -94,15 +94,15 @@ def test_sessions_and_the_acts_of_one_session_are_sampled_at_the_same_time() -> 
                 await asyncio.wait_for(self.all_here.wait(), 60)
             return await super().act(act, session, candidate)
 
-    rollouts = Crowd(Pair(), TASK, POLICY, sessions=50)
-    rollouts.all_here = asyncio.Event()
-    assert len(sample(rollouts).episodes) == 50
+    context = Crowd(Pair(), TASK, POLICY, sessions=50)
+    context.all_here = asyncio.Event()
+    assert len(sample(context).episodes) == 50
 
 
 def test_no_episode_waits_for_a_slower_one() -> None:
     finished: list[int] = []
 
-    class Watched(ScriptedRollouts):
+    class Watched(ScriptedContext):
         async def finish(self, run: Run, session: int) -> Episode:
             finished.append(session)
             return await super().finish(run, session)
@@ -123,9 +123,9 @@ def test_no_episode_waits_for_a_slower_one() -> None:
 def test_a_failing_session_says_why_and_the_others_go_on(
     where: str, trouble: Callable[[], BaseException], reason: str, said: str
 ) -> None:
-    rollouts = Flaky(Pair(), TASK, POLICY, sessions=3)
-    rollouts.where, rollouts.trouble = where, trouble
-    found = sample(rollouts)
+    context = Flaky(Pair(), TASK, POLICY, sessions=3)
+    context.where, context.trouble = where, trouble
+    found = sample(context)
     assert [episode.session for episode in found.episodes] == [0, 2]
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, reason)
@@ -141,7 +141,7 @@ def test_a_workflow_that_raises_is_a_failure_with_the_workflow_named() -> None:
                 raise KeyError("gone")
             return (await team["solver"].act(task.prompt)).text
 
-    found = sample(ScriptedRollouts(Broken(), TASK, POLICY, sessions=20))
+    found = sample(ScriptedContext(Broken(), TASK, POLICY, sessions=20))
     assert len(found.episodes) + len(found.failures) == 20
     assert found.episodes
     assert found.failures
@@ -151,10 +151,10 @@ def test_a_workflow_that_raises_is_a_failure_with_the_workflow_named() -> None:
 
 
 def test_an_episode_that_takes_too_long_is_a_failure() -> None:
-    rollouts = ScriptedRollouts(
+    context = ScriptedContext(
         Pair(), TASK, POLICY, sessions=2, delay=lambda act, session: 10**9 * session, limits=Limits(episode_seconds=0.5)
     )
-    found = sample(rollouts)
+    found = sample(context)
     assert [episode.session for episode in found.episodes] == [0]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(1, "timeout")]
     assert "longer than 0.5 s" in found.failures[0].detail
@@ -165,7 +165,7 @@ def test_a_timeout_of_the_samplers_own_is_not_reported_as_the_episodes() -> None
         raise TimeoutError("of the sampler")
 
     async def go() -> None:
-        await attempt(ScriptedRollouts(Pair(), TASK, POLICY, sessions=1), 0, own())
+        await attempt(ScriptedContext(Pair(), TASK, POLICY, sessions=1), 0, own())
 
     with pytest.raises(TimeoutError, match="of the sampler"):
         asyncio.run(go())
@@ -173,8 +173,8 @@ def test_a_timeout_of_the_samplers_own_is_not_reported_as_the_episodes() -> None
 
 def test_cancellation_propagates_and_leaves_nothing_running() -> None:
     async def go() -> None:
-        rollouts = ScriptedRollouts(Pair(), TASK, POLICY, sessions=5, delay=lambda act, session: 10**9)
-        await cancelled_cleanly(Independent().sample(rollouts))
+        context = ScriptedContext(Pair(), TASK, POLICY, sessions=5, delay=lambda act, session: 10**9)
+        await cancelled_cleanly(Independent().sample(context))
 
     asyncio.run(go())
 

@@ -17,10 +17,10 @@ from marl_verl.credit import ReplayCredit
 from marl_verl.episode import Action, Episode, Journal, Limits, ReplayMismatch, Run, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.rewards import Mix
-from marl_verl.sampling import Independent, Rollouts, Sample, Sampler, ask, attempt, drive
-from marl_verl.sampling.rollouts import SceneRollouts
+from marl_verl.sampling import Independent, Sample, Sampler, SamplingContext, ask, attempt, drive
+from marl_verl.sampling.context import BaseSamplingContext
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_credit, check_sampler, check_workflow
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow
 from marl_verl.testing.workflows import TASK, Hashed, Programmed, Solo, own_words, talkers
 
 TWO = talkers(0, ("solver", "verifier"))
@@ -162,10 +162,10 @@ def test_proposals_of_lanes_may_come_in_any_order() -> None:
 
 MINE: dict[str, Any] = {"workflow": Relay(), "task": TASK, "policy": TWO}
 CHECKS: list[tuple[str, Callable[..., Any]]] = [
-    ("check_workflow", lambda **scene: check_workflow(**scene)),
-    ("check_sampler", lambda **scene: check_sampler(Independent(), **scene)),
-    ("check_credit", lambda **scene: check_credit(Counterfactual(), **scene)),
-    ("ScriptedRollouts", lambda **scene: ScriptedRollouts(**scene)),
+    ("check_workflow", lambda **task_context: check_workflow(**task_context)),
+    ("check_sampler", lambda **task_context: check_sampler(Independent(), **task_context)),
+    ("check_credit", lambda **task_context: check_credit(Counterfactual(), **task_context)),
+    ("ScriptedContext", lambda **task_context: ScriptedContext(**task_context)),
 ]
 
 
@@ -208,10 +208,10 @@ class Mistaken(Sampler):
 
     wrong: str = ""
 
-    async def sample(self, rollouts: Rollouts) -> Sample:
+    async def sample(self, context: SamplingContext) -> Sample:
         if self.wrong == "nothing":
             return Sample()
-        found = await Independent().sample(rollouts)
+        found = await Independent().sample(context)
         if self.wrong == "no episodes":
             return Sample()
         if self.wrong == "none":
@@ -247,7 +247,7 @@ def test_a_sampler_that_gives_something_else(wrong: str, said: str) -> None:
 
 def test_a_sampler_that_is_not_async() -> None:
     class Plain(Sampler):
-        def sample(self, rollouts: Rollouts) -> Sample:  # type: ignore[override]
+        def sample(self, context: SamplingContext) -> Sample:  # type: ignore[override]
             return Sample()
 
     with pytest.raises(AssertionError, match=r"`sample` must be an `async def`; called, it gave Sample\("):
@@ -259,18 +259,18 @@ class Fragile(Sampler):
 
     forgets: str = ""
 
-    async def sample(self, rollouts: Rollouts) -> Sample:
+    async def sample(self, context: SamplingContext) -> Sample:
         async def play(g: int) -> Episode:
-            async with rollouts.start(g) as run:
-                await drive(run, lambda act: (rollouts.act if self.forgets == "ask" else asking)(act, g))
-                return await rollouts.finish(run, g)
+            async with context.start(g) as run:
+                await drive(run, lambda act: (context.act if self.forgets == "ask" else asking)(act, g))
+                return await context.finish(run, g)
 
         async def asking(act: Any, g: int) -> Action:
-            return await ask(rollouts, act, g)
+            return await ask(context, act, g)
 
         found = Sample()
-        for g in range(rollouts.sessions):
-            done = await (play(g) if self.forgets == "attempt" else attempt(rollouts, g, play(g)))
+        for g in range(context.sessions):
+            done = await (play(g) if self.forgets == "attempt" else attempt(context, g, play(g)))
             (found.episodes if isinstance(done, Episode) else found.failures).append(done)  # type: ignore[arg-type]
         return found
 
@@ -311,12 +311,12 @@ def test_it_is_caught_in_a_tree_where_it_only_begins(steady_runs: int) -> None:
 
 @pytest.mark.parametrize("may_fail", [False, True])
 def test_a_restart_that_finds_another_act_is_told(monkeypatch: pytest.MonkeyPatch, may_fail: bool) -> None:
-    def strict(self: SceneRollouts, session: int, journal: Journal | None = None, **_: Any) -> Run:
+    def strict(self: BaseSamplingContext, session: int, journal: Journal | None = None, **_: Any) -> Run:
         self._begun.setdefault(session, 0.0)
-        workflow = self.scene.workflow
+        workflow = self.task_context.workflow
         return Run(workflow, self.task, self.agents, journal, self.seed(session), strict=journal is not None)
 
-    monkeypatch.setattr(SceneRollouts, "start", strict)
+    monkeypatch.setattr(BaseSamplingContext, "start", strict)
     check_sampler(GreedyTree(), Relay(), TASK, TWO, 2, tasks=Hashed())
     workflow = Unsteady(what="observation", steady_runs=7)  # six runs look at it alone, the seventh is the root's
     with pytest.raises(ReplayMismatch, match="act solver:0 is shown another observation: recorded"):
@@ -372,8 +372,8 @@ def test_failures_of_a_sequential_workflow_say_the_same_in_any_order() -> None:
     runs = itertools.count()
 
     class Vague(Sampler):
-        async def sample(self, rollouts: Rollouts) -> Sample:
-            found = await Independent().sample(rollouts)
+        async def sample(self, context: SamplingContext) -> Sample:
+            found = await Independent().sample(context)
             if next(runs) == 1:
                 found.failures[0] = type(found.failures[0])(0, found.failures[0].reason, "something")
             return found
@@ -393,7 +393,7 @@ class Careless(ReplayCredit):
 
     wrong: str = ""
 
-    async def assign(self, rollouts: Rollouts, episode: Episode) -> int:
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
         for turn in episode.turns:
             turn.rewards[self.component] = 0.0
         if self.wrong == "no return":
@@ -402,8 +402,8 @@ class Careless(ReplayCredit):
             return 0.0  # type: ignore[return-value]
         if self.wrong != "no ask":
             return 0
-        async with rollouts.start(episode.session) as run:
-            await drive(run, lambda act: rollouts.act(act, episode.session, "again"))
+        async with context.start(episode.session) as run:
+            await drive(run, lambda act: context.act(act, episode.session, "again"))
             return sum(len(action.response_ids) for _, action in run.turns)
 
 
@@ -427,7 +427,7 @@ def test_a_credit_with_a_mistake(wrong: str, said: str) -> None:
 def test_a_credit_that_is_not_async() -> None:
     @dataclass(frozen=True)
     class Plain(ReplayCredit):
-        def assign(self, rollouts: Rollouts, episode: Episode) -> int:  # type: ignore[override]
+        def assign(self, context: SamplingContext, episode: Episode) -> int:  # type: ignore[override]
             return 0
 
     with pytest.raises(AssertionError, match="`assign` must be an `async def`; called, it gave 0"):

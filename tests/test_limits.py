@@ -19,10 +19,10 @@ from marl_verl.episode import (
     Action,
     Journal,
     Limits,
-    OverBudget,
     Run,
-    Stuck,
+    StepTimeout,
     Team,
+    TokenBudgetExceeded,
     Workflow,
     WorkflowError,
     perform,
@@ -33,7 +33,7 @@ from marl_verl.errors import MarlError
 from marl_verl.sampling import Independent, Sample, drive
 from marl_verl.tasks.base import Task
 from marl_verl.team import read_team
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 TASK = Task("t1", "question")
 POLICY = ScriptedPolicy({"solver": "12345", "judge": "123"})
@@ -79,7 +79,7 @@ def sampled(*workflows: Workflow, sessions: int = 2, **limits: Any) -> list[Samp
     async def go() -> list[Sample]:
         async with asyncio.timeout(20):
             all_ = [
-                ScriptedRollouts(each, TASK, POLICY, sessions=sessions, limits=Limits(**limits)) for each in workflows
+                ScriptedContext(each, TASK, POLICY, sessions=sessions, limits=Limits(**limits)) for each in workflows
             ]
             found = await asyncio.gather(*(Independent().sample(each) for each in all_))
         for _ in range(3):
@@ -177,7 +177,7 @@ def test_recorded_tokens_count_as_well_but_not_against_what_is_recorded() -> Non
     whole = finished(work).journal
     assert finished(work, whole, tokens=1).tokens == 20
     assert finished(work, whole.prefix(2), tokens=20).tokens == 20
-    with pytest.raises(OverBudget, match="at act solver:3: 15 tokens are sampled, an episode may take 15"):
+    with pytest.raises(TokenBudgetExceeded, match="at act solver:3: 15 tokens are sampled, an episode may take 15"):
         finished(work, whole.prefix(3), tokens=15)
 
 
@@ -193,10 +193,10 @@ def test_the_end_of_a_concurrent_episode_is_not_refused_for_its_tokens() -> None
         return "end"
 
     async def go() -> None:
-        rollouts = ScriptedRollouts(
+        context = ScriptedContext(
             Plain(work), TASK, POLICY, delay=lambda act, _: 50 * (act.agent == "judge"), limits=Limits(tokens=6)
         )
-        found = await Independent().sample(rollouts)
+        found = await Independent().sample(context)
         assert [len(episode.turns) for episode in found.episodes] == [3]
 
     asyncio.run(go())
@@ -251,10 +251,10 @@ def test_a_time_out_of_a_call_that_the_workflow_does_not_catch_is_its_error() ->
 
 def test_slow_calls_hold_up_nobody() -> None:
     """Ten plain functions that wait for each other: none comes back before all ten run."""
-    together = threading.Barrier(10)
+    gather_all = threading.Barrier(10)
 
     def meets() -> str:
-        together.wait(30)
+        gather_all.wait(30)
         return "met"
 
     async def work(task: Task, team: Team) -> str:
@@ -329,10 +329,10 @@ def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
         return "end"
 
     async def go() -> None:
-        rollouts = ScriptedRollouts(
+        context = ScriptedContext(
             Plain(work), TASK, POLICY, 5, delay=lambda act, session: 10**9, limits=Limits(call_seconds=100)
         )
-        sampling = asyncio.create_task(Independent().sample(rollouts))
+        sampling = asyncio.create_task(Independent().sample(context))
         await asyncio.sleep(0.02)
         sampling.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -502,7 +502,7 @@ def test_rehearsal_tells_a_loop_before_the_run_starts(monkeypatch: pytest.Monkey
         }
     )
     for fn in (loops, loops_in_a_lane_at_once):
-        with pytest.raises(Stuck, match=r"it has run 1 s without an effect"):
+        with pytest.raises(StepTimeout, match=r"it has run 1 s without an effect"):
             rehearse(Plain(fn), TASK, team)
 
 

@@ -28,7 +28,7 @@ from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.inventory import Inventory
 from marl_verl.tasks.split_plan_path import SplitPlanPath
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.workflows import HolderAsker, ScoutMover
 
 Shown = Callable[..., str]
@@ -165,15 +165,15 @@ def play(
     solver: Any = ("?", "4"), judge: Any = ("no", "yes"), sessions: int = 1, task: Task = TASK, workflow: Any = None
 ) -> Sample:
     policy = ScriptedPolicy({"solver": solver, "judge": judge})
-    rollouts = ScriptedRollouts(workflow or Review(), task, policy, sessions, Sums())
-    rollouts.uid = "q"
-    return asyncio.run(Independent().sample(rollouts))
+    context = ScriptedContext(workflow or Review(), task, policy, sessions, Sums())
+    context.uid = "q"
+    return asyncio.run(Independent().sample(context))
 
 
 def chorus() -> str:
     policy = ScriptedPolicy({"left": lambda act: act.slot, "right": "r"})
-    rollouts = ScriptedRollouts(Chorus(), TASK, policy, tasks=Sums())
-    return write(asyncio.run(Independent().sample(rollouts)), head("chorus", ("left", "right")))
+    context = ScriptedContext(Chorus(), TASK, policy, tasks=Sums())
+    return write(asyncio.run(Independent().sample(context)), head("chorus", ("left", "right")))
 
 
 # One episode
@@ -509,25 +509,25 @@ def test_unknown_acts(refused: Shown, mask: str, said: str) -> None:
 # Trees
 
 
-def tree(unfinished: str = "proposal") -> Episode:
+def tree(partial_value: str = "proposal") -> Episode:
     """The path solver:0, judge:0 of a tree, taken partly by another agent, with two turns beside it."""
-    rollouts = ScriptedRollouts(Review(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
-    rollouts.uid = "q"
+    context = ScriptedContext(Review(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
+    context.uid = "q"
 
     async def go() -> Episode:
-        async with rollouts.start(0) as run:
+        async with context.start(0) as run:
             turns = []
             for node, parent, agent, says in (("n0", None, "judge", "4"), ("n3", "n0", None, "no")):
-                (act,) = await run.stand() or ()
-                run.supply(act, Action(says))
+                (act,) = await run.run_until_blocked() or ()
+                run.resolve(act, Action(says))
                 place = {"index": len(turns), "node": node, "parent": parent, "agent": agent}
-                turns.append(rollouts.turn(act, Action(says), 0, **place))
+                turns.append(context.turn(act, Action(says), 0, **place))
                 if node == "n0":
-                    others = [rollouts.turn(act, Action(f"text {n}\nof {n}"), 0, index=n, node=f"n{n}") for n in (1, 2)]
-            await run.stand()
-            episode = await rollouts.state(run, 0, turns, "4" if unfinished == "proposal" else "played on")
-            await rollouts.reward([*turns, *others], episode, run)
-            episode.others = others
+                    others = [context.turn(act, Action(f"text {n}\nof {n}"), 0, index=n, node=f"n{n}") for n in (1, 2)]
+            await run.run_until_blocked()
+            episode = await context.state(run, 0, turns, "4" if partial_value == "proposal" else "played on")
+            await context.reward([*turns, *others], episode, run)
+            episode.off_path_turns = others
             return episode
 
     return asyncio.run(go())
@@ -544,7 +544,7 @@ def test_an_unfinished_path_stands_where_its_journal_ends(told: Shown) -> None:
     found = json.loads(told("f.jsonl", "--json"))
     assert [act["slot"] for act in found["replay"]["stands_at"]] == ["1"]
     assert (found["replay"]["proposal"], found["effects"][0]["called"]) == ("4", "solver")
-    assert [turn["action"] for turn in found["others"]] == ["text 1\nof 1", "text 2\nof 2"]
+    assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
 
 
 def test_a_state_scored_by_playing_on_is_not_scored_again(told: Shown) -> None:
@@ -565,14 +565,14 @@ def test_masking_an_unfinished_path(told: Shown) -> None:
             return draft.text
 
     plugins.load()._targets["workflows", "review"] = Quiet
-    rollouts = ScriptedRollouts(Quiet(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
+    context = ScriptedContext(Quiet(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
 
     async def go() -> Episode:
-        async with rollouts.start(0) as run:
-            (act,) = await run.stand() or ()
-            run.supply(act, Action("4"))
-            await run.stand()
-            return await rollouts.state(run, 0, [rollouts.turn(act, Action("4"), 0, node="n0")], "4")
+        async with context.start(0) as run:
+            (act,) = await run.run_until_blocked() or ()
+            run.resolve(act, Action("4"))
+            await run.run_until_blocked()
+            return await context.state(run, 0, [context.turn(act, Action("4"), 0, node="n0")], "4")
 
     shown = told(write(Sample([asyncio.run(go())])), "--mask", "solver:0")
     assert "stands at judge:0\nwould answer (no answer)\n" in shown
@@ -582,7 +582,7 @@ def test_masking_an_unfinished_path(told: Shown) -> None:
 def test_other_sessions_are_shown_by_session(told: Shown) -> None:
     sample = play(sessions=3)
     best, *rest = sample.episodes
-    best.others = [turn for episode in reversed(rest) for turn in episode.turns[:2]]
+    best.off_path_turns = [turn for episode in reversed(rest) for turn in episode.turns[:2]]
     shown = told(write(Sample([best]))).split("did not go on with\n")[1]
     assert shown == (
         "  session  row    act       rewards  says\n"
@@ -817,7 +817,7 @@ def test_files_that_are_none(refused: Shown, content: str, said: str) -> None:
             lambda d: {**d, "turns": [d["turns"][0], without(d["turns"][1], "session")]},
             "episode 'q_0': turn 1 lacks 'session'; the file was written by marl-verl ",
         ),
-        (lambda d: {**d, "others": [without(d["turns"][1], "node")]}, "other turn 0 lacks 'node'"),
+        (lambda d: {**d, "off_path_turns": [without(d["turns"][1], "node")]}, "other turn 0 lacks 'node'"),
         (
             lambda d: {**d, "journal": {**d["journal"], "schema": 9}},
             "episode 'q_0': a journal of schema 9; this version",
@@ -858,7 +858,7 @@ def inventory(sessions: int = 1) -> str:
     """Episodes of a built-in team."""
     tasks = Inventory()
     policy = ScriptedPolicy({"holder": "1 2 3 4", "asker": "1"})
-    rollouts = ScriptedRollouts(HolderAsker(), tasks.generate("train", 1, 0)[0], policy, sessions, tasks)
+    context = ScriptedContext(HolderAsker(), tasks.generate("train", 1, 0)[0], policy, sessions, tasks)
     team = TeamConfig(
         {name: AgentConfig(name, name) for name in ("holder", "asker")},
         {name: PolicyConfig(name) for name in ("holder", "asker")},
@@ -867,7 +867,7 @@ def inventory(sessions: int = 1) -> str:
         Named("grpo"),
     )
     first = header(team, algorithm_named("grpo", {}, "o"), 1, "test", 0, Named("independent"), 1)
-    return write(asyncio.run(Independent().sample(rollouts)), as_line(first))
+    return write(asyncio.run(Independent().sample(context)), as_line(first))
 
 
 HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "hydra", "omegaconf", "matplotlib", "rich", "tensordict")
@@ -912,8 +912,8 @@ def documented() -> None:
     def mover(act: Any, session: int, _: Any) -> str:
         return " ".join(path) if session == 1 else path[0]
 
-    rollouts = ScriptedRollouts(ScoutMover(turns=2), task, ScriptedPolicy({"scout": scout, "mover": mover}), 3, tasks)
-    rollouts.uid = "s12t00000"
+    context = ScriptedContext(ScoutMover(turns=2), task, ScriptedPolicy({"scout": scout, "mover": mover}), 3, tasks)
+    context.uid = "s12t00000"
     team = TeamConfig(
         {"scout": AgentConfig("scout", "scout"), "mover": AgentConfig("mover", "mover")},
         {"scout": PolicyConfig("scout"), "mover": PolicyConfig("mover")},
@@ -925,7 +925,7 @@ def documented() -> None:
     first = header(team, algorithm, 12, "train", 0, Named("independent"), 3)
     folder = Path("runs/paths")
     folder.mkdir(parents=True)
-    sample = asyncio.run(Independent().sample(rollouts))
+    sample = asyncio.run(Independent().sample(context))
     RunDir(folder).journals(12, [as_line(first), *sample_lines(sample, "s12t00000", task.id, False)])
     RunDir(folder).rows(12, {})
 

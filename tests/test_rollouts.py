@@ -11,10 +11,10 @@ from marl_verl_at_grpo.algorithm import AlphaMix
 from marl_verl.advantage import RowTable, agent_statistics
 from marl_verl.episode import Action, Run, Workflow, WorkflowError
 from marl_verl.errors import MarlError
-from marl_verl.rollout.rollouts import TaskRollouts, TeamParts
+from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.rollout.rows import identity, row_tag
 from marl_verl.sampling import Independent, drive
-from marl_verl.sampling.rollouts import Scene
+from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 from marl_verl.testing import ScriptedPolicy, check_workflow
@@ -45,18 +45,18 @@ class Always(TaskSet):
 
 def episode(says: Any = "4") -> Any:
     agents = {name: AgentConfig(name, "p") for name in ("solver", "checker")}
-    parts = TeamParts(Scene(Rounds(), Always(), agents), {}, seed=0)
+    parts = WorkerContext(TaskContext(Rounds(), Always(), agents), {}, seed=0)
     policy = ScriptedPolicy({"solver": says, "checker": "go on"})
 
     async def sample() -> Any:
-        rollouts = TaskRollouts(parts, TASK, "u", step=1, sessions=1, held_out=None)
-        async with rollouts.start(0) as run:
+        context = PolicySamplingContext(parts, TASK, "u", step=1, sessions=1, held_out=None)
+        async with context.start(0) as run:
 
             async def answer(act: Any) -> Action:
                 return policy.act(act)
 
             await drive(run, answer)
-        return await rollouts.finish(run, 0)
+        return await context.finish(run, 0)
 
     return asyncio.run(sample())
 
@@ -141,7 +141,7 @@ def test_only_an_action_of_the_run_can_be_of_no_use() -> None:
     async def go() -> None:
         async with Run(Wrong(), TASK, ["solver"]) as run:
             (act,) = await run.next() or ()
-            run.supply(act, Action("z"))
+            run.resolve(act, Action("z"))
             await run.next()
 
     with pytest.raises(WorkflowError, match="takes an action that `act` returned in this run"):
@@ -159,14 +159,14 @@ def test_turns_that_saw_the_same_share_an_observation() -> None:
 def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
     agents = {"solver": AgentConfig("solver", "p", reward="long"), "checker": AgentConfig("checker", "p")}
     mix = AlphaMix(alpha=0.5)
-    scene = Scene(Rounds(), Always(), agents, {"long": lambda task, turn, episode: 3.0}, mix=mix)
+    task_context = TaskContext(Rounds(), Always(), agents, {"long": lambda task, turn, episode: 3.0}, mix=mix)
 
     async def values() -> list[float]:
-        rollouts = TaskRollouts(TeamParts(scene, {}, seed=0), TASK, "u", 1, 1, None)
-        async with rollouts.start(0) as run:
+        context = PolicySamplingContext(WorkerContext(task_context, {}, seed=0), TASK, "u", 1, 1, None)
+        async with context.start(0) as run:
             await drive(run, lambda act: _said("4"))
-            done = await rollouts.finish(run, 0)
-        return [rollouts.value([turn])[0] for turn in done.turns[:2]] + rollouts.value(done.turns[:2])
+            done = await context.finish(run, 0)
+        return [context.value([turn])[0] for turn in done.turns[:2]] + context.value(done.turns[:2])
 
     assert asyncio.run(values()) == [3.5, 0.5, 3.5, 0.5]
 
@@ -178,8 +178,8 @@ def test_a_role_reward_that_is_no_number_is_a_failure_of_its_session(gives: Any)
     async def odd(task: Task, turn: Any, episode: Any) -> Any:
         return gives if episode.session == 1 else 0.5
 
-    parts = TeamParts(Scene(Rounds(), Always(), agents, {"odd": odd}), {"p": Recorder()}, seed=0)
-    found = asyncio.run(Independent().sample(TaskRollouts(parts, TASK, "u", 1, 3, None)))
+    parts = WorkerContext(TaskContext(Rounds(), Always(), agents, {"odd": odd}), {"p": Recorder()}, seed=0)
+    found = asyncio.run(Independent().sample(PolicySamplingContext(parts, TASK, "u", 1, 3, None)))
     assert [episode.session for episode in found.episodes] == [0, 2]
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, "score-error")
@@ -210,17 +210,17 @@ def requests(seed: int = 0, step: int = 1) -> list[tuple[str, int]]:
     """What two sessions ask for, and a second candidate for each act."""
     client = Recorder()
     agents = {name: AgentConfig(name, "p") for name in ("solver", "checker")}
-    parts = TeamParts(Scene(Rounds(), Always(), agents), {"p": client}, seed=seed)
+    parts = WorkerContext(TaskContext(Rounds(), Always(), agents), {"p": client}, seed=seed)
 
     async def ask() -> None:
-        rollouts = TaskRollouts(parts, TASK, "u", step, sessions=2, held_out=None)
+        context = PolicySamplingContext(parts, TASK, "u", step, sessions=2, held_out=None)
         for session in range(2):
-            async with rollouts.start(session) as run:
+            async with context.start(session) as run:
 
                 async def answer(act: Any, session: int = session) -> Action:
-                    await rollouts.act(act, session, "other")
-                    await rollouts.act(act, session, agent="checker")
-                    return await rollouts.act(act, session)
+                    await context.act(act, session, "other")
+                    await context.act(act, session, agent="checker")
+                    return await context.act(act, session)
 
                 await drive(run, answer)
 

@@ -1,4 +1,4 @@
-"""`Run.stand`: where a run can go no further without an action, whatever arrives first."""
+"""`Run.run_until_blocked`: where a run can go no further without an action, whatever arrives first."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def names(acts: tuple[Act, ...] | None) -> list[str]:
 
 def answer(run: Run, agent: str, text: str = "done") -> None:
     act = next(act for act in run.waiting if act.agent == agent)
-    run.supply(act, scripted_action(act, text))
+    run.resolve(act, scripted_action(act, text))
 
 
 async def two_lanes(task: Task, team: Team) -> str:
@@ -65,14 +65,14 @@ def test_all_acts_of_concurrent_lanes_and_of_a_joint_move_are_told_together() ->
 
     async def go() -> None:
         async with started(work) as run:
-            acts = await run.stand()
+            acts = await run.run_until_blocked()
             assert names(acts) == ["a:0", "b:0", "c:0"]
             assert [act.index for act in acts or ()] == [0, 1, 2]
             for agent in "cba":
                 answer(run, agent)
-            assert await run.stand() is None
+            assert await run.run_until_blocked() is None
             assert run.answer == "end"
-            assert await run.stand() is None
+            assert await run.run_until_blocked() is None
 
     play(go())
 
@@ -80,7 +80,7 @@ def test_all_acts_of_concurrent_lanes_and_of_a_joint_move_are_told_together() ->
 def test_asked_again_it_tells_the_same_at_once() -> None:
     async def go() -> None:
         async with started(two_lanes) as run:
-            first = await run.stand()
+            first = await run.run_until_blocked()
             rounds = 0
 
             async def count() -> None:
@@ -90,7 +90,7 @@ def test_asked_again_it_tells_the_same_at_once() -> None:
                     await asyncio.sleep(0)
 
             counting = asyncio.create_task(count())
-            assert [await run.stand() for _ in range(100)] == [first] * 100
+            assert [await run.run_until_blocked() for _ in range(100)] == [first] * 100
             assert rounds == 0
             counting.cancel()
             await asyncio.wait([counting])
@@ -101,13 +101,13 @@ def test_asked_again_it_tells_the_same_at_once() -> None:
 def test_after_one_of_several_acts_is_answered_the_others_still_wait() -> None:
     async def go() -> None:
         async with started(two_lanes) as run:
-            await run.stand()
+            await run.run_until_blocked()
             answer(run, "b", "B1")
-            acts = await run.stand()
+            acts = await run.run_until_blocked()
             assert names(acts) == ["a:0", "b:1"]
             assert shown((acts or ())[1]) == "B1"
             answer(run, "b", "B2")
-            assert names(await run.stand()) == ["a:0"]
+            assert names(await run.run_until_blocked()) == ["a:0"]
 
     play(go())
 
@@ -116,14 +116,14 @@ def test_next_and_stand_can_be_mixed() -> None:
     async def go() -> None:
         async with started(two_lanes) as run:
             assert names(await run.next()) == ["a:0"]
-            assert names(await run.stand()) == ["a:0", "b:0"]
+            assert names(await run.run_until_blocked()) == ["a:0", "b:0"]
             answer(run, "a", "A1")
             assert names(await run.next()) == ["a:1"]  # b:0 was told
-            assert names(await run.stand()) == ["a:1", "b:0"]
+            assert names(await run.run_until_blocked()) == ["a:1", "b:0"]
             answer(run, "a")
             answer(run, "b", "B1")
             assert names(await run.next()) == ["b:1"]
-            assert names(await run.stand()) == ["b:1"]
+            assert names(await run.run_until_blocked()) == ["b:1"]
             answer(run, "b", "B2")
             assert await run.next() is None
             assert (run.answer, len(run.turns)) == ("done+B2", 4)
@@ -149,9 +149,9 @@ def test_a_lane_deep_in_gathers_is_waited_for_while_another_stands(depth: int) -
 
     async def go() -> None:
         async with started(work) as run:
-            assert sorted(names(await run.stand())) == ["a:0", "b:0"]
+            assert sorted(names(await run.run_until_blocked())) == ["a:0", "b:0"]
             answer(run, "a")
-            assert sorted(names(await run.stand())) == ["a:1", "b:0"]
+            assert sorted(names(await run.run_until_blocked())) == ["a:1", "b:0"]
 
     play(go())
 
@@ -185,12 +185,12 @@ def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callab
         orders = []
         for pauses in ((0.03, 0.01, 0.02), (0.01, 0.02, 0.03)):
             async with started(work(pauses), limits=Limits(call_seconds=10)) as run:
-                acts = await run.stand()
+                acts = await run.run_until_blocked()
                 assert names(acts) == ["a:0", "b:0", "c:0"]
                 assert [act.index for act in acts or ()] == [0, 1, 2]
                 orders.append([pauses.index(float(call.arguments[1:-1])) for call in run.journal.calls()])
                 async with started(work(pauses), run.journal, limits=Limits(call_seconds=10)) as again:
-                    assert (await again.stand(), again.journal) == (acts, run.journal)
+                    assert (await again.run_until_blocked(), again.journal) == (acts, run.journal)
         assert orders[0] == orders[1]
 
     play(go())
@@ -205,9 +205,9 @@ def test_a_workflow_that_ends_while_others_wait_is_finished() -> None:
 
     async def go() -> None:
         async with started(work) as run:
-            assert names(await run.stand()) == ["a:0", "b:0"]
+            assert names(await run.run_until_blocked()) == ["a:0", "b:0"]
             answer(run, "a", "end")
-            assert await run.stand() is None
+            assert await run.run_until_blocked() is None
             assert (run.answer, run.waiting, len(run.turns)) == ("end", (), 1)
 
     play(go())
@@ -224,10 +224,10 @@ def test_a_workflow_that_raises_while_others_wait_is_told() -> None:
 
     async def go() -> None:
         async with started(work) as run:
-            assert names(await run.stand()) == ["a:0", "b:0"]
+            assert names(await run.run_until_blocked()) == ["a:0", "b:0"]
             answer(run, "a")
             with pytest.raises(WorkflowError, match=r"at act b:0: KeyError: 'gone' \(test_stand.py"):
-                await run.stand()
+                await run.run_until_blocked()
 
     play(go())
 
@@ -246,7 +246,7 @@ def test_a_broken_rule_is_told_though_another_lane_waits_and_the_workflow_hides_
     async def go() -> None:
         async with started(work) as run:
             with pytest.raises(WorkflowError, match="no agent 'nobody'"):
-                await run.stand()
+                await run.run_until_blocked()
 
     play(go())
 
@@ -266,23 +266,23 @@ def test_cancelled_while_it_waits_it_can_be_asked_again_or_closed(what: str) -> 
 
     async def go() -> None:
         async with started(work, limits=Limits(call_seconds=10)) as run:
-            standing = asyncio.create_task(run.stand())
+            standing = asyncio.create_task(run.run_until_blocked())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             standing.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await standing
             release.set()
-            assert names(await run.stand()) == ["a:0"]
+            assert names(await run.run_until_blocked()) == ["a:0"]
         run = started(work, limits=Limits(call_seconds=10))
         release.clear()
-        standing = asyncio.create_task(run.stand())
+        standing = asyncio.create_task(run.run_until_blocked())
         await asyncio.sleep(0)
         standing.cancel()
         await asyncio.wait([standing])
         await run.aclose()
         with pytest.raises(RuntimeError, match="closed"):
-            await run.stand()
+            await run.run_until_blocked()
 
     play(go())
 
@@ -294,10 +294,10 @@ def test_two_who_wait_at_once_is_an_error() -> None:
 
     async def go() -> None:
         async with started(work) as run:
-            first = asyncio.create_task(run.stand())
+            first = asyncio.create_task(run.run_until_blocked())
             await asyncio.sleep(0)
             with pytest.raises(RuntimeError, match="awaited elsewhere"):
-                await run.stand()
+                await run.run_until_blocked()
             first.cancel()
             await asyncio.wait([first])
 
@@ -317,7 +317,7 @@ def test_a_state_that_no_replay_reaches_is_told() -> None:
     async def go() -> None:
         async with started(work) as run:
             with pytest.raises(ReplayMismatch, match="only live it stands at act a:0"):
-                await run.stand()
+                await run.run_until_blocked()
 
     play(go())
 
@@ -372,22 +372,22 @@ def test_one_state_has_one_list_of_acts_whatever_arrived_first(plan: Any, one: i
         async with started(work(first)) as run:
             answered: list[Act] = []
             stop = first.randrange(12)
-            while (acts := await run.stand()) is not None and len(answered) < stop:
+            while (acts := await run.run_until_blocked()) is not None and len(answered) < stop:
                 act = first.choice(acts)
                 answered.append(act)
-                run.supply(act, scripted_action(act, text(act)))
+                run.resolve(act, scripted_action(act, text(act)))
             keys = {act.key for act in answered}
             async with started(work(second)) as again:
-                while (there := await again.stand()) is not None:
+                while (there := await again.run_until_blocked()) is not None:
                     open_ = [act for act in there if act.key in keys]
                     if not open_:
                         break
                     for act in second.sample(open_, second.randint(1, len(open_))):
-                        again.supply(act, scripted_action(act, text(act)))
+                        again.resolve(act, scripted_action(act, text(act)))
                 assert (there, again.journal) == (acts, run.journal)
             for journal in (run.journal, Journal(tuple(second.sample(run.journal.records, len(run.journal))))):
                 async with started(work(second), journal) as restarted:
-                    assert await restarted.stand() == acts
+                    assert await restarted.run_until_blocked() == acts
                     if acts is not None:
                         assert restarted.journal == run.journal
 

@@ -27,7 +27,7 @@ from marl_verl.process.run_dir import RunDir
 from marl_verl.sampling import Failure, Independent, Sample
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 ROOT = Path(__file__).parents[1]
 TASK = Task("t1", "say it", {"gold": "b", "of": ["ü", None, 1.5]})
@@ -69,10 +69,10 @@ POLICY = ScriptedPolicy(
 
 
 def sampled(slow: str = "", sessions: int = 3) -> Sample:
-    rollouts = ScriptedRollouts(
+    context = ScriptedContext(
         Lanes(), TASK, POLICY, sessions=sessions, tasks=Gold(), delay=lambda act, session: 9 * (act.slot == slow)
     )
-    return asyncio.run(Independent().sample(rollouts))
+    return asyncio.run(Independent().sample(context))
 
 
 def head(**changed: Any) -> str:
@@ -91,9 +91,9 @@ def without_clock(episode: Episode) -> Episode:
         return replace(action, seconds=0.0)
 
     records = [replace(r, action=still(r.action)) if hasattr(r, "action") else r for r in episode.journal]
-    turns, others = ([replace(t, action=still(t.action)) for t in ts] for ts in (episode.turns, episode.others))
+    turns, others = ([replace(t, action=still(t.action)) for t in ts] for ts in (episode.turns, episode.off_path_turns))
     return replace(
-        episode, seconds=0.0, turns=turns, others=others, journal=Journal(tuple(records), episode.journal.seed)
+        episode, seconds=0.0, turns=turns, off_path_turns=others, journal=Journal(tuple(records), episode.journal.seed)
     )
 
 
@@ -310,8 +310,8 @@ def test_what_a_sampler_makes_can_be_stored_and_run_again(name: str) -> None:
             return 0.5
 
     says = ScriptedPolicy({"solver": lambda act, s, c: "ab"[sum(map(ord, f"{s} {c}")) % 2], "judge": lambda act: "é"})
-    rollouts = ScriptedRollouts(Lanes(), TASK, says, sessions=3, tasks=Public())
-    sample = asyncio.run(plugins.discover("").get("samplers", name)().sample(rollouts))
+    context = ScriptedContext(Lanes(), TASK, says, sessions=3, tasks=Public())
+    sample = asyncio.run(plugins.discover("").get("samplers", name)().sample(context))
     assert sample.episodes
     file = EpisodeFile.parse(content(*sample_lines(sample, "t1", TASK.id, True)), "f")
     assert len(file.episodes) == len(sample.episodes)
@@ -347,8 +347,8 @@ def test_equal_calls_of_concurrent_lanes_are_found_as_the_engine_finds_them(tick
             return str(await asyncio.gather(long(), short()))
 
     async def go() -> None:
-        rollouts = ScriptedRollouts(Race(), TASK, POLICY, tasks=Gold())
-        episode = (await Independent().sample(rollouts)).episodes[0]
+        context = ScriptedContext(Race(), TASK, POLICY, tasks=Gold())
+        episode = (await Independent().sample(context)).episodes[0]
         again = await rerun(Race(), Gold(), ["solver", "judge"], episode)
         assert again.answer == (await replay(Race(), TASK, ["solver", "judge"], episode.journal)).answer
 

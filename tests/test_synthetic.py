@@ -10,7 +10,7 @@ import pytest
 from marl_verl import plugins
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
 from marl_verl.errors import MarlError
-from marl_verl.sampling import SESSION, Sample, Sampler, State, attempt, grow, leaf_episode, root
+from marl_verl.sampling import SESSION, Sample, Sampler, State, attempt, expand, leaf_episode, root
 from marl_verl.team import TeamConfig, read_team
 from tests.batches import SHIPPED, algorithm
 
@@ -29,16 +29,16 @@ class Chains(Sampler):
     branches: ClassVar[bool] = True
     incremental: ClassVar[bool] = True
 
-    async def sample(self, rollouts: Any) -> Sample:
-        start = await attempt(rollouts, SESSION, root(rollouts, SESSION))
+    async def sample(self, context: Any) -> Sample:
+        start = await attempt(context, SESSION, root(context, SESSION))
         assert isinstance(start, State)
         found, index = Sample(), 0
-        for chain in range(rollouts.sessions):
+        for chain in range(context.sessions):
             state = start
             while state.acts:
                 name, parent = f"{chain}.{index}", state.turn.node if state.turns else None
-                state = await grow(
-                    rollouts, state, state.acts[0], SESSION, name, index=index, parent=parent, unfinished="zero"
+                state = await expand(
+                    context, state, state.acts[0], SESSION, name, index=index, parent=parent, partial_value="zero"
                 )
                 index += 1
             found.episodes.append(leaf_episode(state))
@@ -93,7 +93,7 @@ def test_a_component_that_the_team_does_not_make_is_unknown() -> None:
 
 def test_a_sampler_that_fails_is_named() -> None:
     class Broken(Sampler):
-        async def sample(self, rollouts: Any) -> Sample:
+        async def sample(self, context: Any) -> Sample:
             return Sample()
 
     with pytest.raises(MarlError, match="sampler 'independent' fails on a synthetic task of the team: it has no turn"):

@@ -7,11 +7,11 @@ from marl_verl.advantage.columns import FloatArray, IntArray, combine, dense, gr
 from marl_verl.advantage.compare import Baseline, LeaveOneOut, Max, Mean, NoBaseline, Population, Scale, Unbiased
 from marl_verl.advantage.estimator import Advantage, Estimator, GroupEstimator, Overlong, Rows
 from marl_verl.advantage.part import Part, PartField
-from marl_verl.advantage.result import Advantages, agent_statistics
+from marl_verl.advantage.result import AdvantageResult, agent_statistics
 from marl_verl.advantage.returns import GAE, Discounted, Immediate, PathSum, Returns, TreeMean
 from marl_verl.advantage.rows import AGENT, BATCH, OBSERVATION, SIBLINGS, TASK, TURN, RowTable, check_columns, group_ids
 
-__all__ = ["Advantage", "Advantages", "Estimator", "GroupEstimator", "Overlong", "Part", "PartField", "RowTable"]
+__all__ = ["Advantage", "AdvantageResult", "Estimator", "GroupEstimator", "Overlong", "Part", "PartField", "RowTable"]
 __all__ += ["Baseline", "LeaveOneOut", "Max", "Mean", "NoBaseline", "Population", "Scale", "Unbiased"]
 __all__ += ["Discounted", "GAE", "Immediate", "PathSum", "Returns", "TreeMean"]
 __all__ += ["AGENT", "BATCH", "OBSERVATION", "SIBLINGS", "TASK", "TURN", "check_columns", "group_ids"]

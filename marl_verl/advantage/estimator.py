@@ -11,7 +11,7 @@ import numpy as np
 from marl_verl.advantage.columns import BoolArray, FloatArray, group_mean
 from marl_verl.advantage.compare import SINGLETONS, Baseline, Scale, check_eps, compare
 from marl_verl.advantage.part import Part, PartField, check_known
-from marl_verl.advantage.result import Advantages
+from marl_verl.advantage.result import AdvantageResult
 from marl_verl.advantage.returns import Returns, Scope
 from marl_verl.advantage.rows import SAMPLES, RowTable, check_columns, group_ids, sample_ids
 from marl_verl.errors import MarlError, unknown
@@ -47,19 +47,19 @@ class Estimator(Part):
         """[n] the rows on which the team reward of their episode counts. `table` has no padding."""
         return np.ones(len(table), dtype=np.bool_)
 
-    def reads(self) -> tuple[str, ...]:
+    def consumed(self) -> tuple[str, ...]:
         """Reward components that it reads by itself: the sum of all components leaves them out."""
         return ()
 
     def wants_critic(self) -> Scope | None:
-        """The critic that it needs, and gives targets for (`Advantages.target`); None for none."""
+        """The critic that it needs, and gives targets for (`AdvantageResult.target`); None for none."""
         return None
 
-    def misfit(self, rows: Rows) -> str | None:
+    def incompatibility(self, rows: Rows) -> str | None:
         """Why it does not go with such rows; None if it does."""
         return None
 
-    def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """One advantage per row. `table` has no padding and is sorted by key; `reward` [n] is finite."""
         raise NotImplementedError
 
@@ -82,10 +82,10 @@ class GroupEstimator(Estimator):
     def team_rows(self, table: RowTable) -> BoolArray:
         return self.returns.team_rows(table)
 
-    def reads(self) -> tuple[str, ...]:
-        return self.returns.reads()
+    def consumed(self) -> tuple[str, ...]:
+        return self.returns.consumed()
 
-    def misfit(self, rows: Rows) -> str | None:
+    def incompatibility(self, rows: Rows) -> str | None:
         name, sums = f"returns '{self.returns.name}'", self.returns.sums_turns
         if rows.crossed:
             return "its rows are at several nodes, which takes advantage 'joint' with joint_mode 'cross'"
@@ -194,12 +194,12 @@ class Advantage(GroupEstimator):
     def wants_critic(self) -> Scope | None:
         return self.returns.wants_critic()
 
-    def misfit(self, rows: Rows) -> str | None:
+    def incompatibility(self, rows: Rows) -> str | None:
         if rows.tree and self.sample != "row":
             return f"sample '{self.sample}' counts sessions, and a tree is one session: use sample 'row'"
-        return super().misfit(rows)
+        return super().incompatibility(rows)
 
-    def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """See `Estimator.compute`. MarlError (nearest offered) for a group column that the table lacks."""
         stages = self.returns.stages(table, reward)
         ret = stages[-1][1]
@@ -218,4 +218,4 @@ class Advantage(GroupEstimator):
         std = self.std if self.norm_by_std else None
         b, scale = compare(value, group[first], self.baseline, std, self.eps, self.singleton, spread)
         ret, baseline, scale = value[sample], b[sample], scale[sample]
-        return Advantages.of(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)
+        return AdvantageResult.of(ret, reward, baseline, scale, group, sample, self.group, stages, target=target)

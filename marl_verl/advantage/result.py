@@ -13,7 +13,7 @@ from marl_verl.advantage.rows import RowTable
 
 
 @dataclass(frozen=True)
-class Advantages:
+class AdvantageResult:
     """Per row [n], float64: advantage = (ret - baseline) / scale. Padding rows have 0 everywhere, and scale 1.
 
     Attributes:
@@ -53,7 +53,7 @@ class Advantages:
         stages: Sequence[tuple[str, FloatArray]] = (),
         also: Sequence[tuple[str, IntArray]] = (),
         target: FloatArray | None = None,
-    ) -> Advantages:
+    ) -> AdvantageResult:
         """The result whose advantage follows from the rest: A = (ret - baseline) / scale."""
         advantage = (ret - baseline) / scale
         return cls(advantage, ret, reward, baseline, scale, group, sample, group_by, tuple(stages), tuple(also), target)
@@ -62,7 +62,7 @@ class Advantages:
         """The rows that `row` was compared with, itself included, ascending; none for padding."""
         return np.flatnonzero((self.group == self.group[row]) & (self.group >= 0))
 
-    def scatter(self, rows: IntArray, n: int) -> Advantages:
+    def scatter(self, rows: IntArray, n: int) -> AdvantageResult:
         """The same result in a table of n rows, where these are `rows` and all others are padding."""
 
         def spread(values: Any, fill: float) -> Any:
@@ -80,7 +80,7 @@ class Advantages:
         )
 
 
-def agent_statistics(table: RowTable, result: Advantages) -> dict[str, dict[str, float]]:
+def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict[str, float]]:
     """Agent -> its metrics in a batch, under any sharing of policies; padding rows enter none.
 
     Sessions that failed have no rows and are not counted anywhere here.

@@ -29,7 +29,7 @@ class Returns(Part):
     sums_turns: ClassVar[bool] = False
     of: ClassVar[Literal["both", "sessions", "trees"]] = "both"
 
-    def reads(self) -> tuple[str, ...]:
+    def consumed(self) -> tuple[str, ...]:
         """Reward components that it reads by itself: the sum of all components leaves them out."""
         return ()
 

@@ -11,7 +11,7 @@ import numpy as np
 from marl_verl.advantage.columns import FloatArray, first_true
 from marl_verl.advantage.estimator import Estimator
 from marl_verl.advantage.part import Find, PartField, changed, check_known, flat, replaced
-from marl_verl.advantage.result import Advantages
+from marl_verl.advantage.result import AdvantageResult
 from marl_verl.advantage.rows import RowTable
 from marl_verl.credit.base import Credit, ReplayCredit
 from marl_verl.errors import MarlError
@@ -110,7 +110,7 @@ class Algorithm:
         check_known(given, algorithm.options(), where)
         return algorithm
 
-    def compute(self, table: RowTable) -> Advantages:
+    def compute(self, table: RowTable) -> AdvantageResult:
         """The advantage of every row: mix the components, then compare.
 
         Padding rows get 0 and enter no statistic; permuting the rows permutes the result, to the bit.
@@ -126,7 +126,7 @@ class Algorithm:
         real = table.take(rows)
         check_finite(real)
         with np.errstate(over="ignore", invalid="ignore"):  # told below, with the row
-            real = self.credited(real).setting_aside(self.advantage.reads())
+            real = self.credited(real).setting_aside(self.advantage.consumed())
             if (real.parent.codes >= 0).any():
                 _ = real.tree  # a parent that is no node is told, whether or not a part looks at it
             reward = self.rewards.compute(real)
@@ -159,7 +159,9 @@ class Algorithm:
         return {PARTS[part] + name: option for name, option in flat(getattr(self, part)).items()}
 
 
-def step_document(name: str, algorithm: Algorithm, table: RowTable, result: Advantages, step: int) -> dict[str, Any]:
+def step_document(
+    name: str, algorithm: Algorithm, table: RowTable, result: AdvantageResult, step: int
+) -> dict[str, Any]:
     """What a run stores of the advantages of a step and `marl-verl explain` reads: `result` follows from the rest."""
     return {
         "algorithm": name,
@@ -179,7 +181,7 @@ class Metric:
     others. What is computed goes to metrics.jsonl under the names that the methods give.
     """
 
-    def of_rows(self, table: RowTable, result: Advantages) -> Mapping[str, float]:
+    def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
         """Numbers of a step, from all of its rows and their advantages; padding rows have `result.group` -1.
 
         Called in the driver's process, after the advantages of a step.

@@ -11,7 +11,7 @@ from marl_verl.advantage.columns import FloatArray, group_mean
 from marl_verl.advantage.compare import Mean, Scale, check_eps, compare
 from marl_verl.advantage.estimator import Estimator, Rows
 from marl_verl.advantage.part import PartField
-from marl_verl.advantage.result import Advantages
+from marl_verl.advantage.result import AdvantageResult
 from marl_verl.advantage.returns import check_gamma
 from marl_verl.advantage.rows import RowTable, check_columns, check_shared, group_ids, sample_ids
 from marl_verl.algorithms import Algorithm
@@ -24,8 +24,8 @@ class GroupInGroup(Estimator):
 
     A_episode = E - mean E (mode "mean_norm") or (E - mean E) / (std E + eps) ("mean_std_norm") over the sessions of a
     task; E is the mixed reward, the same on all rows of a session. A_step does the same with the discounted step
-    returns S among rows of the group with identical observation. In `Advantages`, ret and baseline are the two levels'
-    sums, each in units of its scale, so that scale is 1. Source: GiGPO, arXiv 2505.10978, equations 3 to 9.
+    returns S among rows of the group with identical observation. In `AdvantageResult`, ret and baseline are the sums of
+    the two levels, each in units of its scale, so that scale is 1. Source: GiGPO, arXiv 2505.10978, equations 3 to 9.
 
     Attributes:
         group: columns of the episode group; with `group_by_agent` the agent too, and every row is a sample.
@@ -53,13 +53,13 @@ class GroupInGroup(Estimator):
         check_gamma(self.gamma)
         check_eps(self.eps)
 
-    def misfit(self, rows: Rows) -> str | None:
+    def incompatibility(self, rows: Rows) -> str | None:
         return "it compares sessions, and a tree is one session" if rows.tree else None
 
-    def reads(self) -> tuple[str, ...]:
+    def consumed(self) -> tuple[str, ...]:
         return (self.step,)
 
-    def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """See `Estimator.compute`. MarlError for rows without the step component or the column `obs`."""
         columns = (*self.group, "agent") if self.group_by_agent else self.group
         group = group_ids(table, columns)
@@ -80,7 +80,7 @@ class GroupInGroup(Estimator):
             ("step advantage", (steps - lower) / lower_scale),
         ]
         also = [("same observation", same)]
-        return Advantages.of(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages, also)
+        return AdvantageResult.of(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages, also)
 
 
 GIGPO = Algorithm(advantage="group-in-group")

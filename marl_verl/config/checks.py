@@ -12,7 +12,7 @@ from annotated_types import Gt, Interval
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.episode import Action, Limits, Run, Stuck, UnknownAgent, Workflow, WorkflowError
+from marl_verl.episode import Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.options import NonNegative, Positive, check_type
 from marl_verl.platforms.active import has_accelerator
@@ -158,13 +158,13 @@ def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[st
                     return
                 moves.append(tuple(dict.fromkeys(act.agent for act in acts)))
                 for act in acts:
-                    run.supply(act, Action(text=""))
+                    run.resolve(act, Action(text=""))
 
     try:
         asyncio.run(asyncio.wait_for(play(), timeout=REHEARSAL_SECONDS))
     except WorkflowError as error:
         # empty actions are not what the workflow is made for; in training such an episode is counted
-        if not moves or isinstance(error, UnknownAgent | Stuck):
+        if not moves or isinstance(error, UnknownAgentError | StepTimeout):
             raise
     except TimeoutError as error:
         if not moves:

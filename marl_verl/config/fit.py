@@ -25,7 +25,7 @@ from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Candidate, Sampler
-from marl_verl.sampling.rollouts import Scene, SceneRollouts
+from marl_verl.sampling.context import BaseSamplingContext, TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig
 
@@ -66,13 +66,13 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
     """Whether credit and advantage are for rows such as the sampler makes."""
     credit: Any = algorithm.credit
     # a credit that takes the place of component `team` is no increment
-    incremental = sampler.incremental and "team" not in credit.reads()
-    if (why := algorithm.advantage.misfit(Rows(sampler.branches, sampler.crossed, incremental))) is not None:
+    incremental = sampler.incremental and "team" not in credit.consumed()
+    if (why := algorithm.advantage.incompatibility(Rows(sampler.branches, sampler.crossed, incremental))) is not None:
         own = algorithm_named(team.algorithm.name, None, "").sampler
         hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
         pair = f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}'"
         raise MarlError(f"{pair}: {why}{hint}")
-    if (why := credit.misfit(sampler.branches)) is not None:
+    if (why := credit.incompatibility(sampler.branches)) is not None:
         raise MarlError(f"credit '{credit.name}' does not go with sampler '{algorithm.sampler}': {why}")
     if not isinstance(credit, ReplayCredit):
         return
@@ -122,9 +122,11 @@ class SyntheticTeam:
         rewards = {agent.reward: _role_reward for agent in agents.values() if agent.reward}
         acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
         moves = (*self.moves[:MOST_MOVES], *((agent,) for agent in agents if agent not in acting))
-        scene = Scene(_SyntheticWorkflow(moves), _SyntheticTasks(), agents, rewards, self.algorithm.rewards)
+        task_context = TaskContext(
+            _SyntheticWorkflow(moves), _SyntheticTasks(), agents, rewards, self.algorithm.rewards
+        )
         task = Task(f"synthetic-{number}", "", {"number": number})
-        sessions = _SyntheticRollouts(scene, task, task.id, attempts)
+        sessions = _SyntheticContext(task_context, task, task.id, attempts)
         try:
             sample = asyncio.run(asyncio.wait_for(self.sampler.sample(sessions), SECONDS))
         except TimeoutError as error:
@@ -174,8 +176,8 @@ class _SyntheticTasks(TaskSet):
         return _number(answer, 53) / 8
 
 
-class _SyntheticRollouts(SceneRollouts):
-    """`Rollouts` whose actions differ by agent, slot, session and candidate."""
+class _SyntheticContext(BaseSamplingContext):
+    """`SamplingContext` whose actions differ by agent, slot, session and candidate."""
 
     def seed(self, session: int) -> int:
         return session

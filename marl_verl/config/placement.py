@@ -84,11 +84,11 @@ def check_placement(config: DictConfig, team: TeamConfig) -> None:
     pools = pools_of(config, team)
     for pool in pools:
         own = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}
-        rollouts = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in own.items()}
-        for name, rollout in rollouts.items():
+        context = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in own.items()}
+        for name, rollout in context.items():
             _check_servers(pool, name, rollout)
         if pool.shared and has_accelerator():
-            _check_memory(pool, rollouts)
+            _check_memory(pool, context)
     given = OmegaConf.to_container(config.ray_kwargs.ray_init)
     if isinstance(given, dict) and given.get("address") in (None, "local"):
         if (limit := given.get("num_gpus")) is not None:
@@ -110,15 +110,15 @@ def _check_servers(pool: Pool, policy: str, rollout: Any) -> None:
         raise MarlError(f"{what}, which is no whole number of its nodes' {pool.gpus}")
 
 
-def _check_memory(pool: Pool, rollouts: Mapping[str, Any]) -> None:
+def _check_memory(pool: Pool, context: Mapping[str, Any]) -> None:
     """The servers of a shared pool are awake at the same time, and all of them sleep while one policy learns."""
-    shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in rollouts.items()}
+    shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in context.items()}
     if sum(shares.values()) > 1:
         told = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
         what = f"the servers on pool '{pool.name}' would take {told} = {sum(shares.values()):.2f} of each GPU's memory"
         remedy = "set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
         raise MarlError(f"{what}: {remedy}")
-    for name, rollout in rollouts.items():
+    for name, rollout in context.items():
         if not rollout.free_cache_engine or not rollout.enable_sleep_mode:
             what = f"policy '{name}' shares pool '{pool.name}', where servers must sleep while a policy learns"
             raise MarlError(f"{what}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on")

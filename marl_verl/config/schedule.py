@@ -91,10 +91,10 @@ def _check_independent(synthetic: SyntheticTeam) -> None:
     tasks = [synthetic.rows(number, attempts) for number, attempts in enumerate((3, 2, 1))]
     told = f"algorithm '{synthetic.team.algorithm.name}' does not go with {WHERE}.mode=async"
     try:
-        together = compute(table([row for rows in tasks for row in rows])).advantage
+        gather_all = compute(table([row for rows in tasks for row in rows])).advantage
         apart = np.concatenate([compute(table(rows)).advantage for rows in tasks])
     except MarlError as error:
         raise MarlError(f"{told}: {error}") from error
-    if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
+    if not np.allclose(gather_all, apart, rtol=1e-9, atol=1e-12):
         what = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
         raise MarlError(f"{told}: {what}, and a row gets its advantage as soon as its own task is finished")

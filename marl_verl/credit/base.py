@@ -15,7 +15,7 @@ from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import RowTable
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
-from marl_verl.sampling import Failure, Rollouts, Sample, attempt, together
+from marl_verl.sampling import Failure, Sample, SamplingContext, attempt, gather_all
 
 TAKEN = ("team", "role", "tool")
 """Components that the rollouts fill in: a credit of that name would replace them."""
@@ -26,11 +26,11 @@ class Credit(Part):
 
     kind: ClassVar[str] = "credits"
 
-    def misfit(self, branches: bool) -> str | None:
+    def incompatibility(self, branches: bool) -> str | None:
         """Why it does not go with sessions (`branches` false), or with trees; None if it does."""
         return None
 
-    def reads(self) -> tuple[str, ...]:
+    def consumed(self) -> tuple[str, ...]:
         """Components that the credit takes the place of: the sum of all components leaves them out."""
         return ()
 
@@ -54,7 +54,7 @@ class TableCredit(Credit):
 
     def apply(self, table: RowTable) -> RowTable:
         """The table with the credit. MarlError if rows have a component of that name already."""
-        return table.with_component(self.component, self.compute(table)).setting_aside(self.reads())
+        return table.with_component(self.component, self.compute(table)).setting_aside(self.consumed())
 
 
 @dataclass(frozen=True)
@@ -90,20 +90,20 @@ class ReplayCredit(Credit):
         """The agents whose turns get the component."""
         return tuple(agents)
 
-    async def assign(self, rollouts: Rollouts, episode: Episode) -> int:
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Fill in the component on the turns of the players, and return how many tokens were sampled for it.
 
         Raises:
             Failed, WorkflowError: a replay came to nothing: the episode cannot be credited.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no `async def assign(self, rollouts, episode)`")
+        raise NotImplementedError(f"{type(self).__name__} has no `async def assign(self, context, episode)`")
 
 
-async def with_credit(credit: ReplayCredit, rollouts: Rollouts, sample: Sample) -> None:
+async def with_credit(credit: ReplayCredit, context: SamplingContext, sample: Sample) -> None:
     """Credit every episode of a sample, all at once; one that cannot be credited becomes a failure."""
-    work = (attempt(rollouts, episode.session, credit.assign(rollouts, episode)) for episode in sample.episodes)
+    work = (attempt(context, episode.session, credit.assign(context, episode)) for episode in sample.episodes)
     credited = []
-    for episode, found in zip(sample.episodes, await together(work), strict=True):
+    for episode, found in zip(sample.episodes, await gather_all(work), strict=True):
         if isinstance(found, Failure):
             sample.failures.append(found)
         else:

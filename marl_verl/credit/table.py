@@ -34,10 +34,10 @@ class C3(TableCredit):
     name: ClassVar[str] = "c3"
     of: str = "team"
 
-    def misfit(self, branches: bool) -> str | None:
+    def incompatibility(self, branches: bool) -> str | None:
         return None if branches else "it compares siblings in a tree, and turns have none here"
 
-    def reads(self) -> tuple[str, ...]:
+    def consumed(self) -> tuple[str, ...]:
         return (self.of,)
 
     def compute(self, table: RowTable) -> FloatArray:
@@ -86,10 +86,10 @@ class StepGroups(TableCredit):
         check_eps(self.eps)
         object.__setattr__(self, "group", tuple(self.group))
 
-    def misfit(self, branches: bool) -> str | None:
+    def incompatibility(self, branches: bool) -> str | None:
         return "it adds up the turns of a session, and a tree has siblings" if branches else None
 
-    def reads(self) -> tuple[str, ...]:
+    def consumed(self) -> tuple[str, ...]:
         return (self.step,)
 
     def compute(self, table: RowTable) -> FloatArray:

@@ -2,7 +2,15 @@
 
 from marl_verl.episode.calls import perform
 from marl_verl.episode.engine import Run, replay
-from marl_verl.episode.errors import Limits, OverBudget, Reason, ReplayMismatch, Stuck, UnknownAgent, WorkflowError
+from marl_verl.episode.errors import (
+    Limits,
+    Reason,
+    ReplayMismatch,
+    StepTimeout,
+    TokenBudgetExceeded,
+    UnknownAgentError,
+    WorkflowError,
+)
 from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError
 from marl_verl.episode.row import JOIN
 from marl_verl.episode.turn import Act, Action, Message, Observation, Turn
@@ -21,14 +29,14 @@ __all__ = [
     "Member",
     "Message",
     "Observation",
-    "OverBudget",
+    "TokenBudgetExceeded",
     "Reason",
     "ReplayMismatch",
     "Run",
-    "Stuck",
+    "StepTimeout",
     "Team",
     "Turn",
-    "UnknownAgent",
+    "UnknownAgentError",
     "Workflow",
     "WorkflowError",
     "perform",

@@ -78,9 +78,9 @@ def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
         **{"task": _fields(episode.task), "answer": plain(episode.answer)},
         **{"success": bool(episode.success), "score": float(episode.score)},
         "turns": [encode_turn(turn) for turn in episode.turns],
-        "others": [
+        "off_path_turns": [
             {**encode_turn(turn), "observation": turn.observation, "action": _fields(turn.action, without)}
-            for turn in episode.others
+            for turn in episode.off_path_turns
         ],
         "journal": encode_journal(episode.journal, without),
     }
@@ -91,8 +91,8 @@ def decode_episode(data: Mapping[str, Any]) -> Episode:
     stored = msgspec.structs.asdict(decode(_Stored, data, "the episode"))
     journal, uid = decode_journal(stored["journal"]), stored["uid"]
     turns = [_turn(each, uid, f"turn {i}", journal) for i, each in enumerate(stored["turns"])]
-    others = [_turn(each, uid, f"other turn {i}") for i, each in enumerate(stored["others"])]
-    return Episode(**{**stored, "journal": journal, "turns": turns, "others": others})
+    off_path = [_turn(each, uid, f"other turn {i}") for i, each in enumerate(stored["off_path_turns"])]
+    return Episode(**{**stored, "journal": journal, "turns": turns, "off_path_turns": off_path})
 
 
 def plain(value: Any) -> Any:
@@ -114,7 +114,11 @@ class _Records(msgspec.Struct):
 
 
 # the fields of an episode that are decoded one by one
-_RAW: dict[str, Any] = {"turns": list[dict[str, Any]], "others": list[dict[str, Any]], "journal": dict[str, Any]}
+_RAW: dict[str, Any] = {
+    "turns": list[dict[str, Any]],
+    "off_path_turns": list[dict[str, Any]],
+    "journal": dict[str, Any],
+}
 _Stored = msgspec.defstruct(
     "_Stored", [(name, _RAW.get(name, hint)) for name, hint in get_type_hints(Episode).items() if name not in CLOCK]
 )

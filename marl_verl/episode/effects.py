@@ -10,7 +10,15 @@ from random import Random
 from typing import Any
 
 from marl_verl.episode.calls import as_json, function_name, recorded
-from marl_verl.episode.errors import Limits, OverBudget, ReplayMismatch, Stuck, UnknownAgent, WorkflowError, short
+from marl_verl.episode.errors import (
+    Limits,
+    ReplayMismatch,
+    StepTimeout,
+    TokenBudgetExceeded,
+    UnknownAgentError,
+    WorkflowError,
+    short,
+)
 from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
 from marl_verl.episode.turn import Act, Action, as_observation, changed
 from marl_verl.episode.watchdog import Watchdog, forever
@@ -156,7 +164,7 @@ class Effects:
         return self._streams[name]
 
     def unknown_agent(self, agent: str) -> WorkflowError:
-        return self._fail(f"the team has no agent '{agent}': {nearest(str(agent), self.agents)}", UnknownAgent)
+        return self._fail(f"the team has no agent '{agent}': {nearest(str(agent), self.agents)}", UnknownAgentError)
 
     @property
     def _over(self) -> bool:
@@ -228,7 +236,7 @@ class Effects:
         if record is not None and self._strict:
             raise self._fail(f"{act} is shown another observation: {changed(record.act, act)}", ReplayMismatch)
         if (most := self.limits.tokens) is not None and self.tokens >= most:
-            raise self._fail(f"{self.tokens} tokens are sampled, an episode may take {most}", OverBudget)
+            raise self._fail(f"{self.tokens} tokens are sampled, an episode may take {most}", TokenBudgetExceeded)
         wait = Wait(act, len(self._records), asyncio.get_running_loop().create_future())
         self._records.append(None)
         self._waiting[act.key] = wait
@@ -258,7 +266,7 @@ class Effects:
     def stuck(self, where: str) -> WorkflowError:
         """The error of a step that has taken too long, for the watchdog."""
         said = f"it has run {self.limits.step_seconds:g} s without an effect{where}: does it ever end?"
-        return self._fail(said, Stuck)
+        return self._fail(said, StepTimeout)
 
     def _wake(self) -> None:
         if self._driver is not None and not self._driver.done():

@@ -7,8 +7,8 @@
     run.answer, run.turns, run.journal
 
 The journal's order must not depend on which of several concurrent actions arrives first. Where effects came from
-more than one asyncio task, the run is replayed once it has finished or is blocked (`stand`), every action given as soon
-as its act is reached, and the order of reaching them is the journal's.
+more than one asyncio task, the run is replayed once it has finished or is blocked (`run_until_blocked`): every action
+is given as soon as its act is reached, and the order of reaching them is the order of the journal.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Run(Effects):
             await self._woken()
         return None
 
-    async def stand(self) -> tuple[Act, ...] | None:
+    async def run_until_blocked(self) -> tuple[Act, ...] | None:
         """Wait until the run can go no further without an action, as far as effects tell.
 
         Returns every act that it waits for, in the order in which a replay reaches them; None once the workflow has
@@ -95,7 +95,7 @@ class Run(Effects):
         self._moves.clear()  # told
         return self.waiting
 
-    def supply(self, act: Act, action: Action) -> None:
+    def resolve(self, act: Act, action: Action) -> None:
         """Answer an act that the run waits for. Dropped if the workflow has cancelled the act, or the run has ended.
         ValueError: the run does not stand at this act (answered already, or never reached)."""
         wait = self._waiting.pop(act.key, None)
@@ -205,7 +205,7 @@ class Run(Effects):
             return True
         news, journal, limits = self._news, self.journal, replace(self.limits, tokens=None)
         async with Run(self.workflow, self.task, self.agents, journal, sealed=True, limits=limits) as again:
-            await again.stand()
+            await again.run_until_blocked()
             if self._news != news:
                 return False
             for now, then in ((self, again), (again, self)):
@@ -261,7 +261,7 @@ async def replay(
                 if record.act.observation != act.observation:
                     what = f"{act} is shown another observation on replay: {changed(record.act, act)}"
                     raise run._fail(what, ReplayMismatch)
-                run.supply(act, record.action)
+                run.resolve(act, record.action)
     return run
 
 

@@ -48,19 +48,19 @@ class WorkflowError(MarlError):
     reason: ClassVar[Reason] = "workflow-error"  # its class, for counting
 
 
-class OverBudget(WorkflowError):
+class TokenBudgetExceeded(WorkflowError):
     """An episode has sampled as many tokens as it may."""
 
     reason = "token-budget"
 
 
-class Stuck(WorkflowError):
+class StepTimeout(WorkflowError):
     """A workflow runs without an effect and does not end: it would block every other run of the process."""
 
     reason = "timeout"
 
 
-class UnknownAgent(WorkflowError):
+class UnknownAgentError(WorkflowError):
     """A workflow acts for an agent that the team does not have."""
 
 

@@ -157,7 +157,7 @@ class Episode:
         seconds: wall-clock time from its start to its score.
         score: the task's score of the answer, 0 without one.
         finished: whether the workflow has ended; a path in a tree may stop before that.
-        others: in a tree, turns sampled beside its own that it did not go on with. They are rows as well.
+        off_path_turns: in a tree, sampled turns that are not on its path. They are rows as well.
         leaf: in a tree, the last node of its path, where the last row is at several.
     """
 
@@ -171,7 +171,7 @@ class Episode:
     seconds: float = 0.0
     score: float = 0.0
     finished: bool = True
-    others: list[Turn] = field(default_factory=list)
+    off_path_turns: list[Turn] = field(default_factory=list)
     leaf: str | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 Every task of a watched run is wrapped, which marks begin and end of its steps (stretches without an await). One thread
 per event loop polls the marks; where one step takes longer than `Limits.step_seconds` without an effect, it raises
-`StepTooLong` inside that step, and the run ends as `Stuck`. The exception must never land outside the step:
+`StepTooLong` inside that step, and the run ends as `StepTimeout`. The exception must never land outside the step:
 
     step ends:    step = None;    then look at `bitten`;   if set: take the lock, take back what was not yet delivered
     watchdog:     take the lock;  bitten = True;           then look at `step`;  if still the same: raise

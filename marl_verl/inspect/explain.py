@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from marl_verl import plugins
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.advantage.rows import IntArray
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
@@ -71,7 +71,7 @@ class Explanation:
     name: str
     algorithm: Algorithm
     table: RowTable
-    result: Advantages
+    result: AdvantageResult
 
     def records(self) -> list[Record]:
         """One record per row, with the keys of docs/explain.md; advantage = (return - baseline) / scale holds in each.

@@ -20,7 +20,7 @@ from marl_verl.episode.turn import changed
 from marl_verl.errors import MarlError, nearest, told
 from marl_verl.journals.read import EpisodeFile, Supplied
 from marl_verl.options import build
-from marl_verl.sampling.rollouts import judged
+from marl_verl.sampling.context import judged
 from marl_verl.tasks.base import TaskSet
 from marl_verl.version import __version__
 
@@ -47,7 +47,7 @@ class _Sealed(Run):
 
 @dataclass
 class Rerun:
-    """What came of running an episode again; no score where it did not come as far, or was scored by playing on."""
+    """The result of running an episode again; no score where it did not finish, or its score is that of a rollout."""
 
     journal: Journal = Journal()  # what happened now
     masked: frozenset[Key] = frozenset()  # acts that got the placeholder
@@ -188,7 +188,7 @@ async def rerun(
 async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]:
     """Give every act its action as soon as it is reached, as `episode.replay` does; returns the acts without one."""
     standing = False
-    while (acts := await (run.stand() if standing else run.next())) is not None:
+    while (acts := await (run.run_until_blocked() if standing else run.next())) is not None:
         known = [(act, record) for act in acts if (record := journal.act(*act.key)) is not None]
         if standing and not known:
             return acts
@@ -198,7 +198,7 @@ async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]
                 if not again.masked:
                     raise run.mismatch(f"{act} is shown another observation: {changed(record.act, act)}")
                 again.changed.add(act.key)
-            run.supply(act, Action(PLACEHOLDER) if act.key in again.masked else record.action)
+            run.resolve(act, Action(PLACEHOLDER) if act.key in again.masked else record.action)
     return ()
 
 

@@ -25,7 +25,7 @@ def list_record(file: EpisodeFile) -> dict[str, Any]:
             {
                 **_fields(each, "id", "task", "score", "success", "finished"),
                 "turns": len(each.turns),
-                "others": len(each.others),
+                "off_path_turns": len(each.off_path_turns),
             }
             for each in file.episodes.values()
         ],
@@ -56,7 +56,7 @@ def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, mas
         "agents": {name: vars(agent) for name, agent in file.header.agents.items()},
         **_fields(episode, "finished", "answer", "score", "success"),
         "effects": effects,
-        "others": [_turn(turn) for turn in episode.others],
+        "off_path_turns": [_turn(turn) for turn in episode.off_path_turns],
     }
     if again is not None:
         whole["replay"] = _outcome(again)

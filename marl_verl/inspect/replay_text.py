@@ -34,7 +34,7 @@ def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> 
         rows = [["episode", "score", "turns", "beside", "", "task"]]
         for each in episodes:
             state = ("solved" if each.success else "") if each.finished else "unfinished"
-            counts = [str(len(each.turns)), str(len(each.others) or "")]
+            counts = [str(len(each.turns)), str(len(each.off_path_turns) or "")]
             rows.append([each.id, f"{each.score:g}", *counts, state, line(each.task, 60)])
         lines += ["", *_table(rows)]
     if failures:
@@ -87,7 +87,7 @@ def episode_text(
         turn = turns.get(record.act.key)
         lines += ["", *_said(record, turn, episode, masked or again or Rerun(), seen, trained)]
     lines += ["", *(_end(episode, again) if masked is None else _masked_end(episode, again, masked))]
-    if masked is None and episode.others:
+    if masked is None and episode.off_path_turns:
         lines += ["", *_beside(episode, trained)]
     if masked is None and folder is not None and trained and episode.turns:
         what = f"--run {folder} --step {file.header.step} --row {_row(episode.turns[0])}"
@@ -202,7 +202,7 @@ def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[st
 
 def _beside(episode: Episode, trained: bool) -> list[str]:
     """The turns that are not on the path: by session, those of a tree with their nodes."""
-    others = sorted(episode.others, key=lambda turn: (turn.session, turn.index))
+    others = sorted(episode.off_path_turns, key=lambda turn: (turn.session, turn.index))
     several = any(turn.session != episode.session for turn in others)
     rows = [["session", "row", "node", "under", "act", "by", "rewards", "says"]]
     for turn in others:

@@ -76,7 +76,7 @@ class StoredEpisode:
     finished: bool
     task: str
     turns: list[dict[str, Any]]
-    others: list[dict[str, Any]]
+    off_path_turns: list[dict[str, Any]]
     journal: dict[str, Any]
     data: dict[str, Any] = field(repr=False)
 

@@ -118,7 +118,7 @@ class Registry:
         self._add("rewards", name, target)
 
     def sampler(self, name: str, target: type[Sampler] | str) -> None:
-        """Register a sampler: its async `sample(rollouts)` makes the episodes of one task."""
+        """Register a sampler: its async `sample(context)` makes the episodes of one task."""
         self._add("samplers", name, target)
 
     def credit(self, name: str, target: type[Credit] | Credit | str) -> None:

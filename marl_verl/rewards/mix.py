@@ -26,9 +26,9 @@ class RewardMix(Part):
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
         """The reward components that sampling makes for a team with this mix."""
         role = ("role",) if any(agent.reward for agent in agents.values()) else ()
-        return frozenset(("team", *role, *self.asks()))
+        return frozenset(("team", *role, *self.required()))
 
-    def asks(self) -> tuple[str, ...]:
+    def required(self) -> tuple[str, ...]:
         """Components that are made only where a mix asks for them: "tool"."""
         return ()
 
@@ -60,7 +60,7 @@ class Mix(RewardMix):
             check_type(weight, float, f"weights.{name}")
         object.__setattr__(self, "weights", chosen)
 
-    def asks(self) -> tuple[str, ...]:
+    def required(self) -> tuple[str, ...]:
         return ("tool",) if self.weights is not None and "tool" in self.weights else ()
 
     def compute(self, table: RowTable) -> FloatArray:

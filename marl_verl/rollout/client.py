@@ -15,7 +15,7 @@ from marl_verl.config.placement import server_gpus
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError
-from marl_verl.rollout.rollouts import ObservationTooLong
+from marl_verl.rollout.context import ObservationTooLong
 from marl_verl.rollout.rows import chat_encoder
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError, nearest
-from marl_verl.rollout.rollouts import ObservationTooLong
+from marl_verl.rollout.context import ObservationTooLong
 from marl_verl.team import Endpoint
 
 RETRIES = 5

@@ -26,12 +26,12 @@ from marl_verl.errors import MarlError
 from marl_verl.journals.write import sample_lines
 from marl_verl.options import build
 from marl_verl.rollout.client import PolicyClient
+from marl_verl.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext
 from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations
 from marl_verl.rollout.endpoint import EndpointClient
-from marl_verl.rollout.rollouts import Client, Gate, TaskRollouts, TeamParts
 from marl_verl.rollout.rows import Row, turn_rows
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
-from marl_verl.sampling.rollouts import Scene
+from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task
 from marl_verl.team import Endpoint, TeamConfig
 
@@ -69,7 +69,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Ways:
+class SamplerSet:
     """How tasks are sampled, in training and in the sampled pass of a validation; and who is credited."""
 
     training: Sampler
@@ -78,19 +78,19 @@ class Ways:
     metrics: tuple[Metric, ...]
 
 
-def load_ways(marl: dict[str, Any], team: TeamConfig) -> Ways:
+def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
     """The samplers and the credit scheme that a `marl` section names."""
     known, algorithm, validation = plugins.load(), algorithm_of(team), marl["validation"]
     training = build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options")
     held_out = build(known.get("samplers", validation["sampler"]), validation["options"], "marl.validation.options")
-    return Ways(training, held_out, algorithm.credit, metrics_of(algorithm))
+    return SamplerSet(training, held_out, algorithm.credit, metrics_of(algorithm))
 
 
-def load_parts(config: Any, llm_clients: dict[str, Any]) -> TeamParts:
+def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerContext:
     """Load everything the team's config names; clients: policy -> verl's for its servers, or the endpoint it is."""
     marl, team, known = marl_section(config), team_of(config), plugins.load()
     seconds = {name: marl["rollout"][name] for name in SECONDS}
-    scene = Scene(
+    task_context = TaskContext(
         workflow=build(known.get("workflows", team.workflow.name), team.workflow.options, "marl.workflow.options"),
         tasks=build(known.get("tasks", team.task.name), team.task.options, "marl.task.options"),
         agents=team.agents,
@@ -99,7 +99,7 @@ def load_parts(config: Any, llm_clients: dict[str, Any]) -> TeamParts:
         limits=Limits(tokens=marl["rollout"]["episode_tokens"], **seconds),
     )
     clients = {name: _client(name, config, server) for name, server in llm_clients.items()}
-    return TeamParts(scene, clients, int(marl["run"]["seed"]))
+    return WorkerContext(task_context, clients, int(marl["run"]["seed"]))
 
 
 def _client(name: str, config: Any, server: Any) -> Client:
@@ -114,11 +114,11 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
 
     def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
         super().__init__(config, llm_client, *args)
-        self.parts = load_parts(config, llm_client)
+        self.parts = load_worker_context(config, llm_client)
         marl, team = marl_section(config), team_of(config)
-        self.ways = load_ways(marl, team)
+        self.samplers = load_samplers(marl, team)
         self.learning = {name for name, policy in team.policies.items() if policy.trained}
-        self.joint = JointEncoder.of(config, self.parts.scene.agents)
+        self.joint = JointEncoder.of(config, self.parts.task_context.agents)
         self.observers = plugins.load().hook
         self._reports: dict[str, asyncio.Future[Report]] = {}
         self._rows: dict[str, list[Row]] = {}
@@ -191,21 +191,21 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         # verl's parameters are those of validation; in training each policy, and each agent, has its own
         held_out = sampling_params if validate and not prompt.get("sampled", False) else None
         if not validate:
-            sampler, sessions = self.ways.training, int(marl.sampler.sessions)
+            sampler, sessions = self.samplers.training, int(marl.sampler.sessions)
         elif held_out is None:
-            sampler, sessions = self.ways.held_out, int(marl.validation.sessions)
+            sampler, sessions = self.samplers.held_out, int(marl.validation.sessions)
         else:
             sampler, sessions = Independent(), 1
-        rollouts = TaskRollouts(self.parts, task, uid, step, sessions, held_out, self._gates)
-        sample = await sampler.sample(rollouts)
-        if not validate and isinstance(self.ways.credit, ReplayCredit):
-            await with_credit(self.ways.credit, rollouts, sample)
+        context = PolicySamplingContext(self.parts, task, uid, step, sessions, held_out, self._gates)
+        sample = await sampler.sample(context)
+        if not validate and isinstance(self.samplers.credit, ReplayCredit):
+            await with_credit(self.samplers.credit, context, sample)
         self._fill(report, sample)
         # failures are stored in any case: nobody should have to run it again to see what went wrong
         stored = sample if prompt["keep"] else Sample(failures=sample.failures)
         report.lines = sample_lines(stored, uid, task.id, tokens=bool(marl.run.journal_tokens))
         if not validate:
-            for metric in self.ways.metrics:
+            for metric in self.samplers.metrics:
                 report.metrics.update(metric.of_sample(sample))
             self._rows[uid] = turn_rows(sample.turns, step, self.learning)
             if self.joint is not None:

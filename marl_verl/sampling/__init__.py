@@ -1,10 +1,17 @@
 """Ways to sample a team: each drives runs of a workflow in its own manner."""
 
-from marl_verl.sampling.attempt import Failed, ask, attempt, scored, together
-from marl_verl.sampling.base import Candidate, Failure, Reason, Rollouts, Sample, Sampler, drive
+from marl_verl.sampling.attempt import AttemptFailed, ask, attempt, gather_all, scored
+from marl_verl.sampling.base import Candidate, Failure, Reason, Sample, Sampler, SamplingContext, drive
 from marl_verl.sampling.independent import BestOf, Independent
-from marl_verl.sampling.node import SESSION, State, Unfinished, check_restarted, grow, leaf_episode, root
+from marl_verl.sampling.node import SESSION, PartialValue, State, check_restarted, expand, leaf_episode, root
 
-__all__ = ["BestOf", "Candidate", "Failure", "Independent", "Reason", "Rollouts", "Sample", "Sampler"]
-__all__ += ["Failed", "ask", "attempt", "drive", "scored", "together"]  # what a session, or a node, is made with
-__all__ += ["SESSION", "State", "Unfinished", "check_restarted", "grow", "leaf_episode", "root"]  # trees
+__all__ = ["BestOf", "Candidate", "Failure", "Independent", "Reason", "SamplingContext", "Sample", "Sampler"]
+__all__ += [
+    "AttemptFailed",
+    "ask",
+    "attempt",
+    "drive",
+    "scored",
+    "gather_all",
+]  # for one attempt
+__all__ += ["SESSION", "State", "PartialValue", "check_restarted", "expand", "leaf_episode", "root"]  # trees

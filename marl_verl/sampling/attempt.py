@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from marl_verl.episode import Act, Action, WorkflowError
 from marl_verl.errors import told
-from marl_verl.sampling.base import Candidate, Failure, Reason, Rollouts
+from marl_verl.sampling.base import Candidate, Failure, Reason, SamplingContext
 
 T = TypeVar("T")
 
 
-class Failed(Exception):
+class AttemptFailed(Exception):
     """What ended an attempt, with its class; `__cause__` is the error itself."""
 
     def __init__(self, reason: Reason, said: str) -> None:
@@ -22,44 +22,48 @@ class Failed(Exception):
         self.reason = reason
 
 
-async def attempt(rollouts: Rollouts, session: int, work: Awaitable[T]) -> T | Failure:
+async def attempt(context: SamplingContext, session: int, work: Awaitable[T]) -> T | Failure:
     """The result of `work`, or why there is none: an error of workflow, policy or scoring, or its time is over.
 
     `work` asks policies by `ask` and scores by `scored`, which tell whose error it is. Errors of other kinds are
     mistakes of the sampler, and propagate.
     """
-    seconds = rollouts.limits.episode_seconds
+    seconds = context.limits.episode_seconds
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
             return await work
-    except (Failed, WorkflowError) as error:
-        cause = error.__cause__ if isinstance(error, Failed) else error
+    except (AttemptFailed, WorkflowError) as error:
+        cause = error.__cause__ if isinstance(error, AttemptFailed) else error
         return Failure(session, error.reason, str(error), "".join(traceback.format_exception(cause)))
     except TimeoutError:
         if not limit.expired():
             raise
-        return Failure(session, "timeout", f"{rollouts.label}: the episode took longer than {seconds:g} s")
+        return Failure(session, "timeout", f"{context.label}: the episode took longer than {seconds:g} s")
 
 
-async def ask(rollouts: Rollouts, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-    """`rollouts.act`, whose errors are the policy's. Raises Failed."""
-    return await _blamed(rollouts.act(act, session, candidate, agent), "policy-error", f"{rollouts.label}, {act}")
+async def ask(
+    context: SamplingContext, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None
+) -> Action:
+    """`context.act`, whose errors are the policy's. Raises Failed."""
+    return await _blamed(context.act(act, session, candidate, agent), "policy-error", f"{context.label}, {act}")
 
 
-async def scored(rollouts: Rollouts, work: Awaitable[T]) -> T:
+async def scored(context: SamplingContext, work: Awaitable[T]) -> T:
     """The result of `work`, whose errors are the scoring's. Raises Failed."""
-    return await _blamed(work, "score-error", f"{rollouts.label}, scoring")
+    return await _blamed(work, "score-error", f"{context.label}, scoring")
 
 
 async def _blamed(work: Awaitable[T], reason: Reason, where: str) -> T:
     try:
         return await work
     except Exception as error:  # the attempt fails, and says why; the others go on
-        raise Failed("timeout" if isinstance(error, TimeoutError) else reason, f"{where}: {told(error)}") from error
+        raise AttemptFailed(
+            "timeout" if isinstance(error, TimeoutError) else reason, f"{where}: {told(error)}"
+        ) from error
 
 
-async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
     """The results of concurrent work, in order. It returns when all of it has ended, and then raises the first error in
     order, whichever was first in time."""
     tasks = [asyncio.ensure_future(each) for each in work]

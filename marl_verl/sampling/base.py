@@ -16,7 +16,7 @@ Candidate = int | str
 """Tells several actions for one act apart: it enters the request's seed. A name does not depend on who came first."""
 
 
-class Rollouts(Protocol):
+class SamplingContext(Protocol):
     """What the rollout worker hands a sampler for one task: how many attempts are wanted, and the means to get them.
 
     An independent sampler needs `start`, `act` and `finish` only. One that branches makes its own turns (`turn`),
@@ -105,7 +105,7 @@ class Sample:
     def turns(self) -> list[Turn]:
         """Every sampled turn once, by session and index: the rows. MarlError if two turns have one key."""
         found: dict[tuple[int, int], Turn] = {}
-        for turn in (turn for each in self.episodes for turn in (*each.turns, *each.others)):
+        for turn in (turn for each in self.episodes for turn in (*each.turns, *each.off_path_turns)):
             if found.setdefault((turn.session, turn.index), turn) is not turn:
                 key = f"{turn.uid}_{turn.session}_{turn.index}"
                 raise MarlError(f"the sampler gave two turns, of {turn.agent} and another, the key '{key}'")
@@ -135,9 +135,9 @@ class Sampler(Options):
     branches: ClassVar[bool] = False
     incremental: ClassVar[bool] = False
 
-    async def sample(self, rollouts: Rollouts) -> Sample:
+    async def sample(self, context: SamplingContext) -> Sample:
         """The episodes of one task. A failing attempt becomes a `Failure`; cancellation propagates."""
-        raise NotImplementedError(f"{type(self).__name__} has no `async def sample(self, rollouts)`")
+        raise NotImplementedError(f"{type(self).__name__} has no `async def sample(self, context)`")
 
     def check(self, agents: Sequence[str]) -> None:
         """MarlError where an option does not fit the team."""
@@ -162,7 +162,7 @@ async def drive(run: Run, sample: Callable[[Act], Awaitable[Action]]) -> None:
     """
 
     async def answer(act: Act) -> None:
-        run.supply(act, await sample(act))
+        run.resolve(act, await sample(act))
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from marl_verl.episode import Episode
-from marl_verl.sampling.attempt import ask, attempt, scored, together
-from marl_verl.sampling.base import Failure, Rollouts, Sample, Sampler, drive
+from marl_verl.sampling.attempt import ask, attempt, gather_all, scored
+from marl_verl.sampling.base import Failure, Sample, Sampler, SamplingContext, drive
 
 T = TypeVar("T")
 
@@ -21,8 +21,8 @@ T = TypeVar("T")
 class Independent(Sampler):
     """Every session by itself, all concurrently: `sessions` episodes a task."""
 
-    async def sample(self, rollouts: Rollouts) -> Sample:
-        return Sample(*await _sessions(rollouts, _episode))
+    async def sample(self, context: SamplingContext) -> Sample:
+        return Sample(*await _sessions(context, _episode))
 
 
 class BestOf(Sampler):
@@ -32,37 +32,39 @@ class BestOf(Sampler):
 
     `public` is `TaskSet.public_score`: public tests, a check of the form. `score` then says what the episode is worth,
     as at inference with n times the samples (Chen et al., arXiv 2107.03374, filter by public tests in this way). The
-    chosen episode is the sample's only one; the turns of the others are its `others`, and rows as well.
+    chosen episode is the sample's only one; the turns of the others are its `off_path_turns`, and rows as well.
     """
 
     @property
     def public(self) -> bool:
         return True
 
-    async def sample(self, rollouts: Rollouts) -> Sample:
-        judged, failures = await _sessions(rollouts, _judged)
+    async def sample(self, context: SamplingContext) -> Sample:
+        judged, failures = await _sessions(context, _judged)
         if not judged:
             return Sample(failures=failures)
         best, _ = max(judged, key=lambda pair: pair[1])  # the first of equals
-        best.others = [turn for episode, _ in judged if episode is not best for turn in episode.turns]
+        best.off_path_turns = [turn for episode, _ in judged if episode is not best for turn in episode.turns]
         return Sample([best], failures)
 
 
-async def _sessions(rollouts: Rollouts, work: Callable[[Rollouts, int], Awaitable[T]]) -> tuple[list[T], list[Failure]]:
+async def _sessions(
+    context: SamplingContext, work: Callable[[SamplingContext, int], Awaitable[T]]
+) -> tuple[list[T], list[Failure]]:
     """What `work` makes of every session, all at once, and the sessions that failed."""
-    done = await together(attempt(rollouts, g, work(rollouts, g)) for g in range(rollouts.sessions))
+    done = await gather_all(attempt(context, g, work(context, g)) for g in range(context.sessions))
     return [each for each in done if not isinstance(each, Failure)], [
         each for each in done if isinstance(each, Failure)
     ]
 
 
-async def _episode(rollouts: Rollouts, session: int) -> Episode:
+async def _episode(context: SamplingContext, session: int) -> Episode:
     """Drive one run to its end and score it."""
-    async with rollouts.start(session) as run:
-        await drive(run, lambda act: ask(rollouts, act, session))
-        return await scored(rollouts, rollouts.finish(run, session))
+    async with context.start(session) as run:
+        await drive(run, lambda act: ask(context, act, session))
+        return await scored(context, context.finish(run, session))
 
 
-async def _judged(rollouts: Rollouts, session: int) -> tuple[Episode, float]:
-    episode = await _episode(rollouts, session)
-    return episode, await scored(rollouts, rollouts.public_score(episode.answer))
+async def _judged(context: SamplingContext, session: int) -> tuple[Episode, float]:
+    episode = await _episode(context, session)
+    return episode, await scored(context, context.public_score(episode.answer))

@@ -9,15 +9,15 @@ from typing import Any, Literal
 from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run, Turn
 from marl_verl.episode.turn import changed
 from marl_verl.sampling.attempt import ask, scored
-from marl_verl.sampling.base import Rollouts, drive
+from marl_verl.sampling.base import SamplingContext, drive
 
-Unfinished = Literal["proposal", "latest", "play-on", "zero"]
+PartialValue = Literal["proposal", "latest", "rollout", "zero"]
 """What a state before the workflow's end is worth:
 
 proposal    the score of what the workflow proposed since the state before (`team.propose`); where it proposed nothing,
             of the end that one continuation reaches: an older proposal would give all candidates the same
 latest      as "proposal", and an older proposal will do: for agents that have rewards of their own
-play-on     the score of the end that one continuation reaches
+rollout     the score of the end that one continuation reaches
 zero        nothing
 """
 
@@ -35,7 +35,7 @@ class State:
         turns: the path: one turn for every act of it that was sampled.
         proposals: how many answers the workflow has proposed.
         value: the mixed reward of the last turn.
-        played_on: tokens sampled to see what the state is worth.
+        value_tokens: tokens sampled to find what the state is worth.
     """
 
     journal: Journal
@@ -44,7 +44,7 @@ class State:
     turns: tuple[Turn, ...] = ()
     proposals: int = 0
     value: float = 0.0
-    played_on: int = 0
+    value_tokens: int = 0
 
     @property
     def turn(self) -> Turn:
@@ -52,15 +52,15 @@ class State:
         return self.turns[-1]
 
 
-async def root(rollouts: Rollouts, session: int) -> State:
+async def root(context: SamplingContext, session: int) -> State:
     """The state before any act. WorkflowError if the workflow fails, or ends, without one."""
-    async with rollouts.start(session) as run:
-        acts = await run.stand()
+    async with context.start(session) as run:
+        acts = await run.run_until_blocked()
         return State(run.journal, acts or (), proposals=len(run.proposals))
 
 
-async def grow(
-    rollouts: Rollouts,
+async def expand(
+    context: SamplingContext,
     state: State,
     act: Act,
     session: int,
@@ -68,7 +68,7 @@ async def grow(
     *,
     index: int,
     parent: str | None,
-    unfinished: Unfinished,
+    partial_value: PartialValue,
     agent: str | None = None,
 ) -> State:
     """Sample a candidate for one of a state's acts, and go on to where the run stands then.
@@ -82,50 +82,50 @@ async def grow(
     Raises:
         Failed, WorkflowError: no action, or nothing that it leads to.
     """
-    action = await ask(rollouts, act, session, name, agent)
+    action = await ask(context, act, session, name, agent)
     journal = state.journal.extended(act, action)
-    async with rollouts.start(session, journal) as run:
-        acts = await run.stand()
-        check_restarted(rollouts, run, journal)
-        answer, tokens, seen = await _outcome(rollouts, run, session, name, unfinished, state.proposals)
-        turn = rollouts.turn(act, action, session, agent=agent, index=index, node=name, parent=parent)
+    async with context.start(session, journal) as run:
+        acts = await run.run_until_blocked()
+        check_restarted(context, run, journal)
+        answer, tokens, seen = await _outcome(context, run, session, name, partial_value, state.proposals)
+        turn = context.turn(act, action, session, agent=agent, index=index, node=name, parent=parent)
         turns = (*state.turns, turn)
-        episode = await scored(rollouts, rollouts.state(run, session, turns, answer))
-        value = await scored(rollouts, _rewarded(rollouts, turn, episode, seen))
+        episode = await scored(context, context.state(run, session, turns, answer))
+        value = await scored(context, _rewarded(context, turn, episode, seen))
         return State(episode.journal, acts or (), episode, turns, len(run.proposals), value, tokens)
 
 
-async def _rewarded(rollouts: Rollouts, turn: Turn, episode: Episode, run: Run) -> float:
-    await rollouts.reward([turn], episode, run)
-    return rollouts.value([turn])[0]
+async def _rewarded(context: SamplingContext, turn: Turn, episode: Episode, run: Run) -> float:
+    await context.reward([turn], episode, run)
+    return context.value([turn])[0]
 
 
 async def _outcome(
-    rollouts: Rollouts, run: Run, session: int, name: str, unfinished: Unfinished, before: int
+    context: SamplingContext, run: Run, session: int, name: str, partial_value: PartialValue, before: int
 ) -> tuple[Any, int, Run]:
     """(the answer that a waiting run is judged by, None for none; tokens sampled to find it; the run that says whether
-    an act was of use: in the middle of a joint move only one that was played on can tell). In the state before,
+    an act was of use: in the middle of a joint move only a rollout to the end can tell). In the state before,
     `before` answers had been proposed."""
     if run.finished:
         return run.answer, 0, run
-    if (unfinished == "proposal" and len(run.proposals) > before) or (unfinished == "latest" and run.proposals):
+    if (partial_value == "proposal" and len(run.proposals) > before) or (partial_value == "latest" and run.proposals):
         return run.proposals[-1], 0, run
-    if unfinished == "zero":
+    if partial_value == "zero":
         return None, 0, run
     tokens = 0
 
     async def sample(act: Act) -> Action:
         nonlocal tokens
-        action = await ask(rollouts, act, session, f"{name} played on")
+        action = await ask(context, act, session, f"{name} played on")  # the name enters the request's seed
         tokens += action.length
         return action
 
-    async with rollouts.start(session, run.journal) as played:
+    async with context.start(session, run.journal) as played:
         await drive(played, sample)
         return played.answer, tokens, played
 
 
-def check_restarted(rollouts: Rollouts, run: Run, journal: Journal) -> None:
+def check_restarted(context: SamplingContext, run: Run, journal: Journal) -> None:
     """ReplayMismatch unless a run that stands has come by every act of the journal that it was started from.
 
     A workflow that does something else on replay would ask for the same acts again, and for ever.
@@ -136,11 +136,11 @@ def check_restarted(rollouts: Rollouts, run: Run, journal: Journal) -> None:
         if record.act.key not in reached:
             now = standing.get(record.act.key)
             how = "is not reached any more" if now is None else f"is shown something else: {changed(record.act, now)}"
-            raise ReplayMismatch(f"{rollouts.label}: restarted from its journal, {record.act} {how}")
+            raise ReplayMismatch(f"{context.label}: restarted from its journal, {record.act} {how}")
 
 
-def leaf_episode(state: State, others: Sequence[Turn] = ()) -> Episode:
-    """The episode of the path to a state, with the turns that were not gone on with."""
+def leaf_episode(state: State, off_path: Sequence[Turn] = ()) -> Episode:
+    """The episode of the path to a state, with the sampled turns that are not on it."""
     assert state.episode is not None
-    state.episode.others = list(others)
+    state.episode.off_path_turns = list(off_path)
     return state.episode

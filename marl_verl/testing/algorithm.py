@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, Estimator, FloatArray, IntArray, RowTable
+from marl_verl.advantage import AdvantageResult, Estimator, FloatArray, IntArray, RowTable
 from marl_verl.advantage.columns import first_true
 from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError, unknown
@@ -23,7 +23,7 @@ MOST_GROUPS = 8  # that are looked at from outside; which, the seed says
 
 def check_algorithm(
     algorithm: Algorithm | Estimator, rows: Sequence[Row], *, reach: Reach = "group", orders: int = 3, seed: int = 0
-) -> Advantages:
+) -> AdvantageResult:
     """Assert what every algorithm promises of its advantages, on these rows; call it from a test.
 
     It computes the advantages, and then again with the rows in `orders` other orders, with rows of padding among them,
@@ -95,13 +95,13 @@ class _Check:
         """Groups are what `group_by` says."""
         columns = self.result.group_by
         keys = [tuple(self.table.value(column, row) for column in columns) for row in range(len(self.rows))]
-        together: dict[Any, list[int]] = {}
+        gather_all: dict[Any, list[int]] = {}
         for row, key in enumerate(keys):
-            together.setdefault(key, []).append(row)
+            gather_all.setdefault(key, []).append(row)
         for row, key in enumerate(keys):
             members = self.result.members(row).tolist()
             said = f"is compared with {self.named(members)}; those that agree in {columns} are"
-            must(members == together[key], f"{self.named([row])} {said} {self.named(together[key])}")
+            must(members == gather_all[key], f"{self.named([row])} {said} {self.named(gather_all[key])}")
 
     def permuted(self) -> None:
         """The order of the rows is that of the results."""
@@ -147,7 +147,7 @@ class _Check:
             again = self.algorithm.compute(RowTable.from_rows([self.rows[row] for row in there]))
             self.same(again, np.searchsorted(there, mine), mine, f"without rows outside its {reach}")
 
-    def same(self, again: Advantages, at: IntArray, rows: IntArray, when: str) -> None:
+    def same(self, again: AdvantageResult, at: IntArray, rows: IntArray, when: str) -> None:
         """The numbers of `again` at some places are those of some rows."""
         before, after = _numbers(self.result), _numbers(again)
         must(list(before) == list(after), f"there are {list(before)}, and {when} {list(after)}")
@@ -174,7 +174,7 @@ def _rewarded(row: dict[str, Any], value: float) -> dict[str, Any]:
     return {**row, "rewards": dict.fromkeys(row["rewards"], value), "team_reward": team}
 
 
-def _numbers(found: Advantages) -> dict[str, FloatArray]:
+def _numbers(found: AdvantageResult) -> dict[str, FloatArray]:
     """All numbers of a result, by their names: those of the equation, the stages before it, a critic's target."""
     numbers = {name: getattr(found, name) for name in ("advantage", "ret", "reward", "baseline", "scale")}
     numbers |= {f"stage {place} ({what})": values for place, (what, values) in enumerate(found.stages)}

@@ -13,10 +13,10 @@ from typing import Any
 from marl_verl.credit import ReplayCredit
 from marl_verl.episode import Act, Episode, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
-from marl_verl.sampling import Failed, Independent
+from marl_verl.sampling import AttemptFailed, Independent
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
-from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, shuffled
+from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
 
 ROUNDS = 50  # of the event loop, after which a replay surely stands at an act
 
@@ -48,7 +48,7 @@ def check_credit(
     Args:
         tasks: scores the answers; without it every answer scores 1, and most credits are 0.
         sessions: how many episodes; they have seeds of their own.
-        options: of `ScriptedRollouts`: rewards, mix, limits.
+        options: of `ScriptedContext`: rewards, mix, limits.
 
     Returns:
         The episodes of the first time, credited: what they are credited with is for your test to say.
@@ -59,21 +59,21 @@ def check_credit(
     """
     instance(credit, ReplayCredit, "MyCredit(), of a dataclass MyCredit(ReplayCredit)")
 
-    def rollouts(shuffle: int | None) -> ScriptedRollouts:
-        return ScriptedRollouts(workflow, task, policy, sessions, tasks, seed, shuffled(shuffle), **options)
+    def context(shuffle: int | None) -> ScriptedContext:
+        return ScriptedContext(workflow, task, policy, sessions, tasks, seed, shuffled(shuffle), **options)
 
-    return asyncio.run(_Check(credit, rollouts).all(orders))
+    return asyncio.run(_Check(credit, context).all(orders))
 
 
 class _Check:
     """One check: the credit, and how to make the rollouts that it is tried on."""
 
-    def __init__(self, credit: ReplayCredit, rollouts: Callable[[int | None], ScriptedRollouts]) -> None:
-        self.credit, self.rollouts = credit, rollouts
+    def __init__(self, credit: ReplayCredit, context: Callable[[int | None], ScriptedContext]) -> None:
+        self.credit, self.context = credit, context
         self.name = f"credit '{credit.name}'"
 
     async def all(self, orders: int) -> list[Episode]:
-        self.credit.check(self.rollouts(None).agents)
+        self.credit.check(self.context(None).agents)
         first, tokens = await self.credited(None)
         for shuffle in (None, *range(orders)):
             again, other_tokens = await self.credited(shuffle)
@@ -88,31 +88,31 @@ class _Check:
         await self.failing(tokens)
         return first
 
-    async def sampled(self, shuffle: int | None) -> tuple[ScriptedRollouts, list[Episode]]:
+    async def sampled(self, shuffle: int | None) -> tuple[ScriptedContext, list[Episode]]:
         """Rollouts, and the episodes that they give before anything is credited."""
-        rollouts = self.rollouts(shuffle)
-        sample = await Independent().sample(rollouts)
+        context = self.context(shuffle)
+        sample = await Independent().sample(context)
         if sample.failures:
             raise MarlError(f"there is nothing to credit: {sample.failures[0].detail}")
-        return rollouts, sample.episodes
+        return context, sample.episodes
 
     async def credited(self, shuffle: int | None) -> tuple[list[Episode], list[int]]:
         """(credited episodes, tokens reported for each), each looked at."""
-        rollouts, episodes = await self.sampled(shuffle)
+        context, episodes = await self.sampled(shuffle)
         reported = []
         for episode in episodes:
-            before, asked = copy.deepcopy(episode), len(rollouts.given)
-            reported.append(await self.assigned(rollouts, episode))
+            before, asked = copy.deepcopy(episode), len(context.given)
+            reported.append(await self.assigned(context, episode))
             self.nothing_runs("has returned")
-            sampled = sum(action.length for action in rollouts.given[asked:])
+            sampled = sum(action.length for action in context.given[asked:])
             must(reported[-1] == sampled, f"{self.name} reports {reported[-1]} tokens, and {sampled} were sampled")
-            self.credits(episode, rollouts.agents)
+            self.credits(episode, context.agents)
             self.rest(before, episode)
         return episodes, reported
 
-    async def assigned(self, rollouts: ScriptedRollouts, episode: Episode) -> int:
+    async def assigned(self, context: ScriptedContext, episode: Episode) -> int:
         """The tokens that the credit reports for an episode."""
-        tokens = await awaitable(self.credit.assign(rollouts, episode), f"{self.name}: `assign`")
+        tokens = await awaitable(self.credit.assign(context, episode), f"{self.name}: `assign`")
         said = f"`assign` must return the tokens it sampled, a whole number; it returned {tokens!r:.60}"
         must(isinstance(tokens, numbers.Integral) and not isinstance(tokens, bool), f"{self.name}: {said}")
         return int(tokens)
@@ -144,10 +144,10 @@ class _Check:
 
     async def cancelled(self) -> None:
         """Cancelled while its requests are under way, it ends, and so does all that it started."""
-        rollouts, episodes = await self.sampled(None)
-        rollouts.delay = lambda act, session: 10**9
+        context, episodes = await self.sampled(None)
+        context.delay = lambda act, session: 10**9
         for episode in episodes:
-            assigning = asyncio.ensure_future(self.assigned(rollouts, episode))
+            assigning = asyncio.ensure_future(self.assigned(context, episode))
             for _ in range(ROUNDS):
                 await asyncio.sleep(0)
             under_way = not assigning.done()
@@ -160,13 +160,13 @@ class _Check:
 
     async def failing(self, tokens: list[int]) -> None:
         """With policies that fail, it raises for every episode that it needs them for."""
-        rollouts, episodes = await self.sampled(None)
-        rollouts.delay = _switched_off
+        context, episodes = await self.sampled(None)
+        context.delay = _switched_off
         for episode, needed in zip(episodes, tokens, strict=True):
             raised = False
             try:
-                await self.assigned(rollouts, episode)
-            except (Failed, WorkflowError):
+                await self.assigned(context, episode)
+            except (AttemptFailed, WorkflowError):
                 raised = True
             except Exception as error:
                 if not lets_out(error):

@@ -15,7 +15,7 @@ from typing import Any
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Turn, WorkflowError
 from marl_verl.episode.turn import changed
 from marl_verl.sampling import Sample, Sampler
-from marl_verl.sampling.rollouts import SceneRollouts
+from marl_verl.sampling.context import BaseSamplingContext
 from marl_verl.testing.given import must
 
 Worth = Callable[[Run, Run], Any]
@@ -30,7 +30,9 @@ def named(turn: Turn) -> str:
     return f"row {turn.index} of session {turn.session} ({turn.agent}:{turn.slot}, node {turn.node})"
 
 
-async def check_replayed(sample: Sample, rollouts: SceneRollouts, sampler: Sampler, worth: Worth | None = None) -> None:
+async def check_replayed(
+    sample: Sample, context: BaseSamplingContext, sampler: Sampler, worth: Worth | None = None
+) -> None:
     """AssertionError where the sample is not what its rows, replayed, come to; see `check_sampler`."""
     for row in sample.turns:
         if sampler.branches:
@@ -38,21 +40,21 @@ async def check_replayed(sample: Sample, rollouts: SceneRollouts, sampler: Sampl
         else:
             must(row.node is row.parent is None, f"{named(row)} is in a tree, and the sampler says that it does not")
     if sampler.branches:
-        tree = await _Tree.replayed(sample.turns, rollouts, worth, sampler.incremental)
+        tree = await _Tree.replayed(sample.turns, context, worth, sampler.incremental)
         for episode in sample.episodes:
             tree.check(episode)
         leaves = [tree.leaf(episode) for episode in sample.episodes]
         must(len(set(leaves)) == len(leaves), f"two episodes are the path to one node: {leaves}")
     else:
-        await _check_sessions(sample, rollouts)
+        await _check_sessions(sample, context)
 
 
-async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
+async def _check_sessions(sample: Sample, context: BaseSamplingContext) -> None:
     """Each session's rows are one run to the workflow's end, rewarded as its answer says."""
     ends: dict[int, Episode] = {}
     for session in sorted({row.session for row in sample.turns}):
         rows = {row.key: row for row in sample.turns if row.session == session}
-        end = ends[session] = await _to_the_end(session, list(rows.values()), rollouts)
+        end = ends[session] = await _to_the_end(session, list(rows.values()), context)
         for turn in end.turns:
             must(turn.key in rows, f"act {turn.agent}:{turn.slot} of session {session} is no row")
             row = rows[turn.key]
@@ -68,15 +70,15 @@ async def _check_sessions(sample: Sample, rollouts: SceneRollouts) -> None:
         _check_end(episode, end, end.journal, f"the episode of session {episode.session}")
 
 
-async def _to_the_end(session: int, rows: list[Turn], rollouts: SceneRollouts) -> Episode:
+async def _to_the_end(session: int, rows: list[Turn], context: BaseSamplingContext) -> Episode:
     records = [ActRecord(Act(*row.key, row.turn, row.index, row.observation), row.action) for row in rows]
-    journal = Journal(tuple(records), rollouts.seed(session))
+    journal = Journal(tuple(records), context.seed(session))
     try:
-        async with Run(rollouts.scene.workflow, rollouts.task, rollouts.agents, journal, strict=True) as run:
-            acts = await run.stand()
+        async with Run(context.task_context.workflow, context.task, context.agents, journal, strict=True) as run:
+            acts = await run.run_until_blocked()
             must(not acts, f"session {session} has no row for {', '.join(map(str, acts or ()))}")
             must(len(run.turns) == len(rows), f"session {session} has rows for acts that its workflow does not reach")
-            return await rollouts.finish(run, session)
+            return await context.finish(run, session)
     except WorkflowError as error:
         raise AssertionError(f"the rows of session {session} are no run of the workflow: {error}") from error
 
@@ -98,22 +100,24 @@ class _Place:
 class _Tree:
     """The nodes of a sample, by session and name; None is the root."""
 
-    rollouts: SceneRollouts
+    context: BaseSamplingContext
     worth: Worth | None
     incremental: bool
     places: dict[tuple[int, str | None], _Place] = field(default_factory=dict)
 
     @classmethod
-    async def replayed(cls, rows: list[Turn], rollouts: SceneRollouts, worth: Worth | None, incremental: bool) -> _Tree:
+    async def replayed(
+        cls, rows: list[Turn], context: BaseSamplingContext, worth: Worth | None, incremental: bool
+    ) -> _Tree:
         """The tree that some rows make, every node of it checked."""
-        tree = cls(rollouts, worth, incremental)
+        tree = cls(context, worth, incremental)
         nodes: dict[tuple[int, str], list[Turn]] = {}
         for row in rows:
             for name in _names(row):
                 nodes.setdefault((row.session, name), []).append(row)
         for session in sorted({row.session for row in rows}):
-            async with rollouts.start(session) as run:
-                tree.places[session, None] = _Place(run, {act.key: act for act in await run.stand() or ()})
+            async with context.start(session) as run:
+                tree.places[session, None] = _Place(run, {act.key: act for act in await run.run_until_blocked() or ()})
         for (session, name), own in nodes.items():
             tree.places[session, name] = await tree._place(session, name, own)
         for row in rows:
@@ -143,8 +147,8 @@ class _Tree:
 
     async def _restarted(self, session: int, journal: Journal, above: _Place, rows: list[Turn], name: str) -> _Place:
         try:
-            async with self.rollouts.start(session, journal) as run:
-                place = _Place(run, {act.key: act for act in await run.stand() or ()}, rows)
+            async with self.context.start(session, journal) as run:
+                place = _Place(run, {act.key: act for act in await run.run_until_blocked() or ()}, rows)
                 place.own = [replace(row, node=name, rewards={}, invalid=None) for row in rows]
                 place.path = [*above.path, *place.own]
                 same = _actions(run.journal) == _actions(journal)
@@ -160,8 +164,8 @@ class _Tree:
             raise AssertionError(f"node {name} is no state of the workflow: {error}") from error
 
     async def _score(self, place: _Place, answer: Any, session: int) -> None:
-        place.episode = await self.rollouts.state(place.run, session, place.path, answer)
-        await self.rollouts.reward(place.own, place.episode, place.run)
+        place.episode = await self.context.state(place.run, session, place.path, answer)
+        await self.context.reward(place.own, place.episode, place.run)
 
     def _check_row(self, row: Turn) -> None:
         """Its rewards are the sum over its nodes, each by itself."""

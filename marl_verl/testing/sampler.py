@@ -19,7 +19,7 @@ from marl_verl.sampling import Candidate, Failure, Sample, Sampler
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
 from marl_verl.testing.replayed import Worth, check_replayed, named
-from marl_verl.testing.scripted import ScriptedPolicy, ScriptedRollouts, check_scene, replayable
+from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, replayable
 
 T = TypeVar("T")
 Request = tuple[int, tuple[str, str], Candidate, str]
@@ -61,12 +61,12 @@ def check_sampler(
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide mistakes.
         sessions: attempts wanted of the sampler.
-        tasks, seed: as for `ScriptedRollouts`.
+        tasks, seed: as for `ScriptedContext`.
         asked: how many actions it has to ask for, where that is known.
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer that a state before the
             workflow's end is to be scored by, None for no answer. Without it only the rewards of ends are checked.
         may_fail: the workflow may fail with some actions, or with all: where you try many that were made at random.
-        options: of `ScriptedRollouts`: rewards, mix, limits.
+        options: of `ScriptedContext`: rewards, mix, limits.
 
     Returns:
         The sample.
@@ -89,9 +89,9 @@ def check_sampler(
             raise
         except WorkflowError:
             pass  # comes up when it is sampled
-        rollouts = watched()
-        sample, requests = await _sampled(sampler, rollouts), rollouts.requests
-        if (mismatch := rollouts.mismatch()) is not None:
+        context = watched()
+        sample, requests = await _sampled(sampler, context), context.requests
+        if (mismatch := context.mismatch()) is not None:
             raise mismatch
         if not may_fail:
             if sample.failures:
@@ -99,12 +99,12 @@ def check_sampler(
             must(requests, "the sampler asked for no action")
             must(sample.episodes, f"the sampler asked for {len(requests)} actions, and its sample has no episode")
         must(asked in (None, len(requests)), f"the sampler asked for {len(requests)} actions, not {asked}")
-        _check_rows(sample, rollouts)
-        await check_replayed(sample, rollouts, sampler, worth)
+        _check_rows(sample, context)
+        await check_replayed(sample, context, sampler, worth)
         for order in range(orders):
             shuffled = watched(order=order)
             again = await _sampled(sampler, shuffled)
-            _same(sample, again, details=not (rollouts.concurrent() or shuffled.concurrent()))
+            _same(sample, again, details=not (context.concurrent() or shuffled.concurrent()))
             same = sorted(map(repr, shuffled.requests)) == sorted(map(repr, requests))
             must(same, "with actions arriving in another order, it asks for other actions")
         if requests:
@@ -115,7 +115,7 @@ def check_sampler(
     return asyncio.run(check())
 
 
-class _Watched(ScriptedRollouts):
+class _Watched(ScriptedContext):
     """Rollouts that know who asked for what, and disturb: by `order` of arrival, a request that is `broken`, or number
     `stuck` that is never answered."""
 
@@ -167,17 +167,17 @@ async def _in_time(work: Awaitable[T], what: str) -> T:
         raise
 
 
-async def _sampled(sampler: Sampler, rollouts: _Watched) -> Sample:
+async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
     """What the sampler gives, with nothing left running."""
     before = asyncio.all_tasks()
-    sample = await _in_time(_called(sampler, rollouts), "sampler")
+    sample = await _in_time(_called(sampler, context), "sampler")
     await _nothing_left(before, "when it has returned")
     return sample
 
 
-async def _called(sampler: Sampler, rollouts: _Watched) -> Sample:
+async def _called(sampler: Sampler, context: _Watched) -> Sample:
     """What the sampler gives, if it is a sample."""
-    found = await awaitable(sampler.sample(rollouts), "`sample`")
+    found = await awaitable(sampler.sample(context), "`sample`")
     must(isinstance(found, Sample), f"`sample` must return a Sample, it returned {found!r:.60}")
     for name, kind in (("episodes", Episode), ("failures", Failure)):
         for each in getattr(found, name):
@@ -199,10 +199,10 @@ async def _check_failing(sampler: Sampler, broken: _Watched, worth: Worth | None
     await check_replayed(left, broken, sampler, worth)
 
 
-async def _check_cancelling(sampler: Sampler, rollouts: _Watched) -> None:
+async def _check_cancelling(sampler: Sampler, context: _Watched) -> None:
     before = asyncio.all_tasks()
-    sampling = asyncio.create_task(_called(sampler, rollouts))
-    stuck = asyncio.create_task(rollouts.is_stuck.wait())
+    sampling = asyncio.create_task(_called(sampler, context))
+    stuck = asyncio.create_task(context.is_stuck.wait())
     await asyncio.wait([sampling, stuck], return_when=asyncio.FIRST_COMPLETED, timeout=SECONDS)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -225,19 +225,19 @@ async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
     left = [task.get_coro() for task in asyncio.all_tasks() - before]
     names = ", ".join(sorted({str(getattr(each, "__qualname__", each)) for each in left}))
     said = f"{len(left)} tasks are left running {when}: {names}"
-    raise AssertionError(f"{said}. Start runs by `async with rollouts.start(...)`")
+    raise AssertionError(f"{said}. Start runs by `async with context.start(...)`")
 
 
-def _check_rows(sample: Sample, rollouts: _Watched) -> None:
+def _check_rows(sample: Sample, context: _Watched) -> None:
     """Keys, seeds, and every sampled token in one place."""
-    rows = list({id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.others)}.values())
+    rows = list({id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.off_path_turns)}.values())
     for (session, index), count in Counter((row.session, row.index) for row in rows).items():
         must(count == 1, f"{count} rows have the key (session {session}, index {index})")
-    for request, count in Counter(rollouts.requests).items():
+    for request, count in Counter(context.requests).items():
         session, (agent, slot), candidate, _ = request
         said = f"act {agent}:{slot} of session {session} is asked for {count} times as candidate {candidate!r}"
         must(count == 1, f"{said}: these get one seed")
-    given = {id(action): action for action in rollouts.given}
+    given = {id(action): action for action in context.given}
     for action, count in Counter(id(row.action) for row in rows).items():
         must(action in given, "a row has an action that no policy gave")
         must(count == 1, f"one action is {count} rows")
@@ -247,7 +247,7 @@ def _check_rows(sample: Sample, rollouts: _Watched) -> None:
     if not sample.failures:
         lost = [
             f"act {key[0]}:{key[1]} of session {session} (candidate {candidate!r})"
-            for action, (session, key, candidate, _) in rollouts.request_of.items()
+            for action, (session, key, candidate, _) in context.request_of.items()
             if action not in in_rows
         ]
         which = f": those of {', '.join(lost[:3])}{' and others' if lost[3:] else ''}" if lost else ""
@@ -255,8 +255,8 @@ def _check_rows(sample: Sample, rollouts: _Watched) -> None:
         must(other == extra, said + which)
     must(other >= extra, f"{other} sampled tokens are in no row, and extra_tokens has {extra}")
     for row in rows:
-        must(row.uid == rollouts.uid, f"{named(row)} has uid '{row.uid}', the task's is '{rollouts.uid}'")
-        policy = rollouts.scene.agents[row.agent].policy
+        must(row.uid == context.uid, f"{named(row)} has uid '{row.uid}', the task's is '{context.uid}'")
+        policy = context.task_context.agents[row.agent].policy
         must(row.policy == policy, f"{named(row)} has policy '{row.policy}', its agent's is '{policy}'")
 
 
@@ -281,7 +281,7 @@ def _told(sample: Sample, details: bool) -> dict[str, Any]:
     return {
         "episodes": [(e.session, e.answer, e.success, e.score, e.finished) for e in sample.episodes],
         "paths": [[(turn.session, turn.index) for turn in e.turns] for e in sample.episodes],
-        "turns beside a path": [[(turn.session, turn.index) for turn in e.others] for e in sample.episodes],
+        "turns beside a path": [[(turn.session, turn.index) for turn in e.off_path_turns] for e in sample.episodes],
         "journals": [each.journal for each in sample.episodes],
         "failures": [(each.session, each.reason, details and each.detail) for each in sample.failures],
         "extra_tokens": sample.extra_tokens,

@@ -16,7 +16,7 @@ from marl_verl.episode.journal import Record
 from marl_verl.episode.turn import changed
 from marl_verl.errors import MarlError, unknown
 from marl_verl.sampling import Candidate, drive
-from marl_verl.sampling.rollouts import RoleReward, Scene, SceneRollouts
+from marl_verl.sampling.context import BaseSamplingContext, RoleReward, TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 from marl_verl.testing.given import instance, must
@@ -86,8 +86,8 @@ def check_scene(workflow: Workflow, task: Task, policy: ScriptedPolicy, tasks: T
         instance(tasks, TaskSet, "MyTasks(), of a class MyTasks(TaskSet)")
 
 
-class ScriptedRollouts(SceneRollouts):
-    """`Rollouts` without a model, for testing samplers and credit schemes.
+class ScriptedContext(BaseSamplingContext):
+    """`SamplingContext` without a model, for testing samplers and credit schemes.
 
     Args:
         policy: what the agents say.
@@ -96,7 +96,7 @@ class ScriptedRollouts(SceneRollouts):
         seed: session g runs with seed + g.
         delay: loop iterations before an action comes, for (act, session): arrival orders without a clock.
         rewards: agent -> its role reward.
-        options: of the `Scene`: mix, limits.
+        options: of the `TaskContext`: mix, limits.
 
     Attributes:
         asked: (session, act, candidate) of every request, in order.
@@ -121,7 +121,9 @@ class ScriptedRollouts(SceneRollouts):
         check_scene(workflow, task, policy, tasks)
         rewards = rewards or {}
         agents = {who: AgentConfig(who, policy=who, reward=who if who in rewards else None) for who in policy.agents}
-        super().__init__(Scene(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id, sessions)
+        super().__init__(
+            TaskContext(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id, sessions
+        )
         self.policy, self._seed, self.delay = policy, seed, delay
         self.asked: list[tuple[int, Act, Candidate]] = []
         self.given: list[Action] = []
@@ -188,10 +190,10 @@ async def replayable(
     acted: set[str] = set()
 
     async def run(what: str, journal: Journal | None = None, strict: bool = False, shuffle: int | None = None) -> Run:
-        rollouts = ScriptedRollouts(workflow, task, policy, delay=shuffled(shuffle))
+        context = ScriptedContext(workflow, task, policy, delay=shuffled(shuffle))
         async with Run(workflow, task, policy.agents, journal, seed, strict=strict) as again:
-            await drive(again, lambda act: rollouts.act(act, 0))
-        acted.update(act.agent for _, act, _ in rollouts.asked)
+            await drive(again, lambda act: context.act(act, 0))
+        acted.update(act.agent for _, act, _ in context.asked)
         if what:
             _same(first, again, what)
         return again

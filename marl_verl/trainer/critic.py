@@ -179,7 +179,7 @@ class Critics:
     def update(self, batch: KVBatchMeta, targets: NDArray[np.float64] | None) -> dict[str, float]:
         """Update every critic from rows that `values` has been asked about; their metrics, `critic/NAME/METRIC`.
 
-        `targets`, [rows of the batch], are `Advantages.target`; without, nothing is learnt.
+        `targets`, [rows of the batch], are `AdvantageResult.target`; without, nothing is learnt.
         """
         if targets is None:
             return {}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, RowTable, agent_statistics
+from marl_verl.advantage import AdvantageResult, RowTable, agent_statistics
 from marl_verl.algorithms import Metric
 from marl_verl.rollout.worker import Report
 
@@ -23,7 +23,7 @@ def timed(times: dict[str, float], name: str) -> Iterator[None]:
 
 
 def team_metrics(
-    table: RowTable, result: Advantages, reports: list[Report], metrics: Sequence[Metric] = ()
+    table: RowTable, result: AdvantageResult, reports: list[Report], metrics: Sequence[Metric] = ()
 ) -> dict[str, float]:
     """Team success of the sampled episodes, failures, each agent's statistics, and the algorithm's own metrics."""
     successes = [success for report in reports for success in report.successes]

@@ -61,16 +61,16 @@ class PolicyRuntime(TrainingWorkers, Servers):
             worker = RayClassWithInitArgs(
                 cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
             )
-            together = {role: worker}
+            gather_all = {role: worker}
             for critic in self._critics:
-                together[CRITIC] = critic.worker()
+                gather_all[CRITIC] = critic.worker()
             group = RayWorkerGroup(
                 resource_pool=self.devices.resources(),
-                ray_cls_with_init=create_colocated_worker_cls(class_dict=together),
+                ray_cls_with_init=create_colocated_worker_cls(class_dict=gather_all),
                 device_name=self.config.trainer.device,
                 master_port_range=rendezvous_ports(),
             )
-            self._spawned = group.spawn(prefix_set=set(together))
+            self._spawned = group.spawn(prefix_set=set(gather_all))
             self.workers = self._spawned[role]
             self._manage(self.workers)
             if cpu_run():

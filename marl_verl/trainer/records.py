@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from omegaconf import DictConfig
 
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.algorithms.algorithm import step_document
 from marl_verl.config.stored import marl_section
@@ -42,7 +42,7 @@ class Records:
         """Store sample episodes of a validation."""
         self._run_dir.episodes(step, [self._header(step, "test"), *lines])
 
-    def rows(self, step: int, table: RowTable, result: Advantages) -> None:
+    def rows(self, step: int, table: RowTable, result: AdvantageResult) -> None:
         """Store how a step's advantages were computed, every `marl.run.keep_rows` steps."""
         every = int(self._marl["run"]["keep_rows"])
         if every and step % every == 0:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.rollout.rows import identity
 from marl_verl.rollout.worker import Report
@@ -41,7 +41,7 @@ class Training(Protocol):
     # store the episodes of a step's tasks; MarlError if too many failed
     def store_reports(self, reports: list[Report]) -> None: ...
     # store how a step's advantages were computed; the step's metrics of the team and its agents
-    def store_rows(self, table: RowTable, result: Advantages) -> dict[str, float]: ...
+    def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]: ...
 
 
 class Schedule(ABC):
@@ -91,7 +91,7 @@ class Synchronous(Schedule):
             batch = with_padding(batch, part)
         return batch
 
-    def put_advantages(self, batch: KVBatchMeta) -> tuple[RowTable, Advantages]:
+    def put_advantages(self, batch: KVBatchMeta) -> tuple[RowTable, AdvantageResult]:
         """Compute the advantage of every row over the whole team, and write it to TransferQueue."""
         rows = [identity(tag) for tag in batch.tags]
         for row, value in zip(rows, self.policies.critics.values(batch) or [], strict=False):

@@ -19,7 +19,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
 
 from marl_verl import plugins
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.checkpoint.team import Checkpoints
 from marl_verl.config.parts import algorithm_of, metrics_of
 from marl_verl.config.stored import team_of
@@ -131,7 +131,7 @@ class TeamTrainer(PPOTrainer):
         self.reports = reports
         self.records.journals(self.global_steps, reports)
 
-    def store_rows(self, table: RowTable, result: Advantages) -> dict[str, float]:
+    def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         self.records.rows(self.global_steps, table, result)
         return team_metrics(self.algorithm.credited(table), result, self.reports, metrics_of(self.algorithm))
 

@@ -35,7 +35,7 @@ def _success(report: Report) -> float:
 
 
 def play(
-    tasks: Iterable[dict], rollouts: TeamRolloutManager, step: int, sampled: bool, keep: int, at_once: int | None = None
+    tasks: Iterable[dict], context: TeamRolloutManager, step: int, sampled: bool, keep: int, at_once: int | None = None
 ) -> Iterator[list[Report]]:
     """Play every held-out task, greedily or sampled as `marl.validation` says. Rows are not written.
 
@@ -54,8 +54,8 @@ def play(
         batch = tu.get_tensordict(rows)
         tu.assign_non_tensor_data(batch, "global_steps", step)
         tu.assign_non_tensor_data(batch, "validate", True)
-        rollouts.generate_sequences(batch)
-        yield rollouts.collect()
+        context.generate_sequences(batch)
+        yield context.collect()
         first += count
 
 

@@ -158,7 +158,7 @@ async def drive_alone(journals: list[Journal]) -> None:
         async with Run(Sequence(), Task("t", "a question"), AGENTS) as run:
             while (acts := await run.next()) is not None:
                 for act in acts:
-                    run.supply(act, ACTION)
+                    run.resolve(act, ACTION)
         journals.append(run.journal)
 
 
@@ -198,7 +198,7 @@ async def live(episodes: int, acts: int) -> dict[str, float]:
         run = Run(Sequence(), Task(f"t{number}", "a question"), AGENTS)
         for _ in range(acts):
             for act in await run.next() or ():
-                run.supply(act, ACTION)
+                run.resolve(act, ACTION)
         await run.next()
         return run
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from marl_verl.episode import Act, Action, Limits, Team, Workflow
 from marl_verl.sampling import Candidate
 from marl_verl.tasks.base import Task
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 T = TypeVar("T")
 AGENTS = ("planner", "worker", "judge")
@@ -116,7 +116,7 @@ class Server:
         return sum(seconds for _, _, seconds in self.served)
 
 
-class SimulatedRollouts(ScriptedRollouts):
+class SimulatedRollouts(ScriptedContext):
     """Actions from a server; without one at once.
 
     Args:

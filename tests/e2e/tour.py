@@ -49,12 +49,14 @@ def change(config: Any, stage: dict[str, Any]) -> dict[str, Any]:
 
 def change_worker(worker: Any, stage: dict[str, Any]) -> None:
     """In the rollout worker: load what the stage names, as at its start."""
-    from marl_verl.rollout.worker import load_parts, load_ways
+    from marl_verl.rollout.worker import load_samplers, load_worker_context
     from marl_verl.team import read_team
 
     marl = change(worker.config, stage)
-    worker.parts = load_parts(worker.config, {name: each.client for name, each in worker.parts.clients.items()})
-    worker.ways = load_ways(marl, read_team(marl))
+    worker.parts = load_worker_context(
+        worker.config, {name: each.client for name, each in worker.parts.clients.items()}
+    )
+    worker.samplers = load_samplers(marl, read_team(marl))
 
 
 def train(folder: Path) -> None:

@@ -14,7 +14,7 @@ from marl_verl.advantage import Advantage, Baseline, FloatArray, IntArray
 from marl_verl.algorithms import Algorithm
 from marl_verl.credit import ReplayCredit
 from marl_verl.rewards import Mix
-from marl_verl.sampling import Failure, Rollouts, Sample, Sampler, ask, attempt, drive, scored, together
+from marl_verl.sampling import Failure, Sample, Sampler, SamplingContext, ask, attempt, drive, gather_all, scored
 
 
 class Saving(Sampler):
@@ -26,28 +26,28 @@ class Saving(Sampler):
 
     first: int = 4
 
-    async def sample(self, rollouts: Rollouts) -> Sample:
+    async def sample(self, context: SamplingContext) -> Sample:
         """The episodes of one task."""
-        first = min(self.first, rollouts.sessions)
-        done = await play(rollouts, range(first))
+        first = min(self.first, context.sessions)
+        done = await play(context, range(first))
         if not all(isinstance(each, Episode) and each.success for each in done):
-            done += await play(rollouts, range(first, rollouts.sessions))
+            done += await play(context, range(first, context.sessions))
         return Sample(
             episodes=[each for each in done if isinstance(each, Episode)],
             failures=[each for each in done if isinstance(each, Failure)],
         )
 
 
-async def play(rollouts: Rollouts, sessions: range) -> list[Episode | Failure]:
+async def play(context: SamplingContext, sessions: range) -> list[Episode | Failure]:
     """Some sessions, all at once. A session that raises becomes a failure and does not affect the others."""
-    return await together(attempt(rollouts, session, episode(rollouts, session)) for session in sessions)
+    return await gather_all(attempt(context, session, episode(context, session)) for session in sessions)
 
 
-async def episode(rollouts: Rollouts, session: int) -> Episode:
+async def episode(context: SamplingContext, session: int) -> Episode:
     """One run of the workflow to its end: every act is sampled from its agent's policy, the answer is scored."""
-    async with rollouts.start(session) as run:
-        await drive(run, lambda act: ask(rollouts, act, session))
-        return await scored(rollouts, rollouts.finish(run, session))
+    async with context.start(session) as run:
+        await drive(run, lambda act: ask(context, act, session))
+        return await scored(context, context.finish(run, session))
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class StepForward(ReplayCredit):
     A writer that garbles a right call has -1, one that copies it 0. The credits of an episode add up to its score.
     """
 
-    async def assign(self, rollouts: Rollouts, episode: Episode) -> int:
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Fill in the component on every turn; 0 tokens were sampled for it."""
         before = 0.0
         for turn in episode.turns:
-            value = await scored(rollouts, rollouts.score(turn.action.text))
+            value = await scored(context, context.score(turn.action.text))
             turn.rewards[self.component] = value - before
             before = value
         return 0

@@ -26,7 +26,7 @@ from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Episode, Journal, Turn
 from marl_verl.episode.row import row
 from marl_verl.sampling import Independent, Sample, Sampler
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, shown
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
 
 K = 8
 TASKS = TinyPlanPath()
@@ -43,8 +43,8 @@ def words(act: Act, session: int, candidate: Any) -> str:
 
 def sampled(task: Task, sampler: Sampler, mix: Any = None) -> Sample:
     policy = ScriptedPolicy({PLANNER: words, EXECUTOR: words})
-    rollouts = ScriptedRollouts(PlannerExecutor(), task, policy, K, TASKS, rewards=REWARDS, mix=mix)
-    return asyncio.run(sampler.sample(rollouts))
+    context = ScriptedContext(PlannerExecutor(), task, policy, K, TASKS, rewards=REWARDS, mix=mix)
+    return asyncio.run(sampler.sample(context))
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def made() -> Sample:
         turn = Turn.of(act, action, "q", 0, PLANNER, node=f"0-{k}", index=k)
         turn.rewards = rewards
         turns.append(turn)
-    episode = Episode("q", 0, Task("q", ""), turns[:1], "", True, Journal(), others=turns[1:])
+    episode = Episode("q", 0, Task("q", ""), turns[:1], "", True, Journal(), off_path_turns=turns[1:])
     return Sample(episodes=[episode])
 
 

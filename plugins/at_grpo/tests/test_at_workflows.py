@@ -77,7 +77,7 @@ def test_the_single_agent_sees_both_and_moves_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "sampler", [GreedyTree(), GreedyTree(unfinished="latest"), GreedyTree("play-on"), Independent()]
+    "sampler", [GreedyTree(), GreedyTree(partial_value="latest"), GreedyTree("rollout"), Independent()]
 )
 def test_the_kit_finds_nothing_wrong_with_sampling_it(sampler: Any) -> None:
     found = check_sampler(sampler, PlannerExecutor(), TASK, TEAM, sessions=3, tasks=TinyPlanPath(), rewards=REWARDS)

@@ -20,7 +20,7 @@ from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Sample
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.workflows import TASK, Hashed, Joint, Lanes, Programmed, Solo, own_words, talkers, workflows
 
 
@@ -58,17 +58,17 @@ Q = Task("q", "do:")
 
 
 def tree(
-    workflow: Workflow, policy: ScriptedPolicy = BY_NUMBER, k: int = 3, unfinished: Any = "proposal", **how: Any
-) -> tuple[Sample, ScriptedRollouts]:
-    given: dict[str, Any] = {"tasks": Letters(), "rollouts": ScriptedRollouts} | how
-    rollouts = given.pop("rollouts")(workflow, given.pop("task", Q), policy, sessions=k, **given)
+    workflow: Workflow, policy: ScriptedPolicy = BY_NUMBER, k: int = 3, partial_value: Any = "proposal", **how: Any
+) -> tuple[Sample, ScriptedContext]:
+    given: dict[str, Any] = {"tasks": Letters(), "context": ScriptedContext} | how
+    context = given.pop("context")(workflow, given.pop("task", Q), policy, sessions=k, **given)
 
     async def go() -> Sample:
-        found = await GreedyTree(unfinished=unfinished).sample(rollouts)
+        found = await GreedyTree(partial_value=partial_value).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
-    return asyncio.run(go()), rollouts
+    return asyncio.run(go()), context
 
 
 def team(found: Sample) -> list[float]:
@@ -76,7 +76,7 @@ def team(found: Sample) -> list[float]:
 
 
 def test_the_next_agent_sees_the_winner_and_every_candidate_is_a_row_with_its_own_reward() -> None:
-    found, rollouts = tree(CoderTester(rounds=2, proposes=True))
+    found, context = tree(CoderTester(rounds=2, proposes=True))
     assert [(t.index, t.node, t.parent, t.agent, t.turn) for t in found.turns] == [
         *[(k, f"0-{k}", None, "coder", 0) for k in range(3)],
         *[(3 + k, f"1-{k}", "0-2", "tester", 0) for k in range(3)],
@@ -89,9 +89,9 @@ def test_the_next_agent_sees_the_winner_and_every_candidate_is_a_row_with_its_ow
     (episode,) = found.episodes
     assert (episode.id, episode.answer, episode.score, episode.finished) == ("q_0_3-2", "do: c2 t2 c2 t2", 8.0, True)
     assert [turn.index for turn in episode.turns] == [2, 5, 8, 11]
-    assert [turn.index for turn in episode.others] == [0, 1, 3, 4, 6, 7, 9, 10]
+    assert [turn.index for turn in episode.off_path_turns] == [0, 1, 3, 4, 6, 7, 9, 10]
     assert [record.action.text for record in episode.journal.acts()] == ["c2", "t2", "c2", "t2"]
-    assert len(rollouts.asked) == 12
+    assert len(context.asked) == 12
     assert not found.extra_tokens
 
 
@@ -104,13 +104,13 @@ def test_of_equals_the_lowest_number_goes_on_whoever_comes_first() -> None:
         def score(self, task: Task, answer: Any) -> float:
             return float("c0" not in answer)
 
-    class LastFirst(ScriptedRollouts):
+    class LastFirst(ScriptedContext):
         async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
             for _ in range(20 * (3 - int(candidate[-1]))):
                 await asyncio.sleep(0)
             return await super().act(act, session, candidate, agent)
 
-    found, _ = tree(CoderTester(proposes=True), tasks=Same(), rollouts=LastFirst)
+    found, _ = tree(CoderTester(proposes=True), tasks=Same(), context=LastFirst)
     assert team(found)[:3] == [0, 1, 1]
     assert [turn.parent for turn in found.turns[3:]] == ["0-1"] * 3
     assert [turn.index for turn in found.episodes[0].turns] == [1, 3]
@@ -132,27 +132,27 @@ def test_role_rewards_and_the_mix_decide_who_goes_on() -> None:
     assert [turn.parent for turn in found.turns[3:]] == ["0-2"] * 3  # 6 * 2 + 0 against 6 * 0 + 10
 
 
-def test_a_state_without_a_proposal_is_played_on_and_the_tokens_are_counted() -> None:
-    found, rollouts = tree(CoderTester(rounds=2))
+def test_a_state_without_a_proposal_is_rolled_out_and_the_tokens_are_counted() -> None:
+    found, context = tree(CoderTester(rounds=2))
     # candidates 0, 1, 2 of acts 0, 1, 2 are played on for 3, 2 and 1 acts of one letter; act 3 ends the workflow
-    assert found.extra_tokens == {"play-on": 3 * (3 + 2 + 1)}
-    sampled = sum(len(action.response_ids) for action in rollouts.given)
-    assert sampled == found.extra_tokens["play-on"] + sum(len(turn.action.response_ids) for turn in found.turns)
-    assert len(rollouts.asked) == 12 + 18
+    assert found.extra_tokens == {"rollout": 3 * (3 + 2 + 1)}
+    sampled = sum(len(action.response_ids) for action in context.given)
+    assert sampled == found.extra_tokens["rollout"] + sum(len(turn.action.response_ids) for turn in found.turns)
+    assert len(context.asked) == 12 + 18
     assert team(found) == [0, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 8]  # "x" is worth nothing
 
 
 @pytest.mark.parametrize(
-    ("unfinished", "rewards", "asked"),
-    [("proposal", [0, 1, 2], 6), ("play-on", [0, 1, 2], 9), ("zero", [0, 0, 0], 6)],
+    ("partial_value", "rewards", "asked"),
+    [("proposal", [0, 1, 2], 6), ("rollout", [0, 1, 2], 9), ("zero", [0, 0, 0], 6)],
 )
-def test_what_a_state_is_worth_is_an_option(unfinished: str, rewards: list[float], asked: int) -> None:
-    found, rollouts = tree(CoderTester(proposes=True), unfinished=unfinished)
+def test_what_a_state_is_worth_is_an_option(partial_value: str, rewards: list[float], asked: int) -> None:
+    found, context = tree(CoderTester(proposes=True), partial_value=partial_value)
     assert team(found)[:3] == rewards
-    assert len(rollouts.asked) == asked
+    assert len(context.asked) == asked
 
 
-class Broken(ScriptedRollouts):
+class Broken(ScriptedContext):
     """Requests that fail, by act and candidate."""
 
     fails: Callable[[Act, str], bool] = staticmethod(lambda act, name: False)
@@ -167,7 +167,7 @@ def test_a_candidate_that_fails_is_no_row_and_the_others_go_on() -> None:
     class Once(Broken):
         fails = staticmethod(lambda act, name: name == "0-2")
 
-    found, _ = tree(CoderTester(proposes=True), rollouts=Once)
+    found, _ = tree(CoderTester(proposes=True), context=Once)
     assert [turn.node for turn in found.turns] == ["0-0", "0-1", "1-0", "1-1", "1-2"]
     assert [turn.index for turn in found.turns] == [0, 1, 3, 4, 5]
     assert {turn.parent for turn in found.turns[2:]} == {"0-1"}
@@ -179,7 +179,7 @@ def test_where_all_candidates_fail_the_path_ends_before_them() -> None:
     class Testers(Broken):
         fails = staticmethod(lambda act, name: act.key == ("tester", "1"))
 
-    found, _ = tree(CoderTester(rounds=3, proposes=True), rollouts=Testers)
+    found, _ = tree(CoderTester(rounds=3, proposes=True), context=Testers)
     assert [turn.node for turn in found.turns] == [f"{n}-{k}" for n in range(3) for k in range(3)]
     (episode,) = found.episodes
     assert (episode.finished, episode.answer, episode.score) == (False, "do: c2 t2 c2", 6.0)
@@ -189,7 +189,7 @@ def test_where_all_candidates_fail_the_path_ends_before_them() -> None:
     class Nobody(Broken):
         fails = staticmethod(lambda act, name: True)
 
-    found, _ = tree(CoderTester(), rollouts=Nobody)
+    found, _ = tree(CoderTester(), context=Nobody)
     assert (found.episodes, found.turns, len(found.failures)) == ([], [], 3)
 
 
@@ -214,9 +214,9 @@ def test_a_workflow_that_cannot_begin_fails_every_candidate() -> None:
         async def run(self, task: Task, team: Team) -> str:
             raise ValueError("nothing to do")
 
-    found, rollouts = tree(Stillborn())
+    found, context = tree(Stillborn())
     assert [failure.reason for failure in found.failures] == ["workflow-error"] * 3
-    assert (found.episodes, rollouts.asked) == ([], [])
+    assert (found.episodes, context.asked) == ([], [])
 
 
 def test_a_score_that_fails_fails_its_candidate_only() -> None:
@@ -232,12 +232,12 @@ def test_a_score_that_fails_fails_its_candidate_only() -> None:
 
 
 def test_the_time_limit_is_from_one_act_to_the_next() -> None:
-    class Slow(ScriptedRollouts):
+    class Slow(ScriptedContext):
         async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
             await asyncio.sleep(60 if candidate == "1-2" else 0.3)
             return await super().act(act, session, candidate, agent)
 
-    found, _ = tree(CoderTester(rounds=2, proposes=True), rollouts=Slow, limits=Limits(episode_seconds=1.0))
+    found, _ = tree(CoderTester(rounds=2, proposes=True), context=Slow, limits=Limits(episode_seconds=1.0))
     assert found.episodes[0].finished  # four acts took longer than the limit
     assert [failure.reason for failure in found.failures] == ["timeout"]
     assert [turn.index for turn in found.episodes[0].turns] == [2, 4, 8, 11]
@@ -245,7 +245,7 @@ def test_the_time_limit_is_from_one_act_to_the_next() -> None:
 
 def test_the_agents_of_a_joint_move_come_one_after_the_other_and_see_the_same() -> None:
     program = Programmed((Joint(("solver", "critic")), Solo("planner")))
-    found, _ = tree(program, talkers(), k=2, unfinished="zero", tasks=Hashed(), task=TASK)
+    found, _ = tree(program, talkers(), k=2, partial_value="zero", tasks=Hashed(), task=TASK)
     assert [(turn.agent, turn.node, turn.parent) for turn in found.turns] == [
         ("solver", "0-0", None),
         ("solver", "0-1", None),
@@ -261,7 +261,7 @@ def test_the_agents_of_a_joint_move_come_one_after_the_other_and_see_the_same() 
 
 def test_concurrent_lanes_come_one_after_the_other_those_first_that_waited_first() -> None:
     program = Programmed((Lanes("solver", (2, 1, 1)), Solo("critic")))
-    found, _ = tree(program, talkers(), k=2, unfinished="zero", tasks=Hashed(), task=TASK)
+    found, _ = tree(program, talkers(), k=2, partial_value="zero", tasks=Hashed(), task=TASK)
     slots = [f"{turn.agent}:{turn.slot}" for turn in found.turns[::2]]
     assert slots == ["solver:lane1at0", "solver:lane1at1", "solver:lane1at2", "solver:lane1at0#1", "critic:0"]
     assert found.episodes[0].finished
@@ -288,5 +288,7 @@ def test_on_sequential_workflows_siblings_are_the_rows_of_one_task_turn_and_agen
 
 
 def test_the_option_is_checked() -> None:
-    with pytest.raises(MarlError, match=r"'sampler.unfinished' must be one of 'proposal', 'latest', 'play-on', 'zero'"):
-        build(GreedyTree, {"unfinished": "proposals"}, "sampler")
+    with pytest.raises(
+        MarlError, match=r"'sampler.partial_value' must be one of 'proposal', 'latest', 'rollout', 'zero'"
+    ):
+        build(GreedyTree, {"partial_value": "proposals"}, "sampler")

@@ -30,8 +30,8 @@ class PenaltyMix(RewardMix):
             raise MarlError(f"'penalty' must be >= 0, got {self.penalty}")
         Mix(self.weights)  # told here what is wrong with them
 
-    def asks(self) -> tuple[str, ...]:
-        return Mix(self.weights).asks()
+    def required(self) -> tuple[str, ...]:
+        return Mix(self.weights).required()
 
     def compute(self, table: RowTable) -> FloatArray:
         """Reward per row, [n]. MarlError as in `Mix`."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, FloatArray, IntArray, RowTable, combine, group_mean
+from marl_verl.advantage import AdvantageResult, FloatArray, IntArray, RowTable, combine, group_mean
 from marl_verl.algorithms import Metric
 
 
@@ -52,7 +52,7 @@ class Amplification(Metric):
     """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, whichever way the
     advantage is normalised: where it is 1 and all of it spread, a mean and std for all would do no harm."""
 
-    def of_rows(self, table: RowTable, result: Advantages) -> dict[str, float]:
+    def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         """An agent whose tasks all lack spread has none."""
         rows = np.flatnonzero(result.group >= 0)
         found: dict[str, float] = {}
@@ -66,7 +66,7 @@ class Amplification(Metric):
 class SecondMoment(Metric):
     """`agent/NAME/second_moment`, of the advantages as they are."""
 
-    def of_rows(self, table: RowTable, result: Advantages) -> dict[str, float]:
+    def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         """An agent whose tasks all lack spread has none."""
         rows = np.flatnonzero(result.group >= 0)
         pairs = _Pairs.of(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_verl import MarlError
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.testing import check_algorithm
 from marl_verl.testing.rows import Rows, algorithm, episodes, row
@@ -18,7 +18,7 @@ from marl_verl.testing.rows import Rows, algorithm, episodes, row
 PENALTY: dict[str, Any] = {"rewards": "penalty", "weights": {"team": 0.1, "role": 5.0}, "penalty": 0.1}
 
 
-def compute(method: Algorithm, rows: Rows) -> Advantages:
+def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
     return method.compute(RowTable.from_rows(rows))
 
 

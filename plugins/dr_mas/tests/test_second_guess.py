@@ -27,7 +27,7 @@ from marl_verl.advantage import RowTable
 from marl_verl.episode import Act
 from marl_verl.options import build
 from marl_verl.sampling import Independent
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_sampler, check_workflow, shown
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 TASKS = SecondGuessTasks()
 TASK = Task("t", "boxes 3 7 1 9", {"boxes": ["3", "7", "1", "9"], "things": ["sand", "rust", "gold", "straw"]})
@@ -157,10 +157,10 @@ def test_a_solver_that_names_no_box_is_marked_and_can_be_rejected() -> None:
 
 def sampled(policy: ScriptedPolicy, sessions: int = 4) -> list[Any]:
     """Turns of one task, rewarded."""
-    rollouts = ScriptedRollouts(
+    context = ScriptedContext(
         SecondGuess(), TASK, policy, sessions, TASKS, rewards={VERIFIER: second_guess_verdict}, mix=DR_MAS.rewards
     )
-    sample = asyncio.run(Independent().sample(rollouts))
+    sample = asyncio.run(Independent().sample(context))
     assert not sample.failures
     return [turn for episode in sample.episodes for turn in episode.turns]
 

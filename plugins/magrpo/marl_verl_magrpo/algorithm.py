@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.advantage import (
-    Advantages,
+    AdvantageResult,
     Baseline,
     FloatArray,
     GroupEstimator,
@@ -63,12 +63,12 @@ class JointAdvantage(GroupEstimator):
         if not 0 < self.min_std < np.inf:
             raise MarlError(f"'min_std' must be above 0, got {self.min_std}")
 
-    def misfit(self, rows: Rows) -> str | None:
+    def incompatibility(self, rows: Rows) -> str | None:
         if rows.crossed and self.joint_mode != "cross":
             return "its rows are at several nodes: set joint_mode to 'cross'"
-        return super().misfit(dataclasses.replace(rows, crossed=False))
+        return super().incompatibility(dataclasses.replace(rows, crossed=False))
 
-    def compute(self, table: RowTable, reward: FloatArray) -> Advantages:
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """See `Estimator.compute`. MarlError for crossed rows where the mode is "aligned"."""
         if self.joint_mode == "aligned" and table.tree.crossed:
             row = int(np.argmax(np.bincount(table.tree.row) > 1))
@@ -81,7 +81,7 @@ class JointAdvantage(GroupEstimator):
             centred = ret - baseline
             baseline = baseline + group_mean(centred, group)[group]
             scale = np.maximum(self.std.compute(centred, group), self.min_std)[group]
-        return Advantages.of(
+        return AdvantageResult.of(
             ret=ret,
             reward=reward,
             baseline=baseline,

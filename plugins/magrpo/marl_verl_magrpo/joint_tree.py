@@ -10,7 +10,7 @@ Each leads to a child of its own: the run restarted with these actions, and take
 
 Reward of a joint action: the score of the answer if the workflow ended with it, unless that is the latest proposal and
 was scored on the way; otherwise of the latest proposal if the workflow proposed anew since the node above; otherwise 0.
-So the rewards of a path add up, and nothing is played on: R_j = r_j + gamma * mean over the children's R
+So the rewards of a path add up, and no state is rolled out to the end: R_j = r_j + gamma * mean over the children's R
 (`advantage.returns.TreeMean`).
 
 What fails, a joint action or all that is below it, is taken out when the tree is complete, from the leaves upwards.
@@ -36,11 +36,11 @@ from marl_verl.episode import Act, Action, Run, Turn
 from marl_verl.errors import MarlError
 from marl_verl.sampling import (
     SESSION,
-    Failed,
+    AttemptFailed,
     Failure,
-    Rollouts,
     Sample,
     Sampler,
+    SamplingContext,
     ask,
     attempt,
     check_restarted,
@@ -60,9 +60,9 @@ class JointTree(Sampler):
     paths to the leaves. No node, and no row, is a joint action that fails, or below which all fail, or, crossed, that
     goes with one of these for a product to be left.
 
-    Which `unfinished`: "proposal" where every path has equally many answers scored, such as a draft that is revised in
-    a fixed number of rounds, with a proposal after each. "zero" where their number varies, as with a verifier that may
-    accept or send back: there every further proposal would add a score, and accepting one would add none.
+    Which `partial_value`: "proposal" where every path has equally many answers scored, such as a draft that is revised
+    in a fixed number of rounds, with a proposal after each. "zero" where their number varies, as with a verifier that
+    may accept or send back: there every further proposal would add a score, and accepting one would add none.
 
     `max_nodes` bounds where the tree branches, and no path waits for another: at depth d, with e = n if crossed,
     else 1,
@@ -75,7 +75,7 @@ class JointTree(Sampler):
 
     Options:
         joint: which joint actions there are.
-        unfinished: what is scored before the workflow's end: what it proposes, or nothing.
+        partial_value: what is scored before the workflow's end: what it proposes, or nothing.
         stop_above: where the mean team reward over a node's joint actions is above it, they are leaves; None: never.
             With it the joint actions of one node wait for each other.
         max_nodes: joint actions up to which nodes branch. Paths still go to their ends, so that W nodes are added at
@@ -85,17 +85,17 @@ class JointTree(Sampler):
     branches: ClassVar[bool] = True
     incremental: ClassVar[bool] = True
     joint: Literal["aligned", "cross"] = "aligned"
-    unfinished: Literal["proposal", "zero"] = "proposal"
+    partial_value: Literal["proposal", "zero"] = "proposal"
     stop_above: float | None = None
     max_nodes: int = 64
 
     def __post_init__(self) -> None:
         if self.max_nodes < 1:
             raise MarlError(f"'max_nodes' must be at least 1, got {self.max_nodes}")
-        if self.unfinished == "zero" and self.stop_above is not None:
+        if self.partial_value == "zero" and self.stop_above is not None:
             raise MarlError(
-                "'stop_above' has no score to stop by where 'unfinished' is 'zero': leave it out, or set 'unfinished' "
-                "to 'proposal'"
+                "'stop_above' has no score to stop by where 'partial_value' is 'zero': leave it out, or set "
+                "'partial_value' to 'proposal'"
             )
 
     @property
@@ -103,33 +103,33 @@ class JointTree(Sampler):
         """With joint "cross"."""
         return self.joint == "cross"
 
-    async def sample(self, rollouts: Rollouts) -> Sample:
+    async def sample(self, context: SamplingContext) -> Sample:
         """Grow the tree, all branches at once."""
-        root = await attempt(rollouts, SESSION, _root(rollouts))
+        root = await attempt(context, SESSION, _root(context))
         if isinstance(root, Failure):
-            return Sample(failures=[root] * rollouts.sessions)  # none of the first joint actions could be sampled
-        await self._spawn(rollouts, root, Size())
+            return Sample(failures=[root] * context.sessions)  # none of the first joint actions could be sampled
+        await self._spawn(context, root, Size())
         failures = list(failures_of(root))  # each once, those below what is taken out as well
         dropped = prune(root, self.crossed)
         number_rows(root, self.crossed)
         episodes = [path_to(node) for node in root.walk() if not node.below]
         return Sample(episodes, failures, dropped=dropped)
 
-    async def _spawn(self, rollouts: Rollouts, node: Joint, size: Size) -> None:
+    async def _spawn(self, context: SamplingContext, node: Joint, size: Size) -> None:
         """Sample all that is below a node."""
         n = len(node.acts)
         if n == 0:
             return
         cross = self.crossed
-        k = size.branching(rollouts.sessions, n if cross else 1, self.max_nodes)
+        k = size.branching(context.sessions, n if cross else 1, self.max_nodes)
         chosen = list(itertools.product(range(k), repeat=n)) if cross else [(j,) * n for j in range(k)]
         size = size.below(len(chosen))
         async with asyncio.TaskGroup() as group:
-            asked = [[group.create_task(_action(rollouts, node, act, own)) for own in range(k)] for act in node.acts]
+            asked = [[group.create_task(_action(context, node, act, own)) for own in range(k)] for act in node.acts]
             made = []
             for number, choice in enumerate(chosen):
                 actions = [asked[act][own] for act, own in enumerate(choice)]
-                made.append(group.create_task(self._child(rollouts, node, number, actions, size)))
+                made.append(group.create_task(self._child(context, node, number, actions, size)))
         came = [task.result() for each in asked for task in each]
         node.failures = [each for each in came if isinstance(each, Failure)]
         node.below = {choice: task.result() for choice, task in zip(chosen, made, strict=True)}
@@ -137,20 +137,20 @@ class JointTree(Sampler):
         if self.stop_above is not None and rewards and sum(rewards) / len(rewards) <= self.stop_above:
             async with asyncio.TaskGroup() as group:
                 for child in node.children:
-                    group.create_task(self._spawn(rollouts, child, size))
+                    group.create_task(self._spawn(context, child, size))
 
     async def _child(
-        self, rollouts: Rollouts, above: Joint, number: int, asked: list[Asked], size: Size
+        self, context: SamplingContext, above: Joint, number: int, asked: list[Asked], size: Size
     ) -> Joint | Failure | None:
         """What becomes of a joint action, and of all below it unless its siblings have a say in that."""
-        scores_proposals = self.unfinished == "proposal"
-        made = await attempt(rollouts, SESSION, _restarted(rollouts, above, number, asked, scores_proposals))
+        scores_proposals = self.partial_value == "proposal"
+        made = await attempt(context, SESSION, _restarted(context, above, number, asked, scores_proposals))
         if isinstance(made, Failure):
             await asyncio.wait(asked)  # where the time is over, theirs is too
             if any(isinstance(task.result(), Failure) for task in asked):
                 return None  # told there, once for all joint actions that were to have it
         elif self.stop_above is None:
-            await self._spawn(rollouts, made, size)
+            await self._spawn(context, made, size)
         return made
 
 
@@ -171,19 +171,19 @@ class Size:
         return Size(width, self.used + width)
 
 
-async def _root(rollouts: Rollouts) -> Joint:
-    async with rollouts.start(SESSION) as run:
-        acts = await run.stand()
+async def _root(context: SamplingContext) -> Joint:
+    async with context.start(SESSION) as run:
+        acts = await run.run_until_blocked()
         return Joint((), run.journal, acts or (), len(run.proposals))
 
 
-async def _action(rollouts: Rollouts, node: Joint, act: Act, number: int) -> Action | Failure:
+async def _action(context: SamplingContext, node: Joint, act: Act, number: int) -> Action | Failure:
     name = ".".join(map(str, (*node.path, number)))
-    return await attempt(rollouts, SESSION, ask(rollouts, act, SESSION, name))
+    return await attempt(context, SESSION, ask(context, act, SESSION, name))
 
 
 async def _restarted(
-    rollouts: Rollouts, above: Joint, number: int, asked: list[Asked], scores_proposals: bool
+    context: SamplingContext, above: Joint, number: int, asked: list[Asked], scores_proposals: bool
 ) -> Joint:
     """The node that a joint action leads to, with its turns rewarded. Failed, WorkflowError: it leads to nothing."""
     await asyncio.wait(asked)  # not each by itself: giving up would cancel actions that other joint actions hold
@@ -194,18 +194,18 @@ async def _restarted(
     for act, task in zip(above.acts, asked, strict=True):
         action = task.result()
         if isinstance(action, Failure):
-            raise Failed(action.reason, action.detail)
+            raise AttemptFailed(action.reason, action.detail)
         journal = journal.extended(act, action)
         index = len(before) + len(turns)  # for who rewards the turn: the row's own is known when the tree is complete
-        turns.append(rollouts.turn(act, action, SESSION, index=index, node=name, parent=above.name))
-    async with rollouts.start(SESSION, journal) as run:
-        acts = await run.stand()
-        check_restarted(rollouts, run, journal)
+        turns.append(context.turn(act, action, SESSION, index=index, node=name, parent=above.name))
+    async with context.start(SESSION, journal) as run:
+        acts = await run.run_until_blocked()
+        check_restarted(context, run, journal)
         proposed = scores_proposals and len(run.proposals) > above.proposals
         answer = run.answer if run.finished else run.proposals[-1] if proposed else None
-        episode = await scored(rollouts, rollouts.state(run, SESSION, [*before, *turns], answer))
-        await scored(rollouts, rollouts.reward(turns, episode, run))
-        if run.finished and above.counted and not proposed and await scored(rollouts, _same(run)):
+        episode = await scored(context, context.state(run, SESSION, [*before, *turns], answer))
+        await scored(context, context.reward(turns, episode, run))
+        if run.finished and above.counted and not proposed and await scored(context, _same(run)):
             for turn in turns:
                 turn.rewards["team"] = 0.0  # it is the reward of the joint action after which it was proposed
         counted = above.counted or proposed

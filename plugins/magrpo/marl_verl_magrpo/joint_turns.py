@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, Population, RowTable, combine
+from marl_verl.advantage import AdvantageResult, Population, RowTable, combine
 from marl_verl.algorithms import Metric
 
 
@@ -24,7 +24,7 @@ from marl_verl.algorithms import Metric
 class JointTurns(Metric):
     """Rewards, returns and their spread among siblings, turn by turn."""
 
-    def of_rows(self, table: RowTable, result: Advantages) -> Mapping[str, float]:
+    def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
         """A turn of which every row is alone in its group has no `spread`."""
         rows = np.flatnonzero(result.group >= 0)
         turn, ret, reward = table.turn[rows], result.ret[rows], result.reward[rows]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from marl_verl_magrpo.joint_node import product_of
 from marl_verl_magrpo.joint_tree import JointTree, Size
 
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Limits, Reason, Team, Turn, Workflow
 from marl_verl.episode.row import row
@@ -25,7 +25,7 @@ from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Sample
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_sampler
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler
 from marl_verl.testing.workflows import (
     TASK,
     Call,
@@ -71,16 +71,16 @@ TALKERS = talkers(agents=("one", "two"))
 
 def tree(
     workflow: Workflow, policy: ScriptedPolicy = NUMBERED, k: int = 2, options: Any = None, **how: Any
-) -> tuple[Sample, ScriptedRollouts]:
-    given: dict[str, Any] = {"tasks": Hashed(), "rollouts": ScriptedRollouts} | how
-    rollouts = given.pop("rollouts")(workflow, given.pop("task", Q), policy, sessions=k, **given)
+) -> tuple[Sample, ScriptedContext]:
+    given: dict[str, Any] = {"tasks": Hashed(), "context": ScriptedContext} | how
+    context = given.pop("context")(workflow, given.pop("task", Q), policy, sessions=k, **given)
 
     async def go() -> Sample:
-        found = await build(JointTree, options, "sampler").sample(rollouts)
+        found = await build(JointTree, options, "sampler").sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
-    return asyncio.run(go()), rollouts
+    return asyncio.run(go()), context
 
 
 def said(turn: Turn) -> tuple[Any, ...]:
@@ -95,7 +95,7 @@ def worth(answer: str) -> float:
 
 
 def test_aligned_every_joint_action_spawns_a_child() -> None:
-    found, rollouts = tree(Writers())
+    found, context = tree(Writers())
     assert [said(turn) for turn in found.turns] == [
         (0, "0", None, "one", 0, "a0"),
         (1, "0", None, "two", 0, "b0"),
@@ -126,7 +126,7 @@ def test_aligned_every_joint_action_spawns_a_child() -> None:
         **{str(i): {"team": worth(f"write: [a{i} b{i}]")} for i in range(2)},
         **{f"{i}.{j}": {"team": worth(answers[2 * i + j])} for i in range(2) for j in range(2)},
     }
-    assert len(rollouts.asked) == 12
+    assert len(context.asked) == 12
     assert not found.extra_tokens
 
 
@@ -208,8 +208,8 @@ def test_equal_answers_are_one_and_those_that_cannot_be_compared_fail_by_themsel
 
 
 @pytest.mark.parametrize("joint", ["aligned", "cross"])
-def test_unfinished_zero_scores_the_end_and_nothing_else(joint: str) -> None:
-    found, _ = tree(Verified(), tasks=None, options={"unfinished": "zero", "joint": joint})
+def test_partial_value_zero_scores_the_end_and_nothing_else(joint: str) -> None:
+    found, _ = tree(Verified(), tasks=None, options={"partial_value": "zero", "joint": joint})
     ends = {str(episode.turns[-1].node) for episode in found.episodes}
     assert ones(found) == {name: float(name in ends) for name in ones(found)}
     assert len(ends) == 2 * (1 + 2 * (1 + 2 * 1))  # the last verdict is one: max_nodes
@@ -249,7 +249,7 @@ def by_hand(found: Sample, gamma: float) -> dict[str, float]:
     return {node: ret(node) for node in reward}
 
 
-def magrpo(found: Sample, **options: Any) -> Advantages:
+def magrpo(found: Sample, **options: Any) -> AdvantageResult:
     method = algorithm_named("magrpo", {"returns": "tree_mean", **options}, "test")
     return method.compute(RowTable.from_rows([row(turn) for turn in found.turns]))
 
@@ -272,8 +272,8 @@ def test_magrpo_on_an_aligned_tree_is_the_papers_recursion(workflow: Programmed,
 
 
 def test_crossed_an_action_is_one_row_with_the_sum_over_its_joint_actions() -> None:
-    found, rollouts = tree(Writers(turns=1), k=3, options={"joint": "cross"})
-    assert len(rollouts.asked) == 6
+    found, context = tree(Writers(turns=1), k=3, options={"joint": "cross"})
+    assert len(context.asked) == 6
     assert [said(turn) for turn in found.turns] == [
         (0, "0+1+2", None, "one", 0, "a0"),
         (1, "3+4+5", None, "one", 0, "a1"),
@@ -292,8 +292,8 @@ def test_crossed_an_action_is_one_row_with_the_sum_over_its_joint_actions() -> N
 
 
 def test_crossed_magrpo_is_the_recursion_over_joint_actions() -> None:
-    found, rollouts = tree(Writers(), TALKERS, options={"joint": "cross"})
-    assert len(rollouts.asked) == 4 + 4 * 4
+    found, context = tree(Writers(), TALKERS, options={"joint": "cross"})
+    assert len(context.asked) == 4 + 4 * 4
     assert len(found.episodes) == 16
     result = magrpo(found, gamma=0.5, joint_mode="cross")
     text = {(turn.agent, name): turn.action.text for turn in found.turns for name in str(turn.node).split("+")}
@@ -333,13 +333,13 @@ def test_lanes_are_a_joint_node_and_no_lane_sees_another() -> None:
 
 
 def test_role_rewards_are_of_each_joint_action_and_sum_where_crossed() -> None:
-    def together(task: Task, turn: Turn, episode: Episode) -> float:
+    def gather_all(task: Task, turn: Turn, episode: Episode) -> float:
         mate = next(t for t in episode.turns if t.agent != turn.agent)
         return float(turn.action.text[1] + mate.action.text[1])
 
-    found, _ = tree(Writers(turns=1), rewards={"two": together})
+    found, _ = tree(Writers(turns=1), rewards={"two": gather_all})
     assert [turn.rewards.get("role") for turn in found.turns] == [None, 0, None, 11]
-    found, _ = tree(Writers(turns=1), rewards={"two": together}, options={"joint": "cross"})
+    found, _ = tree(Writers(turns=1), rewards={"two": gather_all}, options={"joint": "cross"})
     assert [turn.rewards.get("role") for turn in found.turns] == [None, None, 0 + 1, 10 + 11]
 
 
@@ -367,9 +367,9 @@ def test_a_branch_stops_where_its_node_is_good_enough_on_average(above: float | 
         def score(self, task: Task, answer: Any) -> float:
             return float("a1" in answer)
 
-    found, rollouts = tree(Writers(), options={"stop_above": above}, tasks=First())
+    found, context = tree(Writers(), options={"stop_above": above}, tasks=First())
     assert len({turn.node for turn in found.turns}) == nodes
-    assert len(rollouts.asked) == 2 * nodes
+    assert len(context.asked) == 2 * nodes
     if nodes == 2:
         assert [(e.id, e.finished, e.score, e.answer) for e in found.episodes] == [
             ("q_0_0", False, 0.0, "write: [a0 b0]"),
@@ -418,7 +418,7 @@ def test_the_branching_is_the_largest_that_fits(most: int, power: int, limit: in
 # what fails, and when
 
 
-class Broken(ScriptedRollouts):
+class Broken(ScriptedContext):
     """Requests that fail, by act and name."""
 
     fails: Callable[[Act, str], bool] = staticmethod(lambda act, name: False)
@@ -434,11 +434,11 @@ class OneFails(Broken):
 
 
 def test_an_action_that_fails_takes_its_joint_actions_with_it_and_is_told_once() -> None:
-    found, _ = tree(Writers(turns=1), k=3, rollouts=OneFails)
+    found, _ = tree(Writers(turns=1), k=3, context=OneFails)
     assert [turn.node for turn in found.turns] == ["0", "0", "2", "2"]
     assert [turn.index for turn in found.turns] == [0, 1, 2, 3]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
-    found, _ = tree(Writers(turns=1), k=3, rollouts=OneFails, options={"joint": "cross"})
+    found, _ = tree(Writers(turns=1), k=3, context=OneFails, options={"joint": "cross"})
     assert [said(turn)[1] for turn in found.turns] == ["0+2", "3+5", "6+8", "0+3+6", "2+5+8"]
     assert len(found.failures) == 1
     assert len(found.episodes) == 6
@@ -518,7 +518,7 @@ def test_where_everything_below_fails_nothing_is_left() -> None:
     class Later(Broken):
         fails = staticmethod(lambda act, name: name.startswith("1.") or name == "0.1")
 
-    found, _ = tree(Writers(), rollouts=Later)
+    found, _ = tree(Writers(), context=Later)
     assert [turn.node for turn in found.turns] == ["0", "0", "0.0", "0.0"]
     assert [(e.id, e.finished) for e in found.episodes] == [("q_0_0.0", True)]
     assert [" act one:1" in failure.detail for failure in found.failures] == [True, False] + [True] * 2 + [False] * 2
@@ -527,14 +527,14 @@ def test_where_everything_below_fails_nothing_is_left() -> None:
         fails = staticmethod(lambda act, name: name.count(".") == 2)
 
     for joint, failures in (("aligned", 4 * 4), ("cross", 16 * 2)):  # two acts, each asked for twice, crossed for once
-        found, _ = tree(Writers(turns=3), rollouts=Deep, options={"joint": joint})
+        found, _ = tree(Writers(turns=3), context=Deep, options={"joint": joint})
         assert (found.episodes, found.turns) == ([], [])  # nothing of two levels that had come
         assert len(found.failures) == failures
 
     class Nobody(Broken):
         fails = staticmethod(lambda act, name: True)
 
-    found, _ = tree(Writers(), rollouts=Nobody)
+    found, _ = tree(Writers(), context=Nobody)
     assert (found.episodes, len(found.failures)) == ([], 4)
 
 
@@ -591,12 +591,12 @@ def check_products(rows: list[Turn]) -> None:
 @settings(max_examples=40, deadline=None)
 def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, share: int, joint: str) -> None:
     workflow = Programmed((Joint(("solver", "critic")), *workflow.program))
-    options = {"joint": joint, "unfinished": "zero", "max_nodes": 40}
-    how = {"task": TASK, "rollouts": functools.partial(Flaky, share=share), "seed": seed, "tasks": None}
-    found, rollouts = tree(workflow, talkers(seed), k, options=options, **how)
-    assert isinstance(rollouts, Flaky)
+    options = {"joint": joint, "partial_value": "zero", "max_nodes": 40}
+    how = {"task": TASK, "context": functools.partial(Flaky, share=share), "seed": seed, "tasks": None}
+    found, context = tree(workflow, talkers(seed), k, options=options, **how)
+    assert isinstance(context, Flaky)
     told = Counter(failure.reason for failure in found.failures)
-    assert {reason: told[reason] for reason in rollouts.lost} == rollouts.lost  # each once
+    assert {reason: told[reason] for reason in context.lost} == context.lost  # each once
     used = {id(turn) for episode in found.episodes for turn in episode.turns}
     assert used == {id(turn) for turn in found.turns}
     assert [turn.index for turn in found.turns] == list(range(len(found.turns)))
@@ -615,7 +615,7 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
 @given(workflow=workflows(acts=5), seed=st.integers(0, 99), joint=st.sampled_from(["aligned", "cross"]))
 @settings(max_examples=6, deadline=None)
 def test_the_sampler_keeps_its_promises_where_only_ends_count(workflow: Programmed, seed: int, joint: str) -> None:
-    sampler = build(JointTree, {"joint": joint, "unfinished": "zero", "max_nodes": 30}, "sampler")
+    sampler = build(JointTree, {"joint": joint, "partial_value": "zero", "max_nodes": 30}, "sampler")
     check_sampler(
         sampler, workflow, TASK, talkers(seed), 2, tasks=Hashed(), seed=seed, orders=1, worth=lambda above, run: None
     )
@@ -632,14 +632,14 @@ def test_a_workflow_that_cannot_begin_fails_every_joint_action() -> None:
 
 @pytest.mark.parametrize("joint", ["aligned", "cross"])
 def test_an_action_that_takes_too_long_is_told_once(joint: str) -> None:
-    class Slow(ScriptedRollouts):
+    class Slow(ScriptedContext):
         async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
             if (act.agent, candidate) == ("two", "1"):
                 await asyncio.sleep(60)
             return await super().act(act, session, candidate, agent)
 
     limits = Limits(episode_seconds=0.5)
-    found, _ = tree(Writers(turns=1), rollouts=Slow, limits=limits, options={"joint": joint})
+    found, _ = tree(Writers(turns=1), context=Slow, limits=limits, options={"joint": joint})
     assert [failure.reason for failure in found.failures] == ["timeout"]
     assert len(found.episodes) == {"aligned": 1, "cross": 2}[joint]
 
@@ -647,7 +647,7 @@ def test_an_action_that_takes_too_long_is_told_once(joint: str) -> None:
 def test_no_branch_waits_for_another() -> None:
     finished: list[str] = []
 
-    class Watched(ScriptedRollouts):
+    class Watched(ScriptedContext):
         """Branch 0's second move is never reached before branch 1 is done with everything."""
 
         done: asyncio.Event
@@ -667,11 +667,11 @@ def test_no_branch_waits_for_another() -> None:
                 self.done.set()
             return await super().state(run, session, turns, answer)
 
-    rollouts = Watched(Writers(turns=3), Q, TALKERS, sessions=2, tasks=Hashed())
+    context = Watched(Writers(turns=3), Q, TALKERS, sessions=2, tasks=Hashed())
 
     async def go() -> Sample:
-        rollouts.done = asyncio.Event()
-        return await JointTree().sample(rollouts)
+        context.done = asyncio.Event()
+        return await JointTree().sample(context)
 
     found = asyncio.run(go())
     assert len(found.episodes) == 8
@@ -687,9 +687,9 @@ def test_names_of_ten_and_more_are_in_the_order_of_numbers() -> None:
 
 def test_calls_and_marks_on_the_way() -> None:
     program = Programmed((Joint(("solver", "critic")), Call("solver"), Mark("propose"), Solo("solver")))
-    found, rollouts = tree(program, talkers(), task=TASK, rewards={"solver": own_words})
+    found, context = tree(program, talkers(), task=TASK, rewards={"solver": own_words})
     assert len(found.turns) == 2 * 2 + 4
-    assert len(rollouts.asked) == 8
+    assert len(context.asked) == 8
 
 
 def test_options_are_checked() -> None:
@@ -698,6 +698,8 @@ def test_options_are_checked() -> None:
     with pytest.raises(MarlError, match=r"'sampler.joint' must be one of 'aligned', 'cross'.*did you mean 'cross'"):
         build(JointTree, {"joint": "crossed"}, "sampler")
     assert build(JointTree, {"stop_above": 1}, "sampler").stop_above == 1
-    with pytest.raises(MarlError, match="'stop_above' has no score to stop by where 'unfinished' is 'zero': leave it"):
-        build(JointTree, {"stop_above": 1, "unfinished": "zero"}, "sampler")
-    assert build(JointTree, {"unfinished": "zero"}, "sampler").stop_above is None
+    with pytest.raises(
+        MarlError, match="'stop_above' has no score to stop by where 'partial_value' is 'zero': leave it"
+    ):
+        build(JointTree, {"stop_above": 1, "partial_value": "zero"}, "sampler")
+    assert build(JointTree, {"partial_value": "zero"}, "sampler").stop_above is None

@@ -12,13 +12,13 @@ from marl_verl_magrpo.joint_turns import JointTurns
 from marl_verl_magrpo.rendezvous import Meet, Rendezvous, joint_reward, place_of, seen_as, sees
 
 from marl_verl import MarlError, Task
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act
 from marl_verl.episode.row import row
 from marl_verl.options import build
 from marl_verl.sampling import Sample
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_algorithm, check_sampler, check_workflow, shown
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_algorithm, check_sampler, check_workflow, shown
 
 PLACE = Task("p", "meet at c f 4 2", {"letters": ["c", "f"], "digits": ["4", "2"]})
 TASKS = Rendezvous()
@@ -46,11 +46,11 @@ BRANCHING = ScriptedPolicy({"left": branching, "right": branching})
 
 
 def sampled(sessions: int = 2, **options: Any) -> Sample:
-    rollouts = ScriptedRollouts(Meet(), PLACE, BRANCHING, sessions=sessions, tasks=TASKS)
-    return asyncio.run(build(JointTree, options, "sampler").sample(rollouts))
+    context = ScriptedContext(Meet(), PLACE, BRANCHING, sessions=sessions, tasks=TASKS)
+    return asyncio.run(build(JointTree, options, "sampler").sample(context))
 
 
-def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[RowTable, Advantages]:
+def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[RowTable, AdvantageResult]:
     table = RowTable.from_rows([row(turn) for turn in sample.turns])
     return table, algorithm_named(name, options, "algorithm").compute(table)
 

@@ -6,7 +6,7 @@
         sample one action for the act that the node's run stands at, by the agent that was drawn: a new node
         its score updates "generate" at its parent, and child and "continue" on every edge above
 
-A node is one act with its action. It is scored by what the team would answer there (see `Unfinished`), and generating
+A node is one act with its action. It is scored by what the team would answer there (see `PartialValue`), and generating
 at a node restarts the workflow from its journal, so to refine is whatever the workflow does next. Where a run stands at
 several acts at once, the first is generated, and the next one below it. Nodes whose workflow has ended are leaves for
 good; every other node can always be generated at.
@@ -31,15 +31,15 @@ from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, nearest
 from marl_verl.sampling import (
     SESSION,
-    Failed,
+    AttemptFailed,
     Failure,
-    Rollouts,
+    PartialValue,
     Sample,
     Sampler,
+    SamplingContext,
     State,
-    Unfinished,
     attempt,
-    grow,
+    expand,
     leaf_episode,
     root,
     scored,
@@ -75,7 +75,7 @@ class TreeSearch(Sampler):
         prior: of every posterior: "normal", or "beta", which clips scores to [0, 1].
         arms: agents that may take each other's acts: where the workflow calls one of them, any of them may act. Others
             take their own acts only.
-        unfinished: what a node before the workflow's end is worth.
+        partial_value: what a node before the workflow's end is worth.
         guide: "reward", the mixed reward of the node's turn; every path to a leaf is an episode. "public", for
             inference: the public score of the node's answer (0 without one). The path to the node where it is highest,
             the earliest of equals, is the only episode, and the other turns stand beside it.
@@ -85,7 +85,7 @@ class TreeSearch(Sampler):
     strategy: Strategy = "bandit"
     prior: Prior = "normal"
     arms: list[str] = field(default_factory=list)
-    unfinished: Unfinished = "proposal"
+    partial_value: PartialValue = "proposal"
     guide: Literal["reward", "public"] = "reward"
 
     @property
@@ -101,19 +101,19 @@ class TreeSearch(Sampler):
             if self.arms.count(arm) > 1:
                 raise MarlError(f"arms of tree-search: agent '{arm}' is named twice")
 
-    async def sample(self, rollouts: Rollouts) -> Sample:
+    async def sample(self, context: SamplingContext) -> Sample:
         """The tree of one task. It draws from a generator of its own, seeded by the run's seed, workflow and task."""
-        start = await attempt(rollouts, SESSION, root(rollouts, SESSION))
+        start = await attempt(context, SESSION, root(context, SESSION))
         if isinstance(start, Failure):
-            return Sample(failures=[start] * rollouts.sessions)
+            return Sample(failures=[start] * context.sessions)
         found = Sample()
-        rng = Random(f"tree-search {start.journal.seed} {rollouts.label}")
+        rng = Random(f"tree-search {start.journal.seed} {context.label}")
         top = Node(start, self._arms(start))
         nodes: list[Node] = []
         lowest = 0.0
-        for number in range(rollouts.sessions):
+        for number in range(context.sessions):
             place, agent = descend(top, rng)
-            made = await attempt(rollouts, SESSION, self._generate(rollouts, place, agent, number))
+            made = await attempt(context, SESSION, self._generate(context, place, agent, number))
             if isinstance(made, Failure):
                 found.failures.append(made)
                 place.arms.tried(agent, lowest)
@@ -124,36 +124,36 @@ class TreeSearch(Sampler):
             back_up(place, made.score)
             nodes.append(made)
             lowest = min(lowest, made.score)
-            if made.state.played_on:
-                found.add_tokens("play-on", made.state.played_on)
+            if made.state.value_tokens:
+                found.add_tokens("rollout", made.state.value_tokens)
         found.episodes = best_path(nodes) if self.public else all_paths(nodes)
         return found
 
-    async def _generate(self, rollouts: Rollouts, parent: Node, agent: str, number: int) -> Node:
+    async def _generate(self, context: SamplingContext, parent: Node, agent: str, number: int) -> Node:
         """A new child of a node, by an agent; the parent does not have it yet."""
         name = str(number)
         act = parent.state.acts[0]
-        unfinished = self.unfinished
-        state = await grow(
-            rollouts,
+        partial_value = self.partial_value
+        state = await expand(
+            context,
             parent.state,
             act,
             SESSION,
             name,
             index=number,
             parent=parent.name,
-            unfinished=unfinished,
+            partial_value=partial_value,
             agent=agent,
         )
-        score = await self._public_score(rollouts, state) if self.public else state.value
+        score = await self._public_score(context, state) if self.public else state.value
         if not math.isfinite(score):
-            raise Failed("score-error", f"{rollouts.label}, scoring: a node's score must be finite, got {score}")
+            raise AttemptFailed("score-error", f"{context.label}, scoring: a node's score must be finite, got {score}")
         return Node(state, self._arms(state), name, parent, len(parent.children), score)
 
-    async def _public_score(self, rollouts: Rollouts, state: State) -> float:
+    async def _public_score(self, context: SamplingContext, state: State) -> float:
         assert state.episode is not None
         answer = state.episode.answer
-        return 0.0 if answer is None else await scored(rollouts, rollouts.public_score(answer))
+        return 0.0 if answer is None else await scored(context, context.public_score(answer))
 
     def _arms(self, state: State) -> Arms:
         """No posteriors but the prior, for whoever may take the state's next act (nobody where there is none)."""

@@ -18,7 +18,7 @@ from marl_verl.episode import Act
 from marl_verl.options import build
 from marl_verl.sampling import Candidate
 from marl_verl.tasks import read_tasks
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_workflow
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow
 
 EXAMPLE = Path(__file__).parents[3] / "recipes" / "mars2" / "example_code.jsonl"
 DOUBLE = Task(
@@ -203,8 +203,8 @@ def test_errors_and_time_outs_are_told() -> None:
     assert "ZeroDivisionError" in run.turns[1][0].observation[0]["content"]
     waits = fenced("while True: pass")
     workflow = RefineCode(rounds=1, seconds=1)
-    rollouts = ScriptedRollouts(workflow, DOUBLE, ScriptedPolicy({"a": waits}), 2, tasks=CodeWithTests(seconds=1))
-    found = asyncio.run(TreeSearch().sample(rollouts))
+    context = ScriptedContext(workflow, DOUBLE, ScriptedPolicy({"a": waits}), 2, tasks=CodeWithTests(seconds=1))
+    found = asyncio.run(TreeSearch().sample(context))
     seen = [turn.observation[0]["content"] for turn in found.turns if turn.parent is not None]
     assert all("takes too long and is stopped" in text for text in seen)
     assert len(found.turns) == 2
@@ -215,8 +215,8 @@ def test_a_tree_of_programs_is_searched_and_scored() -> None:
         return fenced(RIGHT if "An attempt at this problem" in act.observation[0]["content"] else SQUARE)
 
     policy = ScriptedPolicy({"a": fenced(SQUARE), "b": fixes})
-    rollouts = ScriptedRollouts(RefineCode(rounds=2), DOUBLE, policy, 8, tasks=TASKS)
-    found = asyncio.run(TreeSearch(arms=["a", "b"]).sample(rollouts))
+    context = ScriptedContext(RefineCode(rounds=2), DOUBLE, policy, 8, tasks=TASKS)
+    found = asyncio.run(TreeSearch(arms=["a", "b"]).sample(context))
     assert len(found.turns) == 8
     refined = [turn for turn in found.turns if turn.agent == "b" and turn.parent is not None]
     assert refined

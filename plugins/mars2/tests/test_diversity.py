@@ -18,7 +18,7 @@ from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl import Task
 from marl_verl.episode import Act
 from marl_verl.sampling import Candidate, Sample
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
 
 TEXT = st.text(alphabet="ab 1=\n", max_size=12)
 COUNTS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 5), max_size=4).map(lambda found: Counter(found))
@@ -171,8 +171,8 @@ TASK = Task(
 
 
 def tree(replies: dict[str, object], nodes: int = 8) -> Sample:
-    rollouts = ScriptedRollouts(RefineSymbols(), TASK, ScriptedPolicy(replies), nodes, tasks=SymbolTests())  # type: ignore[arg-type]
-    return asyncio.run(TreeSearch(arms=list(replies)).sample(rollouts))
+    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(replies), nodes, tasks=SymbolTests())  # type: ignore[arg-type]
+    return asyncio.run(TreeSearch(arms=list(replies)).sample(context))
 
 
 def test_agents_that_say_the_same_have_no_diversity() -> None:

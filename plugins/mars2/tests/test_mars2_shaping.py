@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_mars2.algorithm import Shaped
 
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.testing.rows import Rows, algorithm, row, trees
 
 
-def compute(method: Algorithm, rows: Rows) -> Advantages:
+def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
     return method.compute(RowTable.from_rows(rows))
 
 

@@ -17,7 +17,7 @@ from marl_verl import MarlError, Task
 from marl_verl.episode import Act
 from marl_verl.options import build
 from marl_verl.sampling import Candidate, Sample
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_sampler, check_workflow
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow
 
 TASK = Task(
     "t",
@@ -193,8 +193,8 @@ def solved(replies: dict[str, Callable[[Act, int, Candidate], str]], nodes: int 
     """(how many of 40 tasks a tree solves, the trees)."""
     trees = []
     for task in TASKS.generate("train", 40, 0):
-        rollouts = ScriptedRollouts(RefineSymbols(), task, ScriptedPolicy(replies), nodes, tasks=TASKS)
-        trees.append(asyncio.run(TreeSearch(arms=list(replies)).sample(rollouts)))
+        context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(replies), nodes, tasks=TASKS)
+        trees.append(asyncio.run(TreeSearch(arms=list(replies)).sample(context)))
     return sum(any(episode.success for episode in tree.episodes) for tree in trees), trees
 
 
@@ -213,7 +213,7 @@ def test_the_search_keeps_its_promises_on_this_workflow(options: dict[str, str])
 
 
 def test_inference_hands_in_the_node_with_the_best_public_score() -> None:
-    rollouts = ScriptedRollouts(RefineSymbols(), TASK, ScriptedPolicy(BOTH), 24, tasks=TASKS)
-    (episode,) = asyncio.run(TreeSearch(arms=[SHIFTER, FLIPPER], guide="public").sample(rollouts)).episodes
+    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(BOTH), 24, tasks=TASKS)
+    (episode,) = asyncio.run(TreeSearch(arms=[SHIFTER, FLIPPER], guide="public").sample(context)).episodes
     assert TASKS.public_score(TASK, episode.answer) == 1
     assert episode.success

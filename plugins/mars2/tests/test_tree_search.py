@@ -21,7 +21,7 @@ from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.sampling import Candidate, Sample
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
 from marl_verl.testing.sampler import check_sampler
 from marl_verl.testing.workflows import (
     AGENTS,
@@ -94,7 +94,7 @@ class Worth(TaskSet):
         return float(answer.split()[-1].split("/")[1])
 
 
-class Flaky(ScriptedRollouts):
+class Flaky(ScriptedContext):
     """The nodes named in `broken` get no action."""
 
     broken: Callable[[str], bool] = staticmethod(lambda name: False)
@@ -105,9 +105,9 @@ class Flaky(ScriptedRollouts):
         return await super().act(act, session, candidate, agent)
 
 
-def sample(rollouts: ScriptedRollouts, sampler: TreeSearch | None = None) -> Sample:
+def sample(context: ScriptedContext, sampler: TreeSearch | None = None) -> Sample:
     async def go() -> Sample:
-        found = await (sampler or TreeSearch()).sample(rollouts)
+        found = await (sampler or TreeSearch()).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
@@ -176,9 +176,9 @@ def test_scores_go_along_the_edges_as_computed_by_hand(
     steps = [([], "a"), ([], "b"), ([0], "b"), ([0, 0], "a"), ([0, 0], "b"), ([1], "b"), ([], "a")]
     tops = scripted(monkeypatch, steps)
     say = by_node([0.5, -0.25, 0.75, 1.0, "none", 0.0, 0.375])
-    rollouts = refining({"a": say, "b": say}, 7)
-    rollouts.broken = lambda name: name == "4"
-    found = sample(rollouts, TreeSearch(strategy=strategy, prior=prior, arms=["a", "b"]))
+    context = refining({"a": say, "b": say}, 7)
+    context.broken = lambda name: name == "4"
+    found = sample(context, TreeSearch(strategy=strategy, prior=prior, arms=["a", "b"]))
     assert [turn.node for turn in found.turns] == ["0", "1", "2", "3", "5", "6"]
     assert [turn.index for turn in found.turns] == [0, 1, 2, 3, 5, 6]
     assert [turn.parent for turn in found.turns] == [None, None, "0", "2", "1", None]
@@ -239,7 +239,7 @@ def assert_follows(node: Node) -> None:
 
 
 STRATEGY, PRIOR = st.sampled_from(["bandit", "stack"]), st.sampled_from(["normal", "beta"])
-UNFINISHED = st.sampled_from(["proposal", "latest", "play-on", "zero"])
+UNFINISHED = st.sampled_from(["proposal", "latest", "rollout", "zero"])
 GUIDES = ["reward", "public"]
 ARMS = st.lists(st.sampled_from(AGENTS), unique=True)
 
@@ -247,15 +247,15 @@ ARMS = st.lists(st.sampled_from(AGENTS), unique=True)
 @given(workflows(), st.integers(0, 5), STRATEGY, PRIOR, UNFINISHED, ARMS)
 @settings(max_examples=30, deadline=None)
 def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_scores(
-    workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, unfinished: Any, arms: list[str]
+    workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, partial_value: Any, arms: list[str]
 ) -> None:
-    rollouts = ScriptedRollouts(
+    context = ScriptedContext(
         workflow, TASK, talkers(seed), 8, tasks=Hashed(), seed=seed, rewards={"solver": own_words}
     )
-    sampler = TreeSearch(strategy=strategy, prior=prior, unfinished=unfinished, arms=arms)
+    sampler = TreeSearch(strategy=strategy, prior=prior, partial_value=partial_value, arms=arms)
     with pytest.MonkeyPatch.context() as patch:
         tops = watch(patch)
-        found = sample(rollouts, sampler)
+        found = sample(context, sampler)
     top = tops[0]
     nodes = {node.name: node for node in all_nodes(top)}
     assert [turn.node for turn in found.turns] == [str(number) for number in range(8)]  # the budget, each once
@@ -276,11 +276,11 @@ def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_sc
     assert [episode.turns[-1].node for episode in found.episodes] == [leaf.name for leaf in leaves]
     for episode, leaf in zip(found.episodes, leaves, strict=True):
         assert episode.finished is not bool(leaf.state.acts)
-        assert not episode.others
+        assert not episode.off_path_turns
         assert [turn.parent for turn in episode.turns] == [None, *(turn.node for turn in episode.turns[:-1])]
-    sampled = sum(len(action.response_ids) for action in rollouts.given)
+    sampled = sum(len(action.response_ids) for action in context.given)
     rows = sum(len(turn.action.response_ids) for turn in found.turns)
-    assert sampled == rows + found.extra_tokens.get("play-on", 0)
+    assert sampled == rows + found.extra_tokens.get("rollout", 0)
 
 
 @given(workflows(failing=True), st.integers(0, 5), st.integers(1, 12), STRATEGY, st.integers(2, 5))
@@ -288,9 +288,9 @@ def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_sc
 def test_the_budget_is_exact_whatever_fails(
     workflow: Programmed, seed: int, sessions: int, strategy: Strategy, every: int
 ) -> None:
-    rollouts = Flaky(workflow, TASK, talkers(seed), sessions, tasks=Hashed(), seed=seed)
-    rollouts.broken = lambda name: number(seed, name) % every == 0
-    found = sample(rollouts, TreeSearch(strategy=strategy, arms=["solver", "critic"]))
+    context = Flaky(workflow, TASK, talkers(seed), sessions, tasks=Hashed(), seed=seed)
+    context.broken = lambda name: number(seed, name) % every == 0
+    found = sample(context, TreeSearch(strategy=strategy, arms=["solver", "critic"]))
     assert len(found.turns) + len(found.failures) == sessions == found.attempts
     names = [turn.node for turn in found.turns]
     assert len(set(names)) == len(names)
@@ -307,10 +307,10 @@ def latest(before: Run, after: Run) -> Any:
 @given(workflows(failing=True), st.integers(0, 5), STRATEGY, PRIOR, UNFINISHED, ARMS, st.sampled_from(GUIDES))
 @settings(max_examples=15, deadline=None)
 def test_it_keeps_what_every_sampler_promises(
-    workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, unfinished: Any, arms: list[str], guide: Any
+    workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, partial_value: Any, arms: list[str], guide: Any
 ) -> None:
-    sampler = TreeSearch(strategy=strategy, prior=prior, unfinished=unfinished, arms=arms, guide=guide)
-    worth = {"zero": lambda before, after: None}.get(unfinished)
+    sampler = TreeSearch(strategy=strategy, prior=prior, partial_value=partial_value, arms=arms, guide=guide)
+    worth = {"zero": lambda before, after: None}.get(partial_value)
     how: dict[str, Any] = {"tasks": Hashed(), "rewards": {"solver": own_words}, "seed": seed, "worth": worth}
     check_sampler(sampler, workflow, TASK, talkers(seed), 6, **how, may_fail=True)
 
@@ -320,7 +320,7 @@ def test_it_keeps_what_every_sampler_promises(
 def test_states_are_scored_by_their_latest_proposal_and_nothing_else_is_asked_for(
     workflow: Programmed, seed: int, strategy: Strategy, arms: list[str]
 ) -> None:
-    sampler = TreeSearch(strategy=strategy, arms=arms, unfinished="latest")
+    sampler = TreeSearch(strategy=strategy, arms=arms, partial_value="latest")
     proposing = Programmed((Mark("propose"), *workflow.program))
     check_sampler(sampler, proposing, TASK, talkers(seed), 6, tasks=Hashed(), seed=seed, worth=latest, asked=6)
 
@@ -335,8 +335,8 @@ def test_the_better_of_three_agents_gets_most_of_the_nodes(strategy: Strategy, p
         return lambda act, session, candidate: str(mean + 0.2 * noise(candidate, act.observation))
 
     for seed in range(3):
-        rollouts = refining({"a": worth(0.1), "b": worth(0.7), "c": worth(0.1)}, 40, seed=seed)
-        found = sample(rollouts, TreeSearch(strategy=strategy, prior=prior, arms=["a", "b", "c"]))
+        context = refining({"a": worth(0.1), "b": worth(0.7), "c": worth(0.1)}, 40, seed=seed)
+        found = sample(context, TreeSearch(strategy=strategy, prior=prior, arms=["a", "b", "c"]))
         made = Counter(turn.agent for turn in found.turns)
         assert made["b"] >= 24  # 13 by chance
 
@@ -412,7 +412,7 @@ def test_several_acts_at_once_are_generated_one_below_the_other(monkeypatch: pyt
         return f"{act.slot}:{candidate}"
 
     scripted(monkeypatch, [([], "a"), ([0], "b"), ([0, 0], "a"), ([0, 0], "a"), ([0, 0, 1], "a")])
-    found = sample(ScriptedRollouts(Both(), QUESTION, ScriptedPolicy({"a": say, "b": say}), 5))
+    found = sample(ScriptedContext(Both(), QUESTION, ScriptedPolicy({"a": say, "b": say}), 5))
     keys = [("a", "0"), ("b", "0"), ("a", "left"), ("a", "left"), ("a", "right")]
     assert [turn.key for turn in found.turns] == keys
     assert [turn.parent for turn in found.turns] == [None, "0", "1", "1", "3"]
@@ -426,8 +426,8 @@ def test_several_acts_at_once_are_generated_one_below_the_other(monkeypatch: pyt
 
 def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays() -> None:
     replies = {agent: by_node([f"{agent}{n} {n / 16}" for n in range(16)]) for agent in ("a", "b")}
-    rollouts = refining(replies, 16, rounds=2)
-    found = sample(rollouts, TreeSearch(arms=["b", "a"]))
+    context = refining(replies, 16, rounds=2)
+    found = sample(context, TreeSearch(arms=["b", "a"]))
     taken = [turn for turn in found.turns if turn.agent == "b"]
     assert taken
     assert len(taken) < 16
@@ -451,7 +451,7 @@ def test_agents_outside_the_arms_take_their_own_acts() -> None:
             return (await team["judge"].act(text)).text
 
     replies = dict.fromkeys(("a", "b", "judge"), "0.5")
-    found = sample(ScriptedRollouts(Checked(), QUESTION, ScriptedPolicy(replies), 30), TreeSearch(arms=["a", "b"]))
+    found = sample(ScriptedContext(Checked(), QUESTION, ScriptedPolicy(replies), 30), TreeSearch(arms=["a", "b"]))
     by = Counter((turn.key[0], turn.agent) for turn in found.turns)
     assert set(by) == {("a", "a"), ("a", "b"), ("judge", "judge")}
 
@@ -481,11 +481,11 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
             await team["a"].act("1")
             return (await team["a"].act("2")).text
 
-    def run(workflow: Workflow, unfinished: Any) -> tuple[Sample, list[float]]:
+    def run(workflow: Workflow, partial_value: Any) -> tuple[Sample, list[float]]:
         trees.clear()
         say = lambda act, session, candidate: "0.25" if act.turn == 0 else "0.75"  # noqa: E731
-        rollouts = ScriptedRollouts(workflow, QUESTION, ScriptedPolicy({"a": say}), 6, tasks=Worth())
-        found = sample(rollouts, TreeSearch(unfinished=unfinished))
+        context = ScriptedContext(workflow, QUESTION, ScriptedPolicy({"a": say}), 6, tasks=Worth())
+        found = sample(context, TreeSearch(partial_value=partial_value))
         return found, sorted({node.score for node in all_nodes(trees[0])})
 
     found, scores = run(Refine(2), "proposal")
@@ -494,7 +494,7 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     found, scores = run(Silent(), "proposal")
     assert scores == [0.75]
     first = [turn for turn in found.turns if turn.turn == 0]
-    assert found.extra_tokens == {"play-on": 4 * len(first)}  # "0.75", for every node that is no end
+    assert found.extra_tokens == {"rollout": 4 * len(first)}  # "0.75", for every node that is no end
     assert run(Refine(2), "zero")[1] == [0.0, 0.75]
 
 
@@ -519,7 +519,7 @@ def test_guided_by_public_score_the_best_path_is_the_only_episode(monkeypatch: p
     (episode,) = found.episodes
     assert [turn.node for turn in episode.turns] == ["0", "1"]  # 0.8, and made before node 2
     assert (episode.answer, episode.score, episode.success, episode.finished) == ("0/0.8", 0.0, False, False)
-    assert [turn.node for turn in episode.others] == ["2", "3", "4"]
+    assert [turn.node for turn in episode.off_path_turns] == ["2", "3", "4"]
     assert len(found.turns) == found.attempts == 5
     assert_saw(tops[0].arms.generate["a"], [0.1, 0.8])
     assert_saw(tops[0].arms.children[0].posterior, [0.1, 0.8, 0.7])
@@ -530,7 +530,7 @@ def test_guided_by_public_score_an_end_may_be_best_and_no_answer_counts_nothing(
     def say(act: Act, session: int, candidate: Candidate) -> str:
         return "end 1/0.5" if act.turn == 1 else "1/0.9"
 
-    found = sample(refining({"a": say}, 12), TreeSearch(guide="public", unfinished="zero"))
+    found = sample(refining({"a": say}, 12), TreeSearch(guide="public", partial_value="zero"))
     (episode,) = found.episodes
     assert episode.finished
     assert [turn.turn for turn in episode.turns] == [0, 1]
@@ -541,15 +541,15 @@ def test_guided_by_public_score_an_end_may_be_best_and_no_answer_counts_nothing(
 def test_on_any_workflow_the_public_choice_is_the_best_and_no_turn_gets_lost(
     workflow: Programmed, seed: int, strategy: Strategy
 ) -> None:
-    rollouts = ScriptedRollouts(workflow, TASK, talkers(seed), 8, tasks=Hashed(), seed=seed)
+    context = ScriptedContext(workflow, TASK, talkers(seed), 8, tasks=Hashed(), seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         tops = watch(patch)
-        found = sample(rollouts, TreeSearch(guide="public", strategy=strategy))
+        found = sample(context, TreeSearch(guide="public", strategy=strategy))
     public = {node.name: Hashed().public_score(TASK, node.state.episode.answer) for node in all_nodes(tops[0])}  # type: ignore[union-attr]
     (episode,) = found.episodes
     best = min(public, key=lambda name: (-public[name], int(name or "")))
     assert episode.turns[-1].node == best
-    assert sorted(int(turn.node or "") for turn in (*episode.turns, *episode.others)) == list(range(8))
+    assert sorted(int(turn.node or "") for turn in (*episode.turns, *episode.off_path_turns)) == list(range(8))
 
 
 # repeating, failing, cancelling
@@ -572,7 +572,7 @@ def test_the_same_seed_gives_the_same_tree_whatever_the_delays(
 
     runs = []
     for shuffle in range(3):
-        rollouts = ScriptedRollouts(
+        context = ScriptedContext(
             workflow,
             TASK,
             talkers(),
@@ -581,7 +581,7 @@ def test_the_same_seed_gives_the_same_tree_whatever_the_delays(
             seed=seed,
             delay=delays(shuffle),
         )
-        runs.append(told(sample(rollouts, TreeSearch(strategy=strategy, prior=prior, arms=list(AGENTS)))))
+        runs.append(told(sample(context, TreeSearch(strategy=strategy, prior=prior, arms=list(AGENTS)))))
     assert runs[0] == runs[1] == runs[2]
 
 
@@ -589,8 +589,8 @@ def test_other_seeds_and_other_tasks_search_otherwise() -> None:
     say = dict.fromkeys(("a", "b"), "0.5")
 
     def shape(seed: int, task: str) -> tuple[Any, ...]:
-        rollouts = ScriptedRollouts(Refine(), Task(task, "0"), ScriptedPolicy(say), 20, tasks=Worth(), seed=seed)
-        return tuple((turn.parent, turn.agent) for turn in sample(rollouts, TreeSearch(arms=["a", "b"])).turns)
+        context = ScriptedContext(Refine(), Task(task, "0"), ScriptedPolicy(say), 20, tasks=Worth(), seed=seed)
+        return tuple((turn.parent, turn.agent) for turn in sample(context, TreeSearch(arms=["a", "b"])).turns)
 
     assert len({shape(seed, task) for seed in range(3) for task in ("t1", "t2")}) == 6
 
@@ -600,7 +600,7 @@ def test_a_workflow_that_fails_before_any_act_uses_up_the_budget_with_its_reason
         async def run(self, task: Task, team: Team) -> str:
             raise KeyError("gone")
 
-    found = sample(ScriptedRollouts(Broken(), QUESTION, ScriptedPolicy({"a": "x"}), 5))
+    found = sample(ScriptedContext(Broken(), QUESTION, ScriptedPolicy({"a": "x"}), 5))
     assert not found.episodes
     assert found.attempts == len(found.failures) == 5
     assert {failure.reason for failure in found.failures} == {"workflow-error"}
@@ -609,16 +609,16 @@ def test_a_workflow_that_fails_before_any_act_uses_up_the_budget_with_its_reason
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_where_every_attempt_fails_there_is_no_episode(guide: Any) -> None:
-    rollouts = refining({"a": "0.5/0.5"}, 4)
-    rollouts.broken = lambda name: True
-    found = sample(rollouts, TreeSearch(guide=guide))
+    context = refining({"a": "0.5/0.5"}, 4)
+    context.broken = lambda name: True
+    found = sample(context, TreeSearch(guide=guide))
     assert not found.episodes
     assert [failure.reason for failure in found.failures] == ["policy-error"] * 4
     assert "act a:0: ConnectionError: no server for 0" in found.failures[0].detail
 
 
 def test_an_act_that_takes_too_long_fails_alone() -> None:
-    rollouts = refining(
+    context = refining(
         {"a": lambda act: f"end {act.turn}" if act.turn else "0.5"},
         3,
         delay=lambda act, _: 10**9 if act.turn == 1 else 0,
@@ -626,7 +626,7 @@ def test_an_act_that_takes_too_long_fails_alone() -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         scripted(patch, [([], "a"), ([0], "a"), ([], "a")])
-        found = sample(rollouts)
+        found = sample(context)
     assert [turn.node for turn in found.turns] == ["0", "2"]
     assert [failure.reason for failure in found.failures] == ["timeout"]
 
@@ -641,7 +641,7 @@ def test_cancellation_propagates_and_leaves_nothing_running() -> None:
 def test_nodes_are_made_one_after_the_other() -> None:
     busy: list[int] = []
 
-    class Watched(ScriptedRollouts):
+    class Watched(ScriptedContext):
         async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
             busy.append(1)
             assert sum(busy) == 1

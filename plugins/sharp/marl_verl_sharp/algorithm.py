@@ -41,7 +41,7 @@ class SharpMix(RewardMix):
     planner: str = "planner"
     lam: float = 0.5
 
-    def asks(self) -> tuple[str, ...]:
+    def required(self) -> tuple[str, ...]:
         return ("tool",)
 
     def compute(self, table: RowTable) -> FloatArray:

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from marl_verl.episode import Episode, Turn
 from marl_verl.errors import unknown
-from marl_verl.sampling import Rollouts
+from marl_verl.sampling import SamplingContext
 from marl_verl_sharp.masking import MaskingCredit
 
 
@@ -43,12 +43,12 @@ class Counterfactual(MaskingCredit):
         if self.unit not in ("agent", "act"):
             raise unknown("unit", self.unit, ("agent", "act"))
 
-    async def assign(self, rollouts: Rollouts, episode: Episode) -> int:
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Returns the tokens sampled in the masked runs. Raises Failed if one of them came to no score."""
-        players = self.acting(rollouts, episode)
+        players = self.acting(context, episode)
         turns = [turn for turn in episode.turns if turn.agent in players]
         masked = list(dict.fromkeys(self._masked(turn) for turn in turns))
-        values, tokens = await self.values(rollouts, episode, [frozenset({one}) for one in masked])
+        values, tokens = await self.values(context, episode, [frozenset({one}) for one in masked])
         without = dict(zip(masked, values, strict=True))
         for turn in turns:
             turn.rewards[self.component] = episode.score - without[self._masked(turn)]

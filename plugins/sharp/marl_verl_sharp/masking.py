@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from marl_verl.credit import ReplayCredit
-from marl_verl.episode import Act, Action, Episode, Journal, OverBudget, WorkflowError
+from marl_verl.episode import Act, Action, Episode, Journal, TokenBudgetExceeded, WorkflowError
 from marl_verl.errors import MarlError, unknown
-from marl_verl.sampling import Failed, Rollouts, ask, drive, scored, together
+from marl_verl.sampling import AttemptFailed, SamplingContext, ask, drive, gather_all, scored
 
 Mode = Literal["regenerate", "rescore", "full"]
 Masked = frozenset[str | tuple[str, str]]
@@ -71,24 +71,26 @@ class MaskingCredit(ReplayCredit):
         """The agents that may be masked, in the order of the team."""
         return tuple(name for name in agents if (not self.only or name in self.only) and name not in self.without)
 
-    def acting(self, rollouts: Rollouts, episode: Episode) -> tuple[str, ...]:
+    def acting(self, context: SamplingContext, episode: Episode) -> tuple[str, ...]:
         """The players that acted in an episode, in the order of the team: masking another one changes nothing."""
         acted = {turn.agent for turn in episode.turns}
-        return tuple(name for name in self.players(rollouts.agents) if name in acted)
+        return tuple(name for name in self.players(context.agents) if name in acted)
 
-    async def values(self, rollouts: Rollouts, episode: Episode, masks: Sequence[Masked]) -> tuple[list[float], int]:
+    async def values(
+        self, context: SamplingContext, episode: Episode, masks: Sequence[Masked]
+    ) -> tuple[list[float], int]:
         """(what the episode is worth with each of these masked, in order; tokens sampled), all runs at once.
 
         Raises:
             Failed: a run came to nothing; of several, the first in order.
         """
-        runs = (masked_value(rollouts, episode, masked, self.mode, self.placeholder) for masked in masks)
-        found = await together(runs)
+        runs = (masked_value(context, episode, masked, self.mode, self.placeholder) for masked in masks)
+        found = await gather_all(runs)
         return [value for value, _ in found], sum(tokens for _, tokens in found)
 
 
 async def masked_value(
-    rollouts: Rollouts, episode: Episode, masked: Masked, mode: Mode, placeholder: str
+    context: SamplingContext, episode: Episode, masked: Masked, mode: Mode, placeholder: str
 ) -> tuple[float, int]:
     """(score of the answer that an episode's workflow reaches with some of its acts masked, tokens sampled for it).
 
@@ -102,13 +104,13 @@ async def masked_value(
     """
     who = ", ".join(sorted(name if isinstance(name, str) else ":".join(name) for name in masked)) or "nobody"
     try:
-        return await _played(rollouts, episode, masked, mode, placeholder, f"without {who}")
-    except (Failed, WorkflowError) as error:
-        raise Failed(error.reason, f"replay with {who} masked: {error}") from (error.__cause__ or error)
+        return await _played(context, episode, masked, mode, placeholder, f"without {who}")
+    except (AttemptFailed, WorkflowError) as error:
+        raise AttemptFailed(error.reason, f"replay with {who} masked: {error}") from (error.__cause__ or error)
 
 
 async def _played(
-    rollouts: Rollouts, episode: Episode, masked: Masked, mode: Mode, placeholder: str, candidate: str
+    context: SamplingContext, episode: Episode, masked: Masked, mode: Mode, placeholder: str, candidate: str
 ) -> tuple[float, int]:
     tokens = 0
 
@@ -119,22 +121,22 @@ async def _played(
         if mode == "rescore":
             record = episode.journal.act(*act.key)
             return Action(placeholder) if record is None else record.action
-        action = await ask(rollouts, act, episode.session, candidate)
+        action = await ask(context, act, episode.session, candidate)
         tokens += action.length
         return action
 
-    kept = await _kept(rollouts, episode, masked, mode)
-    async with rollouts.start(episode.session, kept) as run:
+    kept = await _kept(context, episode, masked, mode)
+    async with context.start(episode.session, kept) as run:
         try:
             await drive(run, sample)
-        except OverBudget:  # without them the team finds no end: what it would answer by then
+        except TokenBudgetExceeded:  # without them the team finds no end: what it would answer by then
             answer = run.proposals[-1] if run.proposals else None
         else:
             answer = run.answer
-        return 0.0 if answer is None else await scored(rollouts, rollouts.score(answer)), tokens
+        return 0.0 if answer is None else await scored(context, context.score(answer)), tokens
 
 
-async def _kept(rollouts: Rollouts, episode: Episode, masked: Masked, mode: Mode) -> Journal:
+async def _kept(context: SamplingContext, episode: Episode, masked: Masked, mode: Mode) -> Journal:
     """What a masked run finds recorded: all but the masked acts, and in mode "full" but the acts after them, too."""
     journal = episode.journal
     acts = [record for record in journal.acts() if not _hidden(record.act, masked)]
@@ -142,8 +144,8 @@ async def _kept(rollouts: Rollouts, episode: Episode, masked: Masked, mode: Mode
     if mode != "full":
         return kept
     # without answers to the masked acts the workflow gets as far as it can without them, and no further
-    async with rollouts.start(episode.session, kept) as run:
-        await run.stand()
+    async with context.start(episode.session, kept) as run:
+        await run.run_until_blocked()
         return Journal((*run.journal.acts(), *journal.calls()), journal.seed)
 
 

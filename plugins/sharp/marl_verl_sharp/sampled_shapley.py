@@ -21,7 +21,7 @@ from typing import ClassVar
 from marl_verl.credit import MOST_PLAYERS, coalitions, shapley
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
-from marl_verl.sampling import Rollouts
+from marl_verl.sampling import SamplingContext
 from marl_verl_sharp.masking import MaskingCredit
 
 Coalition = frozenset[str]
@@ -51,12 +51,12 @@ class SampledShapley(MaskingCredit):
         if self.truncation < 0:
             raise MarlError(f"'truncation' must be 0 or more, got {self.truncation}")
 
-    async def assign(self, rollouts: Rollouts, episode: Episode) -> int:
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Returns the tokens sampled in all coalitions. Raises Failed if one of them came to no score."""
-        players = self.acting(rollouts, episode)
+        players = self.acting(context, episode)
         if not players:
             return 0
-        game = Game(self, rollouts, episode, players)
+        game = Game(self, context, episode, players)
         if len(players) <= self.exact_up_to:
             await game.play(coalitions(players))
             shares = shapley(players, game.value)
@@ -95,8 +95,10 @@ class Game:
         tokens: sampled for them.
     """
 
-    def __init__(self, credit: MaskingCredit, rollouts: Rollouts, episode: Episode, players: tuple[str, ...]) -> None:
-        self._credit, self._rollouts, self._episode, self.players = credit, rollouts, episode, players
+    def __init__(
+        self, credit: MaskingCredit, context: SamplingContext, episode: Episode, players: tuple[str, ...]
+    ) -> None:
+        self._credit, self._rollouts, self._episode, self.players = credit, context, episode, players
         self.value: dict[Coalition, float] = {frozenset(players): episode.score}
         self.tokens = 0
 

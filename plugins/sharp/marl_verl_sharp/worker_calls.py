@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marl_verl.advantage import Advantages, FloatArray, IntArray, RowTable, combine
+from marl_verl.advantage import AdvantageResult, FloatArray, IntArray, RowTable, combine
 from marl_verl.algorithms import Metric
 
 
@@ -32,7 +32,7 @@ def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]
 class WorkerCalls(Metric):
     """`worker_calls/useful`, `idle`, `harmful`, and `worker_calls/credit`, the mean of Delta; nothing without mc."""
 
-    def of_rows(self, table: RowTable, result: Advantages) -> Mapping[str, float]:
+    def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
         if "mc" not in table.present:
             return {}
         _, credit = worker_calls(table, np.flatnonzero((result.group >= 0) & table.present["mc"]))

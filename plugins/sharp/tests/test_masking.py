@@ -14,9 +14,9 @@ from marl_verl_sharp.masking import Masked, Mode, masked_value
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Limits, Run, Team, Workflow
 from marl_verl.episode.codec import encode_journal
 from marl_verl.errors import MarlError
-from marl_verl.sampling import Failed, Independent, together
+from marl_verl.sampling import AttemptFailed, Independent, gather_all
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, shown
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
 from marl_verl.testing.workflows import AGENTS, TASK, Hashed, Programmed, Solo, number, talkers, workflows
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -25,7 +25,7 @@ HOLE = "(hole)"
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 
-class Watched(ScriptedRollouts):
+class Watched(ScriptedContext):
     """Keeps the runs that were started, the masked one last."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -37,24 +37,24 @@ class Watched(ScriptedRollouts):
         return self.runs[-1]
 
 
-def episode_of(rollouts: ScriptedRollouts) -> Episode:
-    (episode,) = asyncio.run(Independent().sample(rollouts)).episodes
-    rollouts.asked.clear()
-    rollouts.given.clear()
+def episode_of(context: ScriptedContext) -> Episode:
+    (episode,) = asyncio.run(Independent().sample(context)).episodes
+    context.asked.clear()
+    context.given.clear()
     return episode
 
 
-def masked(rollouts: ScriptedRollouts, episode: Episode, who: Set[Any], mode: Mode = "regenerate") -> tuple[float, int]:
+def masked(context: ScriptedContext, episode: Episode, who: Set[Any], mode: Mode = "regenerate") -> tuple[float, int]:
     async def go() -> tuple[float, int]:
-        found = await masked_value(rollouts, episode, frozenset(who), mode, HOLE)
+        found = await masked_value(context, episode, frozenset(who), mode, HOLE)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
     return asyncio.run(go())
 
 
-def asked(rollouts: ScriptedRollouts) -> list[str]:
-    return [f"{act.agent}:{act.slot}" for _, act, _ in rollouts.asked]
+def asked(context: ScriptedContext) -> list[str]:
+    return [f"{act.agent}:{act.slot}" for _, act, _ in context.asked]
 
 
 # Random workflows
@@ -75,15 +75,15 @@ def agents_or_acts(data: st.DataObject, episode: Episode) -> Masked:
 def test_every_act_of_a_masked_run_is_what_the_mode_says(
     mode: Mode, workflow: Programmed, seed: int, data: st.DataObject
 ) -> None:
-    rollouts = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
-    episode = episode_of(rollouts)
+    context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
+    episode = episode_of(context)
     before = encode_journal(episode.journal)
     who = agents_or_acts(data, episode)
-    score, tokens = masked(rollouts, episode, who, mode)
-    run = rollouts.runs[-1]
+    score, tokens = masked(context, episode, who, mode)
+    run = context.runs[-1]
     assert score == Hashed().score(TASK, run.answer)
-    assert tokens == sum(len(action.response_ids) for action in rollouts.given)
-    new = [id(action) for action in rollouts.given]
+    assert tokens == sum(len(action.response_ids) for action in context.given)
+    new = [id(action) for action in context.given]
     for record in run.journal.acts():
         old = episode.journal.act(*record.act.key)
         same = old is not None and old.act.observation == record.act.observation
@@ -107,14 +107,14 @@ def test_every_act_of_a_masked_run_is_what_the_mode_says(
 def test_full_samples_everything_after_the_first_masked_act(
     workflow: Programmed, seed: int, data: st.DataObject
 ) -> None:
-    rollouts = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
-    episode = episode_of(rollouts)
+    context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
+    episode = episode_of(context)
     who = agents_or_acts(data, episode)
     first = next((turn.index for turn in episode.turns if turn.agent in who or turn.key in who), len(episode.turns))
-    masked(rollouts, episode, who, "full")
-    records = rollouts.runs[-1].journal.acts()
+    masked(context, episode, who, "full")
+    records = context.runs[-1].journal.acts()
     after = [record.act.key for record in records if record.act.index > first and not hidden(record, who)]
-    assert [act.key for _, act, _ in rollouts.asked] == after
+    assert [act.key for _, act, _ in context.asked] == after
     kept = [record.action for record in records[:first]]
     assert all(a is turn.action for a, turn in zip(kept, episode.turns[:first], strict=True))
 
@@ -125,13 +125,13 @@ def test_full_samples_everything_after_the_first_masked_act(
 def test_a_masked_run_can_be_repeated_whatever_arrives_first(
     mode: Mode, workflow: Programmed, seed: int, data: st.DataObject
 ) -> None:
-    rollouts = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
-    episode = episode_of(rollouts)
+    context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
+    episode = episode_of(context)
     who = agents_or_acts(data, episode)
-    found, journal = masked(rollouts, episode, who, mode), rollouts.runs[-1].journal
-    rollouts.delay = lambda act, session: number(seed, act.key) % 30
-    assert masked(rollouts, episode, who, mode) == found
-    assert rollouts.runs[-1].journal == journal
+    found, journal = masked(context, episode, who, mode), context.runs[-1].journal
+    context.delay = lambda act, session: number(seed, act.key) % 30
+    assert masked(context, episode, who, mode) == found
+    assert context.runs[-1].journal == journal
 
 
 # Joint moves, lanes, calls
@@ -177,10 +177,10 @@ ECHO = ScriptedPolicy(dict.fromkeys(("planner", "left", "right", "worker"), lamb
     ],
 )
 def test_who_is_asked_again_in_joint_moves_and_lanes(who: set[Any], mode: Mode, wanted: list[str]) -> None:
-    rollouts = ScriptedRollouts(Mixed(), TASK, ECHO)
-    episode = episode_of(rollouts)
-    _, tokens = masked(rollouts, episode, who, mode)
-    assert sorted(asked(rollouts)) == sorted(wanted)
+    context = ScriptedContext(Mixed(), TASK, ECHO)
+    episode = episode_of(context)
+    _, tokens = masked(context, episode, who, mode)
+    assert sorted(asked(context)) == sorted(wanted)
     assert (tokens > 0) == bool(wanted)
 
 
@@ -194,18 +194,18 @@ def test_full_keeps_what_does_not_wait_for_the_masked_act_however_deep_it_is() -
             plan, deep = await asyncio.gather(team["planner"].act(task.prompt), below(3))
             return (await team["planner"].act(plan.text + deep)).text
 
-    rollouts = ScriptedRollouts(Deep(), TASK, ECHO)
-    episode = episode_of(rollouts)
-    masked(rollouts, episode, {("planner", "0")}, "full")
-    assert asked(rollouts) == ["planner:1"]
+    context = ScriptedContext(Deep(), TASK, ECHO)
+    episode = episode_of(context)
+    masked(context, episode, {("planner", "0")}, "full")
+    assert asked(context) == ["planner:1"]
 
 
 def test_requests_are_told_apart_from_the_episodes_and_belong_to_its_session() -> None:
-    rollouts = ScriptedRollouts(Mixed(), TASK, ECHO, sessions=3)
-    episode = asyncio.run(Independent().sample(rollouts)).episodes[2]
-    rollouts.asked.clear()
-    masked(rollouts, episode, {"right", ("left", "1")})
-    assert {(session, candidate) for session, _, candidate in rollouts.asked} == {(2, "without left:1, right")}
+    context = ScriptedContext(Mixed(), TASK, ECHO, sessions=3)
+    episode = asyncio.run(Independent().sample(context)).episodes[2]
+    context.asked.clear()
+    masked(context, episode, {"right", ("left", "1")})
+    assert {(session, candidate) for session, _, candidate in context.asked} == {(2, "without left:1, right")}
 
 
 performed: list[str] = []
@@ -227,10 +227,10 @@ class Searching(Workflow):
 @pytest.mark.parametrize(("who", "wanted"), [("worker", [HOLE]), ("planner", [])])
 @each_mode
 def test_a_call_is_made_again_only_with_other_arguments(mode: Mode, who: str, wanted: list[str]) -> None:
-    rollouts = ScriptedRollouts(Searching(), TASK, ScriptedPolicy({"worker": "shoes", "planner": "ships"}))
-    episode = episode_of(rollouts)
+    context = ScriptedContext(Searching(), TASK, ScriptedPolicy({"worker": "shoes", "planner": "ships"}))
+    episode = episode_of(context)
     performed.clear()
-    masked(rollouts, episode, {who}, mode)
+    masked(context, episode, {who}, mode)
     assert performed == wanted
 
 
@@ -246,15 +246,15 @@ def test_a_masked_agent_is_masked_too_where_it_acts_anew() -> None:
             return draft.text
 
     policy = ScriptedPolicy({"writer": "good", "critic": "no"})
-    rollouts = Watched(UntilGood(), TASK, policy)
-    episode = episode_of(rollouts)
+    context = Watched(UntilGood(), TASK, policy)
+    episode = episode_of(context)
     assert len(episode.turns) == 1
-    _, tokens = masked(rollouts, episode, {"writer"})
-    texts = [(record.act.agent, record.action.text) for record in rollouts.runs[-1].journal.acts()]
+    _, tokens = masked(context, episode, {"writer"})
+    texts = [(record.act.agent, record.action.text) for record in context.runs[-1].journal.acts()]
     assert texts == [("writer", HOLE), ("critic", "no")] * 3 + [("writer", HOLE)]
     assert tokens == 3 * len("no")
-    _, tokens = masked(rollouts, episode, {"writer"}, "rescore")  # the critic said nothing in the episode
-    assert [record.action.text for record in rollouts.runs[-1].journal.acts()] == [HOLE] * 7
+    _, tokens = masked(context, episode, {"writer"}, "rescore")  # the critic said nothing in the episode
+    assert [record.action.text for record in context.runs[-1].journal.acts()] == [HOLE] * 7
     assert tokens == 0
 
 
@@ -264,10 +264,10 @@ def test_draws_are_those_of_the_episode() -> None:
             await team["planner"].act(task.prompt)
             return str(team.random.random())
 
-    rollouts = Watched(Drawing(), TASK, ScriptedPolicy({"planner": "go"}), seed=5)
-    episode = episode_of(rollouts)
-    masked(rollouts, episode, {"planner"}, "full")
-    assert rollouts.runs[-1].answer == episode.answer
+    context = Watched(Drawing(), TASK, ScriptedPolicy({"planner": "go"}), seed=5)
+    episode = episode_of(context)
+    masked(context, episode, {"planner"}, "full")
+    assert context.runs[-1].answer == episode.answer
 
 
 # What goes wrong
@@ -290,7 +290,7 @@ class OnlyWhole(TaskSet):
         return {7: 1.0}[answer]
 
 
-class Unplugged(ScriptedRollouts):
+class Unplugged(ScriptedContext):
     """In a replay, acts raise `trouble`."""
 
     trouble: Callable[[], Exception] | None = None
@@ -319,11 +319,11 @@ class Unplugged(ScriptedRollouts):
 def test_a_replay_that_fails_says_which_and_why(
     who: set[Any], trouble: Callable[[], Exception] | None, reason: str, said: str
 ) -> None:
-    rollouts = Unplugged(Sums(), TASK, ScriptedPolicy({"a": "3", "b": "4", "adder": adds}), tasks=OnlyWhole())
-    rollouts.trouble = trouble
-    episode = episode_of(rollouts)
-    with pytest.raises(Failed, match=said) as raised:
-        masked(rollouts, episode, who)
+    context = Unplugged(Sums(), TASK, ScriptedPolicy({"a": "3", "b": "4", "adder": adds}), tasks=OnlyWhole())
+    context.trouble = trouble
+    episode = episode_of(context)
+    with pytest.raises(AttemptFailed, match=said) as raised:
+        masked(context, episode, who)
     assert raised.value.reason == reason
     assert raised.value.__cause__ is not None
 
@@ -336,9 +336,9 @@ def test_a_replay_keeps_to_the_limits() -> None:
             return "done"
 
     policy = ScriptedPolicy({"writer": "words", "judge": ["more", "done"]})
-    rollouts = ScriptedRollouts(Forever(), TASK, policy, limits=Limits(acts=10))
-    with pytest.raises(Failed, match=r"replay with judge masked: .*more than 10 acts") as raised:
-        masked(rollouts, episode_of(rollouts), {"judge"})
+    context = ScriptedContext(Forever(), TASK, policy, limits=Limits(acts=10))
+    with pytest.raises(AttemptFailed, match=r"replay with judge masked: .*more than 10 acts") as raised:
+        masked(context, episode_of(context), {"judge"})
     assert raised.value.reason == "workflow-error"
 
 
@@ -357,10 +357,10 @@ def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(
             return 1.0 if answer == "done" else 0.5
 
     policy = ScriptedPolicy({"writer": "words", "judge": ["more", "done"]})
-    rollouts = ScriptedRollouts(Forever(), TASK, policy, tasks=Halves(), limits=Limits(tokens=40))
-    episode = episode_of(rollouts)
+    context = ScriptedContext(Forever(), TASK, policy, tasks=Halves(), limits=Limits(tokens=40))
+    episode = episode_of(context)
     assert episode.score == 1.0
-    value, tokens = masked(rollouts, episode, {"judge"})
+    value, tokens = masked(context, episode, {"judge"})
     assert value == worth
     assert 0 < tokens <= 40 + len("words")
 
@@ -373,15 +373,15 @@ def test_of_several_failures_the_first_in_order_is_told_when_all_have_ended() ->
             await asyncio.sleep(0)
         ended.append(name)
         if fails:
-            raise Failed("timeout", name)
+            raise AttemptFailed("timeout", name)
         return name
 
     async def go(*rounds: int) -> None:
-        with pytest.raises(Failed, match="b"):
-            await together([work("a", rounds[0], False), work("b", rounds[1], True), work("c", rounds[2], True)])
+        with pytest.raises(AttemptFailed, match="b"):
+            await gather_all([work("a", rounds[0], False), work("b", rounds[1], True), work("c", rounds[2], True)])
         assert len(asyncio.all_tasks()) == 1
-        assert await together([work("a", 5, False), work("b", 1, False)]) == ["a", "b"]
-        assert await together([]) == []
+        assert await gather_all([work("a", 5, False), work("b", 1, False)]) == ["a", "b"]
+        assert await gather_all([]) == []
 
     for rounds in ((1, 2, 3), (3, 2, 1), (1, 9, 1)):
         ended.clear()
@@ -391,12 +391,12 @@ def test_of_several_failures_the_first_in_order_is_told_when_all_have_ended() ->
 
 @each_mode
 def test_a_cancelled_replay_leaves_nothing_running(mode: Mode) -> None:
-    rollouts = ScriptedRollouts(Mixed(), TASK, ECHO)
-    episode = episode_of(rollouts)
-    rollouts.delay = lambda act, session: 10**9
+    context = ScriptedContext(Mixed(), TASK, ECHO)
+    episode = episode_of(context)
+    context.delay = lambda act, session: 10**9
 
     async def go() -> None:
-        work = asyncio.create_task(masked_value(rollouts, episode, frozenset({"left"}), mode, HOLE))
+        work = asyncio.create_task(masked_value(context, episode, frozenset({"left"}), mode, HOLE))
         for _ in range(40):
             await asyncio.sleep(0)
         work.cancel()
@@ -408,7 +408,7 @@ def test_a_cancelled_replay_leaves_nothing_running(mode: Mode) -> None:
 
 
 def test_one_agent_alone_can_be_masked() -> None:
-    rollouts = ScriptedRollouts(Programmed((Solo("solver"),)), TASK, talkers(), tasks=Hashed())
-    episode = episode_of(rollouts)
-    score, tokens = masked(rollouts, episode, {"solver"})
+    context = ScriptedContext(Programmed((Solo("solver"),)), TASK, talkers(), tasks=Hashed())
+    episode = episode_of(context)
+    score, tokens = masked(context, episode, {"solver"})
     assert (score, tokens) == (Hashed().score(TASK, f"question\nsolver: {HOLE}"), 0)

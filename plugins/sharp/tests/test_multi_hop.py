@@ -20,7 +20,7 @@ from marl_verl import Episode, MarlError, Task
 from marl_verl.episode import Act
 from marl_verl.sampling import Independent
 from marl_verl.tasks import read_tasks
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_credit, check_sampler, check_workflow, shown
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow, shown
 
 TASKS = MultiHopParagraphs()
 PARAGRAPHS = [
@@ -99,12 +99,12 @@ TALK = {
 }
 
 
-def played(policy: dict[str, Any], **options: Any) -> tuple[Episode, ScriptedRollouts]:
-    rollouts = ScriptedRollouts(
+def played(policy: dict[str, Any], **options: Any) -> tuple[Episode, ScriptedContext]:
+    context = ScriptedContext(
         PlannerAndSearchers(**options), TASK, ScriptedPolicy(policy), tasks=TASKS, mix=SHARP.rewards
     )
-    (episode,) = asyncio.run(Independent().sample(rollouts)).episodes
-    return episode, rollouts
+    (episode,) = asyncio.run(Independent().sample(context)).episodes
+    return episode, context
 
 
 def test_two_hops_take_two_rounds_and_everybody_sees_its_part_only() -> None:
@@ -125,10 +125,10 @@ def test_its_sampling_and_credits_keep_what_the_kit_asks() -> None:
 
 
 def test_the_worker_that_was_not_needed_is_idle() -> None:
-    episode, rollouts = played(TALK)
+    episode, context = played(TALK)
     assert isinstance(SHARP.credit, Counterfactual)
     assert SHARP.credit.placeholder == NOTHING  # a masked worker reports as one that has nothing to report
-    asyncio.run(SHARP.credit.assign(rollouts, episode))
+    asyncio.run(SHARP.credit.assign(context, episode))
     found = {turn.agent: turn.rewards.get("mc") for turn in episode.turns}
     assert found == {"planner": None, "one": 1.0, "two": 0.0, "three": 1.0}
     assert {turn.agent: turn.rewards.get("tool") for turn in episode.turns}["one"] == 1.0
@@ -142,9 +142,9 @@ def test_a_worker_whose_report_misleads_the_planner_is_harmful() -> None:
         return f"<answer>{min(years, default='')}</answer>"  # the earlier one
 
     policy = {**TALK, "planner": misled, "two": bridge}
-    episode, rollouts = played(policy)
+    episode, context = played(policy)
     assert (episode.answer, episode.score) == ("1887", 0.0)
-    asyncio.run(SHARP.credit.assign(rollouts, episode))  # type: ignore[union-attr]
+    asyncio.run(SHARP.credit.assign(context, episode))  # type: ignore[union-attr]
     found = {turn.agent: turn.rewards.get("mc") for turn in episode.turns}
     assert found == {"planner": None, "three": 0.0, "two": -1.0}
 
@@ -153,10 +153,10 @@ def test_a_search_that_fails_costs_tool_reward_and_goes_on() -> None:
     def twice(act: Act) -> str:
         return ["<search>zebra</search>", "<search>Norrvik bridge</search>", "<report>1912</report>"][act.turn]
 
-    def asks(act: Act) -> str:
+    def required(act: Act) -> str:
         return '<ask to="one">the bridge</ask>' if act.turn == 0 else "<answer>1912</answer>"
 
-    episode, _ = played({**TALK, "planner": asks, "one": twice})
+    episode, _ = played({**TALK, "planner": required, "one": twice})
     assert [turn.rewards["tool"] for turn in episode.turns if turn.agent == "one"] == [0.5] * 3
     assert "Error: no paragraph has a word of the query" in str(episode.turns[2].observation)
 
@@ -182,10 +182,12 @@ def test_without_an_answer_it_ends_and_says_why(
 
 
 def test_a_worker_that_does_not_report_has_no_answer_and_one_that_only_searches_is_stopped() -> None:
-    def asks(act: Act) -> str:
+    def required(act: Act) -> str:
         return '<ask to="one">a</ask><ask to="two">b</ask>' if act.turn == 0 else f"<answer>{shown(act)}</answer>"
 
-    episode, _ = played({**TALK, "planner": asks, "one": "<search>bridge</search>", "two": "hm"}, rounds=1, searches=2)
+    episode, _ = played(
+        {**TALK, "planner": required, "one": "<search>bridge</search>", "two": "hm"}, rounds=1, searches=2
+    )
     assert f"one reports: {NOTHING}\n\ntwo reports: {NOTHING}" in episode.answer
     assert "No rounds of questions left." in episode.answer
     assert [turn.agent for turn in episode.turns].count("one") == 3

@@ -27,31 +27,31 @@ from marl_verl.credit.shapley import coalitions, shapley
 from marl_verl.episode import Act, Action, Episode, Limits, Team, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
-from marl_verl.sampling import Failed, Independent, Rollouts, Sample
+from marl_verl.sampling import AttemptFailed, Independent, Sample, SamplingContext
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing import ScriptedPolicy, ScriptedRollouts, check_credit, shown
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, shown
 from marl_verl.testing.rows import algorithm
 from marl_verl.testing.workflows import TASK, Hashed, Programmed, talkers, workflows
 
 Game = Mapping[frozenset[str], float]
 
 
-def sampled(rollouts: ScriptedRollouts) -> Sample:
-    sample = asyncio.run(Independent().sample(rollouts))
-    rollouts.asked.clear()
-    rollouts.given.clear()
+def sampled(context: ScriptedContext) -> Sample:
+    sample = asyncio.run(Independent().sample(context))
+    context.asked.clear()
+    context.given.clear()
     return sample
 
 
-def credited(credit: ReplayCredit, rollouts: ScriptedRollouts) -> tuple[Episode, int]:
+def credited(credit: ReplayCredit, context: ScriptedContext) -> tuple[Episode, int]:
     """The rollouts' one episode with credit, and the tokens that this took."""
 
     async def go() -> int:
-        tokens = await credit.assign(rollouts, episode)
+        tokens = await credit.assign(context, episode)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return tokens
 
-    (episode,) = sampled(rollouts).episodes
+    (episode,) = sampled(context).episodes
     return episode, asyncio.run(go())
 
 
@@ -107,12 +107,12 @@ FAN = ScriptedPolicy(
     ],
 )
 def test_only_worker_2_matters(mode: Any, worker2: float, planner: float, acts: list[str]) -> None:
-    rollouts = ScriptedRollouts(Fan(), TASK, FAN, tasks=OnlyTwo())
-    episode, tokens = credited(Counterfactual(mode=mode), rollouts)
+    context = ScriptedContext(Fan(), TASK, FAN, tasks=OnlyTwo())
+    episode, tokens = credited(Counterfactual(mode=mode), context)
     assert episode.score == 1.0
     assert by_agent(episode) == {"planner": planner, "worker1": 0.0, "worker2": worker2, "worker3": 0.0}
-    assert sorted(f"{act.agent}:{act.slot}" for _, act, _ in rollouts.asked) == acts
-    assert tokens == sum(len(action.response_ids) for action in rollouts.given)
+    assert sorted(f"{act.agent}:{act.slot}" for _, act, _ in context.asked) == acts
+    assert tokens == sum(len(action.response_ids) for action in context.given)
     assert (tokens > 0) == bool(acts)
     assert all(turn.team_reward == 1.0 for turn in episode.turns)
 
@@ -122,7 +122,7 @@ def test_who_does_harm_has_a_negative_credit() -> None:
         def score(self, task: Task, answer: Any) -> float:
             return float(answer["worker1"] != "stone")
 
-    episode, _ = credited(Counterfactual(), ScriptedRollouts(Fan(), TASK, FAN, tasks=Wants()))
+    episode, _ = credited(Counterfactual(), ScriptedContext(Fan(), TASK, FAN, tasks=Wants()))
     assert by_agent(episode)["worker1"] == -1.0
 
 
@@ -139,15 +139,15 @@ class ThreeRounds(Workflow):
 
 def test_masking_the_first_of_six_acts_costs_one_new_sample_and_not_six() -> None:
     policy = ScriptedPolicy({"planner": ["look", "lift", "carry"], "worker": ["seen", "lifted", "carried"]})
-    rollouts = ScriptedRollouts(ThreeRounds(), TASK, policy)
-    (episode,) = sampled(rollouts).episodes
-    _, tokens = asyncio.run(masked_value(rollouts, episode, frozenset({("planner", "0")}), "regenerate", "-"))
-    assert [(act.agent, act.slot) for _, act, _ in rollouts.asked] == [("worker", "0")]  # and says the same again
+    context = ScriptedContext(ThreeRounds(), TASK, policy)
+    (episode,) = sampled(context).episodes
+    _, tokens = asyncio.run(masked_value(context, episode, frozenset({("planner", "0")}), "regenerate", "-"))
+    assert [(act.agent, act.slot) for _, act, _ in context.asked] == [("worker", "0")]  # and says the same again
     assert tokens == len("seen")
-    rollouts.asked.clear()
-    asyncio.run(Counterfactual(unit="act").assign(rollouts, episode))
+    context.asked.clear()
+    asyncio.run(Counterfactual(unit="act").assign(context, episode))
     # each of the six by itself: the next act is shown something else; the last one has none
-    assert sorted((act.agent, act.slot) for _, act, _ in rollouts.asked) == [
+    assert sorted((act.agent, act.slot) for _, act, _ in context.asked) == [
         ("planner", "1"),
         ("planner", "2"),
         ("worker", "0"),
@@ -165,10 +165,10 @@ def test_each_act_by_itself() -> None:
         def score(self, task: Task, answer: Any) -> float:
             return 0.25 * (answer[0] == "yes") + 0.5 * (answer[1] == "yes") + 0.125 * (answer == ["yes", "yes"])
 
-    rollouts = ScriptedRollouts(Votes(), TASK, ScriptedPolicy({"a": "yes"}), tasks=Weighed())
-    episode, _ = credited(Counterfactual(unit="act"), rollouts)
+    context = ScriptedContext(Votes(), TASK, ScriptedPolicy({"a": "yes"}), tasks=Weighed())
+    episode, _ = credited(Counterfactual(unit="act"), context)
     assert [turn.rewards["credit"] for turn in episode.turns] == [0.375, 0.625]
-    episode, _ = credited(Counterfactual(unit="agent"), rollouts)
+    episode, _ = credited(Counterfactual(unit="agent"), context)
     assert [turn.rewards["credit"] for turn in episode.turns] == [0.875, 0.875]
 
 
@@ -178,10 +178,10 @@ def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, se
     mode: Any = data.draw(st.sampled_from(["regenerate", "rescore", "full"]))
     unit: Any = data.draw(st.sampled_from(["agent", "act"]))
     credit = Counterfactual(component="mc", mode=mode, unit=unit, without=("critic",))
-    rollouts = ScriptedRollouts(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
-    episode, tokens = credited(credit, rollouts)
-    assert tokens == sum(len(action.response_ids) for action in rollouts.given)
-    assert {candidate for _, _, candidate in rollouts.asked} <= {
+    context = ScriptedContext(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
+    episode, tokens = credited(credit, context)
+    assert tokens == sum(len(action.response_ids) for action in context.given)
+    assert {candidate for _, _, candidate in context.asked} <= {
         f"without {who}" for turn in episode.turns for who in (turn.agent, ":".join(turn.key))
     }
     for turn in episode.turns:
@@ -189,7 +189,7 @@ def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, se
             assert "mc" not in turn.rewards
             continue
         who = frozenset({turn.agent if credit.unit == "agent" else turn.key})
-        value, _ = asyncio.run(masked_value(rollouts, episode, who, credit.mode, credit.placeholder))
+        value, _ = asyncio.run(masked_value(context, episode, who, credit.mode, credit.placeholder))
         assert turn.rewards["mc"] == episode.score - value
 
 
@@ -221,7 +221,7 @@ def play(
     """(the credit of each player, coalitions that were replayed for it)."""
     tasks = Played(value)
     policy = ScriptedPolicy(dict.fromkeys(players, "here"))
-    episode, _ = credited(credit or SampledShapley(), ScriptedRollouts(Speak(), TASK, policy, tasks=tasks, seed=seed))
+    episode, _ = credited(credit or SampledShapley(), ScriptedContext(Speak(), TASK, policy, tasks=tasks, seed=seed))
     return by_agent(episode), tasks.asked[1:]  # the first is the episode itself
 
 
@@ -348,13 +348,13 @@ def test_players_are_those_who_acted_and_are_not_left_out() -> None:
         (Counterfactual(only=("a", "b"), without=("a",)), {"b": 1.0}, 1),
     ):
         tasks.asked.clear()
-        episode, _ = credited(credit, ScriptedRollouts(TwoSpeak(), TASK, policy, tasks=tasks))
+        episode, _ = credited(credit, ScriptedContext(TwoSpeak(), TASK, policy, tasks=tasks))
         assert by_agent(episode) == wanted
         assert len(tasks.asked) - 1 == replays
 
 
 def test_all_replays_of_all_episodes_go_at_once() -> None:
-    class Together(ScriptedRollouts):
+    class Together(ScriptedContext):
         """In a replay nobody gets an action before all replays have asked."""
 
         expected = 0
@@ -370,10 +370,10 @@ def test_all_replays_of_all_episodes_go_at_once() -> None:
             return await super().act(act, session, candidate, agent)
 
     async def go(credit: ReplayCredit, replays: int) -> None:
-        rollouts = Together(Fan(), TASK, FAN, sessions=5, tasks=OnlyTwo())
-        rollouts.expected, rollouts.all_here = 5 * replays, asyncio.Event()
-        sample = await Independent().sample(rollouts)
-        await with_credit(credit, rollouts, sample)
+        context = Together(Fan(), TASK, FAN, sessions=5, tasks=OnlyTwo())
+        context.expected, context.all_here = 5 * replays, asyncio.Event()
+        sample = await Independent().sample(context)
+        await with_credit(credit, context, sample)
         assert len(sample.episodes) == 5
 
     planner = ("planner",)
@@ -434,7 +434,7 @@ def test_importing_credit_first_works_and_brings_nothing_heavy() -> None:
 # Failures
 
 
-class Flaky(ScriptedRollouts):
+class Flaky(ScriptedContext):
     """In session 1, replays without worker 2 or 3 find no server; 3 fails sooner."""
 
     async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
@@ -451,11 +451,11 @@ class Flaky(ScriptedRollouts):
 )
 def test_an_episode_that_cannot_be_credited_is_a_failure_and_the_others_go_on(credit: ReplayCredit, who: str) -> None:
     async def go() -> None:
-        await with_credit(credit, rollouts, sample)
+        await with_credit(credit, context, sample)
         assert len(asyncio.all_tasks()) == 1
 
-    rollouts = Flaky(Fan(), TASK, FAN, sessions=3, tasks=OnlyTwo())
-    sample = sampled(rollouts)
+    context = Flaky(Fan(), TASK, FAN, sessions=3, tasks=OnlyTwo())
+    sample = sampled(context)
     asyncio.run(go())
     assert [episode.session for episode in sample.episodes] == [0, 2]
     assert all(by_agent(episode)["worker1"] == 0.0 for episode in sample.episodes)
@@ -466,18 +466,18 @@ def test_an_episode_that_cannot_be_credited_is_a_failure_and_the_others_go_on(cr
     )
     assert 'raise ConnectionError("no server")' in failure.trace
     assert {turn.session for turn in sample.turns} == {0, 2}
-    mine = [action for (session, _, _), action in zip(rollouts.asked, rollouts.given, strict=True) if session != 1]
+    mine = [action for (session, _, _), action in zip(context.asked, context.given, strict=True) if session != 1]
     assert sample.extra_tokens == {"credit": sum(len(action.response_ids) for action in mine)}
 
 
 def test_replays_that_take_too_long_are_a_failure() -> None:
     async def go() -> None:
-        await with_credit(Counterfactual(), rollouts, sample)
+        await with_credit(Counterfactual(), context, sample)
         assert len(asyncio.all_tasks()) == 1
 
-    rollouts = ScriptedRollouts(Fan(), TASK, FAN, sessions=2, tasks=OnlyTwo(), limits=Limits(episode_seconds=0.6))
-    sample = sampled(rollouts)
-    rollouts.delay = lambda act, session: 10**9 * session
+    context = ScriptedContext(Fan(), TASK, FAN, sessions=2, tasks=OnlyTwo(), limits=Limits(episode_seconds=0.6))
+    sample = sampled(context)
+    context.delay = lambda act, session: 10**9 * session
     asyncio.run(go())
     assert [episode.session for episode in sample.episodes] == [0]
     assert [(failure.session, failure.reason) for failure in sample.failures] == [(1, "timeout")]
@@ -529,9 +529,9 @@ def researchers() -> ScriptedPolicy:
 def test_sharp_from_a_team_that_worked() -> None:
     assert isinstance(SHARP.credit, Counterfactual)
     SHARP.credit.check(("planner", "searcher", "reader"))
-    rollouts = ScriptedRollouts(Research(), TASK, researchers(), sessions=2, tasks=Facts(), mix=SHARP.rewards)
-    sample = sampled(rollouts)
-    asyncio.run(with_credit(SHARP.credit, rollouts, sample))
+    context = ScriptedContext(Research(), TASK, researchers(), sessions=2, tasks=Facts(), mix=SHARP.rewards)
+    sample = sampled(context)
+    asyncio.run(with_credit(SHARP.credit, context, sample))
     one, two = sample.episodes
     assert (one.score, two.score) == (0.75, 0.0)
     # without the searcher: silver and lead, 0.25; without the reader: gold, 0.5
@@ -620,18 +620,18 @@ class Broken(Counterfactual):
     def players(self, agents: Any) -> tuple[str, ...]:
         return tuple(agents[1:]) if self.how == "another player" else super().players(agents)
 
-    async def assign(self, rollouts: Rollouts, episode: Episode) -> int:
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
         if self.how == "ignores failures":
             try:
-                return await super().assign(rollouts, episode)
-            except Failed:
+                return await super().assign(context, episode)
+            except AttemptFailed:
                 pass
             for turn in episode.turns:
                 turn.rewards["credit"] = 0.0
             return 0
         if self.how == "ignores cancellation":
             try:
-                return await super().assign(rollouts, episode)
+                return await super().assign(context, episode)
             except asyncio.CancelledError:
                 return 0
         if self.how == "left behind":
@@ -640,9 +640,9 @@ class Broken(Counterfactual):
                 for _ in range(300):
                     await asyncio.sleep(0)
 
-            tokens, _ = await asyncio.gather(super().assign(rollouts, episode), slow())
+            tokens, _ = await asyncio.gather(super().assign(context, episode), slow())
             return tokens
-        tokens = await super().assign(rollouts, episode)
+        tokens = await super().assign(context, episode)
         turn = episode.turns[0]
         if self.how == "tokens":
             return tokens + 1
@@ -663,7 +663,7 @@ class Broken(Counterfactual):
         elif self.how == "journal":
             episode.journal = episode.journal.prefix(1)
         elif self.how == "arrival":
-            delays = rollouts.delay is not None  # type: ignore[attr-defined]
+            delays = context.delay is not None  # type: ignore[attr-defined]
             turn.rewards["credit"] += float(delays)
         elif self.how == "left running":
             self.__dict__.setdefault("tasks", []).append(asyncio.ensure_future(asyncio.sleep(60)))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from marl_verl import MarlError
-from marl_verl.advantage import Advantages, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.testing.rows import Rows, algorithm, row
 
 
-def compute(method: Algorithm, rows: Rows) -> Advantages:
+def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
     return method.compute(RowTable.from_rows(rows))
 
 

@@ -33,8 +33,8 @@ from marl_verl.credit import ReplayCredit
 from marl_verl.episode import Act
 from marl_verl.sampling import Independent
 from marl_verl.testing import (
+    ScriptedContext,
     ScriptedPolicy,
-    ScriptedRollouts,
     check_credit,
     check_sampler,
     check_workflow,
@@ -81,11 +81,11 @@ WISE = believes(READER)
 
 
 def credited(credit: ReplayCredit, policy: ScriptedPolicy, method: Algorithm = SHARP) -> Episode:
-    rollouts = ScriptedRollouts(PlannerAndWorkers(), TASK, policy, tasks=TASKS, mix=method.rewards)
+    context = ScriptedContext(PlannerAndWorkers(), TASK, policy, tasks=TASKS, mix=method.rewards)
 
     async def go() -> Episode:
-        (episode,) = (await Independent().sample(rollouts)).episodes
-        await credit.assign(rollouts, episode)
+        (episode,) = (await Independent().sample(context)).episodes
+        await credit.assign(context, episode)
         return episode
 
     return asyncio.run(go())
@@ -145,9 +145,9 @@ def played(good: float, tasks: int = 40) -> list[bool]:
     policy = ScriptedPolicy({name: demonstrated(name) for name in (PLANNER, *WORKERS)})
     found = []
     for task in TASKS.generate("test", tasks, 0):
-        rollouts = ScriptedRollouts(PlannerAndWorkers(), task, policy, tasks=TASKS)
-        found += [episode.success for episode in asyncio.run(Independent().sample(rollouts)).episodes]
-        for _, act, _ in rollouts.asked:  # the team shows what the demonstrations have taught
+        context = ScriptedContext(PlannerAndWorkers(), task, policy, tasks=TASKS)
+        found += [episode.success for episode in asyncio.run(Independent().sample(context)).episodes]
+        for _, act, _ in context.asked:  # the team shows what the demonstrations have taught
             assert set(shown(act).split()) <= set(TASKS.vocabulary())
     return found
 
@@ -234,18 +234,18 @@ def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
 
 
 def test_a_masked_run_goes_through_the_planner_again_and_through_nobody_else() -> None:
-    rollouts = ScriptedRollouts(PlannerAndWorkers(), TASK, team(WISE), tasks=TASKS, mix=SHARP.rewards)
+    context = ScriptedContext(PlannerAndWorkers(), TASK, team(WISE), tasks=TASKS, mix=SHARP.rewards)
 
     async def go() -> int:
-        (episode,) = (await Independent().sample(rollouts)).episodes
-        rollouts.asked.clear()
-        return await SHARP.credit.assign(rollouts, episode)  # type: ignore[union-attr]
+        (episode,) = (await Independent().sample(context)).episodes
+        context.asked.clear()
+        return await SHARP.credit.assign(context, episode)  # type: ignore[union-attr]
 
     tokens = asyncio.run(go())
-    assert sorted((act.agent, act.slot, who) for _, act, who in rollouts.asked) == [
+    assert sorted((act.agent, act.slot, who) for _, act, who in context.asked) == [
         (PLANNER, "1", f"without {name}") for name in sorted(WORKERS)
     ]
-    assert tokens == sum(len(action.response_ids) for action in rollouts.given[-3:])
+    assert tokens == sum(len(action.response_ids) for action in context.given[-3:])
 
 
 def test_the_modes_and_shapley_differ_where_they_should() -> None:
@@ -272,10 +272,10 @@ def table(method: Algorithm, *policies: ScriptedPolicy) -> tuple[RowTable, list[
     turns = []
     for session, policy in enumerate(policies):
         credit = method.credit if isinstance(method.credit, ReplayCredit) else None
-        rollouts = ScriptedRollouts(PlannerAndWorkers(), TASK, policy, 1, TASKS, mix=method.rewards)
-        (episode,) = asyncio.run(Independent().sample(rollouts)).episodes
+        context = ScriptedContext(PlannerAndWorkers(), TASK, policy, 1, TASKS, mix=method.rewards)
+        (episode,) = asyncio.run(Independent().sample(context)).episodes
         if credit is not None:
-            asyncio.run(credit.assign(rollouts, episode))
+            asyncio.run(credit.assign(context, episode))
         for turn in episode.turns:
             turn.session = session
         turns += episode.turns

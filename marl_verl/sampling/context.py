@@ -13,7 +13,7 @@ from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, 
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.rewards.mix import RewardMix
-from marl_verl.sampling.base import Rollouts
+from marl_verl.sampling.base import SamplingContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 
@@ -21,7 +21,7 @@ RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async
 
 
 @dataclass(frozen=True)
-class Scene:
+class TaskContext:
     """A team on its kind of task: all that scoring and rewarding need to know.
 
     Attributes:
@@ -38,13 +38,13 @@ class Scene:
     limits: Limits = Limits()
 
 
-class SceneRollouts(Rollouts):
-    """`Rollouts` of the task instance `uid`, without `act` and `seed`."""
+class BaseSamplingContext(SamplingContext):
+    """`SamplingContext` of the task instance `uid`, without `act` and `seed`."""
 
-    def __init__(self, scene: Scene, task: Task, uid: str, sessions: int) -> None:
-        self.scene, self.task, self.uid, self.sessions = scene, task, uid, sessions
-        self.agents, self.limits = tuple(scene.agents), scene.limits
-        self.label = f"workflow '{type(scene.workflow).__name__}' on task '{task.id}'"
+    def __init__(self, task_context: TaskContext, task: Task, uid: str, sessions: int) -> None:
+        self.task_context, self.task, self.uid, self.sessions = task_context, task, uid, sessions
+        self.agents, self.limits = tuple(task_context.agents), task_context.limits
+        self.label = f"workflow '{type(task_context.workflow).__name__}' on task '{task.id}'"
         self._begun: dict[int, float] = {}
 
     def seed(self, session: int) -> int:
@@ -54,7 +54,7 @@ class SceneRollouts(Rollouts):
     def start(self, session: int, journal: Journal | None = None) -> Run:
         self._begun.setdefault(session, time.monotonic())
         seed = self.seed(session)
-        return Run(self.scene.workflow, self.task, self.agents, journal, seed=seed, limits=self.limits)
+        return Run(self.task_context.workflow, self.task, self.agents, journal, seed=seed, limits=self.limits)
 
     def turn(
         self,
@@ -67,7 +67,7 @@ class SceneRollouts(Rollouts):
         node: str | None = None,
         parent: str | None = None,
     ) -> Turn:
-        policy = self.scene.agents[agent or act.agent].policy
+        policy = self.task_context.agents[agent or act.agent].policy
         return Turn.of(act, action, self.uid, session, policy, node, parent, agent, index)
 
     async def finish(self, run: Run, session: int) -> Episode:
@@ -81,7 +81,7 @@ class SceneRollouts(Rollouts):
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
         score, success = 0.0, False
         if answer is not None:
-            score, success = await judged(self.scene.tasks, self.task, answer, self.limits.call_seconds)
+            score, success = await judged(self.task_context.tasks, self.task, answer, self.limits.call_seconds)
         taken = time.monotonic() - self._begun[session]
         return Episode(
             self.uid, session, self.task, list(turns), answer, success, run.journal, taken, score, finished=run.finished
@@ -96,31 +96,33 @@ class SceneRollouts(Rollouts):
     async def _reward_turns(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
         """`role` where the agent has a role reward; `tool` where the algorithm asks for it and the agent made calls:
         the share of its calls in the episode that did not raise."""
-        tool = self.scene.mix is not None and "tool" in self.scene.mix.asks()
+        tool = self.task_context.mix is not None and "tool" in self.task_context.mix.required()
         for turn in turns:
             turn.invalid = run.invalid.get(turn.key)
-            name = self.scene.agents[turn.agent].reward
+            name = self.task_context.agents[turn.agent].reward
             if name is not None:
                 what = f"role reward '{name}' of agent '{turn.agent}'"
-                turn.rewards["role"] = await self._number(self.scene.rewards[name], (self.task, turn, episode), what)
+                turn.rewards["role"] = await self._number(
+                    self.task_context.rewards[name], (self.task, turn, episode), what
+                )
             calls = [call for call in run.journal.calls() if call.agent == turn.agent] if tool else []
             if calls:
                 turn.rewards["tool"] = sum(call.raised is None for call in calls) / len(calls)
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
-        if self.scene.mix is None:
+        if self.task_context.mix is None:
             return [sum(turn.components.values()) for turn in turns]
         rows = [
             {**row(turn), "index": i, "rewards": turn.components, "team_reward": None} for i, turn in enumerate(turns)
         ]
-        table = RowTable.from_rows(rows, declared=self.scene.mix.components(self.scene.agents))
-        return [float(value) for value in self.scene.mix.compute(table)]
+        table = RowTable.from_rows(rows, declared=self.task_context.mix.components(self.task_context.agents))
+        return [float(value) for value in self.task_context.mix.compute(table)]
 
     async def score(self, answer: Any) -> float:
-        return await self._number(self.scene.tasks.score, (self.task, answer), "the score")
+        return await self._number(self.task_context.tasks.score, (self.task, answer), "the score")
 
     async def public_score(self, answer: Any) -> float:
-        return await self._number(self.scene.tasks.public_score, (self.task, answer), "the public score")
+        return await self._number(self.task_context.tasks.public_score, (self.task, answer), "the public score")
 
     async def _number(self, fn: Callable[..., Any], arguments: tuple[Any, ...], what: str) -> float:
         return await number(fn, arguments, what, self.limits.call_seconds)

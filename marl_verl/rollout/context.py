@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from marl_verl.episode import Act, Action, Message
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate
-from marl_verl.sampling.rollouts import Scene, SceneRollouts
+from marl_verl.sampling.context import BaseSamplingContext, TaskContext
 from marl_verl.tasks.base import Task
 
 
@@ -83,16 +83,16 @@ def request_seed(*identity: Any) -> int:
 
 
 @dataclass(frozen=True)
-class TeamParts:
+class WorkerContext:
     """A team brought to life in a rollout worker: its scene, its policies, and the run's seed."""
 
-    scene: Scene
+    task_context: TaskContext
     clients: Mapping[str, Client]
     seed: int
 
 
-class TaskRollouts(SceneRollouts):
-    """The `Rollouts` of one task.
+class PolicySamplingContext(BaseSamplingContext):
+    """The `SamplingContext` of one task.
 
     Args:
         step: training step, enters the seeds.
@@ -102,7 +102,7 @@ class TaskRollouts(SceneRollouts):
 
     def __init__(
         self,
-        parts: TeamParts,
+        parts: WorkerContext,
         task: Task,
         uid: str,
         step: int,
@@ -110,7 +110,7 @@ class TaskRollouts(SceneRollouts):
         held_out: Mapping[str, Any] | None,
         gates: Mapping[str, Gate] | None = None,
     ) -> None:
-        super().__init__(parts.scene, task, uid, sessions)
+        super().__init__(parts.task_context, task, uid, sessions)
         self._parts, self._step, self._held_out, self._gates = parts, step, held_out, gates or {}
 
     def seed(self, session: int) -> int:
@@ -119,7 +119,7 @@ class TaskRollouts(SceneRollouts):
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """Ask the agent's policy. Raises ObservationTooLong, and TimeoutError beyond the act's limit."""
-        who = self.scene.agents[agent or act.agent]
+        who = self.task_context.agents[agent or act.agent]
         client = self._parts.clients[who.policy]
         messages: list[Message] = list(act.observation)
         if who.instructions:
