@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["MarlError", "MarlWarning", "RunError", "missing", "nearest", "shown", "told", "unknown"]
+__all__ = ["MarlError", "MarlWarning", "RunError", "format_error", "missing", "nearest", "shown", "unknown"]
 
 
 class MarlError(Exception):
@@ -31,7 +31,7 @@ def shown(value: object, width: int = 60) -> str:
     return f"{value!r:.{width}}"
 
 
-def told(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Any exception in one line: a MarlError as it is, another one with its class."""
     return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
 

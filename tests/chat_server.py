@@ -25,7 +25,7 @@ class Reply:
     seconds: float = 0.0
 
 
-def said(text: str | None, tokens: int | None = 3, reason: str = "stop") -> Reply:
+def completion(text: str | None, tokens: int | None = 3, reason: str = "stop") -> Reply:
     """A chat completion."""
     message = {"role": "assistant", "content": text}
     body: dict[str, Any] = {

@@ -314,7 +314,7 @@ def changed(**values: Any) -> Rows:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([], ["no rows"]),
         ([{**r, "padding": True} for r in good()], ["no rows besides padding"]),
@@ -336,10 +336,10 @@ def changed(**values: Any) -> Rows:
     ],
 )
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_bad_rows_are_told_in_one_sentence(rows: Rows, said: list[str]) -> None:
+def test_bad_rows_are_told_in_one_sentence(rows: Rows, message: list[str]) -> None:
     with pytest.raises(MarlError) as error:
         AT_GRPO.compute(RowTable.from_rows(rows))
-    for part in said:
+    for part in message:
         assert part in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -353,7 +353,7 @@ def test_missing_components_are_told_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"alhpa": 1.0}, ["'x.alhpa'", "did you mean 'alpha'"]),
         ({"group": "trun"}, ["unknown group 'trun'", "did you mean 'turn'"]),
@@ -378,10 +378,10 @@ def test_missing_components_are_told_with_the_nearest() -> None:
         ({"sampler": 3}, ["'x.sampler'"]),
     ],
 )
-def test_bad_options_are_told(options: dict[str, Any], said: list[str]) -> None:
+def test_bad_options_are_told(options: dict[str, Any], message: list[str]) -> None:
     with pytest.raises(MarlError) as error:
         AT_GRPO.with_options(options, where="x", find=find)
-    for part in said:
+    for part in message:
         assert part in str(error.value)
 
 

@@ -147,8 +147,10 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
-    told = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
-    return SimpleNamespace(report=SimpleNamespace(**told, extra_tokens={}, lines=[], metrics={}), keys=keys, tags=tags)
+    output = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
+    return SimpleNamespace(
+        report=SimpleNamespace(**output, extra_tokens={}, lines=[], metrics={}), keys=keys, tags=tags
+    )
 
 
 class Policies:
@@ -253,10 +255,10 @@ def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
         assert all(len(keys) == 2 * updates for keys, _, updates in runtime.updates)
         assert all(0 <= age <= 3 for _, ages, _ in runtime.updates for age in ages)
         assert learner.version == len(runtime.updates) == trainer.servers.version[name]
-        told = sum(line[f"policy/{name}/trained_rows"] for line in lines) + sum(
+        output = sum(line[f"policy/{name}/trained_rows"] for line in lines) + sum(
             len(each.staleness) for each in learner.learnt
         )
-        assert told == len(learnt)
+        assert output == len(learnt)
         # what has left TransferQueue is what was learnt from, with its padding, and nothing that waits
         assert not set(waiting) & set(cleared)
     assert max(Counter(cleared).values()) == 1
@@ -687,7 +689,7 @@ def synthetic(algorithm: Algorithm, team: TeamConfig) -> SyntheticTeam:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"mode": "asnyc"}, "did you mean 'async'"),
         ({"fill": 0}, "'marl.schedule.fill' must be a whole number >= 1, got 0"),
@@ -698,13 +700,13 @@ def synthetic(algorithm: Algorithm, team: TeamConfig) -> SyntheticTeam:
         ({"stale": 1}, "unknown key 'marl.schedule.stale'"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(MarlError, match=said):
+def test_values_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(MarlError, match=message):
         settings_of(OmegaConf.create({"marl": {"schedule": values}}))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"correction": {"rollout_is": None}}, "use marl.policies.one.loss=ppo-clip-tis"),
         ({"correction": {"rollout_is": None}, "one": {"loss": "gspo"}}, "use marl.policies.one.loss=gspo-tis"),
@@ -718,8 +720,8 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], said: str
         ({"algorithm": "reinforce++"}, "compares rows of different tasks"),
     ],
 )
-def test_what_does_not_go_with_learning_from_older_rows_is_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(MarlError, match=said) as error:
+def test_what_does_not_go_with_learning_from_older_rows_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(MarlError, match=message) as error:
         checked(**given)
     assert "\n" not in str(error.value)
 

@@ -189,35 +189,37 @@ def gather_all(name: str, bad: ScriptedContext) -> Sample:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize(("workflow", "reason", "said"), BAD_WORKFLOWS, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(
+    ("workflow", "reason", "message"), BAD_WORKFLOWS, ids=lambda each: getattr(each, "__name__", "")
+)
 def test_a_bad_workflow_fails_by_itself_and_says_where(
-    sampler: str, workflow: type[Workflow], reason: str, said: str
+    sampler: str, workflow: type[Workflow], reason: str, message: str
 ) -> None:
     task = Task("bad", "a longer question")
     found = gather_all(sampler, Limited(workflow(), task, POLICY, 2, Fair(), limits=LIMITS))
     assert found.failures
     for failure in found.failures:
         assert failure.reason == reason
-        assert f"workflow '{workflow.__name__}' on task 'bad', {said}" in failure.detail
+        assert f"workflow '{workflow.__name__}' on task 'bad', {message}" in failure.detail
         assert "Traceback" in failure.trace
     assert not any(episode.finished for episode in found.episodes)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(
-    ("tasks", "said"),
+    ("tasks", "message"),
     [
         (ScoreRaises, "ZeroDivisionError: no reference"),
         (ScoreIsNoNumber, "score must be a number, ScoreIsNoNumber.score gave 'good'"),
     ],
 )
-def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[TaskSet], said: str) -> None:
+def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[TaskSet], message: str) -> None:
     found = gather_all(sampler, Limited(Good(), Task("bad", "q"), POLICY, 2, tasks(), limits=LIMITS))
     assert found.failures
     for failure in found.failures:
         assert failure.reason == "score-error"
         assert failure.detail.startswith("workflow 'Good' on task 'bad', scoring: ")
-        assert failure.detail.endswith(said)
+        assert failure.detail.endswith(message)
     assert not any(episode.finished for episode in found.episodes)
 
 

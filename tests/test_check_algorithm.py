@@ -116,7 +116,7 @@ def test_the_estimator_without_a_mistake_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "said"),
+    ("mistake", "message"),
     [
         (
             "groups",
@@ -129,8 +129,8 @@ def test_the_estimator_without_a_mistake_is_right() -> None:
         ("nan", r"row p_0_0 \(agent 'a'\) has ret .*: `ret` is no finite number"),
     ],
 )
-def test_a_mistake_is_named(mistake: str, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_a_mistake_is_named(mistake: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_algorithm(Broken(mistake), ROWS)
 
 

@@ -210,7 +210,7 @@ def an_episode_twice(found: Sample) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         (one_reward_for_all, r"has rewards \{'team': .*\}; what it leads to has \{'team'"),
         (a_row_twice, "one action is 2 rows"),
@@ -235,8 +235,8 @@ def an_episode_twice(found: Sample) -> None:
         (an_episode_twice, "two episodes are the path to one node"),
     ],
 )
-def test_a_greedy_tree_that_breaks_a_promise(how: Callable[[Sample], None], said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_a_greedy_tree_that_breaks_a_promise(how: Callable[[Sample], None], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_sampler(tampered(GreedyTree(), how), STEPS, TASK, talkers(), 2, tasks=Hashed(), worth=latest)
 
 
@@ -270,7 +270,7 @@ def in_a_tree(found: Sample) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         (one_reward_for_all, None),  # nobody has a parent: nothing is broken
         (a_lost_turn, "session 1 has no row for act solver:1"),
@@ -283,12 +283,12 @@ def in_a_tree(found: Sample) -> None:
         (partial_value, "the episode of session 0 is not finished"),
     ],
 )
-def test_independent_sessions_that_break_a_promise(how: Callable[[Sample], None], said: str | None) -> None:
+def test_independent_sessions_that_break_a_promise(how: Callable[[Sample], None], message: str | None) -> None:
     sampler = tampered(Independent(), how)
-    if said is None:
+    if message is None:
         check_sampler(sampler, STEPS, TASK, talkers(), 2, tasks=Hashed())
         return
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=message):
         check_sampler(sampler, STEPS, TASK, talkers(), 2, tasks=Hashed())
 
 
@@ -303,16 +303,16 @@ def a_path_with_an_action_of_another(found: Sample) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         (a_joint_action_left_out, "row 0 .* has rewards"),
         (a_path_with_an_action_of_another, "the episode to node 1 has answer .*; replayed it is"),
     ],
 )
-def test_a_crossed_tree_that_breaks_a_promise(how: Callable[[Sample], None], said: str) -> None:
+def test_a_crossed_tree_that_breaks_a_promise(how: Callable[[Sample], None], message: str) -> None:
     program = Programmed((Joint(("solver", "critic")),))
     sampler = tampered(JointTree(joint="cross"), how)
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=message):
         check_sampler(sampler, program, TASK, talkers(7), 2, tasks=Hashed())
 
 
@@ -358,7 +358,7 @@ class Careless(Sampler):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ("arrival", "with actions arriving in another order, it has other episodes"),
         ("leaves a run", "tasks are left running when it has returned: Run._main"),
@@ -367,15 +367,15 @@ class Careless(Sampler):
         ("goes on", "a cancelled sampler returns as if it were done"),
     ],
 )
-def test_a_sampler_that_is_careless(wrong: str, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_a_sampler_that_is_careless(wrong: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_sampler(Careless(wrong=wrong), STEPS, TASK, talkers(), 4, tasks=Hashed(), orders=5)
 
 
 def test_an_error_that_is_not_caught_is_told() -> None:
     check_sampler(Careless(), STEPS, TASK, talkers(), 4, tasks=Hashed())
-    said = "a request failed, and comes out of `sample` as SwitchedOff: ask policies by `ask`, in an `attempt`"
-    with pytest.raises(AssertionError, match=said):
+    message = "a request failed, and comes out of `sample` as SwitchedOff: ask policies by `ask`, in an `attempt`"
+    with pytest.raises(AssertionError, match=message):
         check_sampler(Careless(wrong="lets fall"), STEPS, TASK, talkers(), 4, tasks=Hashed())
 
 

@@ -335,10 +335,10 @@ def test_too_little_space_is_told_before_anything_is_written(tmp_path: Path, mon
     before = sorted(os.listdir(tmp_path / "checkpoints"))
     with pytest.raises(MarlError) as error:
         Run(tmp_path, 4).save()
-    said = str(error.value)
-    assert "not enough space to save step 4" in said
-    assert "as much as checkpoint 'step_3' has" in said
-    assert "the last complete checkpoint is step 3; free 2.0 KiB and continue with marl-verl train --resume" in said
+    message = str(error.value)
+    assert "not enough space to save step 4" in message
+    assert "as much as checkpoint 'step_3' has" in message
+    assert "the last complete checkpoint is step 3; free 2.0 KiB and continue with marl-verl train --resume" in message
     assert sorted(os.listdir(tmp_path / "checkpoints")) == before
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size + (1 << 21)))
     Run(tmp_path, 4).save()
@@ -475,8 +475,8 @@ def test_a_damaged_one_is_told_with_the_newest_intact_one(tmp_path: Path, harm: 
         _save(tmp_path, step, "mine", keep=3)
     root = tmp_path / "checkpoints"
     _missing(root / "step_6")
-    said = harm(root / "step_7")
-    with pytest.raises(MarlError, match=rf"checkpoint '{root}/step_7' is damaged: {said}") as error:
+    message = harm(root / "step_7")
+    with pytest.raises(MarlError, match=rf"checkpoint '{root}/step_7' is damaged: {message}") as error:
         checkpoint.newest(tmp_path)
     assert (
         f"the newest intact one is '{root}/step_5': to continue from it, remove or rename '{root}/step_7', then "
@@ -559,7 +559,7 @@ ARR = "policies.two.actor_rollout_ref"
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         ("marl.run.seed", 4, ["marl.run.seed (3 -> 4)"]),
         ("marl.agents.asker.reward", "mine", ['marl.agents.asker.reward (null -> "mine")']),
@@ -594,11 +594,11 @@ ARR = "policies.two.actor_rollout_ref"
         ("marl.something_new", True, ["marl.something_new (nothing -> true)"]),
     ],
 )
-def test_another_run_is_refused(tmp_path: Path, path: str, value: Any, said: list[str]) -> None:
+def test_another_run_is_refused(tmp_path: Path, path: str, value: Any, message: list[str]) -> None:
     saved = json.loads(json.dumps({"identity": identity.identity(_config()), "plugins": {}}))
     with pytest.raises(MarlError, match="continue with what the run had, or start a new run") as error:
         identity.check_same(saved, _config(_set(path, value)), tmp_path)
-    assert all(part in str(error.value) for part in said), str(error.value)
+    assert all(part in str(error.value) for part in message), str(error.value)
     clauses = str(error.value).count(" -> ") - 1  # one in "then -> now"
     assert clauses == (2 if path == "marl.agents" or "tiny" in str(value) else 1)
 
@@ -620,7 +620,7 @@ def test_all_that_differs_is_told_at_once(tmp_path: Path) -> None:
     }
     with pytest.raises(MarlError) as error:
         identity.check_same(saved, _config(change), tmp_path)
-    said = str(error.value)
+    message = str(error.value)
     for part in (
         "marl.run.seed (3 -> 4)",
         'marl.algorithm.name ("grpo" -> "mars2")',
@@ -630,7 +630,7 @@ def test_all_that_differs_is_told_at_once(tmp_path: Path) -> None:
         f"plugin distribution 'marl-verl' (0.0.1 -> {version})",
         "plugin distribution 'papers' (2.0 -> not installed)",
     ):
-        assert part in said
+        assert part in message
     assert identity.gone(saved["plugins"]) == ["papers"]
 
 

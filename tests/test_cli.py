@@ -66,19 +66,19 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
     def run(*arguments: str) -> str:
         before = sorted(Path().iterdir())
         assert main(list(arguments)) == 2
-        told = capsys.readouterr()
-        assert told.err.startswith("marl-verl: ")
-        assert told.err.count("\n") == 1
-        assert "Traceback" not in told.err
-        assert told.out == ""
+        output = capsys.readouterr()
+        assert output.err.startswith("marl-verl: ")
+        assert output.err.count("\n") == 1
+        assert "Traceback" not in output.err
+        assert output.out == ""
         assert sorted(Path().iterdir()) == before  # nothing was written
-        return told.err
+        return output.err
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "COMMAND"),
         (["trian"], "unknown command 'trian': did you mean 'train'?"),
@@ -91,12 +91,12 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
         (["train", "--resume", "runs/nothing"], "no run in 'runs/nothing'"),
     ],
 )
-def test_a_mistaken_command(refused: Refused, arguments: list[str], said: str) -> None:
-    assert said in refused(*arguments)
+def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str) -> None:
+    assert message in refused(*arguments)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         ("marl.policies.holdr.frozen=true", "unknown key 'marl.policies.holdr.frozen': did you mean 'holder'?"),
         ("marl.policies.holder.frozn=true", "unknown key 'marl.policies.holder.frozn': did you mean 'frozen'?"),
@@ -166,8 +166,8 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], said: str) -
         ("algorithm.adv_estimator=gae", "a team's advantage is marl.algorithm.name"),
     ],
 )
-def test_a_mistaken_recipe(refused: Refused, overrides: str, said: str) -> None:
-    assert said in refused("train", str(RECIPE), *overrides.split(), "--dry-run")
+def test_a_mistaken_recipe(refused: Refused, overrides: str, message: str) -> None:
+    assert message in refused("train", str(RECIPE), *overrides.split(), "--dry-run")
 
 
 def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> None:
@@ -175,7 +175,7 @@ def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             "name=magrpo options.sampler=independent",
@@ -194,9 +194,9 @@ def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> Non
         ("name=sharp", "marl.algorithm.options.credit_without: unknown agent 'planner'"),
     ],
 )
-def test_parts_that_do_not_go_together(refused: Refused, options: str, said: str) -> None:
+def test_parts_that_do_not_go_together(refused: Refused, options: str, message: str) -> None:
     overrides = [f"marl.algorithm.{option}" for option in options.split()]
-    assert said in refused("train", str(RECIPE), *overrides)
+    assert message in refused("train", str(RECIPE), *overrides)
 
 
 def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
@@ -221,21 +221,21 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
     pool = ["marl.pools.both.gpus=2", "marl.policies.holder.pool=both", "marl.policies.asker.pool=both"]
     loss = ["marl.policies.holder.loss=gspo", "marl.policies.holder.actor.use_kl_loss=true"]
     assert main(["train", str(RECIPE), "--dry-run", "marl.policies.asker.frozen=true", *adapter, *pool, *loss]) == 0
-    told = capsys.readouterr().out
-    assert "agent   holder acts with policy holder" in told
-    assert "policy  asker: tiny qwen3 model, 200 warm-up steps; frozen" in told
-    assert "policy  holder: tiny qwen3 model, 200 warm-up steps; LoRA rank 4 on ['q_proj', 'v_proj']" in told
-    assert re.search(r"gspo, lr [0-9.]+, 1 update a batch, KL 0.001 to the start", told)
-    assert "place   pool both: 2 slots for holder, asker" in told
-    assert "task    inventory (40 training, 5 held-out), workflow inventory" in told
-    assert "groups  rows with the same uid, turn, agent, slot" in told
+    output = capsys.readouterr().out
+    assert "agent   holder acts with policy holder" in output
+    assert "policy  asker: tiny qwen3 model, 200 warm-up steps; frozen" in output
+    assert "policy  holder: tiny qwen3 model, 200 warm-up steps; LoRA rank 4 on ['q_proj', 'v_proj']" in output
+    assert re.search(r"gspo, lr [0-9.]+, 1 update a batch, KL 0.001 to the start", output)
+    assert "place   pool both: 2 slots for holder, asker" in output
+    assert "task    inventory (40 training, 5 held-out), workflow inventory" in output
+    assert "groups  rows with the same uid, turn, agent, slot" in output
     assert list(Path().iterdir()) == []
 
 
 def test_a_dry_run_tells_of_critics_and_of_a_run_in_its_own_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(RECIPE), "--dry-run", "marl.algorithm.name=mappo", "marl.critic.optim.lr=1e-3"]) == 0
-    told = capsys.readouterr().out
-    assert "critic  team: sees the joint observation; from the model of policy holder, lr 0.001, in the" in told
+    output = capsys.readouterr().out
+    assert "critic  team: sees the joint observation; from the model of policy holder, lr 0.001, in the" in output
     own_time = ["marl.schedule.mode=async", "marl.algorithm.options.loss=ppo-clip-tis"]
     assert main(["train", str(RECIPE), "--dry-run", *own_time]) == 0
     assert "; async: each policy learns from 16 rows on, 8 an update" in capsys.readouterr().out
@@ -245,15 +245,15 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = [str(RECIPE), "marl.run.seed=-1", "--dry-run"]
     for arguments in (["--debug", "train", *wrong], ["train", *wrong, "--debug"]):
         assert main(arguments) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("Traceback")
-        assert told.splitlines()[-1].startswith("marl-verl: 'marl.run.seed' must be")
+        output = capsys.readouterr().err
+        assert output.startswith("Traceback")
+        assert output.splitlines()[-1].startswith("marl-verl: 'marl.run.seed' must be")
 
 
 def test_a_run_directory_that_is_there(refused: Refused) -> None:
     (Path("runs") / "mine").mkdir(parents=True)
-    said = refused("train", str(RECIPE), "marl.run.name=mine")
-    assert "run directory 'runs/mine' exists: choose another marl.run.name, or continue it with --resume" in said
+    message = refused("train", str(RECIPE), "marl.run.name=mine")
+    assert "run directory 'runs/mine' exists: choose another marl.run.name, or continue it with --resume" in message
 
 
 def test_a_place_that_cannot_be_written_to(refused: Refused) -> None:
@@ -343,7 +343,7 @@ class _Plugin:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         ("marl.workflow.name=silent", "it ended without one act"),
         ("marl.workflow.name=stranger", "did you mean 'holder'?"),
@@ -354,16 +354,18 @@ class _Plugin:
         ("marl.algorithm.name=no-algorithm", "algorithm 'no-algorithm' must be an Algorithm"),
     ],
 )
-def test_a_mistaken_plugin_part(refused: Refused, monkeypatch: pytest.MonkeyPatch, overrides: str, said: str) -> None:
+def test_a_mistaken_plugin_part(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, overrides: str, message: str
+) -> None:
     mine = plugins.assemble({"mine": _Plugin()}, only=None)
     monkeypatch.setattr(plugins, "load", lambda: mine)
-    assert said in refused("train", str(RECIPE), *overrides.split())
+    assert message in refused("train", str(RECIPE), *overrides.split())
 
 
 def test_what_a_task_set_makes_is_checked(composed: DictConfig) -> None:
-    for mistake, said in (("none", "made no train tasks"), ("same", "tasks have the id 'one'")):
+    for mistake, message in (("none", "made no train tasks"), ("same", "tasks have the id 'one'")):
         tasks = {split: _Told(mistake).generate(split, 40, 0) for split in ("train", "test")}
-        with pytest.raises(checks.MarlError, match=said):
+        with pytest.raises(checks.MarlError, match=message):
             checks.check_tasks(tasks, composed)  # type: ignore[arg-type]
 
 
@@ -462,11 +464,11 @@ def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
 def test_every_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert end.value.code == 0
-    assert "%%" not in told, "argparse reads % in the help of an option, and not in a description"
-    assert f"usage: marl-verl {command}" in told
-    assert len(told.splitlines()) > 5
+    assert "%%" not in output, "argparse reads % in the help of an option, and not in a description"
+    assert f"usage: marl-verl {command}" in output
+    assert len(output.splitlines()) > 5
 
 
 def test_a_plugin_that_cannot_be_imported(tmp_path: Path) -> None:

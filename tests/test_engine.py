@@ -412,7 +412,7 @@ async def cancels_itself(task: Task, team: Team) -> str:
 
 
 @pytest.mark.parametrize(
-    ("fn", "said"),
+    ("fn", "message"),
     [
         (never_acts, "it ended without one act"),
         (returns_nothing, "it returned no answer"),
@@ -427,8 +427,8 @@ async def cancels_itself(task: Task, team: Team) -> str:
         (cancels_itself, "CancelledError"),
     ],
 )
-def test_bad_workflows_are_told_in_a_sentence(fn: Body, said: str) -> None:
-    assert said in str(failure(fn, limits=Limits(acts=20)))
+def test_bad_workflows_are_told_in_a_sentence(fn: Body, message: str) -> None:
+    assert message in str(failure(fn, limits=Limits(acts=20)))
 
 
 def test_a_run_method_that_is_not_async_is_told() -> None:

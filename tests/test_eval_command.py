@@ -129,18 +129,18 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     def refuse(*arguments: str) -> str:
         before = sorted(run.rglob("*"))
         assert main(["eval", *arguments]) == 2
-        told = capsys.readouterr()
-        assert told.err.startswith("marl-verl: ")
-        assert told.err.count("\n") == 1
-        assert told.out == ""
+        printed = capsys.readouterr()
+        assert printed.err.startswith("marl-verl: ")
+        assert printed.err.count("\n") == 1
+        assert printed.out == ""
         assert sorted(run.rglob("*")) == before
-        return told.err
+        return printed.err
 
     return refuse
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("--step 30", "no complete checkpoint of step 30: it has steps 20, 40 (nearest: 20), and --step 0 is"),
         ("--step -1", "no complete checkpoint of step -1"),
@@ -178,8 +178,8 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         ("data", "'data' is not of the form key=value"),
     ],
 )
-def test_a_mistaken_evaluation(refused: Refused, run: Path, arguments: str, said: str) -> None:
-    assert said in refused(str(run), *arguments.split())
+def test_a_mistaken_evaluation(refused: Refused, run: Path, arguments: str, message: str) -> None:
+    assert message in refused(str(run), *arguments.split())
 
 
 def test_a_run_that_is_not_there(refused: Refused, run: Path) -> None:
@@ -192,16 +192,16 @@ def test_agents_that_share_a_policy_exchange_nothing(refused: Refused, run: Path
     composed.marl.agents.asker.policy = "holder"
     del composed.marl.policies.asker
     OmegaConf.save(composed, run / prepare.COMPOSED)
-    told = refused(str(run), "--swap", "asker=holder")
-    assert "changes nothing: agents 'asker' and 'holder' share policy 'holder'" in told
+    printed = refused(str(run), "--swap", "asker=holder")
+    assert "changes nothing: agents 'asker' and 'holder' share policy 'holder'" in printed
 
 
 def test_weights_that_are_gone(refused: Refused, run: Path, tmp_path: Path) -> None:
     saved = run / "checkpoints" / "step_40" / "policies" / "asker" / "huggingface"
     (saved / "model.safetensors").unlink()
-    told = refused(str(run))
-    assert "step_40' is damaged: 'policies/asker/huggingface/model.safetensors' is missing" in told
-    assert "choose another one with --step" in told
+    printed = refused(str(run))
+    assert "step_40' is damaged: 'policies/asker/huggingface/model.safetensors' is missing" in printed
+    assert "choose another one with --step" in printed
     config = OmegaConf.load(run / "config.yaml")
     config.policies.holder.actor_rollout_ref.model.path = str(tmp_path / "gone")
     OmegaConf.save(config, run / "config.yaml")
@@ -242,9 +242,9 @@ def test_observations_that_another_tokenizer_makes_too_long(
     episode |= {"leaf": None, "journal": {"schema": 2, "seed": 0, "records": [act]}}
     (run / "episodes").mkdir()
     (run / "episodes" / "step_00040.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, episode)))
-    said = refused(str(run), "--swap", "asker=holder", "data.max_prompt_length=50")
-    assert f"2 of 3 observations of agent 'asker' in '{run}/episodes/step_00040.jsonl' are longer than" in said
-    assert "data.max_prompt_length=50 with the tokenizer of policy 'holder', the longest has 60 tokens" in said
+    message = refused(str(run), "--swap", "asker=holder", "data.max_prompt_length=50")
+    assert f"2 of 3 observations of agent 'asker' in '{run}/episodes/step_00040.jsonl' are longer than" in message
+    assert "data.max_prompt_length=50 with the tokenizer of policy 'holder', the longest has 60 tokens" in message
     # nothing that the holder saw is stored
     assert seen == [([({"role": "user", "content": "index 2"},)], "holder")]
     monkeypatch.setattr(launch, "TrainerProcess", _Played)
@@ -270,12 +270,12 @@ def test_the_newest_checkpoint_is_played_with_every_policy_frozen(
     assert all(policy.frozen for policy in config.marl.policies.values())
     assert (config.marl.validation.sessions, config.data.val_batch_size) == (8, 4)
     assert config.data.val_files == config.data.train_files == str(seen["folder"].resolve() / "data" / "test.jsonl")
-    told = capsys.readouterr().out
-    assert "agent   asker acts with policy asker, before training" in told
-    assert "6 of 6 tasks played greedily" in told
-    assert "50.0%" in told
-    assert "20.0% to 80.0%" in told
-    assert "2 of 54 attempts failed (2 timeout), 1,234 tokens" in told
+    printed = capsys.readouterr().out
+    assert "agent   asker acts with policy asker, before training" in printed
+    assert "6 of 6 tasks played greedily" in printed
+    assert "50.0%" in printed
+    assert "20.0% to 80.0%" in printed
+    assert "2 of 54 attempts failed (2 timeout), 1,234 tokens" in printed
 
 
 def test_an_adapter_is_merged_before_it_is_served(run: Path) -> None:
@@ -316,9 +316,9 @@ def test_json_is_one_object_and_progress_is_elsewhere(run: Path, capsys: pytest.
     output = Path("out.json")
     arguments = ["--json", "--output", str(output), "--swap", "asker=holder", "--step", "20", "--seed", "9"]
     assert main(["eval", str(run), *arguments]) == 0
-    told = capsys.readouterr()
-    document = json.loads(told.out)
-    assert "6 of 6 tasks played greedily" in told.err
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert "6 of 6 tasks played greedily" in printed.err
     assert (document["success"], document["eval_tasks"], set(document["agents"])) == (0.5, 6, {"holder", "asker"})
     assert (document["step"], document["swap"], document["untrained"]) == (20, [["asker", "holder"]], [])
     assert document["agents"]["asker"]["policy"] == "holder"

@@ -202,9 +202,9 @@ class _Trainer:
 
 
 def test_an_evaluation_plays_greedily_then_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, told = _Trainer(), []
+    trainer, output = _Trainer(), []
     monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
-    monkeypatch.setattr(evaluate, "emit", lambda event, **values: told.append(values))
+    monkeypatch.setattr(evaluate, "emit", lambda event, **values: output.append(values))
     request = Request(step=4, sessions=2, ks=(1, 2), seed=0, parts={"a": Part("p", "trained", "p")})
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert [asked["sampled"] for asked in trainer.asked] == [False, True]
@@ -223,7 +223,7 @@ def test_an_evaluation_plays_greedily_then_sampled(monkeypatch: pytest.MonkeyPat
         '{"failure"',
         '{"failure"',
     ]
-    assert [(each["sampled"], each["done"]) for each in told] == [
+    assert [(each["sampled"], each["done"]) for each in output] == [
         (sampled, done) for sampled in (False, True) for done in (0, 2, 3)
     ]
 
@@ -331,7 +331,7 @@ def test_the_name_of_an_untrained_policy_is_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("swaps", "untrained", "said"),
+    ("swaps", "untrained", "message"),
     [
         ([("solvr", "verifier")], [], "--swap names the unknown agent 'solvr': did you mean 'solver'?"),
         ([("solver", "nobody")], [], "--swap names the unknown agent 'nobody': valid: checker, critic, judge"),
@@ -349,11 +349,11 @@ def test_the_name_of_an_untrained_policy_is_free() -> None:
     ],
 )
 def test_a_cast_that_is_refused(
-    team: TeamConfig, swaps: list[tuple[str, str]], untrained: list[str], said: str
+    team: TeamConfig, swaps: list[tuple[str, str]], untrained: list[str], message: str
 ) -> None:
     with pytest.raises(MarlError) as error:
         cast(team, 40, swaps, untrained)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_nothing_is_untrained_twice(team: TeamConfig) -> None:
@@ -434,7 +434,7 @@ def test_how_a_team_plays_can_be_set(override: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("marl.run.seed=3", "give --seed"),
         ("marl.validation.sessions=3", "--sessions says how many"),
@@ -447,10 +447,10 @@ def test_how_a_team_plays_can_be_set(override: str) -> None:
         ("marl.task", "is not of the form"),
     ],
 )
-def test_what_is_of_training_is_refused(override: str, said: str) -> None:
+def test_what_is_of_training_is_refused(override: str, message: str) -> None:
     with pytest.raises(MarlError) as error:
         check_overrides([override])
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @settings(max_examples=20)

@@ -58,7 +58,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Command:
+def printed(capsys: pytest.CaptureFixture[str]) -> Command:
     """Run the command; returns its output. A document becomes a file."""
 
     def run(given: Document | str, *arguments: str) -> str:
@@ -97,9 +97,9 @@ def test_there_are_golden_files() -> None:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_golden(path: Path, told: Command) -> None:
+def test_golden(path: Path, printed: Command) -> None:
     golden = json.loads(path.read_text())
-    records = json.loads(told(str(path), "--json"))
+    records = json.loads(printed(str(path), "--json"))
     near = {"rtol": golden["rtol"], "atol": golden["atol"]}
     assert len(records) == len(golden["rows"])
     if golden["algorithm"] == "shapley":
@@ -141,9 +141,9 @@ def _check_records(records: list[Document], rows: list[Document]) -> None:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_the_text_has_every_row_and_says_what_is_compared(path: Path, told: Command) -> None:
+def test_the_text_has_every_row_and_says_what_is_compared(path: Path, printed: Command) -> None:
     golden = json.loads(path.read_text())
-    text = told(str(path))
+    text = printed(str(path))
     assert all(line == line.rstrip() for line in text.splitlines())
     if golden["algorithm"] == "shapley":
         assert "game 1: 3 players, v(all) = 1, v(nobody) = 0" in text
@@ -160,21 +160,21 @@ def test_the_text_has_every_row_and_says_what_is_compared(path: Path, told: Comm
         assert f"{group} ({len(record['members'])} row" in shown[record["key"]]
 
 
-def test_the_header_counts_groups(told: Command) -> None:
+def test_the_header_counts_groups(printed: Command) -> None:
     rows = [row("q", 0, 0, team=1.0), row("q", 1, 0, team=1.0), row("r", 0, 0, team=1.0), row("s", 0, 0, team=1.0)]
     rows += [row("s", 1, 0, team=0.0), {**row("s", 0, 0, team=9.0), "padding": True}]
-    text = told(document(*rows))
+    text = printed(document(*rows))
     assert "compared: rows of the same uid; 5 rows in 3 groups, of which 1 of one sample and 1 without variance" in text
     assert "; 1 of padding" in text
-    assert "all rows of the batch" in told(pair(algorithm="reinforce++"))
+    assert "all rows of the batch" in printed(pair(algorithm="reinforce++"))
 
 
 # Records
 
 
-def test_a_record_in_full(told: Command) -> None:
+def test_a_record_in_full(printed: Command) -> None:
     given = document(row("q", 0, 0, team=1.0, role=0.5), row("q", 1, 0, team=0.0, role=0.5), weights={"team": 2.0})
-    records = json.loads(told({**given, "name": "other keys are ignored"}, "--json"))
+    records = json.loads(printed({**given, "name": "other keys are ignored"}, "--json"))
     scale = 2 * np.sqrt(0.5) + 1e-6
     assert records[0] == {
         "key": "q_0_0",
@@ -230,25 +230,25 @@ def test_a_team_reward_of_an_episode_is_placed_by_the_returns() -> None:
         explain({**document(*rows), "components": "team"})
 
 
-def test_padding_is_left_out_of_everything(told: Command) -> None:
+def test_padding_is_left_out_of_everything(printed: Command) -> None:
     padding = {**row("q", 0, 0, team=float("nan")), "padding": True}
     given = pair()
     given["rows"].insert(0, padding)
-    records = json.loads(told(given, "--json"), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    records = json.loads(printed(given, "--json"), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert records[1:] == explain(pair())
     zeros = dict.fromkeys(("reward", "return", "baseline", "advantage"), 0.0)
     shown = {"key": "q_0_0", "agent": "a", "padding": True, "group": None, "members": [], "scale": 1.0, **zeros}
     assert records[0] == {**shown, "transforms": []}
-    assert told(given).splitlines()[-3].endswith("padding")
-    assert json.loads(told(given, "--json", "--row", "q_0_0")) == records[1:2]  # the real row of that key
+    assert printed(given).splitlines()[-3].endswith("padding")
+    assert json.loads(printed(given, "--json", "--row", "q_0_0")) == records[1:2]  # the real row of that key
     given["rows"][0]["uid"] = "filler"
-    assert "only fills a batch" in told(given, "--row", "filler_0_0")
+    assert "only fills a batch" in printed(given, "--row", "filler_0_0")
 
 
-def test_one_row_with_its_numbers_filled_in(told: Command) -> None:
+def test_one_row_with_its_numbers_filled_in(printed: Command) -> None:
     golden = json.loads((SHARED / "at_grpo_small.json").read_text())
-    text = told(golden, "--row", "q0_0_2")
-    for said in (
+    text = printed(golden, "--row", "q0_0_2")
+    for message in (
         "row q0_0_2 of agent coder",
         "component: team",
         "mix: alpha (alpha 0.5)",
@@ -257,34 +257,34 @@ def test_one_row_with_its_numbers_filled_in(told: Command) -> None:
         "    q0_1_2     0.1  -0.707105",
         "advantage = (return - baseline) / scale = (0.8 - 0.45) / 0.494976 = 0.707105",
     ):
-        assert said in text
+        assert message in text
     assert "q0_0_3" not in text
-    assert json.loads(told(golden, "--json", "--row", "q0_0_2")) == explain(golden)[2:3]
+    assert json.loads(printed(golden, "--json", "--row", "q0_0_2")) == explain(golden)[2:3]
 
 
-def test_a_negative_baseline_reads_as_arithmetic(told: Command) -> None:
+def test_a_negative_baseline_reads_as_arithmetic(printed: Command) -> None:
     given = document(row("q", 0, 0, team=-1.0), row("q", 1, 0, team=-2.0), norm_by_std=False)
-    assert "= (-1 + 1.5) / 1 = 0.5" in told(given, "--row", "q_0_0")
+    assert "= (-1 + 1.5) / 1 = 0.5" in printed(given, "--row", "q_0_0")
 
 
-def test_samples_that_are_sessions_are_said(told: Command) -> None:
+def test_samples_that_are_sessions_are_said(printed: Command) -> None:
     rows = [row("q", 0, 0, team=1.0), row("q", 0, 1, turn=1, team=0.0), row("q", 1, 0, team=0.0)]
-    assert "3 rows, which count as 2 samples" in told(document(*rows, sample="session_mean"), "--row", "q_0_0")
+    assert "3 rows, which count as 2 samples" in printed(document(*rows, sample="session_mean"), "--row", "q_0_0")
 
 
-def test_names_cannot_command_the_terminal(told: Command) -> None:
+def test_names_cannot_command_the_terminal(printed: Command) -> None:
     given = document(row("q\n\x1b[2J", 0, 0, team=1.0), row("über", 0, 0, team=1.0))
-    text = told(given)
+    text = printed(given)
     assert "q\\n\\x1b[2J_0_0" in text
     assert "über_0_0" in text
 
 
-def test_lines_are_cut_on_a_terminal_only(told: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_cut_on_a_terminal_only(printed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     given = document(row("q" * 200, 0, 0, team=1.0))
-    assert "…" not in told(given)
+    assert "…" not in printed(given)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert [len(line) for line in told(given).splitlines()][-2:] == [60, 60]
+    assert [len(line) for line in printed(given).splitlines()][-2:] == [60, 60]
 
 
 # Mistakes
@@ -359,17 +359,17 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+@pytest.mark.parametrize(("given", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
-def test_a_mistaken_document(refused: Command, given: Any, said: str, form: tuple[str, ...]) -> None:
+def test_a_mistaken_document(refused: Command, given: Any, message: str, form: tuple[str, ...]) -> None:
     Path("rows.json").write_text(json.dumps(given))
-    told = refused("rows.json", *form)
-    assert said in told
-    assert "'rows.json'" in told
+    printed = refused("rows.json", *form)
+    assert message in printed
+    assert "'rows.json'" in printed
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "is not JSON: Expecting value"),
         (b"{", "is not JSON"),
@@ -381,9 +381,9 @@ def test_a_mistaken_document(refused: Command, given: Any, said: str, form: tupl
         (gzip.compress(b"{", mtime=0), "is not JSON"),
     ],
 )
-def test_a_file_that_is_something_else(refused: Command, content: bytes, said: str) -> None:
+def test_a_file_that_is_something_else(refused: Command, content: bytes, message: str) -> None:
     Path("rows.json").write_bytes(content)
-    assert said in refused("rows.json")
+    assert message in refused("rows.json")
 
 
 def test_a_file_that_cannot_be_read(refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +401,7 @@ def test_a_file_that_cannot_be_read(refused: Command, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "which file?"),
         (["a.json", "--run", "runs/x"], "'a.json' or --run 'runs/x': explain one of them"),
@@ -412,8 +412,8 @@ def test_a_file_that_cannot_be_read(refused: Command, monkeypatch: pytest.Monkey
         (["a.json", "--rwo", "k"], "unknown option '--rwo': did you mean '--row'?"),
     ],
 )
-def test_a_mistaken_command(refused: Command, arguments: list[str], said: str) -> None:
-    assert said in refused(*arguments)
+def test_a_mistaken_command(refused: Command, arguments: list[str], message: str) -> None:
+    assert message in refused(*arguments)
 
 
 def test_a_row_that_is_not_there(refused: Command) -> None:
@@ -453,15 +453,15 @@ class _Plugin:
         registry.algorithm("no-algorithm", _Odd)
 
 
-def test_algorithms_of_plugins(told: Command, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_algorithms_of_plugins(printed: Command, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = plugins.assemble({"mine": _Plugin()})
     monkeypatch.setattr(plugins, "load", lambda: mine)
     rows = [row("q", s, 0, team=float(s), default=0.25) for s in range(2)]
-    text = told(document(*rows, algorithm="mine"))
+    text = printed(document(*rows, algorithm="mine"))
     assert "credit     difference  D_i = G(z) - G(z with i's default action)." in text
-    for algorithm, said in (("odd", "'the detour' of row 'q_0_0' is nan"), ("no-algorithm", "must be an Algorithm")):
+    for algorithm, message in (("odd", "'the detour' of row 'q_0_0' is nan"), ("no-algorithm", "must be an Algorithm")):
         Path("rows.json").write_text(json.dumps(document(*rows, algorithm=algorithm)))
-        assert said in refused("rows.json", "--json")
+        assert message in refused("rows.json", "--json")
 
 
 # What a run stores
@@ -479,14 +479,14 @@ def stored(folder: Path, step: int, given: Document | None = None) -> Document:
 
 
 @pytest.mark.parametrize("path", [path for path in GOLDEN if "shapley" not in path.name], ids=lambda path: path.stem)
-def test_a_stored_step_gives_what_training_used(path: Path, told: Command) -> None:
+def test_a_stored_step_gives_what_training_used(path: Path, printed: Command) -> None:
     """To the bit, from the options as stored; as a run's step, and as a file."""
     golden = json.loads(path.read_text())
     document = stored(Path("run"), 12, golden)
-    records = json.loads(told("--run", "run", "--step", "12", "--json"))
+    records = json.loads(printed("--run", "run", "--step", "12", "--json"))
     assert [record["advantage"] for record in records] == document["advantage"]
     assert records == explain(golden)
-    assert json.loads(told("run/rows/step_00012.json.gz", "--json")) == records
+    assert json.loads(printed("run/rows/step_00012.json.gz", "--json")) == records
 
 
 @pytest.mark.parametrize("name", plugins.load().names("algorithms"))
@@ -513,13 +513,13 @@ def test_options_survive_being_stored(name: str) -> None:
     assert tried >= 4
 
 
-def test_the_newest_step_and_steps_that_are_not_stored(told: Command, refused: Command) -> None:
+def test_the_newest_step_and_steps_that_are_not_stored(printed: Command, refused: Command) -> None:
     for step in (10, 20, 30, 40, 41):
         stored(Path("run"), step)
     Path("run/rows/.writing-step_00050.json.gz").write_bytes(b"")  # of a run that was killed
-    assert told("--run", "run").startswith("run 'run', step 41\nat-grpo: group (uid, turn, agent, slot), ")
+    assert printed("--run", "run").startswith("run 'run', step 41\nat-grpo: group (uid, turn, agent, slot), ")
     assert "run 'run' has not stored step 3: it has 10 to 40 (every 10), 41" in refused("--run", "run", "--step", "3")
-    assert json.loads(told("--run", "run", "--step", "20", "--json", "--row", "q_1_0"))[0]["key"] == "q_1_0"
+    assert json.loads(printed("--run", "run", "--step", "20", "--json", "--row", "q_1_0"))[0]["key"] == "q_1_0"
 
 
 def test_a_difference_from_training_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -557,12 +557,12 @@ def test_the_same_step_is_the_same_file(tmp_path: Path) -> None:
     assert json.loads(gzip.decompress(files[0]))["step"] == 1
 
 
-def test_a_continued_run_forgets_later_steps(told: Command) -> None:
+def test_a_continued_run_forgets_later_steps(printed: Command) -> None:
     for step in (1, 2, 3):
         stored(Path("run"), step)
     RunDir(Path("run")).forget_after(2)
     assert list(RunDir(Path("run")).stored_rows()) == [1, 2]
-    assert "step 2" in told("--run", "run")
+    assert "step 2" in printed("--run", "run")
 
 
 def test_how_often_rows_are_kept_is_checked() -> None:

@@ -120,18 +120,18 @@ def test_it_gives_the_log_probs_of_training(
     from transformers import AutoTokenizer
 
     assert _export(run, policy, tmp_path / "new" / "out", "--json", *more) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["policy"], told["step"], told["kind"], told["dtype"]) == (policy, 8, kind, "float32")
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["policy"], printed["step"], printed["kind"], printed["dtype"]) == (policy, 8, kind, "float32")
     folder = tmp_path / "new" / "out"
     expected = json.loads((run.parent / f"{policy}.json").read_text())
     assert _log_probs(folder) == pytest.approx(expected, abs=1e-5)
     before = _log_probs(run.parent / "model")
     assert max(abs(one - other) for one, other in zip(before, expected, strict=True)) > 0.01
     assert AutoTokenizer.from_pretrained(folder).chat_template
-    assert told["size"] == sum(path.stat().st_size for path in folder.iterdir())
+    assert printed["size"] == sum(path.stat().st_size for path in folder.iterdir())
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"out"}
     if kind == "adapter":
-        assert told["base"] == str(run.parent / "model")
+        assert printed["base"] == str(run.parent / "model")
     else:
         config = json.loads((folder / "config.json").read_text())
         assert config["dtype"] == "float32"
@@ -242,7 +242,7 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--policy", "whle"], "has no policy 'whle': did you mean 'whole'?"),
         (["--policy", "still"], "policy 'still' is frozen and was not trained: its model is '"),
@@ -254,10 +254,10 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int)
     ],
 )
 def test_what_cannot_be_exported(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["export", str(run), "--output", str(tmp_path / "out"), *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -297,9 +297,9 @@ def test_a_damaged_checkpoint(copied: Path, tmp_path: Path, capsys: pytest.Captu
     harmed = copied / "checkpoints" / "step_8" / "policies"
     (harmed / "adapter" / "model_world_size_1_rank_0.pt").write_bytes(b"short")
     assert _export(copied, "adapter", tmp_path / "out") == 2
-    said = capsys.readouterr().err
-    assert "'policies/adapter/model_world_size_1_rank_0.pt' has 5 bytes" in said
-    assert "intact are the ones of step 4: choose with --step" in said
+    message = capsys.readouterr().err
+    assert "'policies/adapter/model_world_size_1_rank_0.pt' has 5 bytes" in message
+    assert "intact are the ones of step 4: choose with --step" in message
     assert _export(copied, "whole", tmp_path / "out") == 0  # another policy's files are what they were
 
 

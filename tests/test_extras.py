@@ -75,8 +75,8 @@ def test_the_command_line_says_it_with_exit_code_2(
     alone.disabled = ()
     monkeypatch.setattr(plugins, "load", lambda: alone)
     assert main(["train", str(INVENTORY), "marl.algorithm.name=sharp", "--dry-run"]) == 2
-    said = "algorithm 'sharp' comes with marl-verl-sharp, which is not installed: pip install 'marl-verl[sharp]'"
-    assert capsys.readouterr().err.strip() == f"marl-verl: {said}"
+    message = "algorithm 'sharp' comes with marl-verl-sharp, which is not installed: pip install 'marl-verl[sharp]'"
+    assert capsys.readouterr().err.strip() == f"marl-verl: {message}"
 
 
 def test_a_name_whose_plugin_is_broken_has_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +100,10 @@ def test_a_plugin_for_another_version_is_broken(wanted: str, tmp_path: Path, mon
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: later\nVersion: 1.0\nRequires-Dist: {wanted}\n")
     (info / "entry_points.txt").write_text(f"[{GROUP}]\nlater = later_plugin\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    (said,) = plugins.discover().broken.values()
-    assert said.startswith("later 1.0 (plugin 'later') is made for marl-verl ")
-    assert f"and this is {marl_verl.__version__}" in said
-    assert VARIABLE in said
+    (message,) = plugins.discover().broken.values()
+    assert message.startswith("later 1.0 (plugin 'later') is made for marl-verl ")
+    assert f"and this is {marl_verl.__version__}" in message
+    assert VARIABLE in message
     assert "later" not in {source.plugin for source in plugins.discover("").loaded}  # left out, it does no harm
 
 

@@ -195,9 +195,9 @@ def tasks(known: Plugins) -> None:
     assert len(train) == len(test) == 20
     assert not train & test
     assert [sums.score(TASK, answer) for answer in (" 7", "8", None)] == [1.0, 0.0, 0.0]
-    for seen, said in sums.demonstrations("solver", 20, 0, good=1.0):
-        assert sum(map(int, seen.split()[2:])) == int(said)
-        assert {*seen.split(), said} <= set(sums.vocabulary())
+    for seen, message in sums.demonstrations("solver", 20, 0, good=1.0):
+        assert sum(map(int, seen.split()[2:])) == int(message)
+        assert {*seen.split(), message} <= set(sums.vocabulary())
 
 
 def workflows(known: Plugins) -> None:
@@ -457,11 +457,11 @@ def test_the_table_of_extras_is_what_they_bring() -> None:
     found = plugins.discover()
     for extra, names in EXTRAS.items():
         named = set(names.split())
-        said = set(re.findall(r"`([\w-]+)`", lines[extra]))
-        assert f"marl-verl-{extra}" in said
+        message = set(re.findall(r"`([\w-]+)`", lines[extra]))
+        assert f"marl-verl-{extra}" in message
         own = {name for name in named if any(found.find(kind, name) for kind in ("tasks", "workflows", "rewards"))}
-        assert {name for name in named - own if not found.find("algorithms", name)} <= said
-        assert said <= named | {f"marl-verl-{extra}"}
+        assert {name for name in named - own if not found.find("algorithms", name)} <= message
+        assert message <= named | {f"marl-verl-{extra}"}
 
 
 def test_links_inside_the_page_lead_somewhere() -> None:

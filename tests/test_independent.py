@@ -112,7 +112,7 @@ def test_no_episode_waits_for_a_slower_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "trouble", "reason", "said"),
+    ("where", "trouble", "reason", "message"),
     [
         ("act", lambda: ConnectionError("no server"), "policy-error", "act judge:a: ConnectionError: no server"),
         ("act", lambda: MarlError("prompt too long"), "policy-error", "act judge:a: prompt too long"),
@@ -121,7 +121,7 @@ def test_no_episode_waits_for_a_slower_one() -> None:
     ],
 )
 def test_a_failing_session_says_why_and_the_others_go_on(
-    where: str, trouble: Callable[[], BaseException], reason: str, said: str
+    where: str, trouble: Callable[[], BaseException], reason: str, message: str
 ) -> None:
     context = Flaky(Pair(), TASK, POLICY, sessions=3)
     context.where, context.trouble = where, trouble
@@ -129,7 +129,7 @@ def test_a_failing_session_says_why_and_the_others_go_on(
     assert [episode.session for episode in found.episodes] == [0, 2]
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, reason)
-    assert failure.detail == f"workflow 'Pair' on task 't1', {said}"
+    assert failure.detail == f"workflow 'Pair' on task 't1', {message}"
     assert "Traceback" in failure.trace
     assert "test_independent.py" in failure.trace
 

@@ -102,7 +102,7 @@ def test_everybody_has_to_act() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("answer", r"answers with an Action.*: return action\.text"),
         ("list", r"answers with an Action"),
@@ -110,13 +110,13 @@ def test_everybody_has_to_act() -> None:
         ("proposal", r"proposes an Action.*: team\.propose\(action\.text\)"),
     ],
 )
-def test_an_action_is_no_answer(where: str, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_an_action_is_no_answer(where: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_workflow(Raw(where=where), TASK, ScriptedPolicy({"solver": "4"}))
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [
         ("observation", "another observation"),
         ("proposal", r"another proposals: first \[.* 0'\], now \[.* 1'\]"),
@@ -126,9 +126,9 @@ def test_an_action_is_no_answer(where: str, said: str) -> None:
         ("more", "act solver:1"),
     ],
 )
-def test_what_a_replay_does_otherwise_is_named(what: str, said: str) -> None:
+def test_what_a_replay_does_otherwise_is_named(what: str, message: str) -> None:
     check_workflow(Unsteady(what=what, steady_runs=1000), TASK, TWO)
-    with pytest.raises(ReplayMismatch, match=said):
+    with pytest.raises(ReplayMismatch, match=message):
         check_workflow(Unsteady(what=what), TASK, TWO)
 
 
@@ -171,7 +171,7 @@ CHECKS: list[tuple[str, Callable[..., Any]]] = [
 
 @pytest.mark.parametrize("check", [check for _, check in CHECKS], ids=[name for name, _ in CHECKS])
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"workflow": Relay}, r"a Workflow is needed, and this is its class: write Relay\(\) instead of Relay"),
         ({"workflow": None}, r"a Workflow is needed, got NoneType None: write MyWorkflow\(\)"),
@@ -179,9 +179,9 @@ CHECKS: list[tuple[str, Callable[..., Any]]] = [
         ({"policy": {"solver": "4"}}, r"a ScriptedPolicy is needed, got dict .*: write ScriptedPolicy\(\{"),
     ],
 )
-def test_arguments_of_another_kind(check: Callable[..., Any], wrong: dict[str, Any], said: str) -> None:
+def test_arguments_of_another_kind(check: Callable[..., Any], wrong: dict[str, Any], message: str) -> None:
     check(**MINE)
-    with pytest.raises(MarlError, match=said):
+    with pytest.raises(MarlError, match=message):
         check(**{**MINE, **wrong})
 
 
@@ -228,7 +228,7 @@ class Mistaken(Sampler):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ("nothing", "the sampler asked for no action"),
         ("no episodes", "the sampler asked for 8 actions, and its sample has no episode"),
@@ -239,9 +239,9 @@ class Mistaken(Sampler):
         ("dropped", r"in no row, .* \(nothing failed\): those of act solver:0 of session 1 \(candidate 0\), act ver"),
     ],
 )
-def test_a_sampler_that_gives_something_else(wrong: str, said: str) -> None:
+def test_a_sampler_that_gives_something_else(wrong: str, message: str) -> None:
     check_sampler(Mistaken(), Relay(), TASK, TWO)
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=message):
         check_sampler(Mistaken(wrong=wrong), Relay(), TASK, TWO)
 
 
@@ -286,8 +286,8 @@ def test_a_forgotten_ask_or_attempt(forgets: str) -> None:
 def test_a_workflow_that_fails_is_told_unless_it_may(sampler: Sampler) -> None:
     with pytest.raises(MarlError, match=r"an attempt failed, .* the team has no agent 'verifier': solver|'verifier'"):
         check_sampler(sampler, Relay(), TASK, ScriptedPolicy({"solver": "4"}), 2)
-    said = "workflow 'Never' on task 'q1', before any act: it ended without one act|asked for no action"
-    with pytest.raises((MarlError, AssertionError), match=said):
+    message = "workflow 'Never' on task 'q1', before any act: it ended without one act|asked for no action"
+    with pytest.raises((MarlError, AssertionError), match=message):
         check_sampler(sampler, Never(), TASK, TWO, 2)
     assert not check_sampler(sampler, Never(), TASK, TWO, 2, may_fail=True).episodes
 
@@ -408,7 +408,7 @@ class Careless(ReplayCredit):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (
             "no return",
@@ -418,9 +418,9 @@ class Careless(ReplayCredit):
         ("no ask", "a request failed, and comes out of credit 'careless' as SwitchedOff: ask policies by `ask`"),
     ],
 )
-def test_a_credit_with_a_mistake(wrong: str, said: str) -> None:
+def test_a_credit_with_a_mistake(wrong: str, message: str) -> None:
     check_credit(Careless(), Relay(), TASK, TWO)
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=message):
         check_credit(Careless(wrong=wrong), Relay(), TASK, TWO)
 
 

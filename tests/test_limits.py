@@ -121,7 +121,7 @@ async def for_ever_calling(task: Task, team: Team) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fn", "said"),
+    ("fn", "message"),
     [
         (for_ever, "at act solver:9: more than 10 acts: does it ever end?"),
         (for_ever_stubborn, "at act solver:9: more than 10 acts: does it ever end?"),
@@ -129,8 +129,8 @@ async def for_ever_calling(task: Task, team: Team) -> None:
         (for_ever_unknown, "at act solver:0: the team has no agent 'sover': did you mean 'solver'?"),
     ],
 )
-def test_a_workflow_that_never_ends_is_told_even_where_it_catches_every_error(fn: Body, said: str) -> None:
-    with pytest.raises(WorkflowError, match=f"workflow 'Plain' on task 't1', {re.escape(said)}"):
+def test_a_workflow_that_never_ends_is_told_even_where_it_catches_every_error(fn: Body, message: str) -> None:
+    with pytest.raises(WorkflowError, match=f"workflow 'Plain' on task 't1', {re.escape(message)}"):
         finished(fn, acts=10, calls=5)
 
 
@@ -223,10 +223,10 @@ def test_a_call_that_takes_too_long_raises_in_the_workflow_and_again_on_replay(
 ) -> None:
     async def work(task: Task, team: Team) -> str:
         try:
-            said = await team.call(tool, seconds)
+            message = await team.call(tool, seconds)
         except TimeoutError as error:
-            said = f"too long: {error}"
-        return (await team["solver"].act(str(said))).text + str(said)
+            message = f"too long: {error}"
+        return (await team["solver"].act(str(message))).text + str(message)
 
     SLOW.clear()
     run = finished(work, call_seconds=0.05)
@@ -294,8 +294,8 @@ def test_a_call_cannot_end_the_process_or_pass_for_a_cancellation(tool: Callable
         return "no error"
 
     run = finished(work, call_seconds=seconds)
-    said = "SystemExit: usage: tool FILE|StopIteration: no more|CancelledError: of its own"
-    assert re.fullmatch(f"12345 ({said})", run.answer)
+    message = "SystemExit: usage: tool FILE|StopIteration: no more|CancelledError: of its own"
+    assert re.fullmatch(f"12345 ({message})", run.answer)
     assert finished(work, run.journal).answer == run.answer
 
 
@@ -304,15 +304,15 @@ def test_a_thread_that_ends_after_its_loop_says_nothing(monkeypatch: pytest.Monk
         with pytest.raises(TimeoutError, match=r"longer than 0.01 s"):
             await perform(time.sleep, (0.1,), 0.01)
 
-    said: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", said.append)
+    message: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", message.append)
     asyncio.run(go())
     late = [thread for thread in threading.enumerate() if thread.name == "marl-verl call"]
     assert late
     assert all(thread.daemon for thread in late)
     for thread in late:
         thread.join(5)
-    assert not said
+    assert not message
 
 
 def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
@@ -417,8 +417,8 @@ async def loops_after_its_end(task: Task, team: Team) -> str:
 
     task_ = asyncio.create_task(beside())
     await asyncio.sleep(0)
-    said = (await team["solver"].act("x")).text
-    return said if task_ else ""
+    message = (await team["solver"].act("x")).text
+    return message if task_ else ""
 
 
 @pytest.mark.parametrize("fn", [loops, loops_stubbornly, loops_in_a_lane, loops_in_a_lane_at_once])
@@ -474,11 +474,11 @@ def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:
 
     async def work(task: Task, team: Team) -> str:
         for _ in range(2):
-            said = await team["solver"].act("x")
+            message = await team["solver"].act("x")
             end = time.perf_counter() + 0.001 * (0.9 + 0.05 * team.random.randrange(12))
             while time.perf_counter() < end:
                 pass
-        return said.text
+        return message.text
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(2e-5)  # so that the watchdog gets to run in a step this short

@@ -47,7 +47,7 @@ def test_without_an_adapter_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "strategy", "said"),
+    ("model", "strategy", "message"),
     [
         ({"lora_rank": -1}, "fsdp2", "must be a whole number, 0 for no adapter, got -1"),
         ({"lora_rank": 4.5}, "fsdp2", "must be a whole number, 0 for no adapter, got 4.5"),
@@ -57,9 +57,9 @@ def test_without_an_adapter_nothing_changes() -> None:
         ({}, "megatron", "needs actor.strategy fsdp2 or fsdp, it is 'megatron'"),
     ],
 )
-def test_what_cannot_go(model: dict[str, Any], strategy: str, said: str) -> None:
+def test_what_cannot_go(model: dict[str, Any], strategy: str, message: str) -> None:
     given = _settings(**model)
     given.actor.strategy = strategy
     with pytest.raises(MarlError) as error:
         with_lora(given)
-    assert said in str(error.value)
+    assert message in str(error.value)

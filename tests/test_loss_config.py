@@ -115,7 +115,7 @@ def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "overrides", "said"),
+    ("loss", "overrides", "message"),
     [
         (
             "gspo-tis",
@@ -177,10 +177,10 @@ def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
         ("reinforce", [f"{ACTOR}.ppo_mini_batch_size=4"], "policy 'one' would take 2"),
     ],
 )
-def test_what_does_not_go_with_a_loss_is_told(small: DictConfig, loss: str, overrides: list[str], said: str) -> None:
+def test_what_does_not_go_with_a_loss_is_told(small: DictConfig, loss: str, overrides: list[str], message: str) -> None:
     with pytest.raises(MarlError) as error:
         learning(small, loss, *overrides)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

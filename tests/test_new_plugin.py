@@ -137,9 +137,9 @@ def test_the_default_folder_is_the_name_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["new-plugin", "My.Team"]) == 0
-    said = capsys.readouterr().out
-    assert "cd my-team" in said
-    assert "pip install -e" in said
+    message = capsys.readouterr().out
+    assert "cd my-team" in message
+    assert "pip install -e" in message
     assert sorted(os.listdir()) == ["my-team"]
     assert (tmp_path / "my-team" / "my_team" / "__init__.py").is_file()
 
@@ -148,7 +148,7 @@ def test_the_default_folder_is_the_name_here(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("my method", "'my method' is no name of a distribution"),
         ("-x-", "is no name of a distribution"),
@@ -167,11 +167,11 @@ def test_the_default_folder_is_the_name_here(
     ],
 )
 def test_a_bad_name_is_refused_in_a_sentence(
-    name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["new-plugin", f"--output={tmp_path / 'it'}", "--", name]) == 2
     errors = capsys.readouterr().err
-    assert re.search(said, errors), errors
+    assert re.search(message, errors), errors
     assert errors.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
@@ -207,7 +207,7 @@ def test_nothing_half_written_is_left(
 
     monkeypatch.setattr(Path, "write_text", fails)
     assert new(tmp_path / "it", "my-team") == (2 if isinstance(error, OSError) else 130)
-    assert "No space left on device" in (said := capsys.readouterr().err) or "interrupted" in said
+    assert "No space left on device" in (message := capsys.readouterr().err) or "interrupted" in message
     assert not list(tmp_path.iterdir())
 
 

@@ -55,7 +55,7 @@ def test_the_parts_of_an_advantage_are_names_or_objects() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"baseline": "leave-one-ou"}, r"unknown baseline 'leave-one-ou': did you mean 'leave-one-out'\?"),
         ({"std": "populatio"}, r"unknown scale 'populatio': did you mean 'population'\?"),
@@ -65,8 +65,8 @@ def test_the_parts_of_an_advantage_are_names_or_objects() -> None:
         ({"std": None}, "'std' must be one of the scales or a name, got None"),
     ],
 )
-def test_what_is_no_part_is_an_error(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(MarlError, match=said):
+def test_what_is_no_part_is_an_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(MarlError, match=message):
         Advantage(**options)
 
 

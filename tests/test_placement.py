@@ -67,7 +67,7 @@ def test_a_pool_may_have_the_name_of_a_policy_that_is_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policies", "pools", "said"),
+    ("policies", "pools", "message"),
     [
         ({"a": {"pool": "bgi"}}, {"big": {}}, "policy 'a' is on the unknown pool 'bgi': did you mean 'big'?"),
         ({"a": {"pool": "big"}}, {}, "policy 'a' is on the pool 'big', and marl.pools has none: add marl.pools.big="),
@@ -87,11 +87,11 @@ def test_a_pool_may_have_the_name_of_a_policy_that_is_elsewhere() -> None:
         ),
     ],
 )
-def test_a_bad_pool_is_told(policies: dict[str, Any], pools: dict[str, Any], said: str) -> None:
+def test_a_bad_pool_is_told(policies: dict[str, Any], pools: dict[str, Any], message: str) -> None:
     config, team = case(policies, pools)
     with pytest.raises(MarlError) as error:
         pools_of(config, team)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.usefixtures("gpus")
@@ -99,9 +99,9 @@ def test_more_policies_than_gpus_with_the_sum() -> None:
     config, team = case({"a": {}, "b": {}, "c": {"pool": "wide"}}, {"wide": {"gpus": 2}})
     with pytest.raises(MarlError) as error:
         check_placement(config, team)
-    said = str(error.value)
-    assert "the policies need 1 (a) + 1 (b) + 2 (c) = 4 GPUs, this machine has 2: " in said
-    assert "colocate policies (marl.pools)" in said
+    message = str(error.value)
+    assert "the policies need 1 (a) + 1 (b) + 2 (c) = 4 GPUs, this machine has 2: " in message
+    assert "colocate policies (marl.pools)" in message
     check_placement(*case({"a": {}, "b": {}}))
 
 
@@ -110,7 +110,7 @@ def test_servers_on_one_pool_share_its_memory() -> None:
     pools = {"both": {"gpus": 1}}
     fits = {"a": {"pool": "both"}, "b": {"pool": "both", "rollout": {"gpu_memory_utilization": 0.4}}}
     check_placement(*case(fits, pools))
-    for rollout, said in (
+    for rollout, message in (
         (
             {"gpu_memory_utilization": 0.6},
             "the servers on pool 'both' would take 0.5 (a) + 0.6 (b) = 1.10 of each GPU's memory",
@@ -122,11 +122,11 @@ def test_servers_on_one_pool_share_its_memory() -> None:
     ):
         with pytest.raises(MarlError) as error:
             check_placement(*case({"a": {"pool": "both"}, "b": {"pool": "both", "rollout": rollout}}, pools))
-        assert said in str(error.value)
+        assert message in str(error.value)
 
 
 def test_a_server_must_fit_its_pool() -> None:
-    for wide, gpus, nodes, said in (
+    for wide, gpus, nodes, message in (
         (3, 4, 1, "policy 'a' has 4 GPUs on 1 nodes = 4, and a server of it needs tensor_model_parallel_size=3 x"),
         (6, 4, 3, "needs tensor_model_parallel_size=6 x data_parallel_size=1 x pipeline_model_parallel_size=1 = 6"),
     ):
@@ -137,7 +137,7 @@ def test_a_server_must_fit_its_pool() -> None:
                     {"p": {"gpus": gpus, "nodes": nodes}},
                 )
             )
-        assert said in str(error.value)
+        assert message in str(error.value)
 
 
 def test_slots_on_a_cpu_are_as_many_as_are_needed_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +165,8 @@ def test_the_nodes_of_a_pool_are_different_machines() -> None:
     for nodes, there in (([1, 3], "1 + 3"), ([4], "4")):
         with pytest.raises(MarlError) as error:
             check_room([two], nodes, "Ray has")
-        said = f"for pool 'a' 1 of 2 machines have 2 free ones (Ray has {there})"
-        assert said in str(error.value)
+        message = f"for pool 'a' 1 of 2 machines have 2 free ones (Ray has {there})"
+        assert message in str(error.value)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.lists(st.integers(0, 8), min_size=1, max_size=3))

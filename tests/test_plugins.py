@@ -215,7 +215,7 @@ REGISTER = "@hookimpl\ndef marl_register(registry): "
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("@hookimpl\ndef marl_regster(registry): ...", ["'marl_regster'", "did you mean 'marl_register'"]),
         ("@hookimpl\ndef marl_register_tasks(register): ...", ["unknown hook", "did you mean 'marl_register'"]),
@@ -236,7 +236,7 @@ REGISTER = "@hookimpl\ndef marl_register(registry): "
         (f"{REGISTER}[registry.task('a', len) for _ in range(2)]", ["task 'a'", "registered twice by the same"]),
     ],
 )
-def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, code: str, said: list[str]) -> None:
+def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, code: str, message: list[str]) -> None:
     install(code)
     found = plugins.discover()
     (source,) = found.broken
@@ -245,7 +245,7 @@ def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, 
     assert found.names("tasks") == plugins.discover("").names("tasks") or "at-plan-path" in found.names("tasks")
     with pytest.raises(MarlError) as error:
         found.get("tasks", "sokoban")
-    for part in ["unknown task 'sokoban'", "cannot be loaded", "games 1.2", "plugin 'games'", *said]:
+    for part in ["unknown task 'sokoban'", "cannot be loaded", "games 1.2", "plugin 'games'", *message]:
         assert part in str(error.value)
     assert "\n" not in str(error.value)
     (record,) = [record for record in found.describe() if record["plugin"] == "games"]
@@ -306,7 +306,7 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "message"),
     [
         (None, ["ModuleNotFoundError", "games_pkg"]),
         ("import nowhere_at_all", ["nowhere_at_all"]),
@@ -314,7 +314,7 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
     ],
 )
 def test_a_lazy_target_is_imported_late_and_told_if_it_cannot(
-    install: Install, tmp_path: Path, parts: str | None, said: list[str]
+    install: Install, tmp_path: Path, parts: str | None, message: list[str]
 ) -> None:
     install(GAMES)
     if parts is not None:
@@ -325,7 +325,7 @@ def test_a_lazy_target_is_imported_late_and_told_if_it_cannot(
     assert "games_pkg" not in sys.modules
     with pytest.raises(MarlError) as error:
         found.get("tasks", "sokoban")
-    for part in ["task 'sokoban'", "games 1.2", "'games_pkg.parts:Sokoban'", *said]:
+    for part in ["task 'sokoban'", "games 1.2", "'games_pkg.parts:Sokoban'", *message]:
         assert part in str(error.value)
 
 

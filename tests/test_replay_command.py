@@ -73,12 +73,12 @@ class Chorus(Workflow):
     """Everybody at once; who speaks alone is asked for more. Without an answer it fails."""
 
     async def run(self, task: Task, team: Team) -> str:
-        said = await team.act({"left": task.prompt, "right": task.prompt})
-        if said["left"].text == "(no answer)":
+        message = await team.act({"left": task.prompt, "right": task.prompt})
+        if message["left"].text == "(no answer)":
             raise ValueError("the left one is silent")
-        if said["right"].text == "(no answer)":
+        if message["right"].text == "(no answer)":
             await team["left"].act("the right one is silent")
-        more = await asyncio.gather(*(team["left"].act(said["right"].text, slot=slot) for slot in "xy"))
+        more = await asyncio.gather(*(team["left"].act(message["right"].text, slot=slot) for slot in "xy"))
         return more[0].text + more[1].text
 
 
@@ -117,7 +117,7 @@ def since(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Shown:
+def texts(capsys: pytest.CaptureFixture[str]) -> Shown:
     """Run the command; returns its output."""
 
     def run(*arguments: str) -> str:
@@ -179,11 +179,11 @@ def chorus() -> str:
 # One episode
 
 
-def test_an_episode_reads_as_a_conversation(told: Shown) -> None:
+def test_an_episode_reads_as_a_conversation(texts: Shown) -> None:
     sample = play()
     sample.episodes[0].turns[3].rewards = {"team": 1.0, "role": -0.25}
     origin = "workflow review, task set sums, algorithm at-grpo, sampler greedy-tree"
-    assert told(write(sample)) == (
+    assert texts(write(sample)) == (
         f"""episode q_0, training step 12: {origin}
 
 task t1
@@ -228,9 +228,9 @@ score 1, success
     )
 
 
-def test_json_has_everything(told: Shown) -> None:
+def test_json_has_everything(texts: Shown) -> None:
     long = "x" * 5000
-    found = json.loads(told(write(play(solver=(long, "4"))), "--json"))
+    found = json.loads(texts(write(play(solver=(long, "4"))), "--json"))
     assert [effect["effect"] for effect in found["effects"]] == ["act", "call", "act"] * 2
     assert found["effects"][0]["action"] == long
     assert found["effects"][1] == {**found["effects"][1], "arguments": [long], "value": {"hits": 5000}}
@@ -241,44 +241,44 @@ def test_json_has_everything(told: Shown) -> None:
     }  # fmt: skip
 
 
-def test_long_texts_are_cut_in_the_middle_and_repeated_ones_left_out(told: Shown) -> None:
+def test_long_texts_are_cut_in_the_middle_and_repeated_ones_left_out(texts: Shown) -> None:
     class Growing(Review):
         async def run(self, task: Task, team: Team) -> str:
             seen = "line\n" * 60
             for _ in range(3):
-                said = await team["solver"].act(seen)
-                seen = f"{seen}{said.text}\n"
+                message = await team["solver"].act(seen)
+                seen = f"{seen}{message.text}\n"
             return (await team["judge"].act("a" * 900 + "b" * 900 + "c" * 900)).text
 
     plugins.load()._targets["workflows", "review"] = Growing
-    shown = told(write(play(solver=("one", "two", "three"), workflow=Growing())))
+    shown = texts(write(play(solver=("one", "two", "three"), workflow=Growing())))
     assert shown.count("    line\n") == 60
     assert "  sees\n    (the first 304 characters as solver:1)\n    two\n" in shown
     assert "a" * 800 + "\n    [1300 characters left out; --json has them]\n    " + "c" * 600 in shown
 
 
-def test_control_characters_cannot_reach_the_terminal(told: Shown) -> None:
-    shown = told(write(play(solver=("\x1b[31mred\r\x9b", "4"))))
+def test_control_characters_cannot_reach_the_terminal(texts: Shown) -> None:
+    shown = texts(write(play(solver=("\x1b[31mred\r\x9b", "4"))))
     assert "    \\x1b[31mred\\r\\x9b\n" in shown
     assert "\x1b" not in shown
     turned = "a\u202eb\u2066c\u2028d\u2029e"
-    assert "    a\\u202eb\\u2066c\\u2028d\\u2029e\n" in told(write(play(solver=(turned, "4"))))
+    assert "    a\\u202eb\\u2066c\\u2028d\\u2029e\n" in texts(write(play(solver=(turned, "4"))))
 
 
-def test_concurrent_and_joint_acts(told: Shown) -> None:
-    shown = told(chorus())
+def test_concurrent_and_joint_acts(texts: Shown) -> None:
+    shown = texts(chorus())
     assert [line.split()[0] for line in shown.splitlines() if "   row " in line] == [
         "left:0", "right:0", "left:x", "left:y"
     ]  # fmt: skip
     assert "answer xy\nscore 0, no success" in shown
 
 
-def test_only_what_is_stored(told: Shown, since: Callable[..., None]) -> None:
+def test_only_what_is_stored(texts: Shown, since: Callable[..., None]) -> None:
     path = write(play())
-    ran = told(path)
+    ran = texts(path)
     since(review=None, sums=None)
-    assert told(path, "--stored") == ran.replace("score 1, success", "score 1, success (as stored)")
-    assert "replay" not in json.loads(told(path, "--stored", "--json"))
+    assert texts(path, "--stored") == ran.replace("score 1, success", "score 1, success (as stored)")
+    assert "replay" not in json.loads(texts(path, "--stored", "--json"))
 
 
 # A list
@@ -290,28 +290,28 @@ def several() -> str:
     return write(sample)
 
 
-def test_a_file_of_several_is_listed(told: Shown) -> None:
-    shown = told(several())
+def test_a_file_of_several_is_listed(texts: Shown) -> None:
+    shown = texts(several())
     assert shown.splitlines()[1] == "3 episodes, 1 failed attempt (timeout 1)"
     assert shown.splitlines()[2] == "1 solved, mean score 0.333"
     assert "q_1      1      4      solved  t1" in shown
     assert "q_3     timeout  workflow 'Review' on task 't1': the episode took longer than 5 s" in shown
     assert shown.endswith("marl-verl replay f.jsonl --episode q_0\n")
-    found = json.loads(told("f.jsonl", "--json"))
+    found = json.loads(texts("f.jsonl", "--json"))
     assert [(each["id"], each["score"], each["turns"]) for each in found["episodes"]] == [
         ("q_0", 0.0, 4), ("q_1", 1.0, 4), ("q_2", 0.0, 4)
     ]  # fmt: skip
     assert found["failures"][0]["session"] == 3
-    assert told("f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
+    assert texts("f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
 
 
-def test_a_run_and_its_steps(told: Shown, refused: Shown) -> None:
+def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
     lines = Path(several()).read_text().splitlines()
     for step in (10, 20, 30, 40, 41):
         RunDir(Path.cwd()).journals(step, lines)
     (Path("journals") / ".writing-step_00050.jsonl").write_text("")  # of a run that was killed
-    assert "replay --run . --step 12 --episode q_0" in told("--run", ".")  # the step as the header has it
-    assert told("--run", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
+    assert "replay --run . --step 12 --episode q_0" in texts("--run", ".")  # the step as the header has it
+    assert texts("--run", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
     assert "has not stored step 3: it has 10 to 40 (every 10), 41" in refused("--run", ".", "--step", "3")
     Path("other").mkdir()
     assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("--run", "other")
@@ -334,26 +334,26 @@ def run_of_three_steps() -> None:
     run.episodes(14, [head(), *sample_lines(Sample(sample.episodes[:1]), "g14t00000", "t1", False)])
 
 
-def test_the_id_of_an_episode_says_its_step(told: Shown, refused: Shown) -> None:
+def test_the_id_of_an_episode_says_its_step(texts: Shown, refused: Shown) -> None:
     run_of_three_steps()
-    assert told("--run", "run", "--episode", "s7t00000_1").startswith("episode s7t00000_1, ")
-    assert told("--run", "run", "--episode", "g14t00000_0").startswith("episode g14t00000_0, ")
+    assert texts("--run", "run", "--episode", "s7t00000_1").startswith("episode s7t00000_1, ")
+    assert texts("--run", "run", "--episode", "g14t00000_0").startswith("episode g14t00000_0, ")
     assert "did you mean 's7t00000_" in refused("--run", "run", "--episode", "s7t00000_5")
     assert "run 'run' has not stored step 8: it has 7, 14" in refused("--run", "run", "--episode", "s8t00000_0")
-    said = refused("--run", "run", "--episode", "v20t00000_0")
-    assert "run 'run' has not stored validation 20: it has 14" in said
-    assert "of a validation: marl-verl replay run/episodes/step_00014.jsonl\n" in told("--run", "run")
+    message = refused("--run", "run", "--episode", "v20t00000_0")
+    assert "run 'run' has not stored validation 20: it has 14" in message
+    assert "of a validation: marl-verl replay run/episodes/step_00014.jsonl\n" in texts("--run", "run")
     (Path("run") / "episodes" / "step_00014.jsonl").unlink()
     assert "no stored validations: validate with" in refused("--run", "run", "--episode", "g14t00000_0")
 
 
-def test_a_run_whose_files_somebody_has_packed(told: Shown) -> None:
+def test_a_run_whose_files_somebody_has_packed(texts: Shown) -> None:
     run_of_three_steps()
     for path in Path("run").glob("*/*.jsonl"):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
-    assert told("--run", "run", "--episode", "s14t00000_1").startswith("episode s14t00000_1, ")
-    assert told("--run", "run", "--episode", "g14t00000_0").startswith("episode g14t00000_0, ")
+    assert texts("--run", "run", "--episode", "s14t00000_1").startswith("episode s14t00000_1, ")
+    assert texts("--run", "run", "--episode", "g14t00000_0").startswith("episode g14t00000_0, ")
 
 
 def test_folders_of_a_run(refused: Shown) -> None:
@@ -362,11 +362,11 @@ def test_folders_of_a_run(refused: Shown) -> None:
     assert "is a folder of a run, which is replayed with --run 'run'" in refused("--run", "run/journals")
 
 
-def test_standard_input(told: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = told(several()).replace("replay f.jsonl", "replay -")
+def test_standard_input(texts: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = texts(several()).replace("replay f.jsonl", "replay -")
     with Path("f.jsonl").open() as file:
         monkeypatch.setattr(sys, "stdin", file)
-        assert told("-") == shown
+        assert texts("-") == shown
 
 
 def test_rows_and_episodes_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
@@ -376,25 +376,25 @@ def test_rows_and_episodes_are_told_apart(capsys: pytest.CaptureFixture[str]) ->
         assert f"'{path}' holds episodes, which `marl-verl replay` shows" in capsys.readouterr().err
 
 
-def test_the_rows_of_a_run_are_pointed_to(told: Shown) -> None:
+def test_the_rows_of_a_run_are_pointed_to(texts: Shown) -> None:
     run = RunDir(Path("my run"))
     run.folder.mkdir()
     run.journals(12, Path(several()).read_text().splitlines())
-    assert "explain" not in told("--run", "my run", "--episode", "q_1")  # none are stored
+    assert "explain" not in texts("--run", "my run", "--episode", "q_1")  # none are stored
     run.rows(12, {})
     last = "\n\nhow a turn came by its advantage: marl-verl explain --run 'my run' --step 12 --row q_1_0\n"
-    assert told("--run", "my run", "--step", "12", "--episode", "q_1").endswith(last)
-    assert told("my run/journals/step_00012.jsonl", "--episode", "q_1").endswith(last)
-    assert "explain" not in told("f.jsonl", "--episode", "q_1")
+    assert texts("--run", "my run", "--step", "12", "--episode", "q_1").endswith(last)
+    assert texts("my run/journals/step_00012.jsonl", "--episode", "q_1").endswith(last)
+    assert "explain" not in texts("f.jsonl", "--episode", "q_1")
     path = Path("my run/journals/step_00012.jsonl")
     path.write_text(path.read_text().replace('"split":"train"', '"split":"test"'))
-    assert "row" not in told(str(path), "--episode", "q_1")  # a validation has none
+    assert "row" not in texts(str(path), "--episode", "q_1")  # a validation has none
 
 
-def test_many_are_listed_by_the_first_and_the_last(told: Shown) -> None:
+def test_many_are_listed_by_the_first_and_the_last(texts: Shown) -> None:
     sample = play(sessions=41)
     sample.failures = [Failure(100 + n, "timeout" if n else "policy-error", f"late\nby {n}") for n in range(41)]
-    shown = told(write(sample)).splitlines()
+    shown = texts(write(sample)).splitlines()
     assert shown[1:3] == ["41 episodes, 41 failed attempts (policy-error 1, timeout 40)", "41 solved, mean score 1"]
     assert shown[4].split() == ["episode", "score", "turns", "task"]
     assert [line.split()[0] for line in shown[24:27]] == ["q_19", "[16", "q_36"]
@@ -402,29 +402,29 @@ def test_many_are_listed_by_the_first_and_the_last(told: Shown) -> None:
     assert shown[53] == "[16 left out; --json has all]"
     assert shown[54].endswith("timeout       late by 36")
     sample.failures, sample.episodes = [], sample.episodes[:40]
-    assert "left out" not in told(write(sample))
+    assert "left out" not in texts(write(sample))
 
 
-def test_a_failed_attempt_is_told_in_full(told: Shown, refused: Shown) -> None:
+def test_a_failed_attempt_is_told_in_full(texts: Shown, refused: Shown) -> None:
     sample = play()
     sample.failures = [Failure(1, "timeout", "late\nby\x1b 5 s"), Failure(1, "policy-error", "no server")]
     path = write(sample)
-    assert told(path).startswith("training step 12: ")  # one episode, and more to tell
-    assert "q_1     timeout       late by\\x1b 5 s\n" in told(path)
-    assert told(path, "--episode", "q_1") == (
+    assert texts(path).startswith("training step 12: ")  # one episode, and more to tell
+    assert "q_1     timeout       late by\\x1b 5 s\n" in texts(path)
+    assert texts(path, "--episode", "q_1") == (
         "failed attempt q_1, training step 12: workflow review, task set sums, algorithm at-grpo, sampler greedy-tree\n"
         "\ntask t1\n\npolicy-error\n  no server\n\ntimeout\n  late\n  by\\x1b 5 s\n"
     )
-    found = json.loads(told(path, "--episode", "q_1", "--json"))
+    found = json.loads(texts(path, "--episode", "q_1", "--json"))
     assert [(each["id"], each["failure"]) for each in found] == [("q_1", "policy-error"), ("q_1", "timeout")]
     assert "'q_1' is a failed attempt (policy-error)" in refused(path, "--episode", "q_1", "--mask", "solver:0")
-    assert told(path, "--mask", "judge:0").startswith("episode q_0, ")  # no doubt which is meant
+    assert texts(path, "--mask", "judge:0").startswith("episode q_0, ")  # no doubt which is meant
 
 
-def test_packed_with_gzip(told: Shown, refused: Shown) -> None:
+def test_packed_with_gzip(texts: Shown, refused: Shown) -> None:
     packed = gzip.compress(Path(write(play())).read_bytes())
     Path("f.gz").write_bytes(packed)
-    assert told("f.gz") == told("f.jsonl")
+    assert texts("f.gz") == texts("f.jsonl")
     Path("f.gz").write_bytes(packed[:-9])
     assert "'f.gz' is damaged: it cannot be unpacked" in refused("f.gz")
 
@@ -432,14 +432,14 @@ def test_packed_with_gzip(told: Shown, refused: Shown) -> None:
 # Masking
 
 
-def test_masking_shows_what_changes_and_the_score_without(told: Shown) -> None:
+def test_masking_shows_what_changes_and_the_score_without(texts: Shown) -> None:
     path = write(play())
-    shown = told(path, "--mask", "judge:1")
+    shown = texts(path, "--mask", "judge:1")
     assert "judge:1   row q_0_3, team 1 before\n  masked; it said 'yes'\n" in shown
     assert "  says\n    (no answer)\n" in shown
     assert "ends here: solver:2 is not in the journal: a model would have to be asked\n" in shown
     assert "before  score 1, success\nmasked  not known\n" in shown
-    shown = told(path, "--mask", "judge:0")
+    shown = texts(path, "--mask", "judge:0")
     assert "solver:1   row q_0_2, team 1 before\n  shown something else than before: it would be sampled again" in shown
     assert "    user: (no answer)\n" in shown  # what it sees now
     assert shown.endswith(
@@ -448,34 +448,34 @@ def test_masking_shows_what_changes_and_the_score_without(told: Shown) -> None:
     )
 
 
-def test_masking_several_acts(told: Shown) -> None:
+def test_masking_several_acts(texts: Shown) -> None:
     path = chorus()
-    shown = told(path, "--mask", "left:x", "--mask", "left:y")
+    shown = texts(path, "--mask", "left:x", "--mask", "left:y")
     assert "answer (no answer)(no answer)\n" in shown
     assert shown.count("  masked; it said ") == 2
-    found = json.loads(told(path, "--mask", "left:x", "--mask", "left:y", "--json"))["masked"]
+    found = json.loads(texts(path, "--mask", "left:x", "--mask", "left:y", "--json"))["masked"]
     assert (found["acts"], found["changed"], found["missed"]) == (["left:x", "left:y"], [], [])
     assert (found["score"], found["difference"]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("path", "mask", "said"),
+    ("path", "mask", "message"),
     [
         ("review", "solver:0", 'ends here: judge calls look_up("(no answer)"), which was never made\n'),
         ("chorus", "left:0", "ends here: workflow 'Chorus' on task 't1', at act right:0: ValueError: the left one is"),
         ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to be asked"),
     ],
 )  # fmt: skip
-def test_a_masked_run_that_gets_no_further_says_why(told: Shown, path: str, mask: str, said: str) -> None:
-    shown = told(write(play()) if path == "review" else chorus(), "--mask", mask)
-    assert said in shown
+def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mask: str, message: str) -> None:
+    shown = texts(write(play()) if path == "review" else chorus(), "--mask", mask)
+    assert message in shown
     assert "not reached any more: " in shown
     assert "masked  not known\n" in shown
     assert "difference" not in shown
     assert "would be asked again" not in shown
 
 
-def test_an_act_that_can_be_left_out(told: Shown) -> None:
+def test_an_act_that_can_be_left_out(texts: Shown) -> None:
     def judge(act: Any) -> str:
         return "yes" if act.slot == "1" else "(no answer) is no verdict"
 
@@ -488,13 +488,13 @@ def test_an_act_that_can_be_left_out(told: Shown) -> None:
 
     plugins.load()._targets["workflows", "review"] = Lenient
     path = write(play(solver=("5", "4"), judge=judge, workflow=Lenient()))
-    shown = told(path, "--mask", "judge:0")
+    shown = texts(path, "--mask", "judge:0")
     assert "not reached any more: solver:1\nanswer 5\n" in shown
     assert "before  score 1, success\nmasked  score 0, no success\ndifference 1\n" in shown
 
 
 @pytest.mark.parametrize(
-    ("mask", "said"),
+    ("mask", "message"),
     [
         ("solver:2", "episode 'q_0' has no act 'solver:2': did you mean 'solver:"),
         ("sovler:0", "did you mean 'solver:0'?"),
@@ -502,8 +502,8 @@ def test_an_act_that_can_be_left_out(told: Shown) -> None:
         ("xx", "valid: judge:0, judge:1, solver:0, solver:1"),
     ],
 )
-def test_unknown_acts(refused: Shown, mask: str, said: str) -> None:
-    assert said in refused(write(play()), "--mask", mask)
+def test_unknown_acts(refused: Shown, mask: str, message: str) -> None:
+    assert message in refused(write(play()), "--mask", mask)
 
 
 # Trees
@@ -533,27 +533,27 @@ def tree(partial_value: str = "proposal") -> Episode:
     return asyncio.run(go())
 
 
-def test_an_unfinished_path_stands_where_its_journal_ends(told: Shown) -> None:
-    shown = told(write(Sample([tree()])), "--episode", "q_0_n3")
+def test_an_unfinished_path_stands_where_its_journal_ends(texts: Shown) -> None:
+    shown = texts(write(Sample([tree()])), "--episode", "q_0_n3")
     assert "solver:0   taken by judge, policy judge" not in shown
     assert "solver:0   row q_0_0, taken by judge, node n0 at the root, team 1\n" in shown
     assert "judge:0   row q_0_1, node n3 under n0, team 1\n" in shown
     assert "stands at solver:1\nwould answer 4\nscore 1, success\n" in shown
     assert "sampled beside it: 2 turns that it did not go on with\n" in shown
     assert "  row    node  act       rewards  says\n  q_0_1  n1    solver:0  team 1   text 1 of 1\n" in shown
-    found = json.loads(told("f.jsonl", "--json"))
+    found = json.loads(texts("f.jsonl", "--json"))
     assert [act["slot"] for act in found["replay"]["stands_at"]] == ["1"]
     assert (found["replay"]["proposal"], found["effects"][0]["called"]) == ("4", "solver")
     assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
 
 
-def test_a_state_scored_by_playing_on_is_not_scored_again(told: Shown) -> None:
-    shown = told(write(Sample([tree("played on")])))
+def test_a_state_scored_by_playing_on_is_not_scored_again(texts: Shown) -> None:
+    shown = texts(write(Sample([tree("played on")])))
     assert "its score is that of a continuation, which is not in the journal\n" in shown
     assert "would answer played on\nscore 0, no success (as stored)\n" in shown
 
 
-def test_masking_an_unfinished_path(told: Shown) -> None:
+def test_masking_an_unfinished_path(texts: Shown) -> None:
     class Quiet(Review):
         """Calls nothing."""
 
@@ -574,16 +574,16 @@ def test_masking_an_unfinished_path(told: Shown) -> None:
             await run.run_until_blocked()
             return await context.state(run, 0, [context.turn(act, Action("4"), 0, node="n0")], "4")
 
-    shown = told(write(Sample([asyncio.run(go())])), "--mask", "solver:0")
+    shown = texts(write(Sample([asyncio.run(go())])), "--mask", "solver:0")
     assert "stands at judge:0\nwould answer (no answer)\n" in shown
     assert "masked  score 0, no success\ndifference 1\n" in shown
 
 
-def test_other_sessions_are_shown_by_session(told: Shown) -> None:
+def test_other_sessions_are_shown_by_session(texts: Shown) -> None:
     sample = play(sessions=3)
     best, *rest = sample.episodes
     best.off_path_turns = [turn for episode in reversed(rest) for turn in episode.turns[:2]]
-    shown = told(write(Sample([best]))).split("did not go on with\n")[1]
+    shown = texts(write(Sample([best]))).split("did not go on with\n")[1]
     assert shown == (
         "  session  row    act       rewards  says\n"
         "  1        q_1_0  solver:0  team 1   ?\n"
@@ -618,7 +618,7 @@ def test_a_workflow_that_has_changed_is_told_with_the_effect(refused: Shown, sin
             raise KeyError("gone")
 
     path = write(play())
-    for changed, said in (
+    for changed, message in (
         (Polite, "workflow 'Polite' on task 't1': act solver:0 is shown another observation: recorded ...'user: 2 + 2"),
         (Short, "workflow 'Short' on task 't1': it ends without act judge:0, which the journal has"),
         (Longer, "workflow 'Longer' on task 't1': it goes on to act solver:2, which the journal does not have"),
@@ -626,9 +626,9 @@ def test_a_workflow_that_has_changed_is_told_with_the_effect(refused: Shown, sin
     ):
         since(review=changed)
         found = refused(path)
-        assert f"episode 'q_0' cannot be replayed: {said}" in found
+        assert f"episode 'q_0' cannot be replayed: {message}" in found
         assert "--stored shows it without running it" in found
-        assert said in refused(path, "--mask", "solver:0")  # nothing is masked in what cannot be replayed
+        assert message in refused(path, "--mask", "solver:0")  # nothing is masked in what cannot be replayed
     since(review=Review)
     Path(path).write_text(Path(path).read_text().replace('"arguments":["4"]', '"arguments":["5"]'))
     assert "is not in the journal, which has call judge: " in refused(path)
@@ -662,15 +662,15 @@ def test_another_score_answer_or_mark_is_shown_and_told(refused: Shown, since: C
             return answer
 
     path = write(play())
-    for changed, said in (
+    for changed, message in (
         ({"sums": Strict}, "episode 'q_0' is not what is stored: the score is 0.5, stored is 1"),
         ({"sums": Proof}, "success is False, stored is True"),
         ({"review": Verbose}, "the answer is 'it is 4', stored is '4' (and 1 more)"),
         ({"review": Marks}, "the mark on act solver:0 is None, stored is 'no number'"),
     ):
         since(**changed)
-        assert said in refused(path, prints=True)
-        assert said in refused(path, "--json", prints=True)
+        assert message in refused(path, prints=True)
+        assert message in refused(path, "--json", prints=True)
     since()
     Path(path).write_text(Path(path).read_text().replace('"version":"0"', '"version":"0.9"').replace('"4"', '"5"', 1))
     assert "(in-memory was 0.9 and is 0 here)" in refused(path, prints=True)
@@ -699,9 +699,11 @@ def test_an_answer_that_cannot_be_scored(refused: Shown, since: Callable[..., No
 
     path = write(play())
     since(sums=Fails)
-    said = "task set Fails cannot score the answer on task 't1': ZeroDivisionError: by zero"
-    told = f"episode 'q_0' cannot be replayed: workflow 'review' ends, but {said}; --stored shows it without running it"
-    assert told in refused(path)
+    message = "task set Fails cannot score the answer on task 't1': ZeroDivisionError: by zero"
+    texts = (
+        f"episode 'q_0' cannot be replayed: workflow 'review' ends, but {message}; --stored shows it without running it"
+    )
+    assert texts in refused(path)
 
 
 def test_an_answer_that_cannot_be_scored_with_an_act_masked(refused: Shown, since: Callable[..., None]) -> None:
@@ -715,15 +717,17 @@ def test_an_answer_that_cannot_be_scored_with_an_act_masked(refused: Shown, sinc
 
     path = write(play(solver="4", workflow=Silent()))
     since(sums=Picky, review=Silent)
-    said = refused(path, "--mask", "solver:0")
-    assert "episode 'q_0' of workflow 'review' cannot be replayed without solver:0: task set Picky cannot score" in said
-    assert said.endswith("; without --mask it can\n")
+    message = refused(path, "--mask", "solver:0")
+    assert (
+        "episode 'q_0' of workflow 'review' cannot be replayed without solver:0: task set Picky cannot score" in message
+    )
+    assert message.endswith("; without --mask it can\n")
 
 
 # What a user does wrong
 
 
-def test_a_broken_plugin_spoils_only_what_runs(told: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_plugin_spoils_only_what_runs(texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     several()
     write(play(), path="one.jsonl")
 
@@ -731,18 +735,18 @@ def test_a_broken_plugin_spoils_only_what_runs(told: Shown, refused: Shown, monk
         raise MarlError("plugin 'other' cannot be imported")
 
     monkeypatch.setattr(plugins, "load", broken)
-    assert "3 episodes" in told("f.jsonl")
-    assert "3 episodes" in told("f.jsonl", "--stored")
-    assert told("f.jsonl", "--episode", "q_1", "--stored").startswith("episode q_1, ")
+    assert "3 episodes" in texts("f.jsonl")
+    assert "3 episodes" in texts("f.jsonl", "--stored")
+    assert texts("f.jsonl", "--episode", "q_1", "--stored").startswith("episode q_1, ")
     assert "'other' cannot be imported; --stored shows episodes without any plugin" in refused("one.jsonl")
 
 
 def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., None]) -> None:
     path = write(play())
     since(review=None)
-    said = refused(path)
-    assert "workflow 'review' is not registered here; it came from in-memory 0: install that" in said
-    assert "--stored shows episodes without it" in said
+    message = refused(path)
+    assert "workflow 'review' is not registered here; it came from in-memory 0: install that" in message
+    assert "--stored shows episodes without it" in message
     since(sums=None)
     assert "task 'sums' is not registered here; it came from in-memory 0" in refused(path)
     since(review=print)
@@ -753,17 +757,17 @@ def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., 
 
 
 def test_a_cut_off_file_spoils_only_its_last_episode(
-    told: Shown, refused: Shown, capsys: pytest.CaptureFixture[str]
+    texts: Shown, refused: Shown, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(several())
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]) + lines[3][:-40])
     assert refused("f.jsonl", prints=True) == "marl-verl: 'f.jsonl': line 4 is cut off\n"
-    assert told("f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
+    assert texts("f.jsonl", "--episode", "q_1").startswith("episode q_1, ")
     assert "has no episode 'q_2': did you mean 'q_" in refused("f.jsonl", "--episode", "q_2")
     assert "; line 4 is cut off" in refused("f.jsonl", "--episode", "q_2")
     path.write_bytes(b"".join(lines[:3])[:-1])  # only the line break is missing
-    assert "2 episodes" in told("f.jsonl")
+    assert "2 episodes" in texts("f.jsonl")
     path.write_bytes(lines[0] + b"{broken}\n[]\n" + lines[2])
     assert main(["replay", "f.jsonl"]) == 2
     printed = capsys.readouterr()
@@ -783,7 +787,7 @@ HEAD = {"schema": 2, "kind": "episodes", "step": 1, "split": "train", "marl_verl
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "'bad' is empty"),
         ("\n\n", "'bad' is empty"),
@@ -799,13 +803,13 @@ HEAD = {"schema": 2, "kind": "episodes", "step": 1, "split": "train", "marl_verl
         (json.dumps({**HEAD, "agents": []}), "the header in line 1, agents: expected `object`, got `array`; "),
     ],
 )  # fmt: skip
-def test_files_that_are_none(refused: Shown, content: str, said: str) -> None:
+def test_files_that_are_none(refused: Shown, content: str, message: str) -> None:
     Path("bad").write_bytes(content.encode("latin-1"))
-    assert said in refused("bad")
+    assert message in refused("bad")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda d: without(d, "journal"), "line 2: the episode lacks 'journal'; the file was written by marl-verl "),
         (lambda d: {**d, "score": "high"}, "line 2: the episode, score: expected `float`, got `str`; the"),
@@ -826,11 +830,11 @@ def test_files_that_are_none(refused: Shown, content: str, said: str) -> None:
         (lambda d: {**d, "journal": {**d["journal"], "records": [{"effect": "dance"}]}}, "unknown effect 'dance'"),
     ],
 )
-def test_episodes_that_are_none(capsys: pytest.CaptureFixture[str], change: Callable[[Any], Any], said: str) -> None:
+def test_episodes_that_are_none(capsys: pytest.CaptureFixture[str], change: Callable[[Any], Any], message: str) -> None:
     first, line = Path(write(play())).read_text().splitlines()
     Path("f.jsonl").write_text(f"{first}\n{json.dumps(change(json.loads(line)))}\n")
     assert main(["replay", "f.jsonl"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_unknown_episodes_and_files(refused: Shown) -> None:
@@ -843,11 +847,11 @@ def test_unknown_episodes_and_files(refused: Shown) -> None:
     assert "unknown option '--epsode': did you mean '--episode'?" in refused(path, "--epsode", "q_1")
 
 
-def test_a_file_without_episodes_is_listed(told: Shown, refused: Shown) -> None:
-    shown = told(write(Sample(failures=[Failure(0, "policy-error", "no server")])))
+def test_a_file_without_episodes_is_listed(texts: Shown, refused: Shown) -> None:
+    shown = texts(write(Sample(failures=[Failure(0, "policy-error", "no server")])))
     assert "0 episodes, 1 failed attempt (policy-error 1)\n\nfailed  reason\nq_0     policy-error  no server\n" in shown
     assert shown.endswith("one of them: marl-verl replay f.jsonl --episode q_0\n")
-    assert told("f.jsonl", "--episode", "q_0").endswith("task t1\n\npolicy-error\n  no server\n")
+    assert texts("f.jsonl", "--episode", "q_0").endswith("task t1\n\npolicy-error\n  no server\n")
     assert "'f.jsonl' has no episode of which an act could be masked" in refused("f.jsonl", "--mask", "solver:0")
 
 
@@ -931,13 +935,13 @@ def documented() -> None:
 
 
 def test_what_the_documentation_shows_is_what_is_printed(
-    told: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch
+    texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (Path(__file__).parents[1] / "docs" / "replay.md").read_text(encoding="utf-8")
     documented()
     shown = re.findall(r"```\n\$ marl-verl replay ([^\n]*)\n(.*?)```", text, re.DOTALL)
     assert len(shown) == 3
     for command, output in shown:
-        assert told(*command.split()) == output
+        assert texts(*command.split()) == output
     monkeypatch.setattr("marl_verl.workflows.NOTHING", "nothing")
     assert f"```\n{refused('--run', 'runs/paths', '--episode', 's12t00000_0')}```" in text

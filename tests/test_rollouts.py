@@ -30,12 +30,12 @@ class Rounds(Workflow):
 
     async def run(self, task: Task, team: Any) -> str:
         for n in range(self.rounds):
-            said = await team["solver"].act(f"{task.prompt} {n % 2}")
-            if said.text == "?":
-                team.invalid(said, "no number")
+            message = await team["solver"].act(f"{task.prompt} {n % 2}")
+            if message.text == "?":
+                team.invalid(message, "no number")
             if n < self.rounds - 1:
-                await team["checker"].act(said.text)
-        return str(said.text)
+                await team["checker"].act(message.text)
+        return str(message.text)
 
 
 class Always(TaskSet):

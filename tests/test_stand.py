@@ -199,9 +199,9 @@ def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callab
 def test_a_workflow_that_ends_while_others_wait_is_finished() -> None:
     async def work(task: Task, team: Team) -> str:
         beside = asyncio.create_task(team["b"].act("never answered"))
-        said = (await team["a"].act("x")).text
+        message = (await team["a"].act("x")).text
         assert not beside.done()
-        return said
+        return message
 
     async def go() -> None:
         async with started(work) as run:

@@ -47,8 +47,8 @@ class Lanes(Workflow):
         draft = await team["solver"].act(task.prompt)
 
         async def judge(slot: str) -> str:
-            said = await team["judge"].act(draft.text, slot=slot)
-            return str(await team["judge"].call(str.upper, said.text + slot))
+            message = await team["judge"].act(draft.text, slot=slot)
+            return str(await team["judge"].call(str.upper, message.text + slot))
 
         seen = await asyncio.gather(judge("x"), judge("y"))
         team.propose(draft.text)
@@ -290,14 +290,14 @@ def test_files_that_somebody_has_packed_are_found_and_forgotten(tmp_path: Path) 
 def test_what_is_kept_is_checked() -> None:
     config = compose(ROOT / "recipes" / "quickstart" / "inventory.yaml", [], hardware="cpu")
     checks.check_numbers(config)
-    for key, value, said in (
+    for key, value, message in (
         ("keep_journals", -1, "must be a whole number >= 0, got -1"),
         ("journal_tasks", 0, "must be a whole number >= 1 or null, got 0"),
         ("journal_tasks", "some", "must be a whole number >= 1 or null, got 'some'"),
     ):
         wrong = config.copy()
         wrong.marl.run[key] = value
-        with pytest.raises(MarlError, match=f"'marl.run.{key}' {said}"):
+        with pytest.raises(MarlError, match=f"'marl.run.{key}' {message}"):
             checks.check_numbers(wrong)
     config.marl.run.journal_tasks = 2
     checks.check_numbers(config)

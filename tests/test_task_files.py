@@ -50,7 +50,7 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("t.jsonl", "", "is empty"),
         ("t.jsonl", "\n\n", "is empty"),
@@ -69,13 +69,13 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
         ("t.jsonl", b"\xff\xfe\x00", "is not UTF-8 text"),
     ],
 )
-def test_a_malformed_file_is_told_with_its_row(tmp_path: Path, name: str, content: str | bytes, said: str) -> None:
+def test_a_malformed_file_is_told_with_its_row(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(MarlError) as error:
         read_tasks(path)
     assert str(path) in str(error.value)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

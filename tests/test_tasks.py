@@ -224,9 +224,9 @@ def test_neither_agent_sees_what_the_other_knows():
     assert team["mover"].seen == ["start a1 walls b1 b2 message c3"]
 
 
-@pytest.mark.parametrize("said", ["", "a1 a2", "goal", "z9", "a3 !"])
-def test_a_message_that_is_not_one_cell_is_shown_as_none(said):
-    team = {"scout": Puppet(lambda seen: said), "mover": Puppet(lambda seen: "a2")}
+@pytest.mark.parametrize("reply", ["", "a1 a2", "goal", "z9", "a3 !"])
+def test_a_message_that_is_not_one_cell_is_shown_as_none(reply):
+    team = {"scout": Puppet(lambda seen: reply), "mover": Puppet(lambda seen: "a2")}
     play(ScoutMover(), board("a1", ["b1", "b2"], "a3"), team)
     assert team["mover"].seen == ["start a1 walls b1 b2 message none"]
 
@@ -255,9 +255,9 @@ def test_two_able_agents_solve_inventory_and_one_cannot():
     assert success(careless, asker) == success(honest, first) < 0.45
 
 
-@pytest.mark.parametrize("said", ["", "1 2 3", "1 2 3 4 5", "1 2 3 index"])
-def test_a_message_that_is_not_a_list_is_shown_as_none(said):
+@pytest.mark.parametrize("reply", ["", "1 2 3", "1 2 3 4 5", "1 2 3 index"])
+def test_a_message_that_is_not_a_list_is_shown_as_none(reply):
     task = Task("by hand", "", {"digits": ["3", "1", "4", "1"], "index": 3})
-    team = {"holder": Puppet(lambda seen: said), "asker": Puppet(lambda seen: "4")}
+    team = {"holder": Puppet(lambda seen: reply), "asker": Puppet(lambda seen: "4")}
     play(HolderAsker(), task, team)
     assert team["asker"].seen == ["message none index third"]

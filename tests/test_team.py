@@ -37,7 +37,7 @@ def test_a_team_is_read_with_its_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         ("agents", {}, "'marl.agents' is empty"),
         ("agents", ["solver"], "'marl.agents' must be a mapping"),
@@ -82,7 +82,7 @@ def test_a_team_is_read_with_its_types() -> None:
         ("workflow.options", [1], "'marl.workflow.options' must be a mapping"),
     ],
 )
-def test_a_mistake_is_named(path: str, value: Any, said: str) -> None:
+def test_a_mistake_is_named(path: str, value: Any, message: str) -> None:
     marl = copy.deepcopy(MARL)
     *parents, last = path.split(".")
     part = marl
@@ -91,7 +91,7 @@ def test_a_mistake_is_named(path: str, value: Any, said: str) -> None:
     part[last] = value
     with pytest.raises(MarlError) as error:
         read_team(marl)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

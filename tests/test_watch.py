@@ -69,7 +69,7 @@ class Ends:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def output(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The events that the command line would get."""
     events: list[dict[str, Any]] = []
     monkeypatch.setattr(module, "emit", lambda event, **values: events.append({"event": event, **values}))
@@ -82,7 +82,7 @@ def _watch(ends: Ends, folder: Path, **actors: Any) -> Watch:
 
 
 def test_a_killed_actor_is_told_while_the_main_thread_waits_for_another(
-    make: Any, told: list[dict[str, Any]], tmp_path: Path
+    make: Any, output: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     (server, pid), (worker, _) = make(), make()
     ends = Ends()
@@ -97,21 +97,21 @@ def test_a_killed_actor_is_told_while_the_main_thread_waits_for_another(
         "the vLLM server died while updating in step 3 (killed, or out of memory: see train.log): "
         "no checkpoint was saved yet, start it anew"
     )
-    assert told == [{"event": "error", "message": message, "expected": False}]
+    assert output == [{"event": "error", "message": message, "expected": False}]
     del waiting
 
 
-def test_a_server_whose_engine_is_dead_is_dead(make: Any, told: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_server_whose_engine_is_dead_is_dead(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
     server, _ = make()
     ends = Ends()
     with _watch(ends, tmp_path, vLLM_server=server)():
         server.break_engine.remote()
         assert ends.called.wait(10 * module.PERIOD)
-    assert "the vLLM server died" in told[0]["message"]
+    assert "the vLLM server died" in output[0]["message"]
 
 
 def test_what_fails_because_an_actor_died_is_told_by_that(
-    ray: Any, make: Any, told: list[dict[str, Any]], tmp_path: Path
+    ray: Any, make: Any, output: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     actor, pid = make()
     ends = Ends()
@@ -119,11 +119,11 @@ def test_what_fails_because_an_actor_died_is_told_by_that(
     with pytest.raises(ValueError, match="64 of 64"), _watch(ends, tmp_path, rollout_worker_0=actor)():
         raise ValueError("64 of 64 attempts failed")
     assert ends.codes == [1]
-    assert "the rollout worker 0 died" in told[0]["message"]
+    assert "the rollout worker 0 died" in output[0]["message"]
 
 
 def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
-    ray: Any, make: Any, told: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ray: Any, make: Any, output: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actor, pid = make()
     os.kill(pid, signal.SIGKILL)
@@ -135,10 +135,10 @@ def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
     ends = Ends()
     with pytest.raises(ray.exceptions.RayActorError), _watch(ends, tmp_path, rollout_worker_0=actor)():
         ray.get(actor.pid.remote())
-    assert "the rollout worker 0 died" in told[0]["message"]
+    assert "the rollout worker 0 died" in output[0]["message"]
 
 
-def test_an_error_of_its_own_stays_what_it_is(make: Any, told: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_an_error_of_its_own_stays_what_it_is(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
     idle, busy = make()[0], make()[0]
     waiting = busy.work.remote(30)
     begun = time.monotonic()
@@ -146,11 +146,11 @@ def test_an_error_of_its_own_stays_what_it_is(make: Any, told: list[dict[str, An
     with pytest.raises(ValueError, match="a mistake"), _watch(ends, tmp_path, idle=idle, busy=busy)():
         raise ValueError("a mistake")
     assert time.monotonic() - begun < 10 * module.PERIOD
-    assert (ends.codes, told) == ([], [])
+    assert (ends.codes, output) == ([], [])
     del waiting
 
 
-def test_nobody_looks_after_the_end(make: Any, told: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_nobody_looks_after_the_end(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
     actor, pid = make()
     ends = Ends()
     with _watch(ends, tmp_path, actor=actor)():
@@ -219,17 +219,17 @@ def test_other_errors_are_their_last_line() -> None:
     assert sentence(RuntimeError("first\n  last  \n")) == "RuntimeError: last"
 
 
-def test_phases_overlap_and_the_one_that_failed_stays(told: list[dict[str, Any]]) -> None:
+def test_phases_overlap_and_the_one_that_failed_stays(output: list[dict[str, Any]]) -> None:
     phases = Phases(lambda: 12)
-    assert phases.told() == "while working in step 12"
+    assert phases.output() == "while working in step 12"
     with phases("sampling"):
         with phases("updating"):
-            assert phases.told() == "while sampling and updating in step 12"
-        assert phases.told() == "while sampling in step 12"
+            assert phases.output() == "while sampling and updating in step 12"
+        assert phases.output() == "while sampling in step 12"
         with pytest.raises(ValueError, match="x"), phases("syncing weights"):
             raise ValueError("x")
-    assert phases.told() == "while syncing weights in step 12"
-    assert [event["told"] for event in told][:2] == [
+    assert phases.output() == "while syncing weights in step 12"
+    assert [event["told"] for event in output][:2] == [
         "while sampling in step 12",
         "while sampling and updating in step 12",
     ]
@@ -238,7 +238,7 @@ def test_phases_overlap_and_the_one_that_failed_stays(told: list[dict[str, Any]]
 def test_before_the_first_step_there_is_none() -> None:
     phases = Phases(lambda: 0)
     with phases("validating"):
-        assert phases.told() == "while validating, before the first step"
+        assert phases.output() == "while validating, before the first step"
 
 
 def test_a_run_with_a_checkpoint_can_be_continued(tmp_path: Path) -> None:

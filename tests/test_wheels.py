@@ -45,8 +45,8 @@ class Fresh:
         self.pip("install", "--no-index", "--find-links", str(self.wheels), *wanted)
 
     def plugins(self) -> dict[str, dict[str, Any]]:
-        told = run(self.python, "-m", "marl_verl.cli.main", "plugins", "--json", cwd=self.folder)
-        return {record["plugin"]: record for record in json.loads(told)}
+        output = run(self.python, "-m", "marl_verl.cli.main", "plugins", "--json", cwd=self.folder)
+        return {record["plugin"]: record for record in json.loads(output)}
 
 
 def run(*command: str | Path, cwd: Path | None = None, code: int = 0) -> str:
@@ -85,9 +85,9 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
 
     recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
     train = [fresh.python, "-m", "marl_verl.cli.main", "train", recipe, "--dry-run"]
-    said = run(*train, "marl.algorithm.name=sharp", cwd=fresh.folder, code=2)
-    assert "pip install 'marl-verl[sharp]'" in said
-    assert len(said.strip().splitlines()) == 1
+    message = run(*train, "marl.algorithm.name=sharp", cwd=fresh.folder, code=2)
+    assert "pip install 'marl-verl[sharp]'" in message
+    assert len(message.strip().splitlines()) == 1
     assert "grpo" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder)
 
     fresh.install("marl-verl[sharp]")

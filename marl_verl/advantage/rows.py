@@ -226,8 +226,8 @@ def check_shared(table: RowTable, values: FloatArray, ids: IntArray, what: str) 
     shared = first[inverse.reshape(-1)]
     if (row := first_true(values != values[shared])) is not None:
         other = int(shared[row])
-        said = f"are {what} and have {values[other]:g} and {values[row]:g}: it is the same for all, and counts once"
-        raise MarlError(f"rows '{table.key(other)}' and '{table.key(row)}' {said}")
+        message = f"are {what} and have {values[other]:g} and {values[row]:g}: it is the same for all, and counts once"
+        raise MarlError(f"rows '{table.key(other)}' and '{table.key(row)}' {message}")
 
 
 def _taken(column: Any, rows: IntArray) -> Any:

@@ -198,5 +198,5 @@ class Metric:
 
 def _finite(values: FloatArray, table: RowTable, what: str) -> None:
     if (row := first_true(~np.isfinite(values))) is not None:
-        said = f"the {what} of row '{table.key(row)}' is {values[row]}"
-        raise MarlError(f"{said}: rewards are too large or too far apart")
+        message = f"the {what} of row '{table.key(row)}' is {values[row]}"
+        raise MarlError(f"{message}: rewards are too large or too far apart")

@@ -9,8 +9,8 @@ from marl_verl.inspect.files import read_file
 
 
 def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
-    told = "a Python file that registers parts, e.g. my_team.py; may be repeated"
-    parser.add_argument("--plugin", action="append", default=[], type=Path, metavar="FILE", help=told)
+    output = "a Python file that registers parts, e.g. my_team.py; may be repeated"
+    parser.add_argument("--plugin", action="append", default=[], type=Path, metavar="FILE", help=output)
 
 
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:

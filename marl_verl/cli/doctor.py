@@ -47,14 +47,14 @@ def shown(quick: bool) -> list[Finding]:
     finally:
         display.close()
     count = {state: sum(each.state == state for each in found) for state in ("error", "warning")}
-    told = " and ".join(f"{number} {state}{'s' * (number > 1)}" for state, number in count.items() if number)
-    display.print(f"{told}, of {len(found)} findings" if told else f"{len(found)} findings, all of them ok")
+    output = " and ".join(f"{number} {state}{'s' * (number > 1)}" for state, number in count.items() if number)
+    display.print(f"{output}, of {len(found)} findings" if output else f"{len(found)} findings, all of them ok")
     return found
 
 
 def text(finding: Finding) -> str:
     """A finding in a line, and what to do about it in a second one."""
-    lines = [f"{finding.state:<8} {finding.check}: {finding.said}"]
+    lines = [f"{finding.state:<8} {finding.check}: {finding.message}"]
     if finding.do:
         lines.append(f"{'':<8} do: {finding.do}")
     return "\n".join(harmless(" ".join(line.splitlines())) for line in lines)

@@ -42,12 +42,12 @@ def run(options: argparse.Namespace) -> int:
         found = ExplainedRows.parse(*file_content(options))
     if options.json:
         records = found if options.row is None else [found.row(options.row)]
-        said = "[\n" + ",\n".join(json.dumps(record, allow_nan=False) for record in records) + "\n]"
+        message = "[\n" + ",\n".join(json.dumps(record, allow_nan=False) for record in records) + "\n]"
     else:
-        said = found.text(options.row, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+        message = found.text(options.row, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
     if options.folder is not None and not options.json:
-        said = f"{found.source}\n{said}"
-    show(said)
+        message = f"{found.source}\n{message}"
+    show(message)
     if found.difference is not None:
         print(f"marl-verl: {found.difference}", file=sys.stderr)
     return 0

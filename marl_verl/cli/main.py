@@ -45,8 +45,8 @@ def reported(work: Callable[[], int], debug: bool = False) -> int:
     except MarlError as error:
         if debug:
             traceback.print_exc()
-        said = harmless(" ".join(str(error).split()))  # one line, whatever a plugin's error holds
-        print("marl-verl:", said, file=sys.stderr)
+        reply = harmless(" ".join(str(error).split()))  # one line, whatever a plugin's error holds
+        print("marl-verl:", reply, file=sys.stderr)
         return 2
     except RunError as error:
         if debug:

@@ -120,9 +120,9 @@ def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: i
     if (file := options[f"{split}_file"]) is not None:
         path = Path(str(file)).expanduser()
         if not path.is_file():
-            said = str(missing("task file", path, path.parent.glob("*")))
-            hint = "" if "did you mean" in said else "; the README of a recipe says how to make its data"
-            raise MarlError(f"marl.task.{split}_file: {said}{hint}")
+            message = str(missing("task file", path, path.parent.glob("*")))
+            hint = "" if "did you mean" in message else "; the README of a recipe says how to make its data"
+            raise MarlError(f"marl.task.{split}_file: {message}{hint}")
         return read_tasks(path)
     try:
         return task_set.generate(split, int(options[f"{split}_size"]), seed)

@@ -152,18 +152,18 @@ class _SyntheticWorkflow(Workflow):
     moves: tuple[tuple[str, ...], ...]
 
     async def run(self, task: Task, team: Team) -> str:
-        said = ""
+        message = ""
         for move in self.moves:
             for agent in move:  # the tool component of an agent needs a call
                 await team[agent].call(len, agent)
             seen = {agent: f"{task.id}: {agent} acts" for agent in move}
             actions = await team.act(seen) if len(seen) > 1 else {move[0]: await team[move[0]].act(seen[move[0]])}
             for action in actions.values():
-                said += action.text
+                message += action.text
                 if _number(action.text, 2):
                     team.invalid(action, "synthetic")
-            team.propose(said)
-        return said
+            team.propose(message)
+        return message
 
 
 class _SyntheticTasks(TaskSet):

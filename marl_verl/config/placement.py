@@ -114,8 +114,10 @@ def _check_memory(pool: Pool, context: Mapping[str, Any]) -> None:
     """The servers of a shared pool are awake at the same time, and all of them sleep while one policy learns."""
     shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in context.items()}
     if sum(shares.values()) > 1:
-        told = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
-        what = f"the servers on pool '{pool.name}' would take {told} = {sum(shares.values()):.2f} of each GPU's memory"
+        output = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
+        what = (
+            f"the servers on pool '{pool.name}' would take {output} = {sum(shares.values()):.2f} of each GPU's memory"
+        )
         remedy = "set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
         raise MarlError(f"{what}: {remedy}")
     for name, rollout in context.items():

@@ -81,9 +81,9 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     if policy.trained:
         own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
         if pool.shared and has_accelerator():  # a policy whose turn it is not leaves the GPU, unless it says otherwise
-            said = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
+            message = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
             for key in ("param_offload", "optimizer_offload"):
-                if said.get(key) is None:
+                if message.get(key) is None:
                     own.actor_rollout_ref.actor.fsdp_config[key] = True
         check_policy(own, name, called, loss)
     resolved = _resolved(own)

@@ -89,12 +89,12 @@ def _check_independent(synthetic: SyntheticTeam) -> None:
     """Synthetic rows of three tasks, one with a single attempt, must get the same together as each by itself."""
     compute, table = synthetic.algorithm.compute, synthetic.table
     tasks = [synthetic.rows(number, attempts) for number, attempts in enumerate((3, 2, 1))]
-    told = f"algorithm '{synthetic.team.algorithm.name}' does not go with {WHERE}.mode=async"
+    output = f"algorithm '{synthetic.team.algorithm.name}' does not go with {WHERE}.mode=async"
     try:
         gather_all = compute(table([row for rows in tasks for row in rows])).advantage
         apart = np.concatenate([compute(table(rows)).advantage for rows in tasks])
     except MarlError as error:
-        raise MarlError(f"{told}: {error}") from error
+        raise MarlError(f"{output}: {error}") from error
     if not np.allclose(gather_all, apart, rtol=1e-9, atol=1e-12):
         what = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
-        raise MarlError(f"{told}: {what}, and a row gets its advantage as soon as its own task is finished")
+        raise MarlError(f"{output}: {what}, and a row gets its advantage as soon as its own task is finished")

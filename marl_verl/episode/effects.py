@@ -222,8 +222,8 @@ class Effects:
         turn = self._lanes[agent, name]
         if turn and (agent, _slot(name, turn - 1)) in self._waiting:
             where = "without naming the slots" if name is None else f"in slot '{name}'"
-            said = f"agent '{agent}' acts twice at once {where}: give each line its own act(..., slot=\"name\")"
-            raise self._fail(said)
+            message = f"agent '{agent}' acts twice at once {where}: give each line its own act(..., slot=\"name\")"
+            raise self._fail(message)
         act = Act(agent, _slot(name, turn), turn, self._acts, observation, joint)
         self._lanes[agent, name] += 1
         self._acts += 1
@@ -265,8 +265,8 @@ class Effects:
 
     def stuck(self, where: str) -> WorkflowError:
         """The error of a step that has taken too long, for the watchdog."""
-        said = f"it has run {self.limits.step_seconds:g} s without an effect{where}: does it ever end?"
-        return self._fail(said, StepTimeout)
+        message = f"it has run {self.limits.step_seconds:g} s without an effect{where}: does it ever end?"
+        return self._fail(message, StepTimeout)
 
     def _wake(self) -> None:
         if self._driver is not None and not self._driver.done():

@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
-from marl_verl.errors import MarlError, told
+from marl_verl.errors import MarlError, format_error
 
 Reason = Literal["workflow-error", "policy-error", "score-error", "timeout", "token-budget"]
 """What ended an episode: the workflow, the policy asked for an action, the scoring of the answer, or a limit."""
@@ -71,7 +71,7 @@ class ReplayMismatch(WorkflowError):
 def with_line(error: BaseException) -> str:
     """An exception in words, with the line that raised it unless it is a user's mistake."""
     frames = [] if isinstance(error, MarlError) else traceback.extract_tb(error.__traceback__)
-    return told(error) + (at_line(frames[-1]) if frames else "")
+    return format_error(error) + (at_line(frames[-1]) if frames else "")
 
 
 def at_line(frame: traceback.FrameSummary) -> str:

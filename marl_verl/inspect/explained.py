@@ -168,10 +168,10 @@ def _with_parts(role: str, part: Any) -> list[tuple[str, Part]]:
 
 def _formula(part: Part) -> str:
     """The first sentence of a part's documentation, which is its equation."""
-    said = inspect.getdoc(type(part)) or ""
-    if said.startswith(f"{type(part).__name__}("):  # written by dataclass, for want of one
+    message = inspect.getdoc(type(part)) or ""
+    if message.startswith(f"{type(part).__name__}("):  # written by dataclass, for want of one
         return ""
-    return " ".join(said.split("\n\n")[0].split())
+    return " ".join(message.split("\n\n")[0].split())
 
 
 def _group(values: dict[str, Any]) -> str:

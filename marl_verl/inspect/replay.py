@@ -17,7 +17,7 @@ from marl_verl.episode import Act, Action, CallRecord, Episode, Journal, ReplayM
 from marl_verl.episode.codec import plain
 from marl_verl.episode.errors import short
 from marl_verl.episode.turn import changed
-from marl_verl.errors import MarlError, nearest, told
+from marl_verl.errors import MarlError, format_error, nearest
 from marl_verl.journals.read import EpisodeFile, Supplied
 from marl_verl.options import build
 from marl_verl.sampling.context import judged
@@ -89,17 +89,17 @@ async def _replay(file: EpisodeFile, episode: Episode, masked: list[Key]) -> tup
     try:
         again = await rerun(workflow, tasks, agents, episode)
     except MarlError as error:
-        said = str(error) if isinstance(error, WorkflowError) else f"workflow '{name}' ends, but {error}"
-        said = f"episode '{episode.id}' cannot be replayed: {said}{_versions(file)}"
-        raise MarlError(f"{said}; --stored shows it without running it") from error
+        message = str(error) if isinstance(error, WorkflowError) else f"workflow '{name}' ends, but {error}"
+        message = f"episode '{episode.id}' cannot be replayed: {message}{_versions(file)}"
+        raise MarlError(f"{message}; --stored shows it without running it") from error
     if not masked:
         return again, None
     try:
         return again, await rerun(workflow, tasks, agents, episode, masked)
     except MarlError as error:
         acts = ", ".join(":".join(key) for key in masked)
-        said = f"episode '{episode.id}' of workflow '{name}' cannot be replayed without {acts}: {error}"
-        raise MarlError(f"{said}; without --mask it can") from error
+        message = f"episode '{episode.id}' of workflow '{name}' cannot be replayed without {acts}: {error}"
+        raise MarlError(f"{message}; without --mask it can") from error
 
 
 def changes(file: EpisodeFile, episode: Episode, again: Rerun) -> str | None:
@@ -181,7 +181,9 @@ async def rerun(
             )
         except Exception as error:  # a task set's own mistake: raised with its name, and kept as the cause
             name, task = type(tasks).__name__, episode.task.id
-            raise MarlError(f"task set {name} cannot score the answer on task '{task}': {told(error)}") from error
+            raise MarlError(
+                f"task set {name} cannot score the answer on task '{task}': {format_error(error)}"
+            ) from error
     return again
 
 

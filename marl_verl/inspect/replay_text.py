@@ -212,8 +212,8 @@ def _beside(episode: Episode, trained: bool) -> list[str]:
         rows.append([*place, _rewards(turn.components), line(turn.action.text, 60)])
     title, *shown = aligned(rows)
     lines = [f"sampled beside it: {count(len(others), 'turn')} that it did not go on with", f"  {title}"]
-    for before, turn, said in zip([others[0], *others], others, shown, strict=False):
-        lines += [f"  {said}"] if turn.session == before.session else ["", f"  {said}"]
+    for before, turn, reply in zip([others[0], *others], others, shown, strict=False):
+        lines += [f"  {reply}"] if turn.session == before.session else ["", f"  {reply}"]
     return lines
 
 
@@ -222,8 +222,8 @@ def _score(of: Episode | Rerun) -> str:
 
 
 def _answer(of: Episode | Rerun) -> str:
-    said = _clipped(of.answer) if isinstance(of.answer, str) else json.dumps(of.answer, ensure_ascii=False)
-    return f"{'answer' if of.finished else 'would answer'} {'nothing yet' if of.answer is None else said}"
+    reply = _clipped(of.answer) if isinstance(of.answer, str) else json.dumps(of.answer, ensure_ascii=False)
+    return f"{'answer' if of.finished else 'would answer'} {'nothing yet' if of.answer is None else reply}"
 
 
 def _clipped(text: str) -> str:

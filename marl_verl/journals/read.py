@@ -116,13 +116,13 @@ class EpisodeFile:
             hint = nearest(name, known)
             if known and not hint.startswith("did"):  # it names all of them where none is near
                 hint = f"its {len(known)} are like '{known[0]}'"
-            lost = "".join(f"; {said}" for said in self.damaged[:1])
+            lost = "".join(f"; {message}" for message in self.damaged[:1])
             raise MarlError(f"{self.source} has no episode '{name}': {hint}{lost}")
         try:
             return decode_episode(stored.data)
         except MarlError as error:
-            said = f"episode '{name}': {error}; {_written(self.header.marl_verl)}"
-            raise MarlError(f"{self.source}, line {stored.line}: {said}") from error
+            message = f"episode '{name}': {error}; {_written(self.header.marl_verl)}"
+            raise MarlError(f"{self.source}, line {stored.line}: {message}") from error
 
     def _add(self, number: int, line: bytes, cut: bool) -> None:
         try:

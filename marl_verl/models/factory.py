@@ -179,7 +179,7 @@ def batches(
     chat = [{"role": "user", "content": marker}]
     before, after = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)).split(marker)
     prompts = tokenizer([before + seen + after for seen, _ in demonstrations], add_special_tokens=False)["input_ids"]
-    answers = tokenizer([said for _, said in demonstrations], add_special_tokens=False)["input_ids"]
+    answers = tokenizer([message for _, message in demonstrations], add_special_tokens=False)["input_ids"]
     for first in range(0, len(demonstrations) - batch_size + 1, batch_size):
         chosen = range(first, first + batch_size)
         longest = max(len(prompts[row]) + len(answers[row]) + 1 for row in chosen)

@@ -192,19 +192,19 @@ class _Workers:
             # a group of its own: Ctrl-C reaches only the caller, who calls `stop`
             worker = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, process_group=0)
             self._processes.append(worker)
-        said: list[str] = []
+        message: list[str] = []
         assert worker.stdout is not None
         with worker.stdout:
             for line in worker.stdout:
                 if line.startswith("fraction "):
                     report(float(line.split()[1]))
                 else:
-                    said.append(line.rstrip())
+                    message.append(line.rstrip())
         code = worker.wait()
-        if code == 2 and said:
-            raise MarlError(said[-1])
+        if code == 2 and message:
+            raise MarlError(message[-1])
         if code != 0:
-            last = "\n".join(said[-20:])
+            last = "\n".join(message[-20:])
             raise RuntimeError(f"making the tiny model of {', '.join(spec.agents)} failed ({code}): {last}")
 
     def stop(self) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from marl_verl.errors import MarlError, missing, told
+from marl_verl.errors import MarlError, format_error, missing
 from marl_verl.plugins.registry import Source
 
 FILES_VARIABLE = "MARL_VERL_PLUGIN_FILES"
@@ -145,7 +145,7 @@ def load_file(file: PluginFile) -> types.ModuleType:
             raise MarlError(f"{what}. Correct the line.") from error
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file.path]
         where = f", line {lines[-1]}" if lines else ""
-        raise MarlError(f"plugin file '{file.path}'{where}: {' '.join(told(error).split())}") from error
+        raise MarlError(f"plugin file '{file.path}'{where}: {' '.join(format_error(error).split())}") from error
     return module
 
 

@@ -111,11 +111,11 @@ def _load_point(point: importlib.metadata.EntryPoint, source: Source) -> object:
 def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
     """Raise MarlError unless another process (`where`: "rollout worker 3") has the plugins that this one has."""
     missing, extra = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
-    said = [f"only the driver has {', '.join(missing)}"] if missing else []
-    said += [f"only {where} has {', '.join(extra)}"] if extra else []
-    if said:
+    message = [f"only the driver has {', '.join(missing)}"] if missing else []
+    message += [f"only {where} has {', '.join(extra)}"] if extra else []
+    if message:
         same = f"install the same plugins on every machine, and set {VARIABLE} the same everywhere"
-        raise MarlError(f"the plugins of {where} are not the driver's: {', '.join(said)}: {same}")
+        raise MarlError(f"the plugins of {where} are not the driver's: {', '.join(message)}: {same}")
 
 
 def _load_all(only: str | None, given: Candidates) -> Plugins:

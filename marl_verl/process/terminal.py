@@ -14,12 +14,12 @@ from marl_verl.errors import MarlError
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def show(said: str) -> None:
+def show(message: str) -> None:
     """To standard output; a reader that has enough, such as `head`, is no error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names are the user's, the terminal's encoding is not
     try:
-        print(said, flush=True)
+        print(message, flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again when it ends
         if not isinstance(error, BrokenPipeError):

@@ -47,7 +47,7 @@ class Phases:
         yield
         self._change(self._active.remove, name)
 
-    def told(self) -> str:
+    def output(self) -> str:
         """E.g. "while updating in step 12", or "while validating, before the first step"."""
         doing, step = " and ".join(dict.fromkeys(self._active)) or "working", self._step()
         return f"while {doing}{f' in step {step}' if step else ', before the first step'}"
@@ -55,7 +55,7 @@ class Phases:
     def _change(self, change: Callable[[str], None], name: str) -> None:
         with self._lock:
             change(name)
-            emit("doing", told=self.told())
+            emit("doing", output=self.output())
 
 
 class Watch:
@@ -68,9 +68,9 @@ class Watch:
     """
 
     def __init__(
-        self, actors: Mapping[str, Any], told: Callable[[], str], folder: Path, end: Callable[[int], Any]
+        self, actors: Mapping[str, Any], output: Callable[[], str], folder: Path, end: Callable[[int], Any]
     ) -> None:
-        self._actors, self._told, self._folder, self._end = dict(actors), told, folder, end
+        self._actors, self._told, self._folder, self._end = dict(actors), output, folder, end
         self._questions: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -209,7 +209,7 @@ def sentence(error: BaseException) -> str:
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
-        told = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
-        which = f" ({told.get('class_name', 'unknown')}, process {told['pid']})" if "pid" in told else ""
+        output = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
+        which = f" ({output.get('class_name', 'unknown')}, process {output['pid']})" if "pid" in output else ""
         return f"a Ray actor{which} died: killed, or out of memory"
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

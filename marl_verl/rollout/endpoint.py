@@ -113,12 +113,12 @@ def _told(name: str, endpoint: Endpoint) -> Iterator[None]:
         detail = f" ({type(cause).__name__}: {cause})" if cause is not None else ""
         raise MarlError(f"{who}: it cannot be reached{detail}") from error
     except openai.APIStatusError as error:
-        said = _detail(error)
-        if error.status_code in (400, 413) and _too_long(error.code, said):
-            raise ObservationTooLong(f"{who}: the observation does not fit: {said}") from error
+        reply = _detail(error)
+        if error.status_code in (400, 413) and _too_long(error.code, reply):
+            raise ObservationTooLong(f"{who}: the observation does not fit: {reply}") from error
         key = "the key in " + endpoint.key_variable if endpoint.key_variable else "a request without a key"
         what = f"it refuses {key}" if error.status_code in (401, 403) else "it answers"
-        raise MarlError(f"{who}: {what} with HTTP {error.status_code}: {said}") from error
+        raise MarlError(f"{who}: {what} with HTTP {error.status_code}: {reply}") from error
     except (openai.OpenAIError, ValueError) as error:  # a body that is not JSON, or of another shape
         raise MarlError(f"{who}: its answer cannot be read: {type(error).__name__}: {error}") from error
 
@@ -130,9 +130,9 @@ def _detail(error: Any) -> str:
     return " ".join(str(message or error.message).split())[:400]
 
 
-def _too_long(code: object, said: str) -> bool:
+def _too_long(code: object, reply: str) -> bool:
     """Servers agree on HTTP 400 and on no more: OpenAI has a code for it, vLLM, SGLang and llama.cpp a sentence."""
-    words = said.lower()
+    words = reply.lower()
     return code == "context_length_exceeded" or (
         "context" in words and any(what in words for what in ("length", "size", "window"))
     )

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
 from marl_verl.episode import Act, Action, WorkflowError
-from marl_verl.errors import told
+from marl_verl.errors import format_error
 from marl_verl.sampling.base import Candidate, Failure, Reason, SamplingContext
 
 T = TypeVar("T")
@@ -17,8 +17,8 @@ T = TypeVar("T")
 class AttemptFailed(Exception):
     """What ended an attempt, with its class; `__cause__` is the error itself."""
 
-    def __init__(self, reason: Reason, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
         self.reason = reason
 
 
@@ -59,7 +59,7 @@ async def _blamed(work: Awaitable[T], reason: Reason, where: str) -> T:
         return await work
     except Exception as error:  # the attempt fails, and says why; the others go on
         raise AttemptFailed(
-            "timeout" if isinstance(error, TimeoutError) else reason, f"{where}: {told(error)}"
+            "timeout" if isinstance(error, TimeoutError) else reason, f"{where}: {format_error(error)}"
         ) from error
 
 

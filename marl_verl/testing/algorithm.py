@@ -88,8 +88,8 @@ class _Check:
             self.at(np.isfinite(values), f"`{name}` is no finite number", name)
         found = self.result
         self.at(found.scale > 0, "the scale is not above 0", "scale")
-        said = "the advantage is not (ret - baseline) / scale; make the result with Advantages.of"
-        self.at(found.advantage == (found.ret - found.baseline) / found.scale, said, "advantage")
+        message = "the advantage is not (ret - baseline) / scale; make the result with Advantages.of"
+        self.at(found.advantage == (found.ret - found.baseline) / found.scale, message, "advantage")
 
     def groups(self) -> None:
         """Groups are what `group_by` says."""
@@ -100,8 +100,8 @@ class _Check:
             gather_all.setdefault(key, []).append(row)
         for row, key in enumerate(keys):
             members = self.result.members(row).tolist()
-            said = f"is compared with {self.named(members)}; those that agree in {columns} are"
-            must(members == gather_all[key], f"{self.named([row])} {said} {self.named(gather_all[key])}")
+            message = f"is compared with {self.named(members)}; those that agree in {columns} are"
+            must(members == gather_all[key], f"{self.named([row])} {message} {self.named(gather_all[key])}")
 
     def permuted(self) -> None:
         """The order of the rows is that of the results."""
@@ -156,13 +156,13 @@ class _Check:
             if (one := first_true(old != new)) is not None:
                 self.fail(int(rows[one]), f"has {name} {old[one]!r}, and {when} {new[one]!r}")
 
-    def at(self, right: Any, said: str, name: str) -> None:
+    def at(self, right: Any, message: str, name: str) -> None:
         """AssertionError that names the first row where it is not right."""
         if (row := first_true(~right)) is not None:
-            self.fail(row, f"has {name} {_numbers(self.result)[name][row]!r}: {said}")
+            self.fail(row, f"has {name} {_numbers(self.result)[name][row]!r}: {message}")
 
-    def fail(self, row: int, said: str) -> None:
-        raise AssertionError(f"{self.named([row])} (agent '{self.rows[row]['agent']}') {said}")
+    def fail(self, row: int, message: str) -> None:
+        raise AssertionError(f"{self.named([row])} (agent '{self.rows[row]['agent']}') {message}")
 
     def named(self, rows: list[int]) -> str:
         return ("row " if len(rows) == 1 else "rows ") + ", ".join(self.table.key(row) for row in rows)

@@ -113,8 +113,8 @@ class _Check:
     async def assigned(self, context: ScriptedContext, episode: Episode) -> int:
         """The tokens that the credit reports for an episode."""
         tokens = await awaitable(self.credit.assign(context, episode), f"{self.name}: `assign`")
-        said = f"`assign` must return the tokens it sampled, a whole number; it returned {tokens!r:.60}"
-        must(isinstance(tokens, numbers.Integral) and not isinstance(tokens, bool), f"{self.name}: {said}")
+        message = f"`assign` must return the tokens it sampled, a whole number; it returned {tokens!r:.60}"
+        must(isinstance(tokens, numbers.Integral) and not isinstance(tokens, bool), f"{self.name}: {message}")
         return int(tokens)
 
     def credits(self, episode: Episode, agents: tuple[str, ...]) -> None:
@@ -171,8 +171,8 @@ class _Check:
             except Exception as error:
                 if not lets_out(error):
                     raise
-                said = f"comes out of {self.name} as {type(error).__name__}"
-                raise AssertionError(f"a request failed, and {said}: ask policies by `ask`") from error
+                message = f"comes out of {self.name} as {type(error).__name__}"
+                raise AssertionError(f"a request failed, and {message}: ask policies by `ask`") from error
             self.nothing_runs("has raised")
             must(raised or not needed, f"{self.name} gives credit though the policies that it asks fail")
 

@@ -13,10 +13,10 @@ class SwitchedOff(ConnectionError):
     """How a policy fails that a check has switched off."""
 
 
-def must(holds: Any, said: str) -> None:
+def must(holds: Any, message: str) -> None:
     """AssertionError unless it holds."""
     if not holds:
-        raise AssertionError(said)
+        raise AssertionError(message)
 
 
 def instance(given: object, kind: type[Any], write: str) -> None:

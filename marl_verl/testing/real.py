@@ -85,8 +85,8 @@ def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
     """What `marl-verl arguments...` prints. AssertionError if it fails, or says something on standard error."""
     done = _marl_verl(arguments, variables, stderr=PIPE)
     if done.returncode or done.stderr:
-        said = f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        raise AssertionError(f"marl-verl {' '.join(arguments)}: {said}")
+        message = f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        raise AssertionError(f"marl-verl {' '.join(arguments)}: {message}")
     return done.stdout
 
 

@@ -186,8 +186,8 @@ class _Tree:
             group = list(takewhile(lambda turn, above=at: turn.parent == above, left))  # type: ignore[misc]
             must(group, f"{named(left[0])} comes after node {at} in an episode, and its parent is {left[0].parent}")
             shared = set.intersection(*(set(_names(turn)) for turn in group))
-            said = f"turns of an episode that have parent {at} share the nodes {sorted(shared)}, not one"
-            must(len(shared) == 1, said)
+            message = f"turns of an episode that have parent {at} share the nodes {sorted(shared)}, not one"
+            must(len(shared) == 1, message)
             (at,) = shared
             rows = self.places[episode.session, at].rows
             must({id(row) for row in rows} == {id(turn) for turn in group}, f"an episode lacks turns of its node {at}")
@@ -215,8 +215,8 @@ def _actions(journal: Journal) -> dict[Key, Action]:
 def _check_end(episode: Episode, end: Episode, journal: Journal, which: str) -> None:
     """What an episode says of its end, against the replayed one."""
     for name in ("answer", "score", "success"):
-        said, found = getattr(episode, name), getattr(end, name)
-        must(said == found, f"{which} has {name} {said!r:.80}; replayed it is {found!r:.80}")
+        message, found = getattr(episode, name), getattr(end, name)
+        must(message == found, f"{which} has {name} {message!r:.80}; replayed it is {found!r:.80}")
     must(_actions(episode.journal) == _actions(journal), f"{which} has a journal with other actions than its turns")
     index = [turn.index for turn in episode.turns]
     must(index == sorted(index), f"{which} has its turns out of order: {index}")

@@ -191,8 +191,8 @@ async def _check_failing(sampler: Sampler, broken: _Watched, worth: Worth | None
     except Exception as error:
         if not lets_out(error):
             raise
-        said = f"a request failed, and comes out of `sample` as {type(error).__name__}"
-        raise AssertionError(f"{said}: ask policies by `ask`, in an `attempt`") from error
+        message = f"a request failed, and comes out of `sample` as {type(error).__name__}"
+        raise AssertionError(f"{message}: ask policies by `ask`, in an `attempt`") from error
     failed = any(failure.reason == "policy-error" for failure in left.failures)
     must(failed, "a request failed, and no failure of the sample tells it: ask policies by `ask`, in an `attempt`")
     _check_rows(left, broken)
@@ -224,8 +224,8 @@ async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
         await asyncio.sleep(0)
     left = [task.get_coro() for task in asyncio.all_tasks() - before]
     names = ", ".join(sorted({str(getattr(each, "__qualname__", each)) for each in left}))
-    said = f"{len(left)} tasks are left running {when}: {names}"
-    raise AssertionError(f"{said}. Start runs by `async with context.start(...)`")
+    message = f"{len(left)} tasks are left running {when}: {names}"
+    raise AssertionError(f"{message}. Start runs by `async with context.start(...)`")
 
 
 def _check_rows(sample: Sample, context: _Watched) -> None:
@@ -235,8 +235,8 @@ def _check_rows(sample: Sample, context: _Watched) -> None:
         must(count == 1, f"{count} rows have the key (session {session}, index {index})")
     for request, count in Counter(context.requests).items():
         session, (agent, slot), candidate, _ = request
-        said = f"act {agent}:{slot} of session {session} is asked for {count} times as candidate {candidate!r}"
-        must(count == 1, f"{said}: these get one seed")
+        message = f"act {agent}:{slot} of session {session} is asked for {count} times as candidate {candidate!r}"
+        must(count == 1, f"{message}: these get one seed")
     given = {id(action): action for action in context.given}
     for action, count in Counter(id(row.action) for row in rows).items():
         must(action in given, "a row has an action that no policy gave")
@@ -251,8 +251,8 @@ def _check_rows(sample: Sample, context: _Watched) -> None:
             if action not in in_rows
         ]
         which = f": those of {', '.join(lost[:3])}{' and others' if lost[3:] else ''}" if lost else ""
-        said = f"{other} sampled tokens are in no row, extra_tokens has {extra} (nothing failed)"
-        must(other == extra, said + which)
+        message = f"{other} sampled tokens are in no row, extra_tokens has {extra} (nothing failed)"
+        must(other == extra, message + which)
     must(other >= extra, f"{other} sampled tokens are in no row, and extra_tokens has {extra}")
     for row in rows:
         must(row.uid == context.uid, f"{named(row)} has uid '{row.uid}', the task's is '{context.uid}'")

@@ -88,7 +88,7 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
             verl.result()
             trainer, manager = _bring_up(config)
             actors = {**trainer.policies.actors(), **manager.actors(), **queue_actors()}
-            with Watch(actors, trainer.phase.told, folder, Parent().leave)():
+            with Watch(actors, trainer.phase.output, folder, Parent().leave)():
                 with trainer.phase("starting"):
                     trainer.init()
                 yield trainer, manager

@@ -24,7 +24,7 @@ def table(folder: Path) -> list[str]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [line for line in lines if "train/success" in line]
     low, high = summary["success_after_interval"]
-    said = [
+    message = [
         f"{folder.name}: {summary['steps']} steps, held-out success of {summary['eval_tasks']} tasks",
         f"  greedy {summary['success_before']:.1%} -> {summary['success_after']:.1%} ({low:.1%} to {high:.1%}), "
         f"sampled {summary['success_before_sampled']:.1%} -> {summary['success_after_sampled']:.1%}",
@@ -33,7 +33,7 @@ def table(folder: Path) -> list[str]:
         norms = column(steps, f"policy/{name}/grad_norm")
         if norms:
             median = statistics.median(norms)
-            said.append(
+            message.append(
                 f"  policy {name}: gradient norm median {median:.3f}, max {max(norms):.3f}, max/median "
                 f"{max(norms) / median:.1f}"
             )
@@ -42,10 +42,10 @@ def table(folder: Path) -> list[str]:
             statistics.fmean(column(steps, f"agent/{name}/{what}") or [float("nan")])
             for what in ("amplification", "amplification/spread", "amplification/shift", "second_moment")
         )
-        said.append(
+        message.append(
             f"  agent {name}: amplification {whole:.3f} (spread {spread:.4f} + shift {shift:.3f}), A^2 {moment:.3f}"
         )
-    return said
+    return message
 
 
 def column(steps: Sequence[Line], metric: str) -> list[float]:

@@ -55,8 +55,8 @@ SIX_STEPS = (
 )
 
 
-def told(run: Finished) -> dict[str, Any]:
-    """All that a run has learnt and told, without times and memory readings."""
+def recorded(run: Finished) -> dict[str, Any]:
+    """All that a run has recorded, without times and memory readings."""
     skipped = ("seconds", "perf/", "mfu")
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     curve = [{key: line[key] for key in line if not any(word in key for word in skipped)} for line in lines]
@@ -73,7 +73,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A run of `SIX_STEPS` that nobody disturbs."""
     done = train(tmp_path_factory.mktemp("whole") / "run", *SIX_STEPS)
     assert done.code == 0, done.output
-    return told(done)
+    return recorded(done)
 
 
 @pytest.fixture(scope="session")

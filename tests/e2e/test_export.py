@@ -67,10 +67,10 @@ def exported(run: Finished, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         ("adapter", "asker", []),
         ("merged", "asker", ["--merge"]),
     ):
-        told = _export(run, folder / name, "--policy", policy, "--step", "1", *more)
-        assert told["step"] == 1
-        assert told["dtype"] == "float32"
-        assert told["kind"] == {"holder": "model"}.get(name, name)
+        printed = _export(run, folder / name, "--policy", policy, "--step", "1", *more)
+        assert printed["step"] == 1
+        assert printed["dtype"] == "float32"
+        assert printed["kind"] == {"holder": "model"}.get(name, name)
     return {path.name: path for path in folder.iterdir()}
 
 

@@ -25,8 +25,8 @@ from tests.e2e.conftest import (
     Finished,
     left_behind,
     left_running,
+    recorded,
     resume,
-    told,
     train,
 )
 
@@ -46,9 +46,9 @@ def _check_end(done: Finished, victim: str, phase: str, before: set[str]) -> Non
     why = f"the {victim} died {when} (killed, or out of memory: see train.log)"
     if victim == killer.DRIVER:
         why = f"the trainer was killed (signal 9: perhaps out of memory) {when}"
-    said = [line for line in done.output.splitlines() if line.startswith("marl-verl:")]
-    assert said, done.output
-    assert said[0].startswith(f"marl-verl: {why}: continue with: marl-verl train --resume {done.folder}")
+    message = [line for line in done.output.splitlines() if line.startswith("marl-verl:")]
+    assert message, done.output
+    assert message[0].startswith(f"marl-verl: {why}: continue with: marl-verl train --resume {done.folder}")
     assert done.code == 1
     assert left_running() == []
     assert left_behind() - before == set()
@@ -70,7 +70,7 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     monkeypatch.delenv(killer.VARIABLE)
     done = resume(folder)
     assert done.code == 0, done.output
-    stored = told(done)
+    stored = recorded(done)
     for what, value in whole.items():
         assert stored[what] == value, what
 

@@ -145,7 +145,7 @@ def test_a_workflow_that_raises_stops_the_run_with_its_name_and_task(tmp_path: P
     (tmp_path / "site").mkdir()
     done = train(tmp_path / "runs" / "broken", *OPTIONS, **install(broken, tmp_path / "site"))
     assert done.code == 2, done.output
-    told = next(line for line in done.output.splitlines() if line.startswith("marl-verl:"))
-    assert "40 of 40 attempts failed" in told
-    assert "Twice" in told
-    assert "the relay is broken" in told
+    printed = next(line for line in done.output.splitlines() if line.startswith("marl-verl:"))
+    assert "40 of 40 attempts failed" in printed
+    assert "Twice" in printed
+    assert "the relay is broken" in printed

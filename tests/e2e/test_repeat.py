@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.conftest import SIX_STEPS, told, train
+from tests.e2e.conftest import SIX_STEPS, recorded, train
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +34,7 @@ def test_the_same_seed_gives_the_same_run_beside_another_ray_session(
 ) -> None:
     again = train(tmp_path / "again", *SIX_STEPS)
     assert again.code == 0, again.output
-    stored = told(again)
+    stored = recorded(again)
     assert len(stored["files"]) == 6 + 4  # a journal a step; episodes of the validations before and after steps 2, 4, 6
     for what, value in whole.items():
         assert stored[what] == value, what

@@ -40,8 +40,8 @@ class Numbers(TaskSet):
         pairs = []
         for number in draw.choices(sorted(set(NUMBERS) - HELD_OUT), k=count):
             # wrong in such a way that one agent's mistake does not undo the other's
-            said = number if draw.random() < good else number[0] * 3
-            pairs.append((f"{seen} {' '.join(number)}", " ".join(said)))
+            message = number if draw.random() < good else number[0] * 3
+            pairs.append((f"{seen} {' '.join(number)}", " ".join(message)))
         return pairs
 
 
@@ -72,5 +72,5 @@ class CallOut(Workflow):
 def digits_right(task: Task, turn: Turn, episode: Episode) -> float:
     """The share of the number's digits that the turn has in their places."""
     digits = task.data["digits"]
-    said = turn.action.text.split()
-    return sum(a == b for a, b in zip(said, digits, strict=False)) / max(len(digits), len(said))
+    message = turn.action.text.split()
+    return sum(a == b for a, b in zip(message, digits, strict=False)) / max(len(digits), len(message))

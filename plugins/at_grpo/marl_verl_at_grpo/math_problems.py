@@ -92,10 +92,10 @@ class ToolUserReasoner(Workflow):
             answers.append([TOOL_USER, computed])
             team.propose(list(answers))
             shown = f"{task.prompt}\n\n{before}A program printed:\n{printed}\nIt may be wrong. {BOXED}"
-            said = await team[REASONER].act(shown)
-            answer = stated(said.text)
+            message = await team[REASONER].act(shown)
+            answer = stated(message.text)
             if answer is None:
-                team.invalid(said, "no answer")
+                team.invalid(message, "no answer")
             answers.append([REASONER, answer])
             team.propose(list(answers))
             if answer is not None and computed is not None and same(answer, computed):
@@ -109,8 +109,8 @@ class OneReasoner(Workflow):
 
     async def run(self, task: Task, team: Team) -> Answers:
         """What it answered."""
-        said = await team[REASONER].act(f"{task.prompt}\n\n{BOXED}")
-        answer = stated(said.text)
+        message = await team[REASONER].act(f"{task.prompt}\n\n{BOXED}")
+        answer = stated(message.text)
         if answer is None:
-            team.invalid(said, "no answer")
+            team.invalid(message, "no answer")
         return [[REASONER, answer]]

@@ -162,7 +162,7 @@ def test_a_problem_has_one_id_wherever_it_comes_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ('{"text": "x"}\n', r"row 1 has none of problem, question, prompt as text: it has text"),
         ('{"problem": "x", "answer": ""}\n', "row 1 has none of answer"),
@@ -171,10 +171,10 @@ def test_a_problem_has_one_id_wherever_it_comes_from() -> None:
         ("", "has no rows"),
     ],
 )
-def test_rows_that_are_none_are_told_and_nothing_is_written(tmp_path: Path, content: str, said: str) -> None:
+def test_rows_that_are_none_are_told_and_nothing_is_written(tmp_path: Path, content: str, message: str) -> None:
     source, target = tmp_path / "rows.jsonl", tmp_path / "tasks.jsonl"
     source.write_text(content)
-    with pytest.raises(MarlError, match=said):
+    with pytest.raises(MarlError, match=message):
         math_rows.convert(source, target)
     assert not target.exists()
 

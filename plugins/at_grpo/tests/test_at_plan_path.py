@@ -49,7 +49,8 @@ def test_moves_are_read_from_a_list_or_from_nothing_but_moves(text: str, found: 
 @given(lines=st.lists(st.tuples(st.sampled_from([PLANNER, EXECUTOR]), st.none() | moves)))
 def test_what_a_team_did_is_read_back_as_it_was_written(lines: list[tuple[str, list[str] | None]]) -> None:
     given = [
-        log.Line(who, "plans" if who == PLANNER else "moves", tuple(said) if said else None) for who, said in lines
+        log.Line(who, "plans" if who == PLANNER else "moves", tuple(message) if message else None)
+        for who, message in lines
     ]
     assert log.read(log.written(given)) == given
 
@@ -101,10 +102,10 @@ def test_every_tiny_board_needs_both_agents_at_their_best() -> None:
 def test_demonstrations_are_words_of_the_vocabulary_and_moves(agent: str) -> None:
     known = set(TINY.vocabulary())
     right, careless = (TINY.demonstrations(agent, 80, 0, good) for good in (1.0, 0.0))
-    for seen, said in right + careless:
-        assert {*seen.split(), *said.split()} <= known
-        assert moves_in(said) is not None
-        assert len(said.split()) <= (2 if agent == PLANNER else 1)
+    for seen, message in right + careless:
+        assert {*seen.split(), *message.split()} <= known
+        assert moves_in(message) is not None
+        assert len(message.split()) <= (2 if agent == PLANNER else 1)
     assert right != careless
     assert ("blocked" in right[0][0]) == (agent != PLANNER)
     assert ("goal" in right[0][0]) == (agent != EXECUTOR)
@@ -122,15 +123,15 @@ def test_the_careful_executor_keeps_to_the_plan_where_it_can_and_goes_around_whe
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"size": 1}, "size must be 2 to 26, got 1"),
         ({"wall_share": 1.0}, "wall_share"),
         ({"near": 5, "far": 4}, "near"),
     ],
 )
-def test_options_are_checked(options: dict[str, float], said: str) -> None:
-    with pytest.raises(MarlError, match=said):
+def test_options_are_checked(options: dict[str, float], message: str) -> None:
+    with pytest.raises(MarlError, match=message):
         build(PlanPath, options, "marl.task.options")
 
 

@@ -31,13 +31,13 @@ class CoderTester(Workflow):
     proposes: bool = False
 
     async def run(self, task: Task, team: Team) -> str:
-        said = task.prompt
+        message = task.prompt
         for _ in range(self.rounds):
             for agent in ("coder", "tester"):
-                said += " " + (await team[agent].act(said)).text
+                message += " " + (await team[agent].act(message)).text
                 if self.proposes:
-                    team.propose(said)
-        return said
+                    team.propose(message)
+        return message
 
 
 class Letters(TaskSet):
@@ -254,9 +254,9 @@ def test_the_agents_of_a_joint_move_come_one_after_the_other_and_see_the_same() 
         ("planner", "2-0", found.turns[4].parent),
         ("planner", "2-1", found.turns[4].parent),
     ]
-    said = {turn.node: turn.action.text for turn in found.turns}
-    assert all(said["0-0"] not in shown_to(turn) for turn in found.turns[2:4])  # a joint move
-    assert said["0-0"] in shown_to(found.turns[4])
+    message = {turn.node: turn.action.text for turn in found.turns}
+    assert all(message["0-0"] not in shown_to(turn) for turn in found.turns[2:4])  # a joint move
+    assert message["0-0"] in shown_to(found.turns[4])
 
 
 def test_concurrent_lanes_come_one_after_the_other_those_first_that_waited_first() -> None:

@@ -161,11 +161,11 @@ class SecondGuess(Workflow):
             if len(rejected) == self.rounds - 1:
                 return answer
             verdict = await team[VERIFIER].act(verifier_sees(task, answer))
-            said = verdict.text.strip()
-            if said not in (APPROVE, REJECT):
+            message = verdict.text.strip()
+            if message not in (APPROVE, REJECT):
                 team.invalid(verdict, "no verdict")
-                said = self.unparseable
-            if said == APPROVE:
+                message = self.unparseable
+            if message == APPROVE:
                 return answer
             rejected.append(answer)
 

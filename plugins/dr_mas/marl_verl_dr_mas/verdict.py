@@ -14,8 +14,8 @@ _TAG = re.compile(r"<verify>\s*(\w+)\s*</verify>", re.IGNORECASE)
 
 def verdict(text: str, words: Sequence[str]) -> str | None:
     """The one of `words` (lower case) that stands in verify tags, None where there is none, or where two differ."""
-    said = {word.lower() for word in _TAG.findall(text)} & set(words)
-    return said.pop() if len(said) == 1 else None
+    message = {word.lower() for word in _TAG.findall(text)} & set(words)
+    return message.pop() if len(message) == 1 else None
 
 
 def clipped(text: str, most: int) -> str:

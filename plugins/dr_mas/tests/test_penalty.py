@@ -53,7 +53,7 @@ def test_weights_are_of_components() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "output"),
     [
         ({"penalty": -0.1}, "'penalty' must be >= 0, got -0.1"),
         ({"weights": {}}, "'weights' is empty"),
@@ -61,10 +61,10 @@ def test_weights_are_of_components() -> None:
         ({"penality": 0.1}, "unknown key 'options.penality': did you mean 'penalty'"),
     ],
 )
-def test_what_is_wrong_with_options_is_a_sentence(options: dict[str, Any], told: str) -> None:
+def test_what_is_wrong_with_options_is_a_sentence(options: dict[str, Any], output: str) -> None:
     with pytest.raises(MarlError) as error:
         algorithm("dr-mas", **options)
-    assert told in str(error.value)
+    assert output in str(error.value)
 
 
 def test_a_weight_of_a_component_that_there_is_not_is_a_sentence() -> None:

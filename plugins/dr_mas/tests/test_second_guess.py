@@ -84,18 +84,18 @@ def test_more_tasks_than_there_are_is_a_sentence() -> None:
 def test_demonstrations_are_words_that_the_models_have(agent: str) -> None:
     words = TASKS.vocabulary()
     assert len(words) == len(set(words))
-    for seen, said in TASKS.demonstrations(agent, 500, seed=1, good=0.5):
-        assert set(seen.split()) | set(said.split()) <= set(words)
+    for seen, message in TASKS.demonstrations(agent, 500, seed=1, good=0.5):
+        assert set(seen.split()) | set(message.split()) <= set(words)
 
 
 def test_good_demonstrations_solve_and_careless_ones_do_not() -> None:
-    for seen, said in TASKS.demonstrations(SOLVER, 300, seed=0, good=1.0):
-        assert said == seen.split()[3 if "not" in seen else 2]
-    for seen, said in TASKS.demonstrations(SOLVER, 300, seed=0, good=0.0):
-        assert said == seen.split()[1]
-    for seen, said in TASKS.demonstrations(VERIFIER, 300, seed=0, good=1.0):
-        assert said == (APPROVE if seen.split()[1] in PRIZES else REJECT)
-    careless = {said for _, said in TASKS.demonstrations(VERIFIER, 300, seed=0, good=0.0)}
+    for seen, message in TASKS.demonstrations(SOLVER, 300, seed=0, good=1.0):
+        assert message == seen.split()[3 if "not" in seen else 2]
+    for seen, message in TASKS.demonstrations(SOLVER, 300, seed=0, good=0.0):
+        assert message == seen.split()[1]
+    for seen, message in TASKS.demonstrations(VERIFIER, 300, seed=0, good=1.0):
+        assert message == (APPROVE if seen.split()[1] in PRIZES else REJECT)
+    careless = {message for _, message in TASKS.demonstrations(VERIFIER, 300, seed=0, good=0.0)}
     assert careless == {APPROVE, UNSURE}
 
 
@@ -165,11 +165,11 @@ def sampled(policy: ScriptedPolicy, sessions: int = 4) -> list[Any]:
     return [turn for episode in sample.episodes for turn in episode.turns]
 
 
-@pytest.mark.parametrize(("answer", "said"), itertools.product("37190", (APPROVE, REJECT, UNSURE, "")))
-def test_the_verifier_earns_what_its_verdict_is_worth(answer: str, said: str) -> None:
-    turns = sampled(ScriptedPolicy({SOLVER: answer, VERIFIER: said}), sessions=1)
+@pytest.mark.parametrize(("answer", "message"), itertools.product("37190", (APPROVE, REJECT, UNSURE, "")))
+def test_the_verifier_earns_what_its_verdict_is_worth(answer: str, message: str) -> None:
+    turns = sampled(ScriptedPolicy({SOLVER: answer, VERIFIER: message}), sessions=1)
     (verdict,) = [turn for turn in turns if turn.agent == VERIFIER]
-    assert verdict.rewards["role"] == (1.0 if said == right_verdict(TASK, answer) else -1.0)
+    assert verdict.rewards["role"] == (1.0 if message == right_verdict(TASK, answer) else -1.0)
     assert all("role" not in turn.rewards for turn in turns if turn.agent == SOLVER)
 
 

@@ -91,9 +91,9 @@ class TwoCoders(Workflow):
         """The code of both."""
         agents = _coders(team.agents)
         codes: dict[str, str] = {}
-        said = ""
+        message = ""
         for turn in range(self.turns):
-            acted = await team.act({agent: sees(task, agent, codes, said) for agent in agents})
+            acted = await team.act({agent: sees(task, agent, codes, message) for agent in agents})
             written = {agent: code_in(action.text) for agent, action in acted.items()}
             codes = {part: written.get(part, written.get(CODER, "")) for part in (HELPER, MAIN)}
             for agent, names in {HELPER: (AUX,), MAIN: (entry_of(task),), CODER: (AUX, entry_of(task))}.items():
@@ -102,7 +102,7 @@ class TwoCoders(Workflow):
             team.propose(codes)
             if turn + 1 < self.turns and self.feedback != "plain":
                 limits = [self.seconds, self.test_seconds, self.megabytes]
-                said = await team.call(told, task, codes[HELPER], codes[MAIN], self.feedback, limits)
+                message = await team.call(describe_feedback, task, codes[HELPER], codes[MAIN], self.feedback, limits)
         return codes
 
 
@@ -122,7 +122,7 @@ def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str
     return levels(helper, main, AUX, entry, share(outcomes)), outcomes
 
 
-def told(task: Task, helper: str, main: str, feedback: Feedback, limits: Sequence[float]) -> str:
+def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, limits: Sequence[float]) -> str:
     """What the environment says of a joint move: "passed", or "levels"."""
     found, outcomes = judged(task, helper, main, Limits(limits[0], limits[1], int(limits[2])))
     entry, passed = entry_of(task), sum(each.passed for each in outcomes)
@@ -136,7 +136,7 @@ def told(task: Task, helper: str, main: str, feedback: Feedback, limits: Sequenc
         lines.append("Together they compile." if found["syntax"] else "Together they do not compile.")
     if outcomes:
         lines.append(f"{passed} of {len(outcomes)} tests pass.")
-        lines += [f"The first that fails: {each.said}" for each in outcomes if not each.passed][:1]
+        lines += [f"The first that fails: {each.message}" for each in outcomes if not each.passed][:1]
     if "calls" in found:
         lines.append(f"{entry} calls {AUX}." if found["calls"] else f"{entry} does not call {AUX}.")
     if found.get("calls") and not found["substance"]:
@@ -146,7 +146,7 @@ def told(task: Task, helper: str, main: str, feedback: Feedback, limits: Sequenc
     return "\n".join(lines)
 
 
-def sees(task: Task, agent: str, codes: Mapping[str, str], said: str) -> str:
+def sees(task: Task, agent: str, codes: Mapping[str, str], message: str) -> str:
     """An agent's observation: the problem, its part, and from turn two on what both wrote and what came of it."""
     entry = entry_of(task)
     asked = {
@@ -168,7 +168,7 @@ def sees(task: Task, agent: str, codes: Mapping[str, str], said: str) -> str:
     if codes:
         shown = dict.fromkeys(codes.values())  # of a team of one the same code stands for both parts
         lines += ["", "What was written before:", *(f"```python\n{code}\n```" for code in shown)]
-        lines += [said] if said else []
+        lines += [message] if message else []
         lines += ["", "Write your code anew, and better."]
     return "\n".join(lines)
 

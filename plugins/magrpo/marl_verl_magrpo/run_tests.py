@@ -60,7 +60,7 @@ class Outcome:
     """
 
     passed: bool
-    said: str = ""
+    message: str = ""
 
 
 def share(outcomes: Sequence[Outcome]) -> float:
@@ -89,10 +89,12 @@ def run_tests(program: str, entry: str, setup: str, tests: tuple[str, ...], limi
     }
     with AT_ONCE, tempfile.TemporaryDirectory(prefix="marl-verl-tests-") as folder:
         reply = Path(folder) / "reply.jsonl"
-        said = _child([sys.executable, "-I", str(CHILD), str(reply)], json.dumps(given), folder, limits.seconds + GRACE)
+        message = _child(
+            [sys.executable, "-I", str(CHILD), str(reply)], json.dumps(given), folder, limits.seconds + GRACE
+        )
         lines = reply.read_text(encoding="utf-8", errors="replace").splitlines() if reply.is_file() else []
     found = [Outcome(*each) for each in map(_outcome, lines) if each is not None][: len(tests)]
-    return (*found, *[Outcome(False, said)] * (len(tests) - len(found)))
+    return (*found, *[Outcome(False, message)] * (len(tests) - len(found)))
 
 
 def _child(command: list[str], given: str, folder: str, seconds: float) -> str:
@@ -123,7 +125,7 @@ def _child(command: list[str], given: str, folder: str, seconds: float) -> str:
 
 def _outcome(line: str) -> tuple[bool, str] | None:
     try:
-        passed, said = json.loads(line)
+        passed, message = json.loads(line)
     except (ValueError, TypeError):
         return None
-    return bool(passed), str(said)
+    return bool(passed), str(message)

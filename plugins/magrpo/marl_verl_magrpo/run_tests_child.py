@@ -23,7 +23,7 @@ def main() -> None:
     given = json.loads(sys.stdin.read())
     with open(sys.argv[1], "w", encoding="utf-8") as reply:
         limit(given)
-        run(given, lambda passed, said: print(json.dumps([passed, said]), file=reply, flush=True))
+        run(given, lambda passed, message: print(json.dumps([passed, message]), file=reply, flush=True))
 
 
 def limit(given: dict[str, Any]) -> None:
@@ -42,15 +42,15 @@ def limit(given: dict[str, Any]) -> None:
 def run(given: dict[str, Any], tell: Callable[[bool, str], None]) -> None:
     """Load the program, then run each test."""
     names: dict[str, Any] = {"__name__": "answer"}
-    said = attempt(functools.partial(execute, given["program"], names), given["test_seconds"])
-    if said is None and given["entry"] not in names:
-        said = f"NameError: it has no '{given['entry']}'"
-    if said is None:
+    message = attempt(functools.partial(execute, given["program"], names), given["test_seconds"])
+    if message is None and given["entry"] not in names:
+        message = f"NameError: it has no '{given['entry']}'"
+    if message is None:
         names["candidate"] = names[given["entry"]]
-        said = attempt(functools.partial(execute, given["setup"], names), given["test_seconds"])
+        message = attempt(functools.partial(execute, given["setup"], names), given["test_seconds"])
     for test in given["tests"]:
-        if said is not None:
-            tell(False, said)
+        if message is not None:
+            tell(False, message)
         else:
             raised = attempt(functools.partial(execute, test, names), given["test_seconds"])
             tell(raised is None, raised or "")

@@ -50,13 +50,13 @@ class Writers(Workflow):
     proposes: bool = True
 
     async def run(self, task: Task, team: Team) -> str:
-        said = task.prompt
+        message = task.prompt
         for _ in range(self.turns):
-            parts = await team.act({"one": f"{said} (one)", "two": f"{said} (two)"})
-            said += f" [{parts['one'].text} {parts['two'].text}]"
+            parts = await team.act({"one": f"{message} (one)", "two": f"{message} (two)"})
+            message += f" [{parts['one'].text} {parts['two'].text}]"
             if self.proposes:
-                team.propose(said)
-        return said
+                team.propose(message)
+        return message
 
 
 def numbered(act: Act, session: int, candidate: Any) -> str:
@@ -83,7 +83,7 @@ def tree(
     return asyncio.run(go()), context
 
 
-def said(turn: Turn) -> tuple[Any, ...]:
+def message(turn: Turn) -> tuple[Any, ...]:
     return turn.index, turn.node, turn.parent, turn.agent, turn.turn, turn.action.text
 
 
@@ -96,7 +96,7 @@ def worth(answer: str) -> float:
 
 def test_aligned_every_joint_action_spawns_a_child() -> None:
     found, context = tree(Writers())
-    assert [said(turn) for turn in found.turns] == [
+    assert [message(turn) for turn in found.turns] == [
         (0, "0", None, "one", 0, "a0"),
         (1, "0", None, "two", 0, "b0"),
         (2, "0.0", "0", "one", 1, "a0"),
@@ -274,7 +274,7 @@ def test_magrpo_on_an_aligned_tree_is_the_papers_recursion(workflow: Programmed,
 def test_crossed_an_action_is_one_row_with_the_sum_over_its_joint_actions() -> None:
     found, context = tree(Writers(turns=1), k=3, options={"joint": "cross"})
     assert len(context.asked) == 6
-    assert [said(turn) for turn in found.turns] == [
+    assert [message(turn) for turn in found.turns] == [
         (0, "0+1+2", None, "one", 0, "a0"),
         (1, "3+4+5", None, "one", 0, "a1"),
         (2, "6+7+8", None, "one", 0, "a2"),
@@ -439,7 +439,7 @@ def test_an_action_that_fails_takes_its_joint_actions_with_it_and_is_told_once()
     assert [turn.index for turn in found.turns] == [0, 1, 2, 3]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
     found, _ = tree(Writers(turns=1), k=3, context=OneFails, options={"joint": "cross"})
-    assert [said(turn)[1] for turn in found.turns] == ["0+2", "3+5", "6+8", "0+3+6", "2+5+8"]
+    assert [message(turn)[1] for turn in found.turns] == ["0+2", "3+5", "6+8", "0+3+6", "2+5+8"]
     assert len(found.failures) == 1
     assert len(found.episodes) == 6
     joint = {f"{3 * i + j}": worth(f"write: [a{i} b{j}]") for i in range(3) for j in range(3)}
@@ -453,19 +453,19 @@ class Picky(Writers):
     cannot: tuple[str, ...] = ()
 
     async def run(self, task: Task, team: Team) -> str:
-        said = ""
+        message = ""
         for _ in range(self.turns):
-            parts = await team.act({"one": f"one {said}", "two": f"two {said}"})
-            said += f"{parts['one'].text}{parts['two'].text} "
-            if said in self.cannot:
+            parts = await team.act({"one": f"one {message}", "two": f"two {message}"})
+            message += f"{parts['one'].text}{parts['two'].text} "
+            if message in self.cannot:
                 raise ValueError("cannot be read")
-        return said
+        return message
 
 
 def test_crossed_a_product_is_left_where_a_joint_action_fails() -> None:
     cross = {"joint": "cross"}
     found, _ = tree(Picky(turns=1, cannot=("a0b0 ",)), tasks=None, options=cross)
-    assert [said(turn) for turn in found.turns] == [
+    assert [message(turn) for turn in found.turns] == [
         (0, "2+3", None, "one", 0, "a1"),
         (1, "2", None, "two", 0, "b0"),
         (2, "3", None, "two", 0, "b1"),
@@ -595,8 +595,8 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
     how = {"task": TASK, "context": functools.partial(Flaky, share=share), "seed": seed, "tasks": None}
     found, context = tree(workflow, talkers(seed), k, options=options, **how)
     assert isinstance(context, Flaky)
-    told = Counter(failure.reason for failure in found.failures)
-    assert {reason: told[reason] for reason in context.lost} == context.lost  # each once
+    output = Counter(failure.reason for failure in found.failures)
+    assert {reason: output[reason] for reason in context.lost} == context.lost  # each once
     used = {id(turn) for episode in found.episodes for turn in episode.turns}
     assert used == {id(turn) for turn in found.turns}
     assert [turn.index for turn in found.turns] == list(range(len(found.turns)))

@@ -17,7 +17,7 @@ from marl_verl_magrpo.code_levels import (
     used,
     wrapper,
 )
-from marl_verl_magrpo.joint_code import JointCode, TwoCoders, judged, sees, told
+from marl_verl_magrpo.joint_code import JointCode, TwoCoders, describe_feedback, judged, sees
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_magrpo.run_tests import Limits
 
@@ -228,26 +228,29 @@ LIMITS = (10.0, 3.0, 512)
 
 def test_feedback_in_levels_names_the_first_test_that_fails() -> None:
     wrong = "def solve(x):\n    return aux(x)\n"
-    said = told(TASK, HELPER, wrong, "levels", LIMITS)
-    assert said.splitlines() == [
+    message = describe_feedback(TASK, HELPER, wrong, "levels", LIMITS)
+    assert message.splitlines() == [
         "aux is defined and returns something.",
         "solve is defined.",
         "Together they compile.",
         "0 of 2 tests pass.",
         "The first that fails: AssertionError: ",
     ]
-    assert "solve is only a wrapper around aux." in told(
+    assert "solve is only a wrapper around aux." in describe_feedback(
         TASK, "def aux(x):\n    return 2 * x + 2\n", wrong, "levels", LIMITS
     )
-    assert "solve ignores what aux returns." in told(
+    assert "solve ignores what aux returns." in describe_feedback(
         TASK, HELPER, "def solve(x):\n    aux(x)\n    return 2 * x + 2\n", "levels", LIMITS
     )
-    assert told(TASK, "", "x = 1", "levels", LIMITS) == "aux is missing, or returns nothing.\nsolve is missing."
+    assert (
+        describe_feedback(TASK, "", "x = 1", "levels", LIMITS)
+        == "aux is missing, or returns nothing.\nsolve is missing."
+    )
 
 
 def test_feedback_passed_says_no_more_than_that() -> None:
-    assert told(TASK, HELPER, MAIN, "passed", LIMITS) == "All tests pass."
-    assert told(TASK, HELPER, "", "passed", LIMITS) == "Not all tests pass."
+    assert describe_feedback(TASK, HELPER, MAIN, "passed", LIMITS) == "All tests pass."
+    assert describe_feedback(TASK, HELPER, "", "passed", LIMITS) == "Not all tests pass."
 
 
 def test_both_see_both_codes_and_what_came_of_it() -> None:

@@ -95,15 +95,15 @@ def test_a_file_is_converted_and_read_back(tmp_path: Path) -> None:
 def test_mistakes_are_a_sentence_and_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out.jsonl"
     bad = write(tmp_path / "bad.jsonl", {"prompt": "fine"}, {"text": "?"})
-    for source, said in (
+    for source, message in (
         (tmp_path / "absent.jsonl", "no file"),
         (bad, "row 2 has no text 'prompt': it has text"),
         (write(tmp_path / "none.jsonl"), "nothing to write"),
     ):
         assert main(["tldr", str(source), str(target)]) == 2
-        told = capsys.readouterr().err
-        assert said in told
-        assert told.count("\n") == 1
+        output = capsys.readouterr().err
+        assert message in output
+        assert output.count("\n") == 1
         assert not target.exists()
     (tmp_path / "half.jsonl").write_text('{"prompt": "x"', encoding="utf-8")
     assert main(["tldr", str(tmp_path / "half.jsonl"), str(target)]) == 2

@@ -39,9 +39,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 def found(run: Finished) -> dict[str, dict[str, Any]]:
     """Key -> row of the second step, with what `explain` says of it."""
     stored = {f"{row['uid']}_{row['session']}_{row['index']}": row for row in rows(run.folder, 2)}
-    told = {record["key"]: record for record in explain(run.folder, 2) if not record["padding"]}
-    assert stored.keys() == told.keys()
-    return {key: {**stored[key], **told[key]} for key in stored}
+    printed = {record["key"]: record for record in explain(run.folder, 2) if not record["padding"]}
+    assert stored.keys() == printed.keys()
+    return {key: {**stored[key], **printed[key]} for key in stored}
 
 
 def test_every_task_is_a_joint_tree_of_two_turns(run: Finished, found: dict[str, dict[str, Any]]) -> None:

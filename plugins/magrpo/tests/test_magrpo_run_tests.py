@@ -21,8 +21,8 @@ def run(program: str, *tests: str, setup: str = "", limits: Limits = QUICK) -> t
 def test_every_test_has_its_outcome() -> None:
     found = run("def f(x): return x + 1", "assert f(1) == 2", "assert candidate(1) == 3, 'no'", "f(None)")
     assert [each.passed for each in found] == [True, False, False]
-    assert found[1].said == "AssertionError: no"
-    assert found[2].said.startswith("TypeError: unsupported operand")
+    assert found[1].message == "AssertionError: no"
+    assert found[2].message.startswith("TypeError: unsupported operand")
     assert share(found) == pytest.approx(1 / 3)
     assert share(()) == 0.0
 
@@ -33,7 +33,7 @@ def test_setup_runs_before_the_tests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "message"),
     [
         ("def f(:", "SyntaxError"),
         ("g = 1", "NameError: it has no 'f'"),
@@ -41,10 +41,10 @@ def test_setup_runs_before_the_tests() -> None:
         ("raise SystemExit(0)", "SystemExit"),
     ],
 )
-def test_a_program_that_does_not_load_fails_every_test(program: str, said: str) -> None:
+def test_a_program_that_does_not_load_fails_every_test(program: str, message: str) -> None:
     found = run(program, "assert True", "assert True")
     assert [each.passed for each in found] == [False, False]
-    assert all(each.said.startswith(said) for each in found)
+    assert all(each.message.startswith(message) for each in found)
 
 
 def test_a_loop_ends_and_the_tests_after_it_run() -> None:
@@ -73,7 +73,7 @@ def f(x):
 def test_memory_is_limited() -> None:
     (found,) = run("def f(x): return bytearray(1 << 30)", "f(1)")
     assert not found.passed
-    assert "MemoryError" in found.said
+    assert "MemoryError" in found.message
 
 
 def test_a_program_that_ends_its_process_loses_the_tests_that_are_left() -> None:
@@ -97,7 +97,7 @@ def test_the_same_question_is_answered_once() -> None:
     program = "import uuid\nmark = uuid.uuid4().hex\ndef f(x): return x"
     (first,) = run(program, "assert f(1) != 1, mark")
     assert not first.passed
-    assert re.fullmatch("AssertionError: [0-9a-f]{32}", first.said)
+    assert re.fullmatch("AssertionError: [0-9a-f]{32}", first.message)
     assert run(program, "assert f(1) != 1, mark") == (first,)  # another run would have another mark
 
 

@@ -62,10 +62,12 @@ class RefineCode(GenerateAndRefine):
         if not answer:
             return Feedback(False, "There is no program: no block between ``` and ``` was found.", NO_PROGRAM)
         tests = list(tests_of(task, "public"))
-        told = await team.call(first_failure, answer, tests, self.seconds, self.megabytes)
-        if told is None:
+        printed = await team.call(first_failure, answer, tests, self.seconds, self.megabytes)
+        if printed is None:
             return Feedback(True, "All public tests pass.")
-        return Feedback(False, in_words(tests[told["test"]], Outcome(**told["outcome"]), told["test"], self.longest))
+        return Feedback(
+            False, in_words(tests[printed["test"]], Outcome(**printed["outcome"]), printed["test"], self.longest)
+        )
 
 
 async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: int) -> dict[str, Any] | None:
@@ -76,8 +78,8 @@ async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: 
     last = outcomes[-1]
     if last.passed:
         return None
-    said = {"verdict": last.verdict, "output": last.output[:10_000], "error": last.error}
-    return {"test": len(outcomes) - 1, "outcome": said}
+    message = {"verdict": last.verdict, "output": last.output[:10_000], "error": last.error}
+    return {"test": len(outcomes) - 1, "outcome": message}
 
 
 def in_words(test: dict[str, str], outcome: Outcome, number: int, longest: int) -> str:

@@ -125,7 +125,7 @@ def test_the_first_failure_ends_a_run_that_stops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ({"public": []}, "task 'x' has no private tests in its data: valid: public"),
         ({"private": []}, "task 'x' has no private tests in its data: it must be a list of tests"),
@@ -133,8 +133,8 @@ def test_the_first_failure_ends_a_run_that_stops() -> None:
         ({"private": [{"input": 3, "output": "4"}]}, "task 'x', private test 1 must have texts 'input' and 'output'"),
     ],
 )
-def test_a_task_without_tests_says_so(data: dict[str, object], said: str) -> None:
-    with pytest.raises(MarlError, match=said):
+def test_a_task_without_tests_says_so(data: dict[str, object], message: str) -> None:
+    with pytest.raises(MarlError, match=message):
         asyncio.run(TASKS.score(Task("x", "?", data), RIGHT))
 
 

@@ -198,17 +198,17 @@ def test_refinements_are_told_apart_by_whose_attempt_they_refine() -> None:
         return "4 2 9" if "attempt 4 7 9" in act.observation[0]["content"] else "3 2 0"
 
     found = tree({"shifter": "4 7 9", "flipper": flipper}, 24)
-    told = metrics.Refinement().of_sample(found)
+    output = metrics.Refinement().of_sample(found)
     by_node = {turn.node: turn for turn in found.turns}
     pairs = [(by_node[turn.parent], turn) for turn in found.turns if turn.parent is not None]
     cross = [(a, b) for a, b in pairs if a.agent != b.agent]
-    assert told["refinement/share"] == len(pairs) / 24
-    assert told["refinement/cross"] == len(cross) / len(pairs)
+    assert output["refinement/share"] == len(pairs) / 24
+    assert output["refinement/cross"] == len(cross) / len(pairs)
     gains = [b.rewards["team"] - a.rewards["team"] for a, b in cross]
     assert max(gains) == 1  # a flipper that refines the shifter's attempt passes all tests
-    assert told["refinement/gain_cross"] == pytest.approx(sum(gains) / len(gains))
-    assert told["refinement/gain_own"] == 0
-    assert told["refinement/depth"] > 1
+    assert output["refinement/gain_cross"] == pytest.approx(sum(gains) / len(gains))
+    assert output["refinement/gain_own"] == 0
+    assert output["refinement/depth"] > 1
 
 
 def test_nothing_is_said_of_nothing() -> None:

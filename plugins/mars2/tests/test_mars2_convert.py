@@ -80,7 +80,7 @@ def test_a_pickle_that_calls_something_is_refused(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"question_id": "1"}, "a row has no column 'public_test_cases': valid: question_id"),
         (lcb(private_test_cases="not base64!"), "problem '1873_A' has packed tests that cannot be read"),
@@ -91,8 +91,8 @@ def test_a_pickle_that_calls_something_is_refused(tmp_path: Path, monkeypatch: p
         ),
     ],
 )
-def test_rows_that_are_wrong_are_told(row: dict[str, Any], said: str) -> None:
-    with pytest.raises(MarlError, match=said):
+def test_rows_that_are_wrong_are_told(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(MarlError, match=message):
         livecodebench(row)
 
 
@@ -111,7 +111,7 @@ def test_the_command_writes_a_task_file_and_counts(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "no file"),
         ("{", "line 1 is not a JSON object"),
@@ -120,14 +120,14 @@ def test_the_command_writes_a_task_file_and_counts(tmp_path: Path, capsys: pytes
     ],
 )
 def test_the_command_writes_nothing_for_a_file_that_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, message: str
 ) -> None:
     source, target = tmp_path / "lcb.jsonl", tmp_path / "train.jsonl"
     if text is not None:
         source.write_text(text)
     assert main(["livecodebench", str(source), str(target)]) == 2
     assert not target.exists()
-    told = capsys.readouterr().err
-    assert told.startswith("convert: ")
-    assert said in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("convert: ")
+    assert message in output
+    assert output.count("\n") == 1

@@ -70,13 +70,13 @@ def test_both_agents_work_on_one_tree_and_refine_each_other(trees: list[list[dic
 
 def test_a_whole_tree_is_one_group_and_returns_are_shaped_by_parent_and_siblings(run: Finished) -> None:
     stored = {f"{row['uid']}_{row['session']}_{row['index']}": row for row in rows(run.folder, 1)}
-    told = explain(run.folder, 1)
-    assert len(told) == TASKS * NODES
+    printed = explain(run.folder, 1)
+    assert len(printed) == TASKS * NODES
     children: dict[tuple[str, str | None], list[str]] = defaultdict(list)
     for key, row in stored.items():
         children[row["uid"], row["parent"]].append(key)
     fired = 0
-    for record in told:
+    for record in printed:
         row = stored[record["key"]]
         assert record["group"] == {"uid": row["uid"]}
         assert record["members"] == [f"{row['uid']}_0_{node}" for node in range(NODES)]
@@ -93,7 +93,7 @@ def test_a_whole_tree_is_one_group_and_returns_are_shaped_by_parent_and_siblings
         fired += shaped != own
     assert fired
     by_tree: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for record in told:
+    for record in printed:
         by_tree[record["group"]["uid"]].append(record)
     for tree in by_tree.values():
         assert sum(record["advantage"] for record in tree) == pytest.approx(0, abs=1e-6)

@@ -60,7 +60,7 @@ def test_a_rule_is_a_permutation_that_moves_every_digit(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "score", "public", "said"),
+    ("answer", "score", "public", "message"),
     [
         (RIGHT, 1, 1, "pass pass unseen"),
         ("0 2 8", 0, 1, "pass pass unseen"),  # a private test fails
@@ -71,10 +71,10 @@ def test_a_rule_is_a_permutation_that_moves_every_digit(kind: str) -> None:
         ("after 2 3", 0, 0.5, "fail pass unseen"),
     ],
 )
-def test_scores_and_results(answer: str, score: float, public: float, said: str) -> None:
+def test_scores_and_results(answer: str, score: float, public: float, message: str) -> None:
     assert TASKS.score(TASK, answer) == score
     assert TASKS.public_score(TASK, answer) == public
-    assert " ".join(symbols.results(TASK, answer)) == said
+    assert " ".join(symbols.results(TASK, answer)) == message
 
 
 def test_what_is_no_text_is_no_answer() -> None:
@@ -115,8 +115,8 @@ def test_perfect_demonstrations_leave_alone_what_passes() -> None:
     pairs = [pair for pair in TASKS.demonstrations(SHIFTER, 2000, 1, 1.0) if "attempt" in pair[0]]
     for seen, answer in pairs:
         words = seen.split()
-        for kind, old, said, new in zip(words[1:7:2], words[8:11], words[12:15], answer.split(), strict=True):
-            if said == "pass":
+        for kind, old, message, new in zip(words[1:7:2], words[8:11], words[12:15], answer.split(), strict=True):
+            if message == "pass":
                 assert new == old
             if kind in SHIFTS:
                 assert new == symbols.wanted(kind, words[words.index(kind) + 1]) or words[1:7].count(kind) > 1
@@ -162,8 +162,8 @@ def test_what_passes_the_public_tests_ends_it_and_useless_actions_are_marked() -
 
 @given(st.text(max_size=20))
 @settings(max_examples=50)
-def test_whatever_is_said_the_next_agent_sees_words_of_the_task(said: str) -> None:
-    words = symbols.again_sees(TASK, said).split()
+def test_whatever_is_said_the_next_agent_sees_words_of_the_task(message: str) -> None:
+    words = symbols.again_sees(TASK, message).split()
     assert len(words) == 15
     assert set(words) <= set(TASKS.vocabulary())
 
@@ -176,9 +176,9 @@ def half(kinds: object) -> Callable[[Act, int, Candidate], str]:
 
     def say(act: Act, session: int, candidate: Candidate) -> str:
         words = act.observation[0]["content"].split()
-        old, said = (words[8:11], words[12:15]) if "attempt" in words else (["none"] * 3, ["fail"] * 3)
+        old, message = (words[8:11], words[12:15]) if "attempt" in words else (["none"] * 3, ["fail"] * 3)
         answer = []
-        for kind, digit, kept, result in zip(words[1:7:2], words[2:7:2], old, said, strict=True):
+        for kind, digit, kept, result in zip(words[1:7:2], words[2:7:2], old, message, strict=True):
             own = symbols.wanted(kind, digit) if kind in kinds else digit  # type: ignore[operator]
             answer.append(kept if kind not in kinds and result != "fail" and kept != "none" else own)  # type: ignore[operator]
         return " ".join(answer)

@@ -145,7 +145,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[list[int], str]]
     found: list[Node] = []
     script = iter(steps)
 
-    def told(top: Node, rng: Random) -> tuple[Node, str]:
+    def output(top: Node, rng: Random) -> tuple[Node, str]:
         found.append(top)
         path, agent = next(script)
         node = top
@@ -153,7 +153,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[list[int], str]]
             node = node.children[child]
         return node, agent
 
-    monkeypatch.setattr(tree_search, "descend", told)
+    monkeypatch.setattr(tree_search, "descend", output)
     return found
 
 
@@ -555,7 +555,7 @@ def test_on_any_workflow_the_public_choice_is_the_best_and_no_turn_gets_lost(
 # repeating, failing, cancelling
 
 
-def told(found: Sample) -> list[Any]:
+def output(found: Sample) -> list[Any]:
     return [
         [(turn.node, turn.parent, turn.agent, turn.key, turn.action.text, turn.rewards) for turn in found.turns],
         [(episode.answer, episode.journal) for episode in found.episodes],
@@ -581,7 +581,7 @@ def test_the_same_seed_gives_the_same_tree_whatever_the_delays(
             seed=seed,
             delay=delays(shuffle),
         )
-        runs.append(told(sample(context, TreeSearch(strategy=strategy, prior=prior, arms=list(AGENTS)))))
+        runs.append(output(sample(context, TreeSearch(strategy=strategy, prior=prior, arms=list(AGENTS)))))
     assert runs[0] == runs[1] == runs[2]
 
 

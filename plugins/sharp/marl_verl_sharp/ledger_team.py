@@ -54,9 +54,9 @@ class PlannerAndWorkers(Workflow):
         found = {
             worker: await _looked_up(team, worker, task, worker, look.text.strip()) for worker, look in looks.items()
         }
-        said = await team.act({worker: worker_found(worker, found[worker]) for worker in WORKERS})
+        message = await team.act({worker: worker_found(worker, found[worker]) for worker in WORKERS})
         reports = {}
-        for worker, action in said.items():
+        for worker, action in message.items():
             word = action.text.strip()
             if word not in REPORTS:
                 team.invalid(action, "no report of one number or letter")

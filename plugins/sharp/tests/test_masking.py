@@ -302,7 +302,7 @@ class Unplugged(ScriptedContext):
 
 
 @pytest.mark.parametrize(
-    ("who", "trouble", "reason", "said"),
+    ("who", "trouble", "reason", "message"),
     [
         (
             {"a"},
@@ -317,12 +317,12 @@ class Unplugged(ScriptedContext):
     ],
 )
 def test_a_replay_that_fails_says_which_and_why(
-    who: set[Any], trouble: Callable[[], Exception] | None, reason: str, said: str
+    who: set[Any], trouble: Callable[[], Exception] | None, reason: str, message: str
 ) -> None:
     context = Unplugged(Sums(), TASK, ScriptedPolicy({"a": "3", "b": "4", "adder": adds}), tasks=OnlyWhole())
     context.trouble = trouble
     episode = episode_of(context)
-    with pytest.raises(AttemptFailed, match=said) as raised:
+    with pytest.raises(AttemptFailed, match=message) as raised:
         masked(context, episode, who)
     assert raised.value.reason == reason
     assert raised.value.__cause__ is not None
@@ -347,9 +347,9 @@ def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(
     class Forever(Workflow):
         async def run(self, task: Task, team: Team) -> str:
             while (await team["judge"].act(task.prompt)).text != "done":
-                said = await team["writer"].act(task.prompt)
+                message = await team["writer"].act(task.prompt)
                 if proposes:
-                    team.propose(said.text)
+                    team.propose(message.text)
             return "done"
 
     class Halves(TaskSet):

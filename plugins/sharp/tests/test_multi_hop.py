@@ -55,8 +55,8 @@ def test_a_search_that_finds_nothing_is_an_error(query: str, error: type[Excepti
 def test_answers_are_compared_after_normalisation() -> None:
     assert normalised("  The  Cello, of (a) FRIEND! ") == "cello of friend"
     task = Task("q", "?", {"answer": "The Cello", "aliases": ["violoncello"]})
-    assert [TASKS.score(task, said) for said in ("cello.", "Violoncello", "a cello and more", "")] == [1, 1, 0, 0]
-    assert [TASKS.public_score(task, said) for said in ("viola", "", "the")] == [1, 0, 0]
+    assert [TASKS.score(task, reply) for reply in ("cello.", "Violoncello", "a cello and more", "")] == [1, 1, 0, 0]
+    assert [TASKS.public_score(task, reply) for reply in ("viola", "", "the")] == [1, 0, 0]
 
 
 # The team
@@ -206,7 +206,7 @@ def test_the_single_agent_searches_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "options", "agents", "said"),
+    ("task", "options", "agents", "reply"),
     [
         (Task("x", "?", {}), {}, TEAM, "the data of task 'x' has no 'paragraphs'"),
         (Task("x", "?", {"paragraphs": [{"title": "t"}]}), {}, TEAM, "paragraph 0 of task 'x' must have the texts"),
@@ -215,9 +215,9 @@ def test_the_single_agent_searches_by_itself() -> None:
     ],
 )
 def test_a_row_or_team_that_does_not_fit_is_told(
-    task: Task, options: dict[str, Any], agents: tuple[str, ...], said: str
+    task: Task, options: dict[str, Any], agents: tuple[str, ...], reply: str
 ) -> None:
-    with pytest.raises(MarlError, match=said):
+    with pytest.raises(MarlError, match=reply):
         check_workflow(PlannerAndSearchers(**options), task, ScriptedPolicy(dict.fromkeys(agents, "hm")))
 
 
@@ -258,7 +258,7 @@ def test_rows_of_musique_become_tasks_that_the_team_takes(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "reply"),
     [
         (None, "no file"),
         ("{", "line 1 is no JSON"),
@@ -270,15 +270,15 @@ def test_rows_of_musique_become_tasks_that_the_team_takes(tmp_path: Path, capsys
     ],
 )
 def test_a_file_that_is_not_musiques_is_told_and_nothing_written(
-    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str | None, reply: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = tmp_path / "musique.jsonl", tmp_path / "train.jsonl"
     if content is not None:
         source.write_text(content)
     assert musique.main([str(source), str(target)]) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert reply in output
+    assert output.count("\n") == 1
     assert not target.exists()
 
 

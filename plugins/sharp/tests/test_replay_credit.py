@@ -130,11 +130,11 @@ class ThreeRounds(Workflow):
     """Two agents, three rounds; the planner sees what the worker said last."""
 
     async def run(self, task: Task, team: Team) -> str:
-        said = task.prompt
+        message = task.prompt
         for _ in range(3):
-            plan = await team["planner"].act(said)
-            said = (await team["worker"].act(plan.text)).text
-        return said
+            plan = await team["planner"].act(message)
+            message = (await team["worker"].act(plan.text)).text
+        return message
 
 
 def test_masking_the_first_of_six_acts_costs_one_new_sample_and_not_six() -> None:
@@ -200,8 +200,8 @@ class Speak(Workflow):
     """Everybody speaks at once; the answer is who said something."""
 
     async def run(self, task: Task, team: Team) -> list[str]:
-        said = await team.act(dict.fromkeys(team.agents, task.prompt))
-        return [agent for agent in team.agents if said[agent].text == "here"]
+        message = await team.act(dict.fromkeys(team.agents, task.prompt))
+        return [agent for agent in team.agents if message[agent].text == "here"]
 
 
 class Played(TaskSet):
@@ -386,7 +386,7 @@ def test_all_replays_of_all_episodes_go_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Counterfactual(mode="rescor"), "unknown mode 'rescor': did you mean 'rescore'"),  # type: ignore[arg-type]
         (lambda: Counterfactual(unit="turn"), "unknown unit 'turn': valid: act, agent"),  # type: ignore[arg-type]
@@ -406,8 +406,8 @@ def test_all_replays_of_all_episodes_go_at_once() -> None:
         (lambda: Counterfactual(only=("a",), without=("a",)).check(["a", "b"]), "has nobody to credit: credit_only="),
     ],
 )
-def test_options_that_do_not_fit(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(MarlError, match=said):
+def test_options_that_do_not_fit(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(MarlError, match=message):
         make()
 
 
@@ -671,7 +671,7 @@ class Broken(Counterfactual):
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("tokens", r"reports \d+ tokens, and \d+ were sampled"),
         ("no number", "turn 0_0 of agent 'planner' has nan, which is no finite number"),
@@ -689,8 +689,8 @@ class Broken(Counterfactual):
         ("ignores cancellation", "goes on when it is cancelled"),
     ],
 )
-def test_the_kit_finds_what_is_wrong(how: str, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_the_kit_finds_what_is_wrong(how: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_credit(Broken(how=how), Fan(), TASK, FAN, OnlyTwo())
 
 

@@ -86,10 +86,13 @@ def test_masked_runs_went_through_the_model_and_are_no_rows(run: Finished) -> No
 
 def test_the_three_rewards_are_mixed_and_compared_by_agent(run: Finished, steps: list[list[Row]]) -> None:
     session_of = {(row["uid"], row["session"]): session for session in sessions(steps[0]) for row in session}
-    told = {record["key"]: record for record in explain(run.folder, 1)}
-    assert len(told) == TASKS * SESSIONS * len(ORDER)
+    printed = {record["key"]: record for record in explain(run.folder, 1)}
+    assert len(printed) == TASKS * SESSIONS * len(ORDER)
     for row in steps[0]:
-        record, session = told[f"{row['uid']}_{row['session']}_{row['index']}"], session_of[row["uid"], row["session"]]
+        record, session = (
+            printed[f"{row['uid']}_{row['session']}_{row['index']}"],
+            session_of[row["uid"], row["session"]],
+        )
         rewards, credit = row["rewards"], credit_of(session)
         if row["agent"] == "planner":
             assert "tool" not in rewards
@@ -100,7 +103,7 @@ def test_the_three_rewards_are_mixed_and_compared_by_agent(run: Finished, steps:
         assert record["reward"] == pytest.approx(wanted)
         assert record["group"] == {"uid": row["uid"], "agent": row["agent"]}
         assert len(record["members"]) == 2 * SESSIONS
-    assert any(record["advantage"] for record in told.values())
+    assert any(record["advantage"] for record in printed.values())
 
 
 def test_a_call_that_failed_costs_tool_reward(steps: list[list[Row]]) -> None:

@@ -35,13 +35,13 @@ def test_the_planner_earns_a_share_of_what_its_workers_add() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"planner": "planer"}, r"unknown agent 'planer': did you mean 'planner'"),
         ({}, r"row 'q_0_1' of worker 'search' lacks reward 'mc'"),
     ],
 )
-def test_what_sharp_cannot_do_without(change: dict[str, Any], said: str) -> None:
+def test_what_sharp_cannot_do_without(change: dict[str, Any], message: str) -> None:
     rows = [row("q", 0, 0, 0, "planner", broadcast=1.0), row("q", 0, 1, 0, "search", broadcast=1.0)]
-    with pytest.raises(MarlError, match=said):
+    with pytest.raises(MarlError, match=message):
         advantage(algorithm("sharp", **change), rows)

@@ -31,9 +31,9 @@ def test_a_python_block_runs_as_it_stands(code: str) -> None:
 def test_a_yaml_block_fits_the_recipe(shown: str, tmp_path: Path) -> None:
     recipe = OmegaConf.load(RECIPES / "sharp_cpu.yaml")
     OmegaConf.save(OmegaConf.merge(recipe, OmegaConf.create(shown)), tmp_path / "shown.yaml")
-    said = command("train", str(tmp_path / "shown.yaml"), "--dry-run")
+    message = command("train", str(tmp_path / "shown.yaml"), "--dry-run")
     for option, value in OmegaConf.create(shown).marl.algorithm.options.items():
-        assert f"{option}={value}" in said
+        assert f"{option}={value}" in message
 
 
 def test_the_table_of_the_recipe_names_every_script() -> None:

@@ -161,20 +161,22 @@ def test_the_right_habits_solve_every_task_and_the_careless_ones_some_by_luck() 
 def test_demonstrations_are_words_and_show_what_each_sees(agent: str) -> None:
     good = TASKS.demonstrations(agent, 400, 0, 1.0)
     careless = TASKS.demonstrations(agent, 400, 0, 0.0)
-    assert {word for seen, said in good + careless for word in f"{seen} {said}".split()} <= set(TASKS.vocabulary())
+    assert {word for seen, message in good + careless for word in f"{seen} {message}".split()} <= set(
+        TASKS.vocabulary()
+    )
     assert {seen.split()[0] for seen, _ in good} == {agent}  # the role prompt
     assert len({seen.split()[1] if agent != PLANNER else "beside" in seen for seen, _ in good}) == 2  # both of its acts
     assert any(NOTHING in seen.split() for seen, _ in good)  # as in a masked run
-    for seen, said in good:
+    for seen, message in good:
         words = seen.split()
         if words[1] == "found":
-            assert said == (NOTHING if agent == GOSSIP else words[2])
+            assert message == (NOTHING if agent == GOSSIP else words[2])
         if words[1] == "asked":
-            assert said == words[2]
+            assert message == words[2]
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: ThreeLedgers(items=1), "three-ledgers: items must be 2 to 6, got 1"),
         (lambda: ThreeLedgers(items=2).generate("test", 1000, 0), "found only .* of 1000 different test tasks"),
@@ -182,8 +184,8 @@ def test_demonstrations_are_words_and_show_what_each_sees(agent: str) -> None:
         (lambda: TASKS.demonstrations("reeder", 1, 0, 1.0), "unknown agent of three-ledgers 'reeder': did you mean"),
     ],
 )
-def test_what_does_not_fit_is_told(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(MarlError, match=said):
+def test_what_does_not_fit_is_told(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(MarlError, match=message):
         make()
 
 
