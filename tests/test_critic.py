@@ -324,5 +324,5 @@ def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: Dic
     config = with_overrides(composed, [*paths, f"marl.critic.model.path={tmp_path / 'critic'}"])
     team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
     places: Any = {"one": None, "two": None}
-    with pytest.raises(MarlError, match=r"critic of policy 'one' reads the policy's tokens, and '.*' has other"):
+    with pytest.raises(MarlError, match=r"critic of policy 'one' must have the policy's vocabulary, but those of '"):
         Critics(resolve(config, team), team, places)
