@@ -284,7 +284,7 @@ def test_a_continued_run_uses_its_copy(recipe: Path, run: Path) -> None:
 
     recipe.with_name("my_team.py").write_text("x = 1\n")
     (note,) = prepare.continue_run(run, []).notes
-    assert "has changed since the run began: the run goes on with its copy" in note
+    assert "has changed since the run began. The run continues with its copy" in note
     assert note.endswith(f"marl-verl train {recipe}")
 
 

@@ -166,7 +166,7 @@ class Critics:
         return [runtime for runtime in self.runtimes.values() if runtime.policy == policy]
 
     def values(self, batch: KVBatchMeta) -> list[float | None] | None:
-        """V of each row [n], None for rows of policies that do not learn; None instead of a list without critics."""
+        """V of each row [n], None for rows that no critic reads; None instead of a list if there are no critics."""
         if not self.runtimes:
             return None
         parts = self._parts(batch)
