@@ -94,8 +94,8 @@ def test_a_killed_actor_is_told_while_the_main_thread_waits_for_another(
         assert ends.called.wait(10 * module.PERIOD)
     assert ends.codes == [1]
     message = (
-        "the vLLM server died while updating in step 3 (killed, or out of memory: see train.log): "
-        "no checkpoint was saved yet, start it anew"
+        "the vLLM server died while updating in step 3 (killed or out of memory, see train.log). "
+        "No checkpoint was saved yet: start a new run"
     )
     assert output == [{"event": "error", "message": message, "expected": False}]
     del waiting
@@ -201,7 +201,7 @@ def test_a_dead_actor_that_nobody_watched_is_a_sentence(ray: Any, make: Any) -> 
     with pytest.raises(ray.exceptions.ActorDiedError) as caught:
         ray.get(actor.work.remote(0))
     name = "make.<locals>.Worker"
-    assert sentence(caught.value) == f"a Ray actor ({name}, process {pid}) died: killed, or out of memory"
+    assert sentence(caught.value) == f"a Ray actor ({name}, process {pid}) died: killed or out of memory"
 
 
 def test_an_actor_that_could_not_be_made_is_told_with_its_error(ray: Any) -> None:
@@ -243,8 +243,8 @@ def test_before_the_first_step_there_is_none() -> None:
 
 def test_a_run_with_a_checkpoint_can_be_continued(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step_4").mkdir(parents=True)
-    assert go_on(tmp_path) == "no checkpoint was saved yet, start it anew"
+    assert go_on(tmp_path) == "No checkpoint was saved yet: start a new run"
     (tmp_path / "checkpoints" / "step_4" / "team.json").write_text("{}")
-    assert go_on(tmp_path) == f"continue with: marl-verl train --resume {tmp_path}"
+    assert go_on(tmp_path) == f"Continue with: marl-verl train --resume {tmp_path}"
     (tmp_path / REQUEST).write_text("{}")
-    assert go_on(tmp_path) == "run the evaluation again"
+    assert go_on(tmp_path) == "Run the evaluation again"
