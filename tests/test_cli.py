@@ -350,7 +350,7 @@ class _Plugin:
         ("marl.workflow.name=raises", "before any act: ValueError"),
         ("marl.task.name=no-class", "task 'no-class' of in-memory 0 (plugin 'mine') must be a subclass of TaskSet"),
         ("marl.task.name=gone", "cannot import 'no_such_package:Thing': ModuleNotFoundError"),
-        ("marl.task.name=told", "task 'told' has no vocabulary() and so cannot warm up a tiny model"),
+        ("marl.task.name=told", "task 'told' has no vocabulary(), which the warm-up of a tiny model needs"),
         ("marl.algorithm.name=no-algorithm", "algorithm 'no-algorithm' must be an Algorithm"),
     ],
 )

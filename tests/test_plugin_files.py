@@ -301,7 +301,7 @@ def test_a_changed_copy_is_noticed_on_resume(run: Path) -> None:
     with pytest.raises(MarlError, match=message):
         prepare.continue_run(run, [])
     copy.unlink()
-    with pytest.raises(MarlError, match=rf"content was {file.version} and is absent"):
+    with pytest.raises(MarlError, match=rf"content {file.version} -> absent"):
         prepare.continue_run(run, [])
     copy.write_text(text)
     (run / "plugins" / "more.py").write_text(text)

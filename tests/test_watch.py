@@ -1,4 +1,4 @@
-"""A run that has lost a process is told about it: by real Ray actors that are killed while they work."""
+"""Crash detection, with real Ray actors that are killed while they work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ray() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def make(ray: Any) -> Callable[[], tuple[Any, int]]:
-    """An actor that works as long as it is told to, and its process."""
+    """An actor that works until it is stopped, and its process."""
 
     class Worker:
         def __init__(self) -> None:
@@ -57,7 +57,7 @@ def make(ray: Any) -> Callable[[], tuple[Any, int]]:
 
 
 class Ends:
-    """Stands in for the end of the process."""
+    """Raised instead of ending the process."""
 
     def __init__(self) -> None:
         self.codes: list[int] = []
@@ -81,7 +81,7 @@ def _watch(ends: Ends, folder: Path, **actors: Any) -> Watch:
     return Watch(named, lambda: "while updating in step 3", folder, ends)
 
 
-def test_a_killed_actor_is_told_while_the_main_thread_waits_for_another(
+def test_a_killed_actor_is_reported_while_the_main_thread_waits_for_another(
     make: Any, output: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     (server, pid), (worker, _) = make(), make()
@@ -110,7 +110,7 @@ def test_a_server_whose_engine_is_dead_is_dead(make: Any, output: list[dict[str,
     assert "the vLLM server died" in output[0]["message"]
 
 
-def test_what_fails_because_an_actor_died_is_told_by_that(
+def test_an_error_caused_by_a_dead_actor_is_reported_as_its_death(
     ray: Any, make: Any, output: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     actor, pid = make()
@@ -150,7 +150,7 @@ def test_an_error_of_its_own_stays_what_it_is(make: Any, output: list[dict[str, 
     del waiting
 
 
-def test_nobody_looks_after_the_end(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_no_check_after_the_end(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
     actor, pid = make()
     ends = Ends()
     with _watch(ends, tmp_path, actor=actor)():
@@ -164,7 +164,7 @@ def test_an_actor_without_an_engine_is_well() -> None:
     assert is_well(object())
 
 
-def test_the_engine_of_vllm_says_whether_it_failed() -> None:
+def test_a_failed_vllm_engine_is_detected() -> None:
     """`is_well` reads `AsyncLLM.errored`, and verl's server calls its AsyncLLM `engine`."""
     engine = _source("vllm", "v1/engine/async_llm.py")
     assert "def errored(self) -> bool" in engine, "vLLM has moved AsyncLLM.errored: is_well needs it"
@@ -192,10 +192,10 @@ def test_the_processes_of_transfer_queue_are_found(ray: Any) -> None:
     transfer_queue.close()
 
 
-# -- the sentences -----------------------------------------------------------------------------------------------
+# -- error messages -----------------------------------------------------------------------------------------------
 
 
-def test_a_dead_actor_that_nobody_watched_is_a_sentence(ray: Any, make: Any) -> None:
+def test_the_message_for_a_dead_actor_that_is_not_watched(ray: Any, make: Any) -> None:
     actor, pid = make()
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ray.exceptions.ActorDiedError) as caught:
@@ -204,7 +204,7 @@ def test_a_dead_actor_that_nobody_watched_is_a_sentence(ray: Any, make: Any) -> 
     assert sentence(caught.value) == f"a Ray actor ({name}, process {pid}) died: killed or out of memory"
 
 
-def test_an_actor_that_could_not_be_made_is_told_with_its_error(ray: Any) -> None:
+def test_an_actor_whose_constructor_fails_is_reported_with_its_error(ray: Any) -> None:
     class Broken:
         def __init__(self) -> None:
             raise ValueError("no such model")

@@ -110,7 +110,7 @@ class RunResources:
         return found
 
     def _has(self, process: psutil.Process) -> bool:
-        """Whether a process belongs to the run: by session (its title may hide its environment), else by environment."""
+        """Whether a process belongs to the run: by session (its title may hide its environment) or environment."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.trainer is not None and os.getsid(process.pid) == self.trainer.pid:
                 # false if the trainer's id was reused by the leader of another session
