@@ -337,7 +337,7 @@ def test_too_little_space_is_reported_before_writing(tmp_path: Path, monkeypatch
         Run(tmp_path, 4).save()
     message = str(error.value)
     assert "not enough space to save step 4" in message
-    assert "as much as checkpoint 'step_3' has" in message
+    assert "the size of checkpoint 'step_3'" in message
     assert "the last complete checkpoint is step 3. Free 2.0 KiB and continue with marl-verl train --resume" in message
     assert sorted(os.listdir(tmp_path / "checkpoints")) == before
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size + (1 << 21)))
@@ -485,7 +485,7 @@ def test_a_damaged_one_is_reported_with_the_newest_intact_one(tmp_path: Path, ha
     with pytest.raises(MarlError, match="is damaged"):
         Run(tmp_path).load()
     harm(root / "step_5")
-    with pytest.raises(MarlError, match="No other one is intact. Start a new run"):
+    with pytest.raises(MarlError, match=r"No other one is intact\. Start a new run"):
         checkpoint.newest(tmp_path)
 
 

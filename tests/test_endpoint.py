@@ -295,7 +295,7 @@ def test_a_failed_attempt_does_not_affect_others() -> None:
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, "policy-error")
     assert "act judge:1: policy 'judge' at http://127.0.0.1:" in failure.detail
-    assert "does not fit" in failure.detail
+    assert "exceeds the context length" in failure.detail
 
 
 def test_the_limit_of_an_act_holds_for_all_tries() -> None:

@@ -144,13 +144,13 @@ def _sessions(given: int | None, k: str | Sequence[int] | None, greedy_only: boo
         return 0, ()
     sessions = SESSIONS if given is None else given
     if sessions < 1:
-        raise MarlError(f"--sessions must be at least 1, got {sessions}")
+        raise MarlError(f"--sessions must be a whole number >= 1, got {sessions}")
     if k is None:
         return sessions, (*(k for k in KS if k < sessions), sessions)
     words = k.split(",") if isinstance(k, str) else [str(number) for number in k]
     for word in words:
         if not word.strip().isdecimal() or int(word) < 1:
-            raise MarlError(f"--k must be positive integers, e.g. --k 1,4,8, got '{word}'")
+            raise MarlError(f"--k must be whole numbers >= 1, e.g. --k 1,4,8, got '{word}'")
     ks = tuple(sorted(set(map(int, words))))
     if ks and ks[-1] > sessions:
         raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} sessions per task, got {sessions}. Raise --sessions.")
