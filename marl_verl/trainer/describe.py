@@ -110,5 +110,5 @@ def _place(pool: Pool) -> str:
     size = f"{pool.gpus} {unit}{'s' if pool.gpus > 1 else ''}{nodes}"
     if not pool.shared:
         return f"{pool.name}: {size} dedicated"
-    turns = "; policies update one at a time while all servers sleep" if has_accelerator() else ""
+    turns = "; policies update one at a time while the pool's servers sleep" if has_accelerator() else ""
     return f"pool {pool.name}: {size} shared by {', '.join(pool.policies)}{turns}"
