@@ -240,7 +240,7 @@ def test_a_run_that_fails_raises_with_its_reason(
         assert capsys.readouterr().err == "marl-verl: the trainer was killed (log: train.log)\n"
         main(["train", str(RECIPE), "--debug"])
         assert "Traceback of the trainer\n" in capsys.readouterr().err
-    monkeypatch.setattr(trained, "failure", KeyboardInterrupt("interrupted: no checkpoint was saved yet"))
+    monkeypatch.setattr(trained, "failure", KeyboardInterrupt("interrupted. No checkpoint was saved yet"))
     assert main(["train", str(RECIPE)]) == 130
     assert capsys.readouterr().err == ""  # the run has printed it
 

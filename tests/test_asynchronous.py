@@ -314,7 +314,7 @@ def test_a_buffer_may_be_larger_than_what_is_under_way() -> None:
     assert sum(line["train/trained_rows"] for line in lines) == 64
 
 
-def test_metrics_tell_of_each_policy_and_of_all() -> None:
+def test_metrics_of_each_policy_and_totals() -> None:
     trainer = Trainer()
     schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     lines, _ = steps(trainer, schedule, 8)
@@ -391,7 +391,7 @@ def test_the_last_step_waits_for_what_is_being_learnt() -> None:
 
 
 @pytest.mark.parametrize(("room", "expected"), [(False, ["update open"]), (True, ["sleep closed", "update closed"])])
-def test_nobody_asks_a_policy_while_its_weights_change(room: bool, expected: list[str]) -> None:
+def test_no_request_is_in_flight_while_weights_change(room: bool, expected: list[str]) -> None:
     trainer = Trainer(learning=["a"])
     trainer.policies = Policies([Runtime("a", trainer.servers, room)], [])
     schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
@@ -663,7 +663,7 @@ def checked(
     scope: str | None = None,
     **schedule: Any,
 ) -> None:
-    """`check_schedule` on a small config, whose policies correct with token weights unless said otherwise."""
+    """`check_schedule` on a small config, whose policies correct with token weights by default."""
     own = {
         "actor_rollout_ref": {"actor": {"strategy": "fsdp2", "ulysses_sequence_parallel_size": 1}},
         "algorithm": {"rollout_correction": {"rollout_is": "token", "bypass_mode": False, **(correction or {})}},

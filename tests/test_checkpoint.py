@@ -147,7 +147,7 @@ def test_one_that_is_being_replaced_counts_until_the_new_one_is_there(tmp_path: 
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"step": "x"}', '{"step": null}', b"\xff\xfe"])
-def test_a_damaged_team_file_is_told(tmp_path: Path, content: str | bytes) -> None:
+def test_a_damaged_team_file_is_reported(tmp_path: Path, content: str | bytes) -> None:
     (tmp_path / "team.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(MarlError, match=r"is damaged: team\.json cannot be read"):
         checkpoint.read(tmp_path)
@@ -313,7 +313,7 @@ def test_a_kill_at_any_step_leaves_the_last_one(
         if step:
             assert later.contents <= {f"old {step}", f"new {step}"}
             assert later.data.now == {"at": step}
-        # and the run that goes on has a clean folder
+        # and the resumed run has a clean folder
         _small(run, 4, "newer", keep).save()
         names = os.listdir(run / "checkpoints")
         assert "step_4" in names
@@ -327,7 +327,7 @@ def test_a_kill_at_any_step_leaves_the_last_one(
 
 
 @pytest.mark.slow
-def test_too_little_space_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_reported_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _save(tmp_path, 3, "x" * 5000)
     size = files.size(folder)
     usage = shutil.disk_usage(tmp_path)
@@ -337,8 +337,8 @@ def test_too_little_space_is_told_before_anything_is_written(tmp_path: Path, mon
         Run(tmp_path, 4).save()
     message = str(error.value)
     assert "not enough space to save step 4" in message
-    assert "as much as checkpoint 'step_3' has" in message
-    assert "the last complete checkpoint is step 3; free 2.0 KiB and continue with marl-verl train --resume" in message
+    assert "the size of checkpoint 'step_3'" in message
+    assert "the last complete checkpoint is step 3. Free 2.0 KiB and continue with marl-verl train --resume" in message
     assert sorted(os.listdir(tmp_path / "checkpoints")) == before
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size + (1 << 21)))
     Run(tmp_path, 4).save()
@@ -376,14 +376,14 @@ def _of_safetensors() -> Exception:
     return Exception("Error while serializing: I/O error: No space left on device (os error 28)")
 
 
-def _told_otherwise() -> Exception:
+def _other_message() -> Exception:
     error = RuntimeError("the worker could not save")
     error.__cause__ = OSError(errno.EDQUOT, "too much")
     return error
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fails", [_disk_full, _in_a_worker, _dual, _of_safetensors, _told_otherwise])
+@pytest.mark.parametrize("fails", [_disk_full, _in_a_worker, _dual, _of_safetensors, _other_message])
 @pytest.mark.parametrize("had", [True, False])
 def test_a_disk_that_fills_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[[], Exception], had: bool
@@ -398,7 +398,7 @@ def test_a_disk_that_fills_up(
 
     monkeypatch.setattr(Saved, "save", save)
     last = "the last complete checkpoint is step 3" if had else "there is no complete checkpoint"
-    with pytest.raises(MarlError, match=f"no space left while saving step 4 in .*: {last}; free space"):
+    with pytest.raises(MarlError, match=f"no space left while saving step 4 in .*: {last}. Free space"):
         Run(tmp_path, 4).save()
     assert os.listdir(tmp_path / "checkpoints") == (["step_3"] if had else [])
 
@@ -445,7 +445,7 @@ def test_a_disk_that_is_really_full(small_disk: Path, monkeypatch: pytest.Monkey
 
 def _shorter(folder: Path) -> str:
     (folder / "policies" / "one" / "model.pt").write_text("m")
-    return r"'policies/one/model.pt' has 1 bytes, 6 were written"
+    return r"'policies/one/model.pt' has 1 bytes instead of 6"
 
 
 def _missing(folder: Path) -> str:
@@ -470,7 +470,7 @@ def _no_json(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", [_shorter, _missing, _other_content, _no_files, _no_json])
-def test_a_damaged_one_is_told_with_the_newest_intact_one(tmp_path: Path, harm: Callable[[Path], str]) -> None:
+def test_a_damaged_one_is_reported_with_the_newest_intact_one(tmp_path: Path, harm: Callable[[Path], str]) -> None:
     for step in (5, 6, 7):
         _save(tmp_path, step, "mine", keep=3)
     root = tmp_path / "checkpoints"
@@ -479,13 +479,13 @@ def test_a_damaged_one_is_told_with_the_newest_intact_one(tmp_path: Path, harm: 
     with pytest.raises(MarlError, match=rf"checkpoint '{root}/step_7' is damaged: {message}") as error:
         checkpoint.newest(tmp_path)
     assert (
-        f"the newest intact one is '{root}/step_5': to continue from it, remove or rename '{root}/step_7', then "
+        f"The newest intact one is '{root}/step_5'. To continue from it, remove or rename '{root}/step_7', then run "
         in (str(error.value))
     )
     with pytest.raises(MarlError, match="is damaged"):
         Run(tmp_path).load()
     harm(root / "step_5")
-    with pytest.raises(MarlError, match="none of the others is intact: start a new run"):
+    with pytest.raises(MarlError, match=r"No other one is intact\. Start a new run"):
         checkpoint.newest(tmp_path)
 
 
@@ -511,7 +511,7 @@ def test_the_same_run_continues() -> None:
 
 
 def test_a_checkpoint_counts_when_the_metrics_of_its_step_are_stored(tmp_path: Path) -> None:
-    """Else a run killed in between would go on after a step whose metrics nobody has."""
+    """Otherwise a run killed in between would continue after a step without stored metrics."""
     Run(tmp_path, 2).save()
     run = Run(tmp_path, 4)
     run.write(4)
@@ -596,14 +596,14 @@ ARR = "policies.two.actor_rollout_ref"
 )
 def test_another_run_is_refused(tmp_path: Path, path: str, value: Any, message: list[str]) -> None:
     saved = json.loads(json.dumps({"identity": identity.identity(_config()), "plugins": {}}))
-    with pytest.raises(MarlError, match="continue with what the run had, or start a new run") as error:
+    with pytest.raises(MarlError, match="Restore these settings to resume the run, or start a new run") as error:
         identity.check_same(saved, _config(_set(path, value)), tmp_path)
     assert all(part in str(error.value) for part in message), str(error.value)
-    clauses = str(error.value).count(" -> ") - 1  # one in "then -> now"
+    clauses = str(error.value).count(" -> ") - 1  # one in "saved -> now"
     assert clauses == (2 if path == "marl.agents" or "tiny" in str(value) else 1)
 
 
-def test_all_that_differs_is_told_at_once(tmp_path: Path) -> None:
+def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
     def change(values: Any) -> None:
         values["marl"]["run"]["seed"] = 4
         values["marl"]["algorithm"]["name"] = "mars2"

@@ -1,4 +1,4 @@
-"""Whoever is killed: nothing of a run stays on the machine. Here without Ray, which tests/e2e/test_kill.py has."""
+"""No run resources remain, whichever process is killed. Without Ray; tests/e2e/test_kill.py uses it."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def _is_clean(who: dict[str, Any]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "why"), [(signal.SIGKILL, "signal 9: perhaps out of memory"), (signal.SIGABRT, "signal 6")]
+    ("number", "why"), [(signal.SIGKILL, "signal 9, perhaps out of memory"), (signal.SIGABRT, "signal 6")]
 )
-def test_a_killed_trainer_is_told_with_what_it_did(started: Any, number: int, why: str) -> None:
+def test_a_killed_trainer_is_reported_with_its_activity(started: Any, number: int, why: str) -> None:
     process, who = started
     os.kill(who["pids"][0], number)
     output, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 1
-    assert f"marl-verl: the trainer was killed ({why}) while sleeping in step 3: no checkpoint" in output.decode()
+    assert f"marl-verl: the trainer was killed ({why}) while sleeping in step 3. No checkpoint" in output.decode()
     assert _is_clean(who)
 
 
@@ -103,7 +103,7 @@ def test_a_killed_command_line_leaves_nothing(started: Any, tmp_path: Path) -> N
     process, who = started
     process.kill()
     _wait(lambda: _is_clean(who), "the trainer to end and to clean up")
-    assert "the command line is gone" in (tmp_path / "train.log").read_text()
+    assert "the command line has ended" in (tmp_path / "train.log").read_text()
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_a_run_of_another_machine_or_container_is_left_alone(temporary: Path) ->
     assert cleanup_abandoned() == []
 
 
-def test_what_somebody_else_has_written_is_not_believed(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_other_users_are_ignored(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _abandoned()
     monkeypatch.setattr(os, "getuid", lambda: -1)
     assert cleanup_abandoned() == []
@@ -232,8 +232,8 @@ def test_shared_memory_that_a_process_holds_goes_with_it(temporary: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["sem.mp-", "verl_weights_"])
-def test_what_nobody_holds_any_more_goes_and_what_was_there_before_stays(temporary: Path, kind: str) -> None:
-    """As when whoever made it, and Python's tracker for it, were killed together."""
+def test_unused_shared_memory_is_removed_and_that_from_before_the_run_is_kept(temporary: Path, kind: str) -> None:
+    """As if its owner and Python's resource tracker were killed together."""
     made = {name: Path("/dev/shm") / f"{kind}{name}{os.getpid()}" for name in ("before", "after")}
     made["before"].touch()
     begun = RunResources.begin("mine")

@@ -225,8 +225,8 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
     assert "agent   holder acts with policy holder" in output
     assert "policy  asker: tiny qwen3 model, 200 warm-up steps; frozen" in output
     assert "policy  holder: tiny qwen3 model, 200 warm-up steps; LoRA rank 4 on ['q_proj', 'v_proj']" in output
-    assert re.search(r"gspo, lr [0-9.]+, 1 update a batch, KL 0.001 to the start", output)
-    assert "place   pool both: 2 slots for holder, asker" in output
+    assert re.search(r"gspo, lr [0-9.]+, 1 update per batch, KL 0.001 to the initial weights", output)
+    assert "devices pool both: 2 slots shared by holder, asker" in output
     assert "task    inventory (40 training, 5 held-out), workflow inventory" in output
     assert "groups  rows with the same uid, turn, agent, slot" in output
     assert list(Path().iterdir()) == []
@@ -238,7 +238,7 @@ def test_a_dry_run_tells_of_critics_and_of_a_run_in_its_own_time(capsys: pytest.
     assert "critic  team: sees the joint observation; from the model of policy holder, lr 0.001, in the" in output
     own_time = ["marl.schedule.mode=async", "marl.algorithm.options.loss=ppo-clip-tis"]
     assert main(["train", str(RECIPE), "--dry-run", *own_time]) == 0
-    assert "; async: each policy learns from 16 rows on, 8 an update" in capsys.readouterr().out
+    assert "; async: each policy updates at 16 buffered rows, 8 rows per update" in capsys.readouterr().out
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,7 +293,7 @@ def test_a_model_folder_that_lacks_something(refused: Refused, capsys: pytest.Ca
         (folder / name).write_text(content)
     save_file({"model.embed_tokens.weight": numpy.zeros((70, 8), numpy.float32)}, folder / "model.safetensors")
     assert main([*command, "--dry-run"]) == 0
-    assert f"policy  holder: {folder}; 560 parameters learn" in capsys.readouterr().out
+    assert f"policy  holder: {folder}; 560 parameters trained" in capsys.readouterr().out
     (folder / "chat_template.jinja").unlink()
     assert "the tokenizer in 'model' has no chat template" in refused(*command)
 
@@ -350,7 +350,7 @@ class _Plugin:
         ("marl.workflow.name=raises", "before any act: ValueError"),
         ("marl.task.name=no-class", "task 'no-class' of in-memory 0 (plugin 'mine') must be a subclass of TaskSet"),
         ("marl.task.name=gone", "cannot import 'no_such_package:Thing': ModuleNotFoundError"),
-        ("marl.task.name=told", "task 'told' has no vocabulary() and so cannot warm up a tiny model"),
+        ("marl.task.name=told", "task 'told' has no vocabulary(), which the warm-up of a tiny model needs"),
         ("marl.algorithm.name=no-algorithm", "algorithm 'no-algorithm' must be an Algorithm"),
     ],
 )

@@ -67,7 +67,7 @@ class Letters:
         return [ord(letter) for letter in text]
 
 
-def test_rows_that_somebody_learns_from_get_it_and_long_ones_are_cut_on_the_left() -> None:
+def test_trained_rows_have_joint_observations_truncated_on_the_left() -> None:
     sample = episodes()
     rows = turn_rows(sample.turns, 1, ["a"])
     add_joint_observations(rows, sample.episodes, Letters())  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ def test_a_critic_runs_as_its_policy_does(composed: DictConfig) -> None:
     assert (one.model.use_remove_padding, one.model.lora_rank) == (False, 0)
     assert (one.ppo_mini_batch_size, two.ppo_mini_batch_size) == (4, 256)
     assert one.ppo_max_token_len_per_gpu == 65536
-    # what marl.critic says is for every critic, and never the policy's learning rate
+    # marl.critic is for every critic, never the policy's learning rate
     for critic in (one, two):
         assert (critic.optim.lr, critic.ppo_epochs, critic.model.enable_gradient_checkpointing) == (0.25, 3, True)
         assert critic.loss_agg_mode == "token-mean"
@@ -200,7 +200,7 @@ def test_a_model_of_its_own_has_its_own_tokenizer(composed: DictConfig, tmp_path
         ("marl.critic.optim.lr=[1]", "'marl.critic.optim.lr'"),
     ],
 )
-def test_what_does_not_fit_is_told_before_work_starts(composed: DictConfig, override: str, message: str) -> None:
+def test_incompatible_settings_are_rejected_before_the_run(composed: DictConfig, override: str, message: str) -> None:
     assert message in refused(composed, override)
 
 
@@ -324,5 +324,5 @@ def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: Dic
     config = with_overrides(composed, [*paths, f"marl.critic.model.path={tmp_path / 'critic'}"])
     team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
     places: Any = {"one": None, "two": None}
-    with pytest.raises(MarlError, match=r"critic of policy 'one' reads the policy's tokens, and '.*' has other"):
+    with pytest.raises(MarlError, match=r"critic of policy 'one' must have the policy's vocabulary, but those of '"):
         Critics(resolve(config, team), team, places)

@@ -48,7 +48,7 @@ class Later:
 
 
 class Worker:
-    """One real worker in place of the group; `ranks` that it says to be."""
+    """One real worker in place of the group; with a data-parallel size of `ranks`."""
 
     def __init__(self, worker: Any, ranks: int) -> None:
         self._worker, self._dispatch_info = worker, {"train": list(range(ranks))}

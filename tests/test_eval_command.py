@@ -1,4 +1,4 @@
-"""`marl-verl eval` on the command line: every mistake is one sentence, and what a run keeps of an evaluation."""
+"""`marl-verl eval` on the command line: error messages, and the files that a run keeps of an evaluation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def composed() -> DictConfig:
 
 
 class _Played:
-    """Stands in for the process that plays: writes what it would, and remembers what it was given."""
+    """Fake of the evaluation's process: writes the same files and records its arguments."""
 
     seen: dict[str, Any]
     failure: RunError | None = None
@@ -118,7 +118,7 @@ def _model(folder: Path) -> Path:
 
 @pytest.fixture
 def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
-    """An evaluation that must be refused before anything is started or written; returns what it said."""
+    """An evaluation that must be refused before anything is started or written; returns the error message."""
     capsys.readouterr()
 
     def no_process(*_: object, **__: object) -> None:
@@ -142,28 +142,28 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--step 30", "no complete checkpoint of step 30: it has steps 20, 40 (nearest: 20), and --step 0 is"),
+        ("--step 30", "no complete checkpoint of step 30. Available: steps 20, 40 (nearest: 20), and --step 0 for"),
         ("--step -1", "no complete checkpoint of step -1"),
         ("--tasks 7", "--tasks must be between 1 and 6, the number of held-out tasks, got 7"),
         ("--tasks 0", "--tasks must be between 1 and 6"),
         ("--tasks few", "invalid int value: 'few'"),
-        ("--sessions 0", "--sessions must be a whole number, 1 or more, got 0"),
-        ("--sessions 4 --k 1,8", "pass@8 needs at least 8 sessions a task, there are 4: give --sessions"),
-        ("--k 16", "pass@16 needs at least 16 sessions a task, there are 8"),
-        ("--k 1,x", "--k must be whole numbers, 1 or more, e.g. --k 1,4,8, got 'x'"),
-        ("--k 0", "--k must be whole numbers, 1 or more, e.g. --k 1,4,8, got '0'"),
-        ("--greedy-only --k 1", "--k is of the sampled pass, and --greedy-only leaves that out"),
-        ("--greedy-only --sessions 4", "--sessions is of the sampled pass"),
+        ("--sessions 0", "--sessions must be a whole number >= 1, got 0"),
+        ("--sessions 4 --k 1,8", "pass@8 needs at least 8 sessions per task, got 4. Raise --sessions"),
+        ("--k 16", "pass@16 needs at least 16 sessions per task, got 8"),
+        ("--k 1,x", "--k must be whole numbers >= 1, e.g. --k 1,4,8, got 'x'"),
+        ("--k 0", "--k must be whole numbers >= 1, e.g. --k 1,4,8, got '0'"),
+        ("--greedy-only --k 1", "--k and --greedy-only are incompatible"),
+        ("--greedy-only --sessions 4", "--sessions and --greedy-only are incompatible"),
         ("--seed -1", "'marl.run.seed' must be a whole number >= 0, got -1"),
         ("--swap asker", "--swap 'asker' must name two agents"),
         ("--swap asker=holdr", "--swap names the unknown agent 'holdr': did you mean 'holder'?"),
         ("--untrained askr", "--untrained names the unknown agent 'askr': did you mean 'asker'?"),
-        ("--untrained asker --step 0", "--untrained asker changes nothing: at --step 0"),
+        ("--untrained asker --step 0", "--untrained asker has no effect: at --step 0"),
         ("--untraind asker", "unknown option '--untraind': did you mean '--untrained'?"),
-        ("--output .", "--output '.' is a folder: name a file"),
-        ("--output nowhere/x.json", "--output 'nowhere/x.json' cannot be written to"),
+        ("--output .", "--output '.' is a folder. Give a file."),
+        ("--output nowhere/x.json", "--output 'nowhere/x.json' is not writable"),
         ("marl.run.seed=3", "'marl.run.seed=3' cannot be set for an evaluation: give --seed"),
-        ("trainer.total_training_steps=3", "does not change how a team plays"),
+        ("trainer.total_training_steps=3", "has no effect on an evaluation"),
         ("marl.task.options.lenght=3", "unknown key 'marl.task.options.lenght': did you mean 'length'?"),
         ("marl.workflow.name=inventary", "unknown workflow 'inventary': did you mean 'inventory'?"),
         ("marl.workflow.name=split-plan-path", "before any act: KeyError"),
@@ -193,7 +193,7 @@ def test_agents_that_share_a_policy_exchange_nothing(refused: Refused, run: Path
     del composed.marl.policies.asker
     OmegaConf.save(composed, run / prepare.COMPOSED)
     printed = refused(str(run), "--swap", "asker=holder")
-    assert "changes nothing: agents 'asker' and 'holder' share policy 'holder'" in printed
+    assert "has no effect: agents 'asker' and 'holder' share policy 'holder'" in printed
 
 
 def test_weights_that_are_gone(refused: Refused, run: Path, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_weights_that_are_gone(refused: Refused, run: Path, tmp_path: Path) -> N
     (saved / "model.safetensors").unlink()
     printed = refused(str(run))
     assert "step_40' is damaged: 'policies/asker/huggingface/model.safetensors' is missing" in printed
-    assert "choose another one with --step" in printed
+    assert "Choose another one with --step" in printed
     config = OmegaConf.load(run / "config.yaml")
     config.policies.holder.actor_rollout_ref.model.path = str(tmp_path / "gone")
     OmegaConf.save(config, run / "config.yaml")
@@ -211,14 +211,14 @@ def test_weights_that_are_gone(refused: Refused, run: Path, tmp_path: Path) -> N
 def test_a_run_without_a_checkpoint_has_step_0(refused: Refused, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (20, 40):
         (run / "checkpoints" / f"step_{step}" / "team.json").unlink()
-    assert "has no complete checkpoint: --step 0 evaluates the team before training" in refused(str(run))
+    assert "has no complete checkpoint. --step 0 evaluates the team before training" in refused(str(run))
     monkeypatch.setattr(launch, "TrainerProcess", _Played)
     assert main(["eval", str(run), "--step", "0"]) == 0
 
 
 def test_tasks_that_were_trained_on(refused: Refused, run: Path) -> None:
     trained = run / "data" / "train.jsonl"
-    assert "40 of the tasks were trained on, e.g. " in refused(str(run), f"marl.task.test_file={trained}")
+    assert "40 of the tasks were used in training, e.g. " in refused(str(run), f"marl.task.test_file={trained}")
 
 
 def test_observations_that_another_tokenizer_makes_too_long(
@@ -244,7 +244,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
     (run / "episodes" / "step_00040.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, episode)))
     message = refused(str(run), "--swap", "asker=holder", "data.max_prompt_length=50")
     assert f"2 of 3 observations of agent 'asker' in '{run}/episodes/step_00040.jsonl' are longer than" in message
-    assert "data.max_prompt_length=50 with the tokenizer of policy 'holder', the longest has 60 tokens" in message
+    assert "data.max_prompt_length=50 with the tokenizer of policy 'holder' (maximum: 60 tokens)" in message
     # nothing that the holder saw is stored
     assert seen == [([({"role": "user", "content": "index 2"},)], "holder")]
     monkeypatch.setattr(launch, "TrainerProcess", _Played)
@@ -346,7 +346,7 @@ def test_of_one_that_failed_the_log_and_the_episodes_stay(run: Path, monkeypatch
     assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["step_40.jsonl", "step_40.log"]
 
 
-def test_progress_tells_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_progress_has_the_remaining_time(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     clock = iter([100.0, 130.0, 131.0, 150.0])
     monkeypatch.setattr("marl_verl.process.progress.time.monotonic", lambda: next(clock))
     display = Display()

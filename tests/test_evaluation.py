@@ -72,7 +72,7 @@ def test_an_interval_is_the_bootstrap_of_the_mean_over_tasks() -> None:
     assert interval(values, seed=0) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.01)
 
 
-def test_an_interval_covers_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interval_has_its_nominal_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "RESAMPLES", 1_000)
     rng = np.random.default_rng(1)
     truth, covered, trials = 0.6, 0, 300
@@ -338,14 +338,14 @@ def test_the_name_of_an_untrained_policy_is_free() -> None:
         (
             [("solver", "checker")],
             [],
-            "--swap solver=checker changes nothing: agents 'solver' and 'checker' share policy 'big'",
+            "--swap solver=checker has no effect: agents 'solver' and 'checker' share policy 'big'",
         ),
-        ([("solver", "solver")], [], "agent 'solver' is on both sides"),
+        ([("solver", "solver")], [], "it names agent 'solver' twice"),
         ([("solver", "verifier"), ("judge", "solver")], [], "agent 'solver' is in two swaps"),
         ([], ["verifer"], "--untrained names the unknown agent 'verifer': did you mean 'verifier'?"),
-        ([], ["judge"], "--untrained judge changes nothing: its policy 'fixed' was never trained"),
+        ([], ["judge"], "--untrained judge has no effect: its policy 'fixed' was never trained"),
         ([], ["critic"], "its policy 'far' was never trained"),
-        ([("solver", "judge")], ["solver"], "--untrained solver changes nothing: its policy 'fixed' was never trained"),
+        ([("solver", "judge")], ["solver"], "--untrained solver has no effect: its policy 'fixed' was never trained"),
     ],
 )
 def test_a_cast_that_is_refused(
@@ -399,7 +399,7 @@ def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfi
     assert given == _config()  # the run's own is left alone
 
 
-def test_a_pool_that_nobody_is_left_on_is_left_out(team: TeamConfig) -> None:
+def test_a_pool_without_policies_is_left_out(team: TeamConfig) -> None:
     small = {"agents": {"a": {"policy": "big"}, "b": {"policy": "small"}}}
     marl = {**MARL, **small, "policies": {"big": MARL["policies"]["big"], "small": {}}}
     config: Any = OmegaConf.create({"marl": marl, "data": {}, "trainer": {}})
@@ -437,13 +437,13 @@ def test_how_a_team_plays_can_be_set(override: str) -> None:
     ("override", "message"),
     [
         ("marl.run.seed=3", "give --seed"),
-        ("marl.validation.sessions=3", "--sessions says how many"),
+        ("marl.validation.sessions=3", "give --sessions"),
         ("marl.agents.solver.policy=small", "give --swap a=b"),
-        ("marl.policies.big.model.path=/x", "the weights are those of --step and --untrained"),
-        ("marl.policies.big.frozen=true", "the weights are those of --step"),
-        ("actor_rollout_ref.actor.optim.lr=1", "does not change how a team plays"),
-        ("trainer.total_training_steps=1", "does not change how a team plays"),
-        ("marl.sampler.sessions=3", "does not change how a team plays"),
+        ("marl.policies.big.model.path=/x", "give --step or --untrained"),
+        ("marl.policies.big.frozen=true", "give --step or --untrained"),
+        ("actor_rollout_ref.actor.optim.lr=1", "has no effect on an evaluation"),
+        ("trainer.total_training_steps=1", "has no effect on an evaluation"),
+        ("marl.sampler.sessions=3", "has no effect on an evaluation"),
         ("marl.task", "is not of the form"),
     ],
 )

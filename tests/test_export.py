@@ -236,7 +236,7 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int)
     found = assembled(tmp_path)
     assert {name: tensor.tolist() for name, tensor in found.items()} == {n: t.tolist() for n, t in whole.items()}
     (tmp_path / f"model_world_size_{world}_rank_1.pt").unlink()
-    with pytest.raises(MarlError, match=r"rank_1\.pt' is missing: the ranks of a run on several nodes must save to a"):
+    with pytest.raises(MarlError, match=r"rank_1\.pt' is missing\. With several nodes, all ranks must save to a"):
         assembled(tmp_path)
 
 
@@ -245,11 +245,11 @@ def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int)
     ("arguments", "message"),
     [
         (["--policy", "whle"], "has no policy 'whle': did you mean 'whole'?"),
-        (["--policy", "still"], "policy 'still' is frozen and was not trained: its model is '"),
-        (["--policy", "out"], "policy 'out' is an endpoint: its model 'big' is outside, at http://there:1/v1"),
-        ([], "which policy? run '"),
-        (["--policy", "whole", "--step", "6"], "of step 6: it has 4, 8, the nearest is 4"),
-        (["--policy", "whole", "--step", "99"], "of step 99: it has 4, 8, the nearest is 8"),
+        (["--policy", "still"], "policy 'still' is frozen and was not trained. Its model is '"),
+        (["--policy", "out"], "policy 'out' was not trained: it is the external endpoint 'big' at http://there:1/v1"),
+        ([], "trained policies ("),
+        (["--policy", "whole", "--step", "6"], "of step 6. Available: 4, 8 (nearest: 4)"),
+        (["--policy", "whole", "--step", "99"], "of step 99. Available: 4, 8 (nearest: 8)"),
         (["--policy", "whole", "--merge"], "policy 'whole' has no adapter to merge"),
     ],
 )
@@ -299,7 +299,7 @@ def test_a_damaged_checkpoint(copied: Path, tmp_path: Path, capsys: pytest.Captu
     assert _export(copied, "adapter", tmp_path / "out") == 2
     message = capsys.readouterr().err
     assert "'policies/adapter/model_world_size_1_rank_0.pt' has 5 bytes" in message
-    assert "intact are the ones of step 4: choose with --step" in message
+    assert "Choose an intact checkpoint with --step: 4." in message
     assert _export(copied, "whole", tmp_path / "out") == 0  # another policy's files are what they were
 
 
@@ -323,5 +323,5 @@ def test_a_full_disk_leaves_nothing(
 
     monkeypatch.setattr(shutil, "copyfile", full)
     assert _export(run, "whole", tmp_path / "out") == 2
-    assert f"no space left while writing '{tmp_path / 'out'}': nothing was written" in capsys.readouterr().err
+    assert f"no space left while writing '{tmp_path / 'out'}'. Nothing was written." in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The CPU platform, and everything of verl and vLLM that marl-verl reaches into: what moves there is named here."""
+"""The CPU platform, and all internals of verl and vLLM that marl-verl uses: a change there fails a test by name."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ print(json.dumps(tables))
 """
 
 
-def test_verl_is_imported_while_ray_starts_and_changes_no_table_that_ray_goes_through() -> None:
+def test_importing_verl_while_ray_starts_changes_no_table_that_ray_iterates_over() -> None:
     pytest.importorskip("verl")
     nothing, first, verl = _in_process(NO_ACCELERATOR + USED, run=True)
     assert first != nothing, "trainer/run.py: Ray takes no notice of NOTED_BY_RAY any more, no need to import it first"
@@ -313,7 +313,7 @@ def test_weight_sync_sockets_are_named_by_replica_rank() -> None:
         )
 
 
-def test_a_server_asks_whoever_stands_beside_it_for_a_place_and_nothing_else() -> None:
+def test_a_server_asks_its_slots_only_for_their_location() -> None:
     """`rollout/devices.py` answers in the place of training workers."""
     verl = pytest.importorskip("verl")
     folder = Path(verl.__file__).parent / "workers" / "rollout"

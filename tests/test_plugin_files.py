@@ -284,7 +284,7 @@ def test_a_continued_run_uses_its_copy(recipe: Path, run: Path) -> None:
 
     recipe.with_name("my_team.py").write_text("x = 1\n")
     (note,) = prepare.continue_run(run, []).notes
-    assert "has changed since the run began: the run goes on with its copy" in note
+    assert "has changed since the run began. The run continues with its copy" in note
     assert note.endswith(f"marl-verl train {recipe}")
 
 
@@ -301,7 +301,7 @@ def test_a_changed_copy_is_noticed_on_resume(run: Path) -> None:
     with pytest.raises(MarlError, match=message):
         prepare.continue_run(run, [])
     copy.unlink()
-    with pytest.raises(MarlError, match=rf"content was {file.version} and is absent"):
+    with pytest.raises(MarlError, match=rf"content {file.version} -> absent"):
         prepare.continue_run(run, [])
     copy.write_text(text)
     (run / "plugins" / "more.py").write_text(text)

@@ -100,7 +100,7 @@ def test_the_curve_is_drawn(run: Path) -> None:
     assert curve.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_end_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_is_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "draw_curve", lambda folder: folder / "curve.png")
     out = io.StringIO()
     summary.show(run, Display(Console(file=out, width=120, soft_wrap=True)))

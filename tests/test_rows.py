@@ -50,17 +50,17 @@ def test_only_who_learns_has_tensors() -> None:
     assert first["response_mask"].dtype == torch.int64
 
 
-def test_every_row_says_who_acted_and_how_long_it_was() -> None:
+def test_every_row_has_its_agent_and_length() -> None:
     tags = [row.tag for row in turn_rows(episodes(), step=5, learning={"learner"})][:3]
     assert [tag["policy"] for tag in tags] == ["learner", "frozen", "outside"]
     assert [tag["length"] for tag in tags] == [tag["response_len"] for tag in tags] == [2, 3, 11]
     assert [tag["prompt_len"] for tag in tags] == [3, 3, 0]
     assert [tag["seq_len"] for tag in tags] == [5, 6, 11]
-    # of the policy's weights; a server outside tells of none, and counts as the newest
+    # of the policy's weights; an external endpoint reports none, and counts as the newest
     assert [tag["max_global_steps"] for tag in tags] == [4, 4, 4]
 
 
-def test_a_row_that_nobody_learns_from_counts_in_groups_all_the_same() -> None:
+def test_a_row_of_a_frozen_policy_counts_in_groups() -> None:
     rows = turn_rows(episodes(), step=5, learning={"learner"})
     table = RowTable.from_rows([identity(row.tag) for row in rows])
     # (1 - 1/2) / std of six rows; of the learner's own two it would be 0.707

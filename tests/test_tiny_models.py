@@ -227,7 +227,7 @@ def test_looking_a_model_up_imports_no_torch():
     ],
     ids=str,
 )
-def test_a_wrong_description_is_told_before_anything_is_made(tmp_path, wrong, message):
+def test_an_invalid_description_is_rejected_before_any_work(tmp_path, wrong, message):
     with pytest.raises(MarlError, match=message):
         tiny.ensure_all([replace(HOLDER, **wrong)], tmp_path)
     assert not list(tmp_path.iterdir())

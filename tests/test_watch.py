@@ -1,4 +1,4 @@
-"""A run that has lost a process is told about it: by real Ray actors that are killed while they work."""
+"""Crash detection, with real Ray actors that are killed while they work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ray() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def make(ray: Any) -> Callable[[], tuple[Any, int]]:
-    """An actor that works as long as it is told to, and its process."""
+    """An actor that works until it is stopped, and its process."""
 
     class Worker:
         def __init__(self) -> None:
@@ -57,7 +57,7 @@ def make(ray: Any) -> Callable[[], tuple[Any, int]]:
 
 
 class Ends:
-    """Stands in for the end of the process."""
+    """Raised instead of ending the process."""
 
     def __init__(self) -> None:
         self.codes: list[int] = []
@@ -81,7 +81,7 @@ def _watch(ends: Ends, folder: Path, **actors: Any) -> Watch:
     return Watch(named, lambda: "while updating in step 3", folder, ends)
 
 
-def test_a_killed_actor_is_told_while_the_main_thread_waits_for_another(
+def test_a_killed_actor_is_reported_while_the_main_thread_waits_for_another(
     make: Any, output: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     (server, pid), (worker, _) = make(), make()
@@ -94,8 +94,8 @@ def test_a_killed_actor_is_told_while_the_main_thread_waits_for_another(
         assert ends.called.wait(10 * module.PERIOD)
     assert ends.codes == [1]
     message = (
-        "the vLLM server died while updating in step 3 (killed, or out of memory: see train.log): "
-        "no checkpoint was saved yet, start it anew"
+        "the vLLM server died while updating in step 3 (killed or out of memory, see train.log). "
+        "No checkpoint was saved yet: start a new run"
     )
     assert output == [{"event": "error", "message": message, "expected": False}]
     del waiting
@@ -110,7 +110,7 @@ def test_a_server_whose_engine_is_dead_is_dead(make: Any, output: list[dict[str,
     assert "the vLLM server died" in output[0]["message"]
 
 
-def test_what_fails_because_an_actor_died_is_told_by_that(
+def test_an_error_caused_by_a_dead_actor_is_reported_as_its_death(
     ray: Any, make: Any, output: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     actor, pid = make()
@@ -150,7 +150,7 @@ def test_an_error_of_its_own_stays_what_it_is(make: Any, output: list[dict[str, 
     del waiting
 
 
-def test_nobody_looks_after_the_end(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_no_check_after_the_end(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
     actor, pid = make()
     ends = Ends()
     with _watch(ends, tmp_path, actor=actor)():
@@ -164,7 +164,7 @@ def test_an_actor_without_an_engine_is_well() -> None:
     assert is_well(object())
 
 
-def test_the_engine_of_vllm_says_whether_it_failed() -> None:
+def test_a_failed_vllm_engine_is_detected() -> None:
     """`is_well` reads `AsyncLLM.errored`, and verl's server calls its AsyncLLM `engine`."""
     engine = _source("vllm", "v1/engine/async_llm.py")
     assert "def errored(self) -> bool" in engine, "vLLM has moved AsyncLLM.errored: is_well needs it"
@@ -192,19 +192,19 @@ def test_the_processes_of_transfer_queue_are_found(ray: Any) -> None:
     transfer_queue.close()
 
 
-# -- the sentences -----------------------------------------------------------------------------------------------
+# -- error messages -----------------------------------------------------------------------------------------------
 
 
-def test_a_dead_actor_that_nobody_watched_is_a_sentence(ray: Any, make: Any) -> None:
+def test_the_message_for_a_dead_actor_that_is_not_watched(ray: Any, make: Any) -> None:
     actor, pid = make()
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ray.exceptions.ActorDiedError) as caught:
         ray.get(actor.work.remote(0))
     name = "make.<locals>.Worker"
-    assert sentence(caught.value) == f"a Ray actor ({name}, process {pid}) died: killed, or out of memory"
+    assert sentence(caught.value) == f"a Ray actor ({name}, process {pid}) died: killed or out of memory"
 
 
-def test_an_actor_that_could_not_be_made_is_told_with_its_error(ray: Any) -> None:
+def test_an_actor_whose_constructor_fails_is_reported_with_its_error(ray: Any) -> None:
     class Broken:
         def __init__(self) -> None:
             raise ValueError("no such model")
@@ -229,7 +229,7 @@ def test_phases_overlap_and_the_one_that_failed_stays(output: list[dict[str, Any
         with pytest.raises(ValueError, match="x"), phases("syncing weights"):
             raise ValueError("x")
     assert phases.output() == "while syncing weights in step 12"
-    assert [event["told"] for event in output][:2] == [
+    assert [event["output"] for event in output][:2] == [
         "while sampling in step 12",
         "while sampling and updating in step 12",
     ]
@@ -243,8 +243,8 @@ def test_before_the_first_step_there_is_none() -> None:
 
 def test_a_run_with_a_checkpoint_can_be_continued(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step_4").mkdir(parents=True)
-    assert go_on(tmp_path) == "no checkpoint was saved yet, start it anew"
+    assert go_on(tmp_path) == "No checkpoint was saved yet: start a new run"
     (tmp_path / "checkpoints" / "step_4" / "team.json").write_text("{}")
-    assert go_on(tmp_path) == f"continue with: marl-verl train --resume {tmp_path}"
+    assert go_on(tmp_path) == f"Continue with: marl-verl train --resume {tmp_path}"
     (tmp_path / REQUEST).write_text("{}")
-    assert go_on(tmp_path) == "run the evaluation again"
+    assert go_on(tmp_path) == "Run the evaluation again"

@@ -1,10 +1,10 @@
-"""A policy of a run's checkpoint as a Hugging Face folder: a model, an adapter, or an adapter merged into its model.
+"""Export of a policy from a checkpoint to a Hugging Face folder: model, adapter, or adapter merged into its model.
 
-    model     the weights as they were trained
+    model     the trained weights
     adapter   B and A of each layer, for the run's base model, in peft's format
     merged    W + (alpha / r) B A in place of W    (LoRA, Hu et al. 2021, arXiv 2106.09685, eq. 3)
 
-Weights keep the dtype of training. Uses verl internals: the files of `FSDPCheckpointManager`.
+Weights have the dtype of training. Uses verl internals: the files of `FSDPCheckpointManager`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Kind = Literal["model", "adapter", "merged"]
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 OF_MODEL = ("config.json", "generation_config.json")
-"""Files that would make an adapter's folder look like a model's."""
+"""Files that are left out of an adapter's folder, because they mark the folder of a model."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Source:
 
     @property
     def model(self) -> str:
-        """What training began with; an adapter's base."""
+        """The initial model of training, which is an adapter's base model."""
         path = str(self.settings["path"])
         return str(Path(path).resolve()) if Path(path).is_dir() else path
 
@@ -63,15 +63,15 @@ class Source:
 
 
 def choose(run: Path, name: str | None, step: int | None) -> Source:
-    """The policy and the checkpoint that the user named. MarlError if they do not exist, or were not trained."""
+    """Find the given policy and checkpoint. MarlError if they do not exist, or the policy was not trained."""
     check_run(run, "config.yaml")
     config = read_config(run / "config.yaml")
     policy = _trained_policy(run, config, name)
     folder, part = _checkpoint(run, step), f"policies/{policy}/"
     if why := damage(folder, part):
         intact = [step_of(path) for path in complete(folder.parent) if damage(path, part) is None]
-        advice = f"intact are the ones of step {_listed(intact)}: choose with --step"
-        raise MarlError(f"checkpoint '{folder}' is damaged: {why}; {advice if intact else 'no other is intact'}")
+        advice = f"Choose an intact checkpoint with --step: {_listed(intact)}." if intact else "No other one is intact."
+        raise MarlError(f"checkpoint '{folder}' is damaged: {why}. {advice}")
     return Source.of(folder, policy, config)
 
 
@@ -81,7 +81,8 @@ def _trained_policy(run: Path, config: Any, name: str | None) -> str:
     if name is None:
         if len(trained) != 1:
             raise MarlError(
-                f"which policy? run '{run}' has trained {', '.join(trained) or 'none'}: name one with --policy"
+                f"run '{run}' has {len(trained)} trained policies ({', '.join(trained) or 'none'}). "
+                "Choose one with --policy."
             )
         name = trained[0]
     if name not in team.policies:
@@ -89,12 +90,12 @@ def _trained_policy(run: Path, config: Any, name: str | None) -> str:
     policy = team.policies[name]
     if policy.endpoint is not None:
         raise MarlError(
-            f"policy '{name}' is an endpoint: its model '{policy.endpoint.model}' is outside, at "
-            f"{policy.endpoint.url}, and was not trained"
+            f"policy '{name}' was not trained: it is the external endpoint '{policy.endpoint.model}' at "
+            f"{policy.endpoint.url}"
         )
     if policy.frozen:
         model = config.policies[name].actor_rollout_ref.model.path
-        raise MarlError(f"policy '{name}' is frozen and was not trained: its model is '{model}', as it was")
+        raise MarlError(f"policy '{name}' is frozen and was not trained. Its model is '{model}'.")
     return name
 
 
@@ -104,8 +105,10 @@ def _checkpoint(run: Path, step: int | None) -> Path:
         raise MarlError(f"run '{run}' has no complete checkpoint to export from")
     wanted = max(found) if step is None else step
     if wanted not in found:
-        has = f"it has {_listed(found)}, the nearest is {min(found, key=lambda other: abs(other - wanted))}"
-        raise MarlError(f"run '{run}' has no complete checkpoint of step {wanted}: {has}")
+        near = min(found, key=lambda other: abs(other - wanted))
+        raise MarlError(
+            f"run '{run}' has no complete checkpoint of step {wanted}. Available: {_listed(found)} (nearest: {near})."
+        )
     return found[wanted]
 
 
@@ -115,7 +118,7 @@ def _listed(steps: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: for an adapter its base model, the number of parameters, and the size in bytes."""
+    """The result of an export: `base` is the base model of an adapter, `size` in bytes."""
 
     policy: str
     step: int
@@ -128,7 +131,7 @@ class Exported:
 
 
 def export(source: Source, output: Path, merge: bool = False) -> Exported:
-    """Write a folder that transformers and vLLM load, completely or not at all; `merge` makes an adapter a model.
+    """Write a folder for transformers and vLLM, completely or not at all. `merge`: merge an adapter into its model.
 
     Raises:
         MarlError: the output cannot be written, there is no base model or no adapter to merge, or a file is missing.
@@ -136,7 +139,7 @@ def export(source: Source, output: Path, merge: bool = False) -> Exported:
     whole = source.lora is None
     if merge and whole:
         raise MarlError(
-            f"policy '{source.policy}' has no adapter to merge, all of its weights were trained: leave --merge"
+            f"policy '{source.policy}' has no adapter to merge: all of its weights were trained. Leave out --merge."
         )
     check_output(output)
     kind: Kind = "model" if whole else "merged" if merge else "adapter"
@@ -151,11 +154,11 @@ def export(source: Source, output: Path, merge: bool = False) -> Exported:
         raise
     except Exception as error:
         if isinstance(error, FileNotFoundError) and not source.folder.exists():
-            raise MarlError(f"checkpoint '{source.folder}' was removed meanwhile: export a newer one") from error
+            raise MarlError(f"checkpoint '{source.folder}' was removed meanwhile. Export a newer one.") from error
         if writing.exists() and is_full(error, writing):
-            raise MarlError(f"no space left while writing '{output}': nothing was written") from error
+            raise MarlError(f"no space left while writing '{output}'. Nothing was written.") from error
         if isinstance(error, OSError):
-            raise MarlError(f"'{output}' cannot be written: {error.strerror or error}") from error
+            raise MarlError(f"cannot write '{output}': {error.strerror or error}") from error
         raise
     finally:
         shutil.rmtree(writing, ignore_errors=True)
@@ -165,15 +168,15 @@ def export(source: Source, output: Path, merge: bool = False) -> Exported:
 
 
 def check_output(output: Path) -> None:
-    """Raise MarlError unless a folder can be made there, or is there and empty."""
+    """Raise MarlError unless the output is an empty folder or does not exist."""
     if output.is_dir() and any(output.iterdir()):
-        raise MarlError(f"'{output}' exists and is not empty: choose another --output")
+        raise MarlError(f"'{output}' exists and is not empty. Choose another --output.")
     if output.exists() and not output.is_dir():
-        raise MarlError(f"'{output}' is a file: choose another --output")
+        raise MarlError(f"'{output}' is a file. Choose another --output.")
 
 
 def _model(source: Source, folder: Path) -> None:
-    """verl's own Hugging Face copy; where the run saved none, the assembled shards."""
+    """Write verl's Hugging Face copy or, if the run saved none, the assembled shards."""
     ready = source.folder / "huggingface"
     whole = any(ready.glob("*.safetensors"))
     _copy(ready, folder, () if whole else WEIGHTS)
@@ -199,18 +202,18 @@ def _adapter(source: Source, folder: Path) -> None:
 
 
 def _adapter_tensors(source: Source) -> dict[str, Any]:
-    """The adapter's weights by the names that peft gives them on disk."""
+    """The adapter's weights by their names in peft's files."""
     trained = weights.assembled(source.folder)
     return {re.sub(r"\.default(?=\.|$)", "", name): tensor.contiguous() for name, tensor in trained.items()}
 
 
 def _adapter_config(source: Source, names: list[str]) -> Any:
-    """peft's config of an adapter that verl made, or of the one that training began with."""
+    """peft's config of an adapter that verl created, or of the initial adapter."""
     from peft import LoraConfig
 
     if begun := source.settings.get("lora_adapter_path"):
         if not Path(begun).is_dir():
-            raise MarlError(f"the adapter that policy '{source.policy}' began with is not in '{begun}' any more")
+            raise MarlError(f"the initial adapter of policy '{source.policy}' is missing: '{begun}'")
         config = LoraConfig.from_pretrained(begun)
     else:
         targets = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})
@@ -228,25 +231,25 @@ def _merged(source: Source, folder: Path) -> None:
     base = weights.local(source.model)
     if base is None:
         raise MarlError(
-            f"policy '{source.policy}' is an adapter of '{source.model}', which is not on this machine: get it first, "
-            "or export the adapter, without --merge"
+            f"policy '{source.policy}' is an adapter of '{source.model}', which is not on this machine. Download it, "
+            "or export only the adapter, without --merge."
         )
     tensors = _adapter_tensors(source)
     kind, settings = _auto_class(source, base)
-    dtype = next(iter(tensors.values())).dtype  # a base in bfloat16 would round the adapter away
+    dtype = next(iter(tensors.values())).dtype  # not the base's dtype: bfloat16 would round the adapter's changes
     model = kind.from_pretrained(base, dtype=dtype, **settings)
     adapted = get_peft_model(model, _adapter_config(source, list(tensors)))
     loaded: Any = set_peft_model_state_dict(adapted, tensors)
     if loaded.unexpected_keys:
         raise MarlError(
-            f"the adapter of policy '{source.policy}' does not fit '{base}', which has no '{loaded.unexpected_keys[0]}'"
+            f"the adapter of policy '{source.policy}' does not match '{base}': no '{loaded.unexpected_keys[0]}' there"
         )
     adapted.merge_and_unload().save_pretrained(folder)
     _set_dtype(folder)
 
 
 def _auto_class(source: Source, folder: Path) -> tuple[Any, dict[str, Any]]:
-    """transformers' class for a folder's model, and the arguments to make it with."""
+    """transformers' class for a folder's model, and the arguments of its constructor."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -258,15 +261,15 @@ def _auto_class(source: Source, folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _copy(ready: Path, folder: Path, leave: tuple[str, ...]) -> None:
-    """Copy the files beside the weights: config, tokenizer, chat template, code."""
+    """Copy files (config, tokenizer, chat template, code), except those matching `leave`."""
     for path in sorted(ready.iterdir()):
         if path.is_file() and not any(path.match(pattern) for pattern in leave):
             shutil.copyfile(path, folder / path.name)
 
 
 def _set_dtype(folder: Path) -> None:
-    """Write the dtype of the weights to config.json, where verl writes bfloat16 for any, and drop the attention kernel
-    of training, which a reader might not have."""
+    """Correct the dtype in config.json, where verl always writes bfloat16, and remove the attention kernel of training,
+    which may not be installed elsewhere."""
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config.pop("torch_dtype", None)
@@ -286,6 +289,6 @@ def _content(folder: Path) -> tuple[int, str]:
                 part = file.get_slice(name)
                 count[part.get_dtype()] += math.prod(part.get_shape())
     if not count:
-        raise MarlError(f"there are no weights in '{folder}'")
+        raise MarlError(f"no weights in '{folder}'")
     most, _ = count.most_common(1)[0]
     return count.total(), DTYPES.get(most, most.lower())

@@ -1,13 +1,13 @@
-"""Checkpoint folders on disk: complete or absent, at whatever moment the process is killed.
+"""Checkpoint folders on disk: always complete or absent, even if the process is killed.
 
-A checkpoint is written beside its final name, flushed to the disk, and renamed. Names below `checkpoints/`:
+A checkpoint is written to a temporary folder, flushed to the disk, and renamed. Names below `checkpoints/`:
 
     step_N             complete
-    .writing-step_N    unfinished, or left by a kill
-    .replaced-step_N   a complete one, while another of the same step takes its place
+    .writing-step_N    incomplete: being written, or left by a killed process
+    .replaced-step_N   complete, while a new checkpoint of the same step replaces it
     .old-step_N        being removed
 
-A rename is atomic. `team.json`, written last, lists every file with its size: `damage` finds later changes.
+A rename is atomic. `team.json`, written last, lists every file with its size; `damage` finds later changes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from marl_verl.errors import MarlError
 TEAM_FILE = "team.json"
 WRITING, REPLACED, OLD = ".writing-", ".replaced-", ".old-"
 HASHED = 1_000_000
-"""Files below this many bytes are listed with their SHA-256 too; hashing larger ones would take longer than writing."""
+"""Files with fewer bytes are listed with their SHA-256; hashing larger ones would take longer than writing them."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_WORDS = ("no space left on device", "disk quota exceeded")
 NOTHING_LEFT = 1 << 20
-"""Bytes: with less than that the disk is full. torch's writer fails there without saying why."""
+"""Bytes below which the disk counts as full, because torch's writer does not report the reason."""
 
 
 def complete(root: Path) -> list[Path]:
@@ -40,7 +40,7 @@ def complete(root: Path) -> list[Path]:
         for path in root.glob(f"{prefix}step_*"):
             step = path.name.removeprefix(f"{prefix}step_")
             if step.isdigit() and (path / TEAM_FILE).is_file():
-                found.setdefault(int(step), path)  # the one that was replaced counts until the new one is there
+                found.setdefault(int(step), path)  # the replaced one counts until the new one exists
     return [found[step] for step in sorted(found)]
 
 
@@ -50,7 +50,7 @@ def step_of(folder: Path) -> int:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What a checkpoint's team file says: `step`, `files`, `identity` and `plugins`. MarlError if it is unreadable."""
+    """A checkpoint's team file: `step`, `files`, `identity` and `plugins`. MarlError if it is unreadable."""
     try:
         team: dict[str, Any] = json.loads((folder / TEAM_FILE).read_text(encoding="utf-8"))
         team["step"] = int(team["step"])
@@ -60,7 +60,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """Path below the folder -> `size` in bytes, and `sha256` of a small one, of every file."""
+    """Relative path -> `size` in bytes and, for a small file, `sha256`, of every file in a folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): _described(path) for path in paths}
 
@@ -71,7 +71,7 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def damage(folder: Path, part: str = "") -> str | None:
-    """What is wrong with the files whose path begins with `part`, as the end of an error message; None if nothing."""
+    """The end of an error message about a damaged file whose path begins with `part`; None if all are intact."""
     try:
         team = read(folder)
     except MarlError as error:
@@ -87,7 +87,7 @@ def damage(folder: Path, part: str = "") -> str | None:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
             return f"'{name}' is missing" if missing else f"'{name}' cannot be read ({error.strerror})"
         if now["size"] != saved["size"]:
-            return f"'{name}' has {now['size']:,} bytes, {saved['size']:,} were written"
+            return f"'{name}' has {now['size']:,} bytes instead of {saved['size']:,}"
         if now.get("sha256") != saved.get("sha256"):
             return f"the content of '{name}' has changed since it was written"
     return None
@@ -99,17 +99,17 @@ def newest(run: Path) -> Path | None:
     if not found or (why := damage(found[-1])) is None:
         return found[-1] if found else None
     folder = found[-1]
-    advice = "none of the others is intact: start a new run"
+    advice = "No other one is intact. Start a new run."
     if intact := next((other for other in reversed(found) if damage(other) is None), None):
         advice = (
-            f"the newest intact one is '{intact}': to continue from it, remove or rename '{folder}', then "
+            f"The newest intact one is '{intact}'. To continue from it, remove or rename '{folder}', then run "
             f"marl-verl train --resume {run}"
         )
-    raise MarlError(f"checkpoint '{folder}' is damaged: {why}; {advice}")
+    raise MarlError(f"checkpoint '{folder}' is damaged: {why}. {advice}")
 
 
 def commit(writing: Path, final: Path) -> None:
-    """Give a written and flushed folder its final name; one that has the name already is replaced."""
+    """Rename a written and flushed folder to its final name, replacing an existing checkpoint."""
     replaced = final.with_name(REPLACED + final.name)
     if final.exists():
         os.replace(final, replaced)
@@ -120,7 +120,7 @@ def commit(writing: Path, final: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a checkpoint: its name goes first, so that half of one never counts."""
+    """Remove a checkpoint. It is renamed first, so that a partly removed one is never used."""
     old = folder.with_name(OLD + folder.name.removeprefix(REPLACED))
     if old.exists():
         shutil.rmtree(old)
@@ -129,7 +129,7 @@ def discard(folder: Path) -> None:
 
 
 def tidy(root: Path) -> None:
-    """Remove what a kill has left, and give a replaced checkpoint its name back where the new one did not come."""
+    """Clean up after a killed process: remove leftovers, restore a replaced checkpoint if the new one is missing."""
     for path in sorted(root.glob(f"{REPLACED}*")):
         final = path.with_name(path.name.removeprefix(REPLACED))
         if final.exists():
@@ -142,7 +142,7 @@ def tidy(root: Path) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Have everything below a folder on the disk, also what other processes wrote."""
+    """Flush all files below a folder to the disk, including those that other processes wrote."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
             _sync(Path(path, name))
@@ -159,12 +159,12 @@ def _sync(path: Path) -> None:
 
 
 def size(folder: Path, pattern: str = "*") -> int:
-    """Bytes of the files below a folder."""
+    """Total bytes of the files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob(pattern) if path.is_file())
 
 
 def is_full(error: BaseException, folder: Path) -> bool:
-    """Whether an error came from a full disk, here or in a worker, whose error Ray brings along."""
+    """Whether an error was caused by a full disk, in this process or in a Ray worker."""
     seen: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:

@@ -1,7 +1,7 @@
 """The resume fingerprint of a run (`identity`): what a resumed run must have in common with its checkpoint.
 
-It has the whole `marl` section except paths, time limits, validation, and what is kept on disk, so a new key belongs
-to it by default. Of verl's sections it has what determines the weights, the data and their order, and the objective.
+It contains the `marl` section except paths, time limits, validation, and settings of stored files, so a new key is
+included by default. Of verl's sections it contains keys that determine weights, data and their order, and objective.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ MAY_CHANGE = re.compile(
     r"checkpoint\..*|validation\..*|task\.test_(size|file)|critic\.(.*\.)?optim\.(lr.*|min_lr.*|total_training_steps)"
     r"|rollout\.(?!episode_tokens$).*|schedule\.(fill|batch|ahead|max_staleness)"
 )
-"""Keys of `marl` that a resumed run may change. Of `rollout` these are time limits and what is kept."""
+"""Keys of `marl` that a resumed run may change. In `rollout` these are time limits and stored files."""
 
 DECISIVE = ("name", "kind")
-"""Where one of these differs, the keys beside it follow from it and are not listed."""
+"""If one of these differs, the other keys of the section are not listed, because they follow from it."""
 
 MODEL = ("tokenizer_path", "custom_chat_template")
 LORA = ("lora_rank", "lora_alpha", "target_modules", "exclude_modules", "lora_adapter_path")
@@ -69,7 +69,7 @@ def _policy(policy: PolicyConfig, config: DictConfig) -> Nested:
     arr, trainer = own["actor_rollout_ref"], own["trainer"]
     model = _chosen(arr["model"], MODEL)
     model["adapter"] = _chosen(arr["model"], LORA) if arr["model"].get("lora_rank") else None
-    # a tiny model is known by its description: its folder is wherever the cache is
+    # a tiny model is identified by its description: its folder depends on the cache
     model |= {"tiny": policy.tiny} if policy.tiny is not None else {"path": arr["model"]["path"]}
     found: Nested = {"kind": "trained" if policy.trained else "frozen", "pool": policy.pool, "model": model}
     found["rollout"] = _chosen(arr["rollout"], ROLLOUT)
@@ -98,7 +98,7 @@ def _fixed(section: Mapping[str, Any], prefix: str = "") -> Nested:
 
 
 def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
-    """Distribution -> version and content hash: of every part that the run uses, every plugin file, and marl-verl."""
+    """Distribution -> version and content hash, for every part in use, every plugin file, and marl-verl."""
     marl, team = marl_section(config), team_of(config)
     known = plugins.load()
     files = {file.name for file in plugins.files_in_use()}
@@ -110,19 +110,19 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
 
 
 def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tuple[str, str]]:
-    """(kind, name) of everything that a run may use: not all of them need be registered."""
+    """Yield (kind, name) of every part that a run may use. Not all need to be registered."""
     yield from (("tasks", team.task.name), ("workflows", team.workflow.name), ("algorithms", team.algorithm.name))
     yield from (("samplers", algorithm.sampler), ("samplers", str(marl["validation"]["sampler"])))
     yield from (("rewards", agent.reward) for agent in team.agents.values() if agent.reward is not None)
     yield from (("losses", policy.loss or algorithm.loss) for policy in team.policies.values())
-    # the algorithm's parts are among its options, under names of their own
+    # the algorithm's options may name parts under any key
     for value in algorithm.options().values():
         if isinstance(value, str):
             yield from ((kind, value) for kind in KINDS)
 
 
 def plugin_changes(saved: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The distributions that a run used and that are not installed in the same version, one clause each."""
+    """Distributions that a run used and whose installed version differs, one clause each."""
     found = {source.distribution: source.version for source in plugins.load().loaded}
     return [
         f"plugin distribution '{name}' ({plugin['version']} -> {found.get(name, 'not installed')})"
@@ -132,7 +132,7 @@ def plugin_changes(saved: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def warn_changed(saved: Mapping[str, Mapping[str, str]]) -> None:
-    """Warn of each plugin whose source has changed since the run used it, its version being the same."""
+    """Warn about each plugin whose source has changed under the same version since the run used it."""
     for source in plugins.load().loaded:
         before = saved.get(source.distribution, {"content": ""})["content"]
         if before and before != content_of(source):
@@ -144,19 +144,19 @@ def warn_changed(saved: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def gone(saved: Mapping[str, Any]) -> list[str]:
-    """The distributions that a run used and that are not loaded."""
+    """Distributions that a run used and that are not loaded."""
     return sorted(set(saved) - {source.distribution for source in plugins.load().loaded})
 
 
 def check_files(files: Iterable[plugins.PluginFile], saved: Mapping[str, Mapping[str, str]], run: Path) -> None:
-    """Raise MarlError unless these plugin files are those that a run used; `saved` is as `used_plugins`."""
+    """Raise MarlError if plugin files differ from those that a run used; `saved` is from `used_plugins`."""
     then = {name: source["version"] for name, source in saved.items() if name.endswith(".py")}
     now = {file.name: file.version for file in files}
     for name in sorted(then.keys() | now.keys()):
         if then.get(name) != now.get(name):
             raise MarlError(
-                f"plugin file '{run / plugins.COPIES / name}' is not the one that run '{run}' used: its content was "
-                f"{then.get(name, 'absent')} and is {now.get(name, 'absent')}. Restore the file to continue the run, "
+                f"plugin file '{run / plugins.COPIES / name}' is not the one that run '{run}' used (content "
+                f"{then.get(name, 'absent')} -> {now.get(name, 'absent')}). Restore the file to continue the run, "
                 "or start a new run to use other plugin files."
             )
 
@@ -190,6 +190,6 @@ def check_same(team: Mapping[str, Any], config: DictConfig, folder: Path) -> Non
 def refuse(different: list[str], folder: Path) -> None:
     if different:
         raise MarlError(
-            f"this is not the run that checkpoint '{folder}' was made by; what differs (then -> now): "
-            f"{', '.join(different)}: continue with what the run had, or start a new run"
+            f"the run does not match checkpoint '{folder}' (saved -> now): {', '.join(different)}. "
+            "Restore these settings to resume the run, or start a new run."
         )

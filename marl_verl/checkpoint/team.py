@@ -1,11 +1,11 @@
-"""Checkpoints of a whole team: everything that a run needs to be resumed.
+"""Checkpoints of a whole team: all state that is needed to resume a run.
 
-policies/NAME/   of each policy that learns: verl's sharded model, optimiser, schedule and random state
-critics/NAME/    the same of each critic
+policies/NAME/   of each trained policy: verl's sharded model, optimiser, learning-rate schedule and random state
+critics/NAME/    the same for each critic
 data.pt          the position in the data
 random.pt        the driver's random state: Python's, NumPy's, torch's
-schedule.pt      what the schedule keeps from one step to the next, if anything
-team.json        the step, whose run this is (`identity`), its plugins, and every file with its size
+schedule.pt      the state of the schedule, if it has any
+team.json        the step, the resume fingerprint (`identity`), the plugins, and every file with its size
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from marl_verl.errors import MarlError
 from marl_verl.threads import at_once
 
 FIRST = 4
-"""A first checkpoint against the model on disk: weights, two moments of Adam, and the weights for others to load."""
+"""Size of a first checkpoint relative to the model: weights, two moments of Adam, and a Hugging Face copy."""
 
 
 class Part(Protocol):
-    """A policy or a critic, which has a folder of its own."""
+    """A policy or a critic, which is saved in a separate folder."""
 
     def save(self, folder: Path, step: int) -> None: ...
     def load(self, folder: Path) -> None: ...
@@ -42,8 +42,8 @@ class Checkpoints:
     """Writes and loads the checkpoints of a run.
 
     Args:
-        parts: path in a checkpoint -> what is saved there.
-        models: the models whose weights are trained in full, to estimate the size of a first checkpoint.
+        parts: path in a checkpoint -> the policy or critic saved there.
+        models: models that are trained without LoRA, to estimate the size of a first checkpoint.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Checkpoints:
         self._parts, self._data, self._schedule, self._models = parts, data, schedule, models
 
     def write(self, step: int) -> None:
-        """Write to a folder beside the final name, and flush it to the disk. MarlError if the disk is full."""
+        """Write to a temporary folder, and flush it to the disk. MarlError if the disk is full."""
         self._root.mkdir(parents=True, exist_ok=True)
         files.tidy(self._root)
         self._check_space(step)
@@ -67,11 +67,11 @@ class Checkpoints:
             shutil.rmtree(writing, ignore_errors=True)
             last, go_on = self._advice()
             raise MarlError(
-                f"no space left while saving step {step} in '{self._root}': {last}; free space{go_on}"
+                f"no space left while saving step {step} in '{self._root}': {last}. Free space{go_on}"
             ) from error
 
     def commit(self, step: int) -> None:
-        """Give what `write` wrote in this step, if anything, its final name, and remove old checkpoints.
+        """Rename the checkpoint from `write`, if this step has one, to its final name and remove old checkpoints.
 
         Called after the step's metrics and validation are stored: a run that is killed earlier repeats the step.
         """
@@ -104,7 +104,7 @@ class Checkpoints:
 
     def _write(self, folder: Path, step: int) -> None:
         import numpy as np
-        import torch  # here, because the command line reads checkpoints too, and must be quick
+        import torch  # not at the top, because the command line imports this module
 
         (folder / "policies").mkdir(parents=True)
         at_once({path: partial(part.save, folder / path, step) for path, part in self._parts.items()})
@@ -117,27 +117,27 @@ class Checkpoints:
         (folder / TEAM_FILE).write_text(json.dumps(team, indent=1) + "\n", encoding="utf-8")
 
     def _check_space(self, step: int) -> None:
-        """Raise MarlError unless the next checkpoint, estimated from the last one, fits beside those that exist."""
+        """Raise MarlError if there is too little space for the next checkpoint, estimated from the last one."""
         if saved := complete(self._root):
             needed = files.size(saved[-1])
-            why = f"as much as checkpoint '{saved[-1].name}' has"
+            why = f"the size of checkpoint '{saved[-1].name}'"
         else:
             held = sum(files.size(path, pattern) for path in self._models for pattern in ("*.safetensors", "*.bin"))
             needed = FIRST * held
-            why = f"{FIRST} times the {_bytes(held)} of the models on disk, for weights, optimiser and a copy to load"
+            why = f"{FIRST} times the {_bytes(held)} of the models on disk, for weights, optimiser and a copy"
         free = shutil.disk_usage(self._root).free
         if free < needed:
             last, go_on = self._advice()
             raise MarlError(
                 f"not enough space to save step {step} in '{self._root}': it takes {_bytes(needed)} ({why}), "
-                f"{_bytes(free)} are free; {last}; free {_bytes(needed - free)}{go_on}"
+                f"{_bytes(free)} are free; {last}. Free {_bytes(needed - free)}{go_on}"
             )
 
     def _writing(self, step: int) -> Path:
         return self._root / f"{files.WRITING}step_{step}"
 
     def _advice(self) -> tuple[str, str]:
-        """For an error message: the last complete checkpoint, and how to go on."""
+        """For an error message: the last complete checkpoint, and how to continue."""
         if saved := complete(self._root):
             last = f"the last complete checkpoint is step {step_of(saved[-1])}"
             return last, f" and continue with marl-verl train --resume {self._run}"
@@ -145,7 +145,7 @@ class Checkpoints:
 
 
 def describe(config: DictConfig, step: int) -> dict[str, Any]:
-    """What a team file says besides the list of files, from the resolved config."""
+    """The content of a team file without the list of files, from the resolved config."""
     distributions = {"plugins": used_plugins(config), "loaded_plugins": plugins.load().fingerprint()}
     return {"step": step, "identity": identity(config), **distributions}
 

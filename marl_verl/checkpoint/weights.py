@@ -1,7 +1,7 @@
-"""Weights on disk: assembled from verl's shards, and compared with those from before training.
+"""Weights on disk: assemble verl's shards, and compare weights with those before training.
 
-A policy's folder in a checkpoint has `model_world_size_W_rank_R.pt` from each of W ranks, in which a tensor is a
-DTensor: this rank's part along one dimension. A policy with an adapter saves the adapter only.
+A policy's folder in a checkpoint has `model_world_size_W_rank_R.pt` from each of W ranks. Its tensors are DTensors:
+the rank's shard along one dimension. A policy with an adapter saves only the adapter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tensors(Mapping[str, Any]):
 
 
 def local(model: str) -> Path | None:
-    """The folder of a model: itself, or where the hub's cache has it; None if it is not on this machine."""
+    """The folder of a model: the given folder, or the one in the hub's cache; None if it is not on this machine."""
     if Path(model).expanduser().is_dir():
         return Path(model).expanduser()
     from huggingface_hub import snapshot_download
@@ -52,9 +52,9 @@ def local(model: str) -> Path | None:
 
 
 def assembled(folder: Path) -> dict[str, Any]:
-    """The whole tensors of a policy's folder in a checkpoint, by their names in the model, in the dtype of training.
+    """Assemble the tensors of a policy's folder in a checkpoint: name in the model -> tensor, in the dtype of training.
 
-    `verl.model_merger` would make them bfloat16. MarlError if a shard is missing or has another form than FSDP's.
+    `verl.model_merger` would convert them to bfloat16. MarlError if a shard is missing or not in FSDP's format.
     """
     import torch
     from torch.distributed.tensor import DTensor
@@ -63,16 +63,16 @@ def assembled(folder: Path) -> dict[str, Any]:
         world = int(json.loads((folder / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MarlError(
-            f"'{folder}' is no folder that verl's FSDP backends save: fsdp_config.json ({error})"
+            f"'{folder}' was not saved by verl's FSDP backends: cannot read fsdp_config.json ({error})"
         ) from error
     shards = []
     for rank in range(world):
         path = folder / f"model_world_size_{world}_rank_{rank}.pt"
         if not path.is_file():
-            raise MarlError(f"'{path}' is missing: the ranks of a run on several nodes must save to a shared folder")
-        # tensors and nothing else: a checkpoint from elsewhere cannot run code
+            raise MarlError(f"'{path}' is missing. With several nodes, all ranks must save to a shared folder.")
+        # weights_only: an untrusted checkpoint cannot run code
         shards.append(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
-    # a tensor that is no DTensor is a buffer, the same on every rank
+    # a tensor that is not a DTensor is a buffer, equal on every rank
     return {
         name: _joined([shard[name] for shard in shards], name, folder) if isinstance(first, DTensor) else first
         for name, first in shards[0].items()
@@ -80,7 +80,7 @@ def assembled(folder: Path) -> dict[str, Any]:
 
 
 def _joined(parts: list[Any], name: str, folder: Path) -> Any:
-    """A tensor from every rank's DTensor. With replicas (a mesh of two dimensions) the first one's ranks have all."""
+    """Join a tensor from the ranks' DTensors. With replicas (a 2D mesh) the ranks of the first replica suffice."""
     import torch
 
     mesh, placement = parts[0].device_mesh.mesh, parts[0].placements[-1]
@@ -89,12 +89,12 @@ def _joined(parts: list[Any], name: str, folder: Path) -> Any:
     if placement.is_shard():
         whole = torch.cat(local_parts, dim=placement.dim)
     if whole is None or whole.shape != parts[0].shape:
-        raise MarlError(f"tensor '{name}' in '{folder}' is sharded in a way that cannot be put together: {placement}")
+        raise MarlError(f"tensor '{name}' in '{folder}' has an unsupported sharding: {placement}")
     return whole
 
 
 def weight_change(before: Path, after: Path | dict[str, Any]) -> tuple[int, float | None]:
-    """(parameters, ||after - before|| / ||before||) of Hugging Face folders; None where they share no tensor."""
+    """(parameters, ||after - before|| / ||before||) of Hugging Face folders; None if they share no tensor."""
     new = Tensors(after) if isinstance(after, Path) else after
     parameters, size, change = 0, 0.0, 0.0
     for name, value in Tensors(before).items():
@@ -107,11 +107,10 @@ def weight_change(before: Path, after: Path | dict[str, Any]) -> tuple[int, floa
 
 
 def adapter_change(model: Path, tensors: dict[str, Any], scale: float) -> tuple[int, float | None]:
-    """(parameters of model and adapter, ||s B A|| / ||W||): how far an adapter takes the weights of its model.
+    """(parameters of model and adapter, ||s B A|| / ||W||): the relative weight change by an adapter.
 
-    ||B A||^2 = tr(A A^T B^T B), with matrices of r x r: the product is never formed. `tensors` have names with `lora_A`
-    [r, in] and `lora_B` [out, r]; the scale s is alpha / r. The change is None for another form of adapter, or a model
-    whose weights cannot be read.
+    ||B A||^2 = tr(A A^T B^T B) needs only matrices [r, r]. `tensors` have names with `lora_A` [r, in] and `lora_B`
+    [out, r]; the scale s is alpha / r. The change is None for another type of adapter, or if the folder has no weights.
     """
     parameters, size = sum(tensor.numel() for tensor in tensors.values()), 0.0
     for weight in Tensors(model).values():
@@ -126,9 +125,9 @@ def adapter_change(model: Path, tensors: dict[str, Any], scale: float) -> tuple[
 
 
 def policy_change(model: str, saved: Path | None) -> tuple[int, float | None]:
-    """(parameters, relative change of the weights from the initial model to a checkpoint's folder) of a policy.
+    """(parameters, relative weight change from the initial model to a checkpoint's folder) of a policy.
 
-    They are 0 and None where they are unknown.
+    They are 0 and None if unknown.
     """
     begun = local(model)
     if begun is None:

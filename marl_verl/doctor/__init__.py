@@ -1,4 +1,4 @@
-"""What `marl-verl doctor` checks, one subject a file. Nothing here changes anything."""
+"""The checks of `marl-verl doctor`, one module per subject. All checks are read-only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        check: what was looked at, in a word or two.
-        state: "error" where no run can work, "warning" where some cannot, or not well.
-        said: what was found, and what it means.
-        do: what to do about it, a command where there is one; "" where it is ok.
+        check: the name of the check, one or two words.
+        state: "error" if no run can work, "warning" if some runs cannot work or are slow.
+        message: what was found, and its consequence.
+        do: what to do, a command if possible; "" if the state is ok.
     """
 
     check: str

@@ -1,5 +1,5 @@
-"""Whether torch, vLLM, verl and the plugins load, in processes of their own: what ends or hangs them leaves the doctor
-alive. A version that is right says nothing of a library that is missing."""
+"""Check that torch, vLLM, verl and the plugins load, in separate processes, so that a crash or a hang does not end the
+doctor. Versions alone do not show whether a shared library is missing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.platforms.active import has_accelerator
 from marl_verl.plugins import GROUP, VARIABLE
 
-LIBRARY_SECONDS = 240.0  # a first import compiles what it loads; from a network disk that takes minutes
+LIBRARY_SECONDS = 240.0  # the first import compiles modules; on a network disk this takes minutes
 PLUGIN_SECONDS = 60.0
 
-LIBRARIES = {  # name -> what loads it, as the processes of a run do
+LIBRARIES = {  # name -> code that loads it as a run does
     "torch": "import torch; print(torch.version.cuda or 'CPU', torch.cuda.device_count())",
     "vLLM": "import torch, vllm.entrypoints.openai.api_server",
     "verl": "import torch, ray, transfer_queue, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers",
@@ -46,7 +46,7 @@ print("\\n" + json.dumps([wrong, records, twice]))
 
 
 def libraries(note: Callable[[str], None]) -> Iterator[Finding]:
-    """A finding for each library; all are loaded at once."""
+    """A finding for each library; all are loaded concurrently."""
     with ExitStack() as stack:
         work = {name: stack.enter_context(started(code)) for name, code in LIBRARIES.items()}
         for name, running in work.items():
@@ -59,25 +59,25 @@ def library(name: str, out: str, wrong: str) -> Finding:
     check = f"import {name}"
     if wrong:
         first, _, _ = LIBRARIES[name].partition(";")
-        do = f'python -c "{first}"   # the whole error; `make install` repairs an installation'
+        do = f'python -c "{first}"   # shows the whole error; `make install` repairs an installation'
         return error(check, f"{name} does not load: {wrong:.300}", do)
     if name != "torch":
         return ok(check, f"{name} loads")
     build, _, count = out.splitlines()[-1].partition(" ")
     if has_accelerator() and count == "0":
-        do = "nvidia-smi   # and look whether CUDA_VISIBLE_DEVICES hides the GPUs, and whether torch's CUDA is too new"
-        return warning(check, f"torch loads (CUDA {build}), and sees no GPU", do)
+        do = "nvidia-smi   # then check whether CUDA_VISIBLE_DEVICES hides the GPUs, or torch's CUDA is too new"
+        return warning(check, f"torch loads (CUDA {build}), but finds no GPU", do)
     return ok(check, f"torch loads ({'CPU build' if build == 'CPU' else f'CUDA {build}'}, {count} GPUs)")
 
 
 def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
-    """A finding for each plugin, and for each name that several distributions have or register."""
+    """A finding for each plugin, and for each plugin or part name that is not unique."""
     points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name)
     names = {point.name for point in points}
     limit = os.environ.get(VARIABLE)
     if limit is not None:
         left = sorted(names - {name.strip() for name in limit.split(",")})
-        message = f"{VARIABLE}='{limit}' leaves out {', '.join(left) or 'nothing'}"
+        message = f"{VARIABLE}='{limit}' excludes {', '.join(left) or 'no plugin'}"
         yield (
             ok("plugins", message)
             if not left
@@ -93,24 +93,24 @@ def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
     for record in records:
         name, distribution, broken = record["plugin"], record["distribution"], record["error"]
         if record["enabled"] and name != "builtin":
-            others = f'export {VARIABLE}="{",".join(sorted(names - {name}))}"   # goes on without it'
+            others = f'export {VARIABLE}="{",".join(sorted(names - {name}))}"   # excludes it'
             do = f"pip install --upgrade {distribution}, or {others}"
             check, message = f"plugin {name}", f"{distribution} {record['version']}"
             yield warning(check, broken, do) if broken else ok(check, message)
     for message in twice:
-        yield warning("plugins", message, "pip uninstall one of the two, or write the longer name in a recipe")
+        yield warning("plugins", message, "uninstall one of the two, or use the longer name in recipes")
     for name, times in Counter(point.name for point in points).items():
         if times > 1:
             same = [point.dist for point in points if point.name == name]
             owners = " and ".join(sorted(dist.metadata["Name"] if dist is not None else "unknown" for dist in same))
-            message = f"{owners} both call their plugin '{name}': {VARIABLE} cannot name one of them"
+            message = f"{owners} both have a plugin '{name}', so {VARIABLE} cannot select one of them"
             yield warning(f"plugin {name}", message, "ask their authors to rename one entry point")
 
 
 @contextmanager
 def started(code: str) -> Iterator[Popen[str]]:
-    """Code running with this process's Python and modules, which is killed at the end of the block."""
-    # -P: what lies in the working folder is no module; what this process finds is found there
+    """Run code with this process's Python and module path; it is killed at the end of the block."""
+    # -P: no modules from the working folder; PYTHONPATH: the modules of this process
     command = [sys.executable, "-P", "-c", code]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     process = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace")
@@ -122,14 +122,14 @@ def started(code: str) -> Iterator[Popen[str]]:
 
 
 def outcome(process: Popen[str], seconds: float) -> tuple[str, str]:
-    """(what a process printed, why it did not end well within `seconds` from now or "")."""
+    """(output of a process, why it failed or did not end within `seconds`, or "")."""
     try:
         out, errors = process.communicate(timeout=seconds)
     except TimeoutExpired:
-        return "", f"it was not done after {seconds:g} s"
+        return "", f"timeout after {seconds:g} s"
     code = process.returncode
     if code == 0:
         return out, ""
     last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
     ended = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return out, last.strip() or f"it ended with {ended}, and said nothing"
+    return out, last.strip() or f"ended with {ended}, without a message"

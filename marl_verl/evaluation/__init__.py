@@ -1,1 +1,1 @@
-"""How good a trained team is on held-out tasks: who acts with which weights, and the numbers with their intervals."""
+"""Evaluation of a trained team on held-out tasks: choice of weights, scores and confidence intervals."""

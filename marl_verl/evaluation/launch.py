@@ -1,4 +1,4 @@
-"""Play a checked evaluation in a process of its own, store its result in the run directory, and print it."""
+"""Run a checked evaluation in a separate process, store its result in the run directory, and print it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Evaluation:
     """The result of an evaluation.
 
     Attributes:
-        numbers: what `marl-verl eval --json` prints, e.g. `numbers["success"]`, `numbers["pass@8"]`; docs/evaluation.md
-            describes every key.
-        file: NAME.json with the numbers, in `evaluations/` of the run; NAME.jsonl and NAME.log are beside it.
+        numbers: the output of `marl-verl eval --json`, e.g. `numbers["success"]`, `numbers["pass@8"]`;
+            docs/evaluation.md describes every key.
+        file: NAME.json with the numbers, in `evaluations/` of the run, next to NAME.jsonl and NAME.log.
     """
 
     numbers: dict[str, Any]
@@ -37,7 +37,7 @@ class Evaluation:
 
     @property
     def success(self) -> float:
-        """The share of held-out tasks that the team solves when it acts greedily, 0 to 1."""
+        """The share of held-out tasks that the team solves with greedy decoding, 0 to 1."""
         return float(self.numbers["success"])
 
     def episodes(self) -> Iterator[Episode]:
@@ -48,9 +48,9 @@ class Evaluation:
 
 
 def launch(plan: Plan, display: Display, begun: float, output: Path | None = None) -> Evaluation:
-    """Play an evaluation that was requested at time `begun`, and write its numbers to `output` too.
+    """Run an evaluation that was requested at time `begun`, and write its numbers to `output`, too.
 
-    Its log and its episodes stay in the run directory, also if it fails.
+    Its log and its episodes are kept in the run directory even if it fails.
     """
     display.print(_heading(plan))
     file = _free(plan)
@@ -70,7 +70,7 @@ def launch(plan: Plan, display: Display, begun: float, output: Path | None = Non
         try:
             path.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
-            raise MarlError(f"'{path}' cannot be written: {error.strerror}") from error
+            raise MarlError(f"cannot write '{path}': {error.strerror}") from error
     return Evaluation(numbers, file)
 
 
@@ -79,13 +79,13 @@ def check_output(path: Path | None) -> None:
     if path is not None:
         parent = path.resolve().parent
         if path.is_dir():
-            raise MarlError(f"--output '{path}' is a folder: name a file")
+            raise MarlError(f"--output '{path}' is a folder. Give a file.")
         if not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
-            raise MarlError(f"--output '{path}' cannot be written to")
+            raise MarlError(f"--output '{path}' is not writable")
 
 
 def _free(plan: Plan) -> Path:
-    """step_N.json, with swaps and untrained agents in its name; numbered where another evaluation has that name."""
+    """The path of step_N.json, with swaps and untrained agents in the name, and a number if the name is taken."""
     evaluations = plan.run / FOLDER
     evaluations.mkdir(exist_ok=True)
     swaps = [f"swap-{first}-{second}" for first, second in plan.settings["swap"]]
@@ -99,7 +99,7 @@ def _free(plan: Plan) -> Path:
 
 
 def _taken(path: Path, settings: dict[str, Any]) -> bool:
-    """Whether a file has the result of another evaluation; that of the same one is replaced."""
+    """Whether a file has the result of another evaluation; a result with equal settings is replaced."""
     try:
         return path.is_file() and bool(json.loads(path.read_text(encoding="utf-8"))["settings"] != settings)
     except (ValueError, KeyError, TypeError):
@@ -130,7 +130,7 @@ def results(document: dict[str, Any], display: Display) -> None:
     failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
     display.print(
         f"{document['failed']} of {document['attempts']} attempts failed{f' ({failed})' if failed else ''}, "
-        f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in all"
+        f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in total"
     )
 
 

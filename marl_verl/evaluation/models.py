@@ -1,4 +1,4 @@
-"""The models of an evaluation: where their weights are on disk, and whether stored observations fit them."""
+"""The models of an evaluation: their weights on disk, and a check of stored observations against prompt limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Messages = tuple[Mapping[str, str], ...]
 
 @dataclass
 class Models:
-    """What the servers of each policy read: folders, or names on the hub. Those of `exports` have to be made first."""
+    """Policy -> model folder or hub name for its servers. Models in `exports` must be exported first."""
 
     paths: dict[str, str] = field(default_factory=dict)
     tokenizers: dict[str, str] = field(default_factory=dict)
@@ -33,25 +33,25 @@ class Models:
 
 
 def chosen_step(run: Path, wanted: int | None) -> int:
-    """The step to evaluate: the given one, by default that of the newest complete checkpoint; MarlError without it."""
+    """The step to evaluate, by default that of the newest complete checkpoint. MarlError if it does not exist."""
     if wanted == 0:
         return 0
     steps = [step_of(folder) for folder in complete(run / "checkpoints")]
     if not steps:
-        raise MarlError(f"run '{run}' has no complete checkpoint: --step 0 evaluates the team before training")
+        raise MarlError(f"run '{run}' has no complete checkpoint. --step 0 evaluates the team before training.")
     if wanted is not None and wanted not in steps:
         listed = f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"
         raise MarlError(
-            f"run '{run}' has no complete checkpoint of step {wanted}: it has {listed} "
-            f"(nearest: {min(steps, key=lambda step: abs(step - wanted))}), and --step 0 is the team before training"
+            f"run '{run}' has no complete checkpoint of step {wanted}. Available: {listed} "
+            f"(nearest: {min(steps, key=lambda step: abs(step - wanted))}), and --step 0 for the team before training."
         )
     return steps[-1] if wanted is None else wanted
 
 
 def find_models(run: Path, folder: Path, parts: dict[str, Part], step: int) -> Models:
-    """The weights of every policy that acts, except external endpoints. MarlError if they are damaged or missing.
+    """Find the weights of every policy in use, except external endpoints. MarlError if they are damaged or missing.
 
-    What servers cannot read will be exported below the evaluation's `folder`.
+    Weights in a format that servers cannot load are marked for export below the evaluation's `folder`.
     """
     config, found = read_config(run / "config.yaml"), Models()
     for name, part in acting(parts).items():
@@ -69,18 +69,18 @@ def find_models(run: Path, folder: Path, parts: dict[str, Part], step: int) -> M
 def _trained(run: Path, config: Any, policy: str, step: int) -> Source:
     folder = next(path for path in complete(run / "checkpoints") if step_of(path) == step)
     if why := damage(folder, f"policies/{policy}/"):
-        raise MarlError(f"checkpoint '{folder}' is damaged: {why}; choose another one with --step")
+        raise MarlError(f"checkpoint '{folder}' is damaged: {why}. Choose another one with --step.")
     return Source.of(folder, policy, config)
 
 
 def _initial_model(config: Any, part: Part) -> str:
-    """The model of a policy before training, or of a frozen one: a folder, or a name on the hub."""
+    """The model of a frozen policy, or of a policy before training: a folder or a hub name."""
     model = config.policies[part.source].actor_rollout_ref.model
     what = f"model of policy '{part.source}'{' before training' if part.weights == 'untrained' else ''}"
     if model.get("lora_adapter_path"):
         raise MarlError(
-            f"the {what} is '{model.path}' with the adapter '{model.lora_adapter_path}', which is not served: merge "
-            "them, and train from that"
+            f"the {what} is '{model.path}' with the adapter '{model.lora_adapter_path}', which cannot be served. "
+            "Merge them and train from the result."
         )
     path = Path(model.path)
     if path.is_absolute() or path.exists():
@@ -93,9 +93,9 @@ def _initial_model(config: Any, part: Part) -> str:
 def check_lengths(
     run: Path, config: DictConfig, agents: dict[str, AgentConfig], parts: dict[str, Part], tokenizers: dict[str, str]
 ) -> None:
-    """Raise MarlError if stored observations of an agent whose policy has changed are longer than its policy takes.
+    """Raise MarlError if stored observations of an agent with another policy exceed that policy's prompt limit.
 
-    The config is the evaluation's, resolved; the agents are those of the run.
+    `config` is the evaluation's resolved config; `agents` are those of the run.
     """
     stored = RunDir(run)
     files = stored.stored_episodes() or stored.stored_journals()
@@ -118,14 +118,14 @@ def check_lengths(
         if long := [length for length in lengths if length > limit]:
             raise MarlError(
                 f"{len(long)} of {len(lengths)} observations of agent '{name}' in '{path}' are longer than "
-                f"data.max_prompt_length={limit} with the tokenizer of policy '{part.source}', the longest has "
-                f"{max(long)} tokens: give data.max_prompt_length={max(long)} and an "
-                "actor_rollout_ref.rollout.max_model_len that goes with it"
+                f"data.max_prompt_length={limit} with the tokenizer of policy '{part.source}' (maximum: "
+                f"{max(long)} tokens). Set data.max_prompt_length={max(long)} and raise "
+                "actor_rollout_ref.rollout.max_model_len accordingly."
             )
 
 
 def _observations(file: EpisodeFile, agent: AgentConfig) -> list[Messages]:
-    """The different observations of an agent, with its instructions before them."""
+    """The distinct observations of an agent, each preceded by its instructions."""
     first = ({"role": "system", "content": agent.instructions},) if agent.instructions else ()
     found: dict[str, Messages] = {}
     for name in file.episodes:

@@ -1,4 +1,4 @@
-"""An evaluation with everything checked: what `marl-verl eval` plays, before anything is started or written."""
+"""Check an evaluation (`marl-verl eval`) before any process is started or file is written."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ TAKEN = re.compile(
     r"|trainer\.(n_gpus_per_node|nnodes)"
     r"|(ray_kwargs|transfer_queue)\..+"
 )
-"""Keys that change how a team plays. Others are of training and would have no effect."""
+"""Keys that affect episodes. Others are for training and would have no effect."""
 
 ELSEWHERE = (
     (r"marl\.run\.seed", "give --seed"),
-    (r"marl\.validation\..+", "sampled sessions are independent, and --sessions says how many"),
+    (r"marl\.validation\..+", "sampled sessions are independent; give --sessions"),
     (r"marl\.agents\.[^.]+\.policy", "give --swap a=b"),
-    (r"marl\.policies\.[^.]+\.(model|tiny|frozen)(\..+)?", "the weights are those of --step and --untrained"),
+    (r"marl\.policies\.[^.]+\.(model|tiny|frozen)(\..+)?", "give --step or --untrained to choose weights"),
 )
 
 
@@ -58,11 +58,11 @@ class Plan:
     """A checked evaluation.
 
     Attributes:
-        folder: where it is played, below the run directory; it does not exist yet.
-        config: resolved.
-        team: as it is evaluated, every policy frozen.
-        settings: the arguments, as in the result: evaluations with equal settings are the same.
-        files: plugin files: the run's copies, and those that the user gave.
+        folder: the evaluation's temporary folder below the run directory; it does not exist yet.
+        config: the resolved config.
+        team: the evaluated team, with every policy frozen.
+        settings: the arguments, stored in the result; equal settings identify the same evaluation.
+        files: plugin files: the run's copies, and those given by the user.
     """
 
     run: Path
@@ -75,7 +75,7 @@ class Plan:
     files: tuple[plugins.PluginFile, ...]
 
     def write(self) -> None:
-        """Make the folder, with everything that the process of the evaluation reads."""
+        """Create the folder with all files that the evaluation's process reads."""
         write_tasks(self.tasks, self.folder / TASKS)
         OmegaConf.save(self.config, self.folder / "config.yaml")
         self.request.write(self.folder)
@@ -96,7 +96,7 @@ def plan(
     greedy_only: bool = False,
     plugin_files: Sequence[Path] = (),
 ) -> Plan:
-    """Check an evaluation and write nothing. Arguments and errors are those of `marl_verl.evaluate`."""
+    """Check an evaluation without writing files. Arguments and errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
     sessions, ks = _sessions(sessions, k, greedy_only)
     check_overrides(overrides)
@@ -134,51 +134,55 @@ def plan(
 
 
 def _sessions(given: int | None, k: str | Sequence[int] | None, greedy_only: bool) -> tuple[int, tuple[int, ...]]:
-    """How many sessions of each task, and the k of pass@k."""
+    """(number of sessions per task, values of k for pass@k)."""
     if greedy_only:
         for option, value in (("--sessions", given), ("--k", k)):
             if value is not None:
-                raise MarlError(f"{option} is of the sampled pass, and --greedy-only leaves that out: give one of them")
+                raise MarlError(
+                    f"{option} and --greedy-only are incompatible: there is no sampled pass. Leave out one of them."
+                )
         return 0, ()
     sessions = SESSIONS if given is None else given
     if sessions < 1:
-        raise MarlError(f"--sessions must be a whole number, 1 or more, got {sessions}")
+        raise MarlError(f"--sessions must be a whole number >= 1, got {sessions}")
     if k is None:
         return sessions, (*(k for k in KS if k < sessions), sessions)
     words = k.split(",") if isinstance(k, str) else [str(number) for number in k]
     for word in words:
         if not word.strip().isdecimal() or int(word) < 1:
-            raise MarlError(f"--k must be whole numbers, 1 or more, e.g. --k 1,4,8, got '{word}'")
+            raise MarlError(f"--k must be whole numbers >= 1, e.g. --k 1,4,8, got '{word}'")
     ks = tuple(sorted(set(map(int, words))))
     if ks and ks[-1] > sessions:
-        raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} sessions a task, there are {sessions}: give --sessions")
+        raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} sessions per task, got {sessions}. Raise --sessions.")
     return sessions, ks
 
 
 def _tasks(
     run: Path, marl: dict[str, Any], task_set: TaskSet, overrides: Sequence[str], wanted: int | None
 ) -> list[Task]:
-    """The run's held-out tasks, or others where overrides change `marl.task`; none was trained on."""
+    """The run's held-out tasks, or new ones if overrides change `marl.task`. MarlError for tasks of training."""
     if any(change.key_or_group.startswith("marl.task") for change in parse_overrides(overrides)):
         tasks = checks.load_tasks(task_set, marl["task"], "test", marl["run"]["seed"])
         trained = {task.id for task in read_tasks(run / "data" / "train.jsonl")}
         if both := trained & {task.id for task in tasks}:
-            raise MarlError(f"{len(both)} of the tasks were trained on, e.g. '{min(both)}': they are not held-out")
+            raise MarlError(
+                f"{len(both)} of the tasks were used in training, e.g. '{min(both)}', so they are not held-out"
+            )
     else:
         tasks = read_tasks(run / "data" / "test.jsonl")
     if not tasks:
-        raise MarlError("the task set made no test tasks")
+        raise MarlError("the task set has no test tasks")
     wanted = len(tasks) if wanted is None else wanted
     if not 1 <= wanted <= len(tasks):
         raise MarlError(
-            f"--tasks must be between 1 and {len(tasks)}, the number of held-out tasks, got {wanted}: "
-            "marl.task.test_size=N makes others"
+            f"--tasks must be between 1 and {len(tasks)}, the number of held-out tasks, got {wanted}. "
+            "Set marl.task.test_size=N for more."
         )
     return tasks[:wanted]
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """MarlError for an override that does not change how a team plays, or that has an option of its own."""
+    """Raise MarlError for an override that does not affect episodes, or for which there is a command option."""
     for line, change in zip(overrides, parse_overrides(overrides), strict=True):
         key = change.key_or_group
         for pattern, instead in ELSEWHERE:
@@ -186,7 +190,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
                 raise MarlError(f"'{line}' cannot be set for an evaluation: {instead}")
         if not TAKEN.fullmatch(key):
             raise MarlError(
-                f"'{line}' does not change how a team plays: an evaluation takes keys of marl.task, marl.workflow, "
+                f"'{line}' has no effect on an evaluation. It takes keys of marl.task, marl.workflow, "
                 "marl.rollout, marl.pools, actor_rollout_ref.rollout, an agent's instructions, reward or sampling, a "
                 "policy's rollout, and data.max_prompt_length or data.max_response_length"
             )
@@ -198,9 +202,9 @@ def evaluation_config(
     """The unresolved config of an evaluation, from the run's composed config. Policies without an agent are left out.
 
     Args:
-        models: policy of the evaluation -> the model that its servers read.
-        sessions: sampled of each task; 1 where there is no sampled pass.
-        seed: of sampling; None for the run's own.
+        models: policy of the evaluation -> the model for its servers.
+        sessions: sampled sessions per task; 1 without a sampled pass.
+        seed: seed of sampling; None for the run's seed.
     """
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
@@ -220,7 +224,7 @@ def evaluation_config(
 
 
 def _policy(given: Mapping[str, Any] | None, model: str | None) -> dict[str, Any]:
-    """A policy's section, frozen; an external endpoint stays as it is. Weights on disk have their adapter merged."""
+    """A policy's section, frozen and without LoRA (adapters are merged); an external endpoint is unchanged."""
     policy = {key: value for key, value in (given or {}).items() if key not in ("tiny", "loss", "frozen")}
     if model is not None:
         own = {key: value for key, value in (policy.get("model") or {}).items() if not key.startswith("lora")}

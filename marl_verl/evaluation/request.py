@@ -1,7 +1,7 @@
-"""Who acts with which weights in an evaluation, and the file evaluation.json that tells it to the process that plays.
+"""The policies and weights of an evaluation's agents, and evaluation.json, which passes them to its process.
 
-Exchanges come first, then the untrained: with `--swap a=b --untrained a` agent a has the initial model of b's policy.
-Only the policy moves; instructions, role reward and sampling of an agent stay with it.
+Swaps are applied before `untrained`: with `--swap a=b --untrained a` agent a has the initial model of b's policy. A
+swap exchanges only policies; instructions, role reward and sampling remain with the agent.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ Swap = tuple[str, str]
 
 @dataclass(frozen=True)
 class Part:
-    """The policy that an agent acts with: the `source` in the run, and the name of the `policy` in the evaluation,
-    where a policy may act trained for one agent and untrained for another."""
+    """The policy of an agent: its name `source` in the run and its name `policy` in the evaluation, which differ if one
+    agent has the trained and another the untrained weights."""
 
     source: str
     weights: Weights
     policy: str
 
     def describe(self, step: int) -> str:
-        """The weights in words."""
+        """A description of the weights for output."""
         return {"trained": f"step {step}", "untrained": "before training"}.get(self.weights, self.weights)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to play; the result is in result.json beside it.
+    """The content of evaluation.json; the result is stored next to it in result.json.
 
     Attributes:
-        step: of the checkpoint; it enters the seeds, as in the validation at that step.
-        sessions: sampled of each task; 0 for the greedy pass alone.
-        seed: of the intervals.
-        parts: agent -> the policy that it acts with.
-        exports: policy -> the source of a model to make below `models/` first.
+        step: step of the checkpoint; part of the seeds, as in the validation at that step.
+        sessions: sampled sessions per task; 0 for the greedy pass only.
+        seed: seed of the bootstrap intervals.
+        parts: agent -> its policy.
+        exports: policy -> the source of a model to export to `models/` first.
     """
 
     step: int
@@ -68,7 +68,7 @@ class Request:
 
 
 def parse_swap(given: str) -> Swap:
-    """Two names from "a=b". MarlError if it is something else."""
+    """Parse two names from "a=b". MarlError for another format."""
     first, _, second = given.partition("=")
     if not first or not second:
         raise MarlError(f"--swap '{given}' must name two agents, e.g. --swap solver=verifier")
@@ -76,12 +76,12 @@ def parse_swap(given: str) -> Swap:
 
 
 def cast(team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Sequence[str] = ()) -> dict[str, Part]:
-    """Agent -> the policy that it acts with. MarlError for an unknown agent, or a request that changes nothing.
+    """Assign agent -> policy. MarlError for an unknown agent, or a swap or `untrained` without effect.
 
     Args:
-        step: of the checkpoint; 0 for the team before training.
+        step: step of the checkpoint; 0 for the team before training.
         swaps: pairs of agents that exchange policies.
-        untrained: agents that act with the model from before training.
+        untrained: agents that act with the initial model.
     """
     policies = {agent.name: agent.policy for agent in team.agents.values()}
     named = [("--swap", name) for pair in swaps for name in pair] + [("--untrained", name) for name in untrained]
@@ -92,18 +92,18 @@ def cast(team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Seq
     for first, second in swaps:
         if first == second or policies[first] == policies[second]:
             shared = f"agents '{first}' and '{second}' share policy '{policies[first]}'"
-            reason = f"agent '{first}' is on both sides" if first == second else shared
-            raise MarlError(f"--swap {first}={second} changes nothing: {reason}")
+            reason = f"it names agent '{first}' twice" if first == second else shared
+            raise MarlError(f"--swap {first}={second} has no effect: {reason}")
         if both := seen & {first, second}:
-            raise MarlError(f"agent '{min(both)}' is in two swaps: an agent exchanges its policy once")
+            raise MarlError(f"agent '{min(both)}' is in two swaps. Name each agent in at most one --swap.")
         seen |= {first, second}
         policies[first], policies[second] = policies[second], policies[first]
     for name in untrained:
         policy = team.policies[policies[name]]
         if policy.frozen:
-            raise MarlError(f"--untrained {name} changes nothing: its policy '{policy.name}' was never trained")
+            raise MarlError(f"--untrained {name} has no effect: its policy '{policy.name}' was never trained")
         if step == 0:
-            raise MarlError(f"--untrained {name} changes nothing: at --step 0 no policy is trained yet")
+            raise MarlError(f"--untrained {name} has no effect: at --step 0 no policy is trained yet")
     return {name: _part(team, policy, step, name in untrained) for name, policy in policies.items()}
 
 
@@ -120,5 +120,5 @@ def _part(team: TeamConfig, source: str, step: int, untrained: bool) -> Part:
 
 
 def acting(parts: Mapping[str, Part]) -> dict[str, Part]:
-    """The policies in use, by their names in the evaluation, in the order of the agents."""
+    """Name in the evaluation -> policy in use, in the order of the agents."""
     return {part.policy: part for part in parts.values()}

@@ -1,4 +1,4 @@
-"""The process of an evaluation, `python -m marl_verl.evaluation.run FOLDER`: servers and two passes of validation."""
+"""The process of an evaluation, `python -m marl_verl.evaluation.run FOLDER`: a greedy and a sampled pass."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from marl_verl.trainer.team_trainer import TeamTrainer
 
 EPISODES_AT_ONCE = 256
-"""A limit, because an act that waits for a server longer than `marl.rollout.act_seconds` fails."""
+"""Maximum episodes in flight: an act that waits for a server longer than `marl.rollout.act_seconds` fails."""
 
 
 def evaluate(folder: Path) -> None:
-    """Start the servers, play, and write result.json and episodes/ into the folder."""
+    """Start the servers, run all tasks, and write result.json and episodes/ to the folder."""
     request = Request.read(folder)
     for name, source in request.exports.items():
-        emit("phase", name=f"making a whole model of policy '{source.policy}'")
+        emit("phase", name=f"exporting the model of policy '{source.policy}'")
         export(source, folder / MODELS / name, merge=source.lora is not None)
     with run.session(folder) as (trainer, manager):
         trainer.agent_loop_manager = manager
-        # enters the seeds and the ids of episodes: the greedy ones are those of the run's own validation at that step
+        # part of seeds and episode ids: greedy episodes are equal to those of the run's validation at that step
         trainer.global_steps = request.step
         result = play_all(trainer, request)
     (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -39,7 +39,7 @@ def evaluate(folder: Path) -> None:
 
 
 def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
-    """Play the greedy pass and, with sessions, the sampled one. Returns the content of result.json."""
+    """Run the greedy pass and, if `sessions` > 0, the sampled pass. Returns the content of result.json."""
     greedy = Pass(trainer, sampled=False)
     greedy.play()
     sampled = Pass(trainer, sampled=True)
@@ -61,7 +61,7 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
 
 
 class Pass:
-    """Every held-out task played greedily, or sampled. `lines` is stored: some episodes, and every failed attempt."""
+    """A greedy or a sampled pass over the held-out tasks. `lines` to store: some episodes and every failed attempt."""
 
     def __init__(self, trainer: TeamTrainer, sampled: bool) -> None:
         self.trainer, self.sampled = trainer, sampled
@@ -70,7 +70,7 @@ class Pass:
         self.tally = Tally(trainer.team.agents)
 
     def play(self) -> None:
-        from marl_verl.trainer.validation import play  # imports verl, which `session` does beside the start of Ray
+        from marl_verl.trainer.validation import play  # imports verl; `session` has done so while Ray was starting
 
         marl, tasks = self.trainer.config.marl, len(self.trainer.val_dataset)
         stored = 0 if self.sampled else int(marl.rollout.keep_episodes)
@@ -82,13 +82,13 @@ class Pass:
                 self.tally.add(report.lines)
                 failed = [as_line(failure_data(failure, report.uid, report.task)) for failure in report.failures]
                 self.lines += report.lines if len(self.reports) < stored else failed
-                report.lines = []  # of a large evaluation they would be gigabytes
+                report.lines = []  # gigabytes in a large evaluation
                 self.reports.append(report)
             emit("playing", sampled=self.sampled, done=len(self.reports), tasks=tasks)
 
 
 def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
-    """The team's success; a failed attempt has solved nothing."""
+    """The team's scores; a failed attempt counts as unsolved."""
     solved = [any(report.successes) for report in greedy.reports]
     scores: dict[str, Any] = {
         "eval_tasks": len(solved),
@@ -103,7 +103,7 @@ def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
 
 
 def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str, Any]]:
-    """Agent -> its policy, its metrics of the greedy pass, and below `sampled` those of the sampled pass."""
+    """Agent -> policy, metrics of the greedy pass and, in `sampled`, metrics of the sampled pass."""
     return {
         agent: {"policy": part.source, "weights": part.describe(request.step), **greedy.tally.metrics(agent)}
         | ({"sampled": sampled.tally.metrics(agent)} if request.sessions else {})

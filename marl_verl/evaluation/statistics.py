@@ -1,6 +1,7 @@
 """avg@k and pass@k of sampled sessions, and confidence intervals over tasks.
 
-With c of n sessions of a task solved, the chance that one of k sessions drawn without replacement is solved:
+With c of n sessions of a task solved, the probability that at least one of k sessions drawn without replacement is
+solved:
 
     pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod_{i = n-c+1}^{n} (1 - k / i)        (Chen et al. 2021, eq. 1)
 
@@ -27,25 +28,25 @@ CUT_OFF = "length"
 
 
 def pass_at_k(sessions: int, solved: int, k: int) -> float:
-    """The chance, in [0, 1], that one of k (1 to n) sessions of a task is solved, with c solved of n sampled."""
+    """Unbiased estimate of pass@k in [0, 1] for one task with `solved` of `sessions` sessions solved (eq. 1)."""
     if not 1 <= k <= sessions or not 0 <= solved <= sessions:
         raise ValueError(f"pass@k needs 1 <= k <= n and 0 <= c <= n, got n={sessions}, c={solved}, k={k}")
-    if sessions - solved < k:  # whichever are drawn, a solved one is among them
+    if sessions - solved < k:  # every draw contains a solved session
         return 1.0
     return float(1.0 - np.prod(1.0 - k / np.arange(sessions - solved + 1, sessions + 1)))
 
 
 def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
-    """The 95 % confidence interval of the mean over tasks, (low, high), by seeded draws; values are in [0, 1].
+    """Bootstrap 95 % confidence interval (low, high) of the mean over tasks; values in [0, 1].
 
-    Where all tasks have one value the bootstrap gives a point. Then it is Wilson's interval of a share, which covers,
-    because no variable in [0, 1] varies more than one that is 0 or 1 with the same mean.
+    If all values are equal, the bootstrap interval is a point. Then return Wilson's interval of a proportion, which is
+    conservative: of all variables in [0, 1] with the same mean, a binary one has the largest variance.
     """
     kinds, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
     tasks = int(counts.sum())
     if len(kinds) < 2:
         return wilson(float(kinds.sum()) * tasks, tasks)
-    # tasks with the same value are alike: drawing tasks is drawing how often each value occurs
+    # drawing tasks with replacement is equivalent to drawing the count of each distinct value
     drawn = np.random.default_rng(seed).multinomial(tasks, counts / tasks, size=RESAMPLES)
     means = drawn @ kinds / tasks
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -53,7 +54,7 @@ def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
 
 
 def sampled_scores(solved: Sequence[int], sessions: int, ks: Sequence[int], seed: int) -> dict[str, object]:
-    """avg@n and each pass@k with intervals, by their names in a result, from how many sessions each task solved."""
+    """avg@n and each pass@k with intervals, by their keys in a result; `solved` has the solved sessions per task."""
     scores = {f"avg@{sessions}": [count / sessions for count in solved]}
     scores.update({f"pass@{k}": [pass_at_k(sessions, count, k) for count in solved] for k in ks})
     found: dict[str, object] = {}
@@ -100,13 +101,13 @@ class Tally:
 
     @property
     def tokens(self) -> int:
-        """Sampled in all episodes; those of failed attempts are not known."""
+        """Tokens sampled in all episodes; those of failed attempts are unknown."""
         return sum(counts["tokens"] for counts in self._counts.values())
 
     def metrics(self, agent: str) -> dict[str, Any]:
         """Means of an agent: tokens per turn, shares of turns, turns per episode, and rewards as in a validation.
 
-        Without a turn the length and the shares are None.
+        The length and the shares are None if the agent has no turns.
         """
         counts, rewards = self._counts[agent], sorted(self._rewards.items())
         per_turn = {"response_length": "tokens", "invalid": "invalid", "cut_off": "cut_off"}

@@ -1,4 +1,4 @@
-"""Tiny models for a CPU: made on the spot, warmed up on demonstrations, cached by content."""
+"""Tiny models for a CPU: created on demand, warmed up on demonstrations, cached by a hash of their content."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Network and sizes of a model. The default has 87 thousand parameters with a vocabulary of 72 words.
+    """Architecture and sizes of a model. The default has 87 thousand parameters with a vocabulary of 72 words.
 
-    `head_dim` is 32 because that is the smallest that vLLM's attention on a CPU has.
+    `head_dim` is 32, the smallest that vLLM's CPU attention supports.
 
     Attributes:
-        context: longest prompt with answer, in tokens.
-        family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding: the same
-            text has other ids, and more of them, for which data.max_prompt_length and max_response_length must allow.
+        context: maximum length of prompt and answer together, in tokens.
+        family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding: the same text has
+            other and more token ids, so data.max_prompt_length and max_response_length must be larger.
     """
 
     hidden: Positive = 64

@@ -1,4 +1,4 @@
-"""How many parameters a model has, and how many an adapter on it would train: from the headers of its files alone."""
+"""Number of parameters of a model and of a LoRA adapter for it, from the headers of the model's files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from marl_verl.errors import MarlError
 
-# Layers that "all-linear" leaves out, as peft does: embeddings are no linear layers, and the output layer stays.
+# Layers that "all-linear" excludes, as in peft: embeddings, which are not linear layers, and the output layer.
 ENDS = ("embed_tokens", "wte", "lm_head", "embed_out")
 
 
@@ -32,8 +32,8 @@ def parameters(found: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def adapter_parameters(found: Mapping[str, tuple[int, ...]], rank: int, targets: str | Sequence[str]) -> int:
-    """Numbers in the adapter: W [out, in] gets B [out, rank] and A [rank, in] (LoRA, arXiv 2106.09685, 4.1). `targets`:
-    "all-linear", or the last names of the layers."""
+    """Parameters of an adapter: each W [out, in] has B [out, rank] and A [rank, in] (LoRA, arXiv 2106.09685, section
+    4.1). `targets`: "all-linear", or the last components of layer names."""
     named = [targets] if isinstance(targets, str) else targets
     layers = {name: name.removesuffix(".weight").rpartition(".")[2] for name, shape in found.items() if len(shape) == 2}
     chosen = [

@@ -1,8 +1,8 @@
-"""How a tiny model is made: its tokenizer, its network, and a short supervised warm-up.
+"""Creation of a tiny model: tokenizer, network, and a short supervised warm-up.
 
-The tokenizers differ in everything that a team must not rely on. With byte pairs (Llama) the same text has more and
-other ids, spaces belong to the word behind them, a conversation begins with a token of its own, line breaks in the chat
-template are tokens, and a text can be split in several ways: what was sampled is not always what encoding it gives.
+The two tokenizers differ on purpose, so that tests find code that relies on one of them. With byte-pair encoding
+(Llama) the same text has more and other ids, a space belongs to the next word, a conversation begins with a special
+token, line breaks in the chat template are tokens, and encoding a decoded text may give other ids than sampled.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ PAD, UNKNOWN, START, END = "<|pad|>", "<|unk|>", "<|im_start|>", "<|im_end|>"
 ROLES = ("system", "user", "assistant")
 BPE_PAD, BPE_BEGIN, BPE_END = "<pad>", "<s>", "</s>"
 BPE_ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
-MERGES_A_WORD = 2  # so few that a frequent word is one piece and another one two or three
+MERGES_A_WORD = 2  # few, so that frequent words are one token and others two or three
 
-# ChatML. Its line ends are white space, which this tokenizer drops: a message costs its words and three tokens.
+# ChatML. This tokenizer drops line breaks as white space: a message has its words and three more tokens.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-# A message costs its pieces and four tokens, a conversation one more, and the generation prompt two.
+# A message has its tokens and four more, a conversation one more, and the generation prompt two.
 BPE_CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
@@ -44,17 +44,17 @@ BPE_CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
 )
 
-# A Llama does not normalise queries and keys as a Qwen3 does: at transformers' 0.02 its attention begins so flat that
-# the warm-up is over before it has learnt to look (loss 0.28 instead of 0.16 nats a token on inventory's asker).
+# Unlike Qwen3, Llama does not normalise queries and keys. With transformers' default 0.02 its initial attention is
+# nearly uniform, and the warm-up is too short to learn (loss 0.28 instead of 0.16 nats per token on inventory's asker).
 LLAMA_INITIAL = 0.05
 
-IGNORED = -100  # the label of a token that carries no loss
-RISING = 20  # steps in which the learning rate rises
-LAST = 0.1  # the learning rate at the end, as a share of the highest
+IGNORED = -100  # the label of tokens without loss
+RISING = 20  # steps of linear learning-rate warm-up
+LAST = 0.1  # final learning rate as a share of the maximum
 
 
 def make_tokenizer(vocabulary: Sequence[str], context: int = 256) -> PreTrainedTokenizerFast:
-    """One token a word: the given words, the chat roles and four special tokens; other words become `<|unk|>`.
+    """A word-level tokenizer: the given words, chat roles and four special tokens; other words become `<|unk|>`.
     `decode(encode(text)) == text` for known words and single spaces. MarlError for words that cannot be tokens."""
     _check_words(vocabulary)
     words = [PAD, UNKNOWN, START, END, *ROLES, *(word for word in vocabulary if word not in ROLES)]
@@ -65,7 +65,7 @@ def make_tokenizer(vocabulary: Sequence[str], context: int = 256) -> PreTrainedT
 
 
 def make_bpe_tokenizer(vocabulary: Sequence[str], context: int = 256) -> PreTrainedTokenizerFast:
-    """Byte-pair encoding (Sennrich et al. 2016, arXiv 1508.07909): all 256 bytes, merges learnt from the given words,
+    """A byte-pair tokenizer (Sennrich et al. 2016, arXiv 1508.07909): 256 bytes, merges learnt from the given words,
     and six special tokens. `decode(encode(text)) == text` for every text. MarlError for words that cannot be tokens."""
     _check_words(vocabulary, (BPE_PAD, BPE_BEGIN, BPE_END, *BPE_ROLES))
     backend = Tokenizer(BPE())
@@ -88,18 +88,18 @@ def _wrapped(backend: Tokenizer, context: int, template: str, special: dict[str,
 
 
 def _check_words(vocabulary: Sequence[str], special: Sequence[str] = ()) -> None:
-    """Raise MarlError unless these are different words, without white space, and none is like a special token."""
+    """Raise MarlError unless the words are unique, without white space, and none looks like a special token."""
     for number, word in enumerate(vocabulary):
         if not word or word.split() != [word] or word.startswith("<|"):
-            raise MarlError(f"vocabulary: {word!r} is no plain word")
+            raise MarlError(f"vocabulary: {word!r} is not a plain word")
         if word in special:
             raise MarlError(f"vocabulary: {word!r} is a special token")
         if word in vocabulary[:number]:
-            raise MarlError(f"vocabulary: {word!r} is there twice")
+            raise MarlError(f"vocabulary: {word!r} is a duplicate")
 
 
 def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
-    """A model with random weights in float32, the same for the same seed; torch's own random state is left alone."""
+    """Create a model with random float32 weights from a seed, without changing torch's global random state."""
     ends = {name: getattr(tokenizer, name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
     name = shape.family.capitalize()
     own: dict[str, Any] = {"initializer_range": LLAMA_INITIAL} if name == "Llama" else {"use_sliding_window": False}
@@ -133,13 +133,14 @@ def warm_up(
     learning_rate: float,
     progress: Progress | None = None,
 ) -> float:
-    """Train on (observation, answer) pairs in their order, once, with the loss on the answer and its end token only.
-    It teaches the format and a mixed crowd's habits, among which the updates later choose.
+    """Train once on (observation, answer) pairs in order, with loss on the answer and its end token only.
+
+    The model learns the format and a mixture of behaviours, which reinforcement learning later reweights.
 
     loss = - mean over answer tokens of log p(token | chat prompt of the observation, answer so far)
 
-    AdamW on one CPU thread: the same pairs and weights give the same weights. A part of a batch at the end is left out.
-    Returns the loss in nats a token, mean of the last ten steps.
+    AdamW on one CPU thread, so the result is deterministic. An incomplete last batch is dropped. Returns the mean loss
+    of the last ten steps, in nats per token.
     """
     steps = len(demonstrations) // batch_size
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0, fused=True)
@@ -149,10 +150,10 @@ def warm_up(
     model.train()
     try:
         for step, (tokens, labels) in enumerate(batches(tokenizer, demonstrations, batch_size)):
-            # a linear rise, then half a cosine down to `LAST`
+            # linear warm-up, then cosine decay to `LAST`
             share = LAST + (1 - LAST) * 0.5 * (1 + math.cos(math.pi * step / max(1, steps)))
             optimiser.param_groups[0]["lr"] = learning_rate * (min(1.0, (step + 1) / RISING) * share)
-            # Padding is on the right, where a causal model does not look: no attention mask is needed.
+            # Causal attention never reads right padding, so no attention mask is needed.
             logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
             loss = torch.nn.functional.cross_entropy(
                 logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
@@ -174,7 +175,7 @@ def batches(
     tokenizer: PreTrainedTokenizerFast, demonstrations: Sequence[tuple[str, str]], batch_size: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(tokens, labels) of each full batch, both (batch_size, longest) int64, padded on the right."""
-    # The template is rendered once around a marker, and not once a pair: that would take longer than the training.
+    # Render the template once, around a marker: rendering it for each pair would take longer than the training.
     marker = "<marker>"
     chat = [{"role": "user", "content": marker}]
     before, after = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)).split(marker)

@@ -1,4 +1,4 @@
-"""Tiny models by description: made on the spot, and kept in a cache under a name that holds a hash of their content."""
+"""Tiny models from descriptions, created on demand and cached under a name with a hash of their content."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from marl_verl import options, plugins
 from marl_verl.errors import MarlError
 from marl_verl.models import Progress, Shape
 
-RECIPE = 1  # rises with any change of tokenizers, factory or warm-up that changes the weights
-SAMPLE = 64  # demonstrations that enter the content hash: a task that teaches something else gets other models
+RECIPE = 1  # increment with every change of tokenizers, factory or warm-up that changes weights
+SAMPLE = 64  # number of demonstrations in the content hash, so that a changed task has a new model
 
 
 @dataclass(frozen=True)
 class TinyModel(Shape):
-    """A tiny model: the policy of `agents` on a task set, after a warm-up (`marl.policies.<name>.tiny` in config).
+    """A tiny model for `agents` on a task set, after a warm-up (`marl.policies.<name>.tiny` in config).
 
     Attributes:
-        task: registered name of the task set that teaches.
-        agents: whose demonstrations to learn; several for a policy that they share.
+        task: registered name of the task set that provides the demonstrations.
+        agents: agents whose demonstrations to learn; several for a shared policy.
         task_options: options of the task set.
-        seed: of the first weights and of the demonstrations.
-        steps: warm-up updates.
-        good: share of right demonstrations, 0 to 1; the rest are careless.
-        batch_size: demonstrations an update.
-        learning_rate: highest of the warm-up.
+        seed: seed of the initial weights and of the demonstrations.
+        steps: number of warm-up updates.
+        good: share of correct demonstrations, 0 to 1; the others are careless.
+        batch_size: demonstrations per update.
+        learning_rate: maximum learning rate of the warm-up.
     """
 
     task: str
@@ -60,7 +60,7 @@ class TinyModel(Shape):
             raise MarlError("a tiny model needs at least one agent to learn from")
 
     def to_json(self) -> str:
-        """The description as one line, the same for equal ones."""
+        """The description as one line; equal descriptions give equal lines."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
@@ -70,9 +70,9 @@ def default_cache() -> Path:
 
 
 def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
-    """The folder of a model, made in this process if the cache lacks it; it loads with plain transformers and vLLM.
+    """The folder of a model, created in this process if it is not cached; transformers and vLLM can load it.
 
-    The folder appears whole or not at all: it is written under another name and then renamed.
+    The folder is created atomically: it is written under another name and then renamed.
     """
     folder = folder_of(spec, cache_dir)
     if not folder.exists():
@@ -82,7 +82,7 @@ def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | 
             _make(spec, unfinished, progress)
             unfinished.rename(folder)
         except OSError:
-            if not folder.exists():  # else another process was faster: its model is the same
+            if not folder.exists():  # else another process has created the same model
                 raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -94,10 +94,13 @@ def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress | 
 def ensure_all(
     specs: Sequence[TinyModel], cache_dir: Path | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """`ensure` for several models at once, each in a process of one thread; none is left when this returns or raises.
+    """Call `ensure` for several models concurrently, each in a single-threaded process; all end before it returns.
 
-    Equal ones are made once. `progress` is called from several threads, one at a time. MarlError for a description that
-    is wrong (an agent or task that does not exist, ...); RuntimeError, with what it wrote last, for a worker that died.
+    Equal models are created once. `progress` is called from several threads, but never concurrently.
+
+    Raises:
+        MarlError: a description is invalid, e.g. an unknown agent or task.
+        RuntimeError: a worker process died; the message has its last output.
     """
     cache = cache_dir or default_cache()
     folders = [folder_of(spec, cache) for spec in specs]
@@ -122,7 +125,7 @@ def ensure_all(
                 ]
                 for job in as_completed(jobs):
                     job.result()
-            finally:  # before the pool waits for its threads, which wait for the processes
+            finally:  # before the pool waits for its threads, which wait for processes
                 pool.shutdown(wait=False, cancel_futures=True)
                 workers.stop()
     if progress is not None:
@@ -131,10 +134,10 @@ def ensure_all(
 
 
 def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
-    """Where the cache has, or would have, the model. Its name ends with the hash of all that the weights depend on."""
+    """The model's folder in the cache; it need not exist. The name ends with a hash of all inputs of the weights."""
     teacher = _teacher(spec)
     described = asdict(spec)
-    if spec.family == "qwen3":  # the only one when the first caches were filled: their names stay right
+    if spec.family == "qwen3":  # keeps the names of caches from before the key existed
         del described["family"]
     content = {
         "recipe": RECIPE,
@@ -148,17 +151,17 @@ def folder_of(spec: TinyModel, cache_dir: Path | None = None) -> Path:
 
 
 def _teacher(spec: TinyModel) -> Any:
-    """The task set, with all words of observations and answers, and (observation, answer) pairs for each agent."""
+    """Build the task set, which must have `vocabulary` and `demonstrations`."""
     task_set = plugins.load().get("tasks", spec.task)
     for needed in ("vocabulary", "demonstrations"):
         if not hasattr(task_set, needed):
-            raise MarlError(f"task '{spec.task}' has no {needed}() and so cannot warm up a tiny model")
+            raise MarlError(f"task '{spec.task}' has no {needed}(), which the warm-up of a tiny model needs")
     return options.build(task_set, spec.task_options, "marl.task.options")
 
 
 def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
-    """Make the model and write it with its tokenizer into `folder`."""
-    from marl_verl.models import factory  # torch: seconds, not needed where the cache has the model
+    """Create the model and write it with its tokenizer to `folder`."""
+    from marl_verl.models import factory  # imports torch, which takes seconds; unused for a cached model
 
     teacher = _teacher(spec)
     make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[spec.family]
@@ -175,7 +178,7 @@ def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
 
 
 class _Workers:
-    """The processes at work. After `stop` none is alive and none can be started."""
+    """The running worker processes. After `stop` none is alive and none can be started."""
 
     def __init__(self) -> None:
         self._processes: list[Popen[str]] = []
@@ -183,13 +186,13 @@ class _Workers:
         self._stopped = False
 
     def make(self, spec: TinyModel, cache_dir: Path, report: Progress) -> None:
-        """Make one model in a process of one thread, and pass on the fractions that it prints."""
+        """Create one model in a single-threaded process, and report the progress that it prints."""
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the work was stopped")
             command = [sys.executable, "-m", "marl_verl.models.tiny", "--cache", str(cache_dir), spec.to_json()]
             env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-            # a group of its own: Ctrl-C reaches only the caller, who calls `stop`
+            # a new process group: Ctrl-C reaches only the caller, which calls `stop`
             worker = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, process_group=0)
             self._processes.append(worker)
         message: list[str] = []
@@ -208,7 +211,7 @@ class _Workers:
             raise RuntimeError(f"making the tiny model of {', '.join(spec.agents)} failed ({code}): {last}")
 
     def stop(self) -> None:
-        """End the processes: first politely, so that they remove what they have half written."""
+        """End the processes with SIGTERM, which removes incomplete folders, then with SIGKILL."""
         with self._lock:
             self._stopped = True
         for process in self._processes:
@@ -222,12 +225,12 @@ class _Workers:
 
 
 def main() -> int:
-    """The worker: one description, one model; prints `fraction 0.25` lines. Ends when nobody reads them any more."""
+    """Create one tiny model; print progress as `fraction 0.25` lines. Ends when the output pipe is closed."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl.models.tiny", description=main.__doc__)
     parser.add_argument("spec", type=json.loads, help="TinyModel.to_json()")
     parser.add_argument("--cache", type=Path)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that an incomplete folder is removed
     try:
         spec = options.build(TinyModel, given.spec, "tiny")
         ensure(spec, given.cache, lambda done: print(f"fraction {done:.4f}", flush=True))

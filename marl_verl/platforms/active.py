@@ -1,4 +1,4 @@
-"""When the CPU platform is on: in processes of a marl-verl run, on a machine without an accelerator. Nowhere else."""
+"""When the CPU platform is active: only in processes of a marl-verl run on a machine without an accelerator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 RUN_VARIABLE = "MARL_VERL_RUN"  # set by the trainer for itself and its Ray workers
-HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"  # cpu or gpu: what the config was composed for; else the machine is looked at
+HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"  # cpu or gpu, as the config was composed; unset: detect
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager")
 
 
@@ -16,7 +16,7 @@ def in_run() -> bool:
 
 
 def has_accelerator() -> bool:
-    """Whether to use one: as the environment says, else by its device file, so that asking imports no torch."""
+    """Whether to use an accelerator: from the environment, else from device files, without importing torch."""
     chosen = os.environ.get(HARDWARE_VARIABLE)
     return chosen == "gpu" if chosen else any(Path(device).exists() for device in _ACCELERATORS)
 

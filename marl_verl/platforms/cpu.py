@@ -14,8 +14,8 @@ from verl.plugin.platform.platform_base import PlatformBase
 
 
 class CPUDevice(str):
-    """What verl gets as "current device" and uses as a torch device (`model.to(device)`) and as an index
-    (`f"{name}:{device}"`): an int would send the first to CUDA, so it equals "cpu" and prints as 0 in the second."""
+    """The "current device" of verl, which uses it as a torch device (`model.to(device)`) and as an index
+    (`f"{name}:{device}"`). An int would select CUDA in the first case, so it equals "cpu" and formats as "0"."""
 
     def __new__(cls) -> CPUDevice:
         return super().__new__(cls, "cpu")
@@ -25,7 +25,7 @@ class CPUDevice(str):
 
 
 def _always(value: Any) -> Callable[..., Any]:
-    """A function or method that returns one value, whatever it is called with."""
+    """A function or method that returns a constant and ignores its arguments."""
 
     def constant(*_: Any, **__: Any) -> Any:
         return value
@@ -33,7 +33,7 @@ def _always(value: Any) -> Callable[..., Any]:
     return constant
 
 
-_nothing = _always(None)  # what a CPU has no use for
+_nothing = _always(None)  # no-op on a CPU
 
 
 def _resident(*_: Any) -> int:
@@ -46,7 +46,7 @@ def _mem_get_info(*_: Any) -> tuple[int, int]:
 
 
 def _device_module() -> types.ModuleType:
-    """`torch.cpu`, with the memory calls verl expects of a device module and `torch.cpu` lacks."""
+    """`torch.cpu`, with the functions that verl expects of a device module and `torch.cpu` lacks."""
     module = types.ModuleType("marl_verl.platforms.cpu.device")
     found = {name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")}
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
@@ -61,7 +61,7 @@ def _device_module() -> types.ModuleType:
 
 
 class CPUPlatform(PlatformBase):
-    """FSDP on gloo, weights to the server through shared memory, Ray's "GPU" resource as a logical slot."""
+    """FSDP on gloo, weight sync through shared memory, and Ray's "GPU" resource as a logical slot."""
 
     device_name = vendor_name = "cpu"
     device_module = _device_module()

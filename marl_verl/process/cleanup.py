@@ -1,8 +1,8 @@
-"""Run resources, which a run has on this machine besides its run directory, and their cleanup.
+"""Run resources (processes, scratch folder, shared memory, sockets of a run on this machine) and their cleanup.
 
-Every process of a run has the run's id in its environment, and is in the session that the trainer leads. Shared memory
-is recorded in the run's scratch folder. The command line cleans up at the end of a run; if it was killed, the trainer
-starts `python -m marl_verl.process.cleanup SCRATCH`; if both were, the next run on this machine does it.
+Every process of a run has the run's id in its environment, and belongs to the session that the trainer leads. Shared
+memory is recorded in the run's scratch folder. The command line cleans up at the end of a run. If it was killed, the
+trainer starts `python -m marl_verl.process.cleanup SCRATCH`; if both were killed, the next run on this machine does.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PREFIX = "marl-"
 RECORD = "run.json"
 SHARED = "/dev/shm/"
 SOCKETS = "rl-colocate-zmq-*-replica-*-rank-*.sock"
-"""The sockets of verl's weight sync, in /tmp whatever TMPDIR is."""
+"""The sockets of verl's weight sync, in /tmp regardless of TMPDIR."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of this machine, distinct from a later one with the same id."""
+    """A process of this machine, distinguished from later ones with the same id by its start time."""
 
     pid: int
     created: float
@@ -53,11 +53,11 @@ class Process:
 
 @dataclass
 class RunResources:
-    """What one run has on this machine.
+    """The resources of one run on this machine.
 
     Attributes:
         scratch: a folder for Ray's session, sockets and temporary files, and for this record.
-        machine: where the process ids are valid.
+        machine: `_machine()` of the run; process ids are valid only there.
         command: the process that started the trainer.
         trainer: leads the session of the run's processes.
         before: `_loose` files from before the run.
@@ -75,7 +75,7 @@ class RunResources:
     @classmethod
     def begin(cls, run: str) -> RunResources:
         """Make the scratch folder of a run that this process starts."""
-        scratch = tempfile.mkdtemp(prefix=PREFIX)  # short, because sockets stand below it
+        scratch = tempfile.mkdtemp(prefix=PREFIX)  # short, because paths of sockets below it are limited
         found = cls(run, scratch, _machine(), Process.of(os.getpid()), before=sorted(map(str, _loose())))
         found.write()
         return found
@@ -96,7 +96,7 @@ class RunResources:
         self.write()
 
     def note_shared_memory(self) -> None:
-        """Record what the run's processes hold now: one that is killed leaves it behind."""
+        """Record the shared memory of the run's processes, which stays behind when they are killed."""
         self.shared_memory = sorted({*self.shared_memory, *map(str, _held(self.processes()))})
         self.write()
 
@@ -110,10 +110,10 @@ class RunResources:
         return found
 
     def _has(self, process: psutil.Process) -> bool:
-        """By its session, because a process that sets its title may hide its environment; else by the environment."""
+        """Whether a process belongs to the run: by session (its title may hide its environment) or environment."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.trainer is not None and os.getsid(process.pid) == self.trainer.pid:
-                # unless the trainer's id was reused by a leader of another session
+                # false if the trainer's id was reused by the leader of another session
                 return not psutil.pid_exists(self.trainer.pid) or Process.of(self.trainer.pid) == self.trainer
         return process.environ().get(RUN_VARIABLE) == self.run
 
@@ -123,9 +123,9 @@ class RunResources:
         return self.machine == _machine() and not any(owner.alive() for owner in owners if owner is not None)
 
     def cleanup(self, others: Iterable[psutil.Process] = ()) -> None:
-        """End every process of the run and the `others`, then remove what they leave.
+        """End every process of the run and the `others`, then remove their files.
 
-        Python's resource trackers come last: when their process is gone they remove its shared memory, and end.
+        Python's resource trackers are ended last: they remove the shared memory of their process after it has ended.
         """
         others = list(others)
         held = _held([*self.processes(), *others])
@@ -153,7 +153,7 @@ def abandoned() -> list[RunResources]:
             if ours and (resources := RunResources.read(scratch)).abandoned():
                 found.append(resources)
         except (OSError, ValueError, msgspec.MsgspecError):
-            continue  # no scratch folder of a run, or it is being removed now
+            continue  # not the scratch folder of a run, or being removed now
     return found
 
 
@@ -166,7 +166,7 @@ def cleanup_abandoned() -> list[str]:
 
 
 def _machine() -> str:
-    """This boot of this machine, and on Linux this container: process ids are valid there only."""
+    """An id of this boot of this machine, and on Linux of this container, within which process ids are valid."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -175,7 +175,7 @@ def _machine() -> str:
 
 
 def _loose() -> set[Path]:
-    """Python's named semaphores and verl's weight buffers: useless when no process holds them (Linux; else none)."""
+    """Python's named semaphores and verl's weight buffers, removable if no process holds them (Linux; else none)."""
     return {path for kind in ("sem.mp-*", "verl_weights_*") for path in Path(SHARED).glob(kind)}
 
 

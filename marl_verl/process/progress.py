@@ -1,4 +1,4 @@
-"""Progress of a run: one line that is updated on a terminal, a line now and then in a file or a notebook."""
+"""Progress output of a run: one updated line on a terminal, occasional lines in a file or a notebook."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.status import Status
 
-QUIET_SECONDS = 10.0  # without a terminal, at most one progress line in this time
+QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
 
 Event = dict[str, Any]
 """{"event": "phase" | "started" | "step" | "validation" | "playing" | ..., ...}."""
 
 
 class Display:
-    """The output of a command, by default to standard output. Elsewhere than on a terminal some steps are left out."""
+    """The output of a command, by default to standard output. Without a terminal not every step is printed."""
 
     def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
@@ -29,7 +29,7 @@ class Display:
 
     @staticmethod
     def of(progress: Progress) -> Display:
-        """True: standard output. False: nothing is printed. A function: it gets every event. A display: itself."""
+        """A display for True (standard output), False (no output), a function (gets every event) or a display."""
         if isinstance(progress, Display):
             return progress
         if progress is True:
@@ -40,7 +40,7 @@ class Display:
         self.console.print(text, markup=False)
 
     def note(self, text: str) -> None:
-        """The current state: replaced by the next note on a terminal, printed elsewhere."""
+        """Show the current state: replaced by the next note on a terminal, printed otherwise."""
         if not self.console.is_terminal:
             self.print(text)
         elif self._status is None:
@@ -72,7 +72,7 @@ class Display:
         self.print(f"{name}: done in {time.monotonic() - begun:.0f} s")
 
     def event(self, event: Event) -> None:
-        """Show an event of the process of a run or an evaluation."""
+        """Show an event from the process of a run or an evaluation."""
         kind = event["event"]
         if self._callback is not None:
             self._callback(event)
@@ -90,7 +90,7 @@ class Display:
             )
 
     def _playing(self, event: Event) -> None:
-        """Tasks of an evaluation, and the time left for its pass."""
+        """Show finished tasks of an evaluation, and the remaining time of its pass."""
         done, tasks, now = event["done"], event["tasks"], time.monotonic()
         if done == 0:
             self._begun = now
@@ -120,7 +120,7 @@ class Display:
 
 
 Progress = bool | Callable[[Event], object] | Display
-"""What `Display.of` takes."""
+"""The argument of `Display.of`."""
 
 
 def _duration(seconds: float) -> str:

@@ -14,13 +14,13 @@ EVENTS_VARIABLE = "MARL_VERL_EVENTS"
 """The file descriptor of the events, one JSON object per line."""
 
 REQUEST = "evaluation.json"
-"""In the folder of an evaluation: what is to be evaluated."""
+"""The request file in the folder of an evaluation."""
 
 ENDINGS = {"rows": (".json.gz",), "journals": (".jsonl.gz", ".jsonl"), "episodes": (".jsonl.gz", ".jsonl")}
-"""Of stored files, by folder; the last one counts where a step has several."""
+"""Folder -> endings of its stored files; the last ending takes precedence if a step has several files."""
 
 GZIP_LEVEL = 1
-"""Rows are repetitive: a higher level would cost time and save little."""
+"""Higher levels are slower and save little, because rows are repetitive."""
 
 
 class RunDir:
@@ -43,7 +43,7 @@ class RunDir:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
     def forget_after(self, step: int) -> None:
-        """Remove what is stored of later steps: a resumed run repeats them."""
+        """Remove stored metrics and files of later steps, which a resumed run repeats."""
         path = self.folder / "metrics.jsonl"
         if path.is_file():
             lines = path.read_text().splitlines(keepends=True)
@@ -53,7 +53,7 @@ class RunDir:
                 file.unlink()
 
     def rows(self, step: int, document: dict[str, Any]) -> None:
-        """Write a step's `step_document`. The same document gives the same bytes."""
+        """Write a step's `step_document`. Equal documents give equal bytes."""
         content = json.dumps(document, separators=(",", ":")).encode()
         self._write("rows", f"step_{step:05d}.json.gz", gzip.compress(content, GZIP_LEVEL, mtime=0))
 
@@ -78,7 +78,7 @@ class RunDir:
         return dict(self._files("episodes"))
 
     def _write(self, place: str, name: str, content: bytes) -> None:
-        """All of a file, or none of it."""
+        """Write a file atomically."""
         folder = self.folder / place
         folder.mkdir(exist_ok=True)
         writing = folder / f".writing-{name}"
@@ -86,7 +86,7 @@ class RunDir:
         os.replace(writing, folder / name)
 
     def _files(self, place: str) -> list[tuple[int, Path]]:
-        """(step, file), by step; of one step in the order of `ENDINGS`."""
+        """(step, file), sorted by step, then in the order of `ENDINGS`."""
         found = []
         for order, ending in enumerate(ENDINGS[place]):
             for path in (self.folder / place).glob(f"step_*{ending}"):

@@ -27,8 +27,8 @@ from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import EVENTS_VARIABLE
 from marl_verl.process.watch import go_on
 
-PATIENCE = 20.0  # seconds between asking the trainer to stop and killing it
-PERIOD = 1.0  # seconds between two looks at whether the trainer still runs
+PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
+PERIOD = 1.0  # seconds between two checks whether the trainer still runs
 
 
 class TrainerProcess:
@@ -36,7 +36,7 @@ class TrainerProcess:
 
     Args:
         policies: names, in the order of their replica ranks.
-        module: what to run; takes the run directory as its argument.
+        module: the module to run, with the run directory as argument.
         log: the file for the output; default: train.log in the run directory.
     """
 
@@ -67,8 +67,8 @@ class TrainerProcess:
         """
         self.timing["begun"] = begun
         for scratch in cleanup_abandoned():
-            display.print(f"removed what a killed run had left: {scratch}")
-        _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: we become the parent of orphans, so that `_adopted` finds them
+            display.print(f"removed the leftovers of a killed run: {scratch}")
+        _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process, so that `_adopted` finds them
         # Python handles signals in the main thread only
         numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
         previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
@@ -78,7 +78,7 @@ class TrainerProcess:
                 self._follow(reading, process, display)
                 code = process.wait()
             except BaseException as error:
-                display.note("stopping: the trainer, its servers and Ray")
+                display.note("stopping the trainer, its servers and Ray ...")
                 process.send_signal(signal.SIGINT)
                 try:
                     process.wait(timeout=PATIENCE)
@@ -87,7 +87,7 @@ class TrainerProcess:
                     process.wait()
                 if not isinstance(error, KeyboardInterrupt):
                     raise
-                interrupted = f"interrupted: {go_on(self.folder)}"
+                interrupted = f"interrupted. {go_on(self.folder)}"
                 display.print(interrupted)
                 raise KeyboardInterrupt(interrupted) from error
             if code:
@@ -118,7 +118,7 @@ class TrainerProcess:
         return reading, process
 
     def _follow(self, reading: int, process: subprocess.Popen, display: Display) -> None:
-        """Handle the trainer's events until it ends: processes that it started may hold the pipe open longer."""
+        """Handle the trainer's events until it ends. Not until the pipe closes: other processes may hold it open."""
         rest = b""
         with open(reading, "rb", buffering=0) as events:
             while True:
@@ -133,12 +133,12 @@ class TrainerProcess:
                     return
 
     def _event(self, event: dict[str, Any], display: Display) -> None:
-        """Handle an event; timing.json gets the seconds of each phase since the command, until the first step ends."""
+        """Handle an event. Writes the start times of phases, in seconds since the command, to timing.json."""
         kind, seconds = event["event"], time.time() - self.timing["begun"]
         if kind == "error":
             self.error = event
         elif kind == "doing":
-            self.doing = event["told"]
+            self.doing = event["output"]
         elif kind == "phase":
             self.timing["phases"][event["name"]] = seconds
         elif kind == "started":
@@ -154,13 +154,13 @@ class TrainerProcess:
         display.event(event)
 
     def _unexplained(self, code: int) -> str:
-        """The reason for the end of a trainer that sent no error event."""
-        memory = ": perhaps out of memory" if -code == signal.SIGKILL else ""
-        what = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with code {code}"
-        return f"the trainer {what} {self.doing}: {go_on(self.folder)}"
+        """The error message for a trainer that ended without sending an error event."""
+        memory = ", perhaps out of memory" if -code == signal.SIGKILL else ""
+        what = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with exit code {code}"
+        return f"the trainer {what} {self.doing}. {go_on(self.folder)}"
 
     def _adopted(self) -> list[psutil.Process]:
-        """The run's processes among our descendants, which are not in our session, unlike those of a script."""
+        """Descendants that belong to the run: unlike those of a script, they are in another session."""
         found = []
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(ProcessLookupError):
@@ -170,7 +170,7 @@ class TrainerProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Variables of every process of the run, without those that the user has set."""
+    """Environment variables of every process of the run, except those that the user has set."""
     variables = {
         "HYDRA_FULL_ERROR": "1",
         "PYTHONUNBUFFERED": "1",
@@ -180,13 +180,13 @@ def _environment() -> dict[str, str]:
     }
     if not has_accelerator():
         variables |= {
-            # several processes share few cores: a thread each
+            # one thread per process, because several processes share few cores
             "OMP_NUM_THREADS": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_CPU_KVCACHE_SPACE": "1",
-            # with "1", vLLM's CPU platform overrules distributed_executor_backend=uni: one more process per server
+            # with "1", vLLM's CPU platform ignores distributed_executor_backend=uni: one more process per server
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            # tiny models: compiling costs more than it saves, and needs a C++ compiler
+            # compiling a tiny model takes longer than it saves, and needs a C++ compiler
             "TORCHDYNAMO_DISABLE": "1",
             # Ray would start a worker for every logical CPU
             "RAY_prestart_worker_first_driver": "0",

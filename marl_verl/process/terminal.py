@@ -1,4 +1,4 @@
-"""What commands print."""
+"""Output of commands to the terminal."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import sys
 
 from marl_verl.errors import MarlError
 
-# of a terminal's own language; the line break and the tab mean what they say. Then what breaks a line or turns the
-# direction of text round, so that it reads as another
+# Control characters that a terminal interprets, except tab and line break; then Unicode line separators and characters
+# that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def show(message: str) -> None:
-    """To standard output; a reader that has enough, such as `head`, is no error."""
+    """Print to standard output. A closed pipe (`| head`) is not an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names are the user's, the terminal's encoding is not
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names outside the terminal's encoding
     try:
         print(message, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python reports the error again at exit
         if not isinstance(error, BrokenPipeError):
-            raise MarlError(f"standard output cannot be written to: {error.strerror}") from error
+            raise MarlError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def harmless(text: str) -> str:
-    """A text that somebody else wrote, for a terminal: control characters as their escapes."""
+    """Escape the control characters of an untrusted text for output to a terminal."""
     return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)

@@ -1,7 +1,7 @@
-"""Crash detection in the trainer's process: it ends within seconds after one of its actors or the command line.
+"""Crash detection: the trainer's process ends within seconds after the death of an actor or of the command line.
 
-Ray does not report a dead server to a training worker that waits on a socket for it, nor to the driver that waits for
-the worker. So `Watch` keeps a call pending at every actor, which fails as soon as the actor is dead.
+Ray does not report a dead server to a training worker that waits for it on a socket, nor to the driver that waits for
+the worker. So `Watch` keeps a call pending at every actor, which fails as soon as the actor dies.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PERIOD = 1.0
 """Seconds between two checks of the actors."""
 
 PATIENCE = 15.0
-"""Seconds in which to find the death behind an error that Ray raised."""
+"""Maximum seconds to wait, after an error from Ray, for an actor to be reported dead."""
 
 
 class Phases:
-    """What the run is doing at which step, for error messages here and in the command line. Phases may overlap."""
+    """The run's current activities and step, for error messages here and in the command line. Phases may overlap."""
 
     def __init__(self, step: Callable[[], int]) -> None:
         self._step = step
@@ -42,7 +42,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """`with phases("updating"): ...`; after an error the phase stays, because it is the one that failed."""
+        """`with phases("updating"): ...`. After an exception the phase stays active, as the one that failed."""
         self._change(self._active.append, name)
         yield
         self._change(self._active.remove, name)
@@ -63,8 +63,8 @@ class Watch:
 
     Args:
         actors: name in error messages -> Ray's handle.
-        told: returns what the run is doing, as a clause.
-        end: ends this process at once with an exit code: its main thread may be blocked.
+        output: returns the run's activity, e.g. `Phases.output`.
+        end: ends this process immediately with an exit code; the main thread may be blocked.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Watch:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Watch during the context. If an actor is dead when the context fails, that is the reported reason."""
+        """Watch during the context. If it raises because an actor died, the death is the reported error."""
         from ray.exceptions import RayError
 
         self._thread.start()
         try:
             yield
         except Exception as error:
-            # for a moment Ray calls a dead actor unavailable
+            # Ray reports a dead actor as unavailable at first
             until = time.monotonic() + (PATIENCE if isinstance(error, RayError) else PERIOD)
             while (died := self._died(timeout=PERIOD)) is None and time.monotonic() < until:
                 time.sleep(PERIOD / 10)
@@ -98,7 +98,7 @@ class Watch:
             self._thread.join()
 
     def _died(self, timeout: float = 0.0) -> str | None:
-        """The message about the first actor that is dead; `timeout` seconds are waited for busy actors."""
+        """The error message for the first dead actor, or None; waits `timeout` seconds for busy actors."""
         import ray
 
         with self._lock:
@@ -111,12 +111,12 @@ class Watch:
             dead = next((name for name in names if not _answer(self._questions.pop(name))), None)
         if dead is None:
             return None
-        return f"the {dead} died {self._told()} (killed, or out of memory: see train.log): {go_on(self._folder)}"
+        return f"the {dead} died {self._told()} (killed or out of memory, see train.log). {go_on(self._folder)}"
 
     def _look(self) -> None:
         while not self._stopped.wait(PERIOD):
             died = self._died()
-            if died is not None and not self._stopped.is_set():  # an end that is under way may end actors
+            if died is not None and not self._stopped.is_set():  # a shutdown ends actors, too
                 self._finish(died)
                 return
 
@@ -134,7 +134,7 @@ class Parent:
         self._pid = RunResources.read(Path(self.scratch)).command.pid if self.scratch else os.getppid()
 
     def follow(self) -> None:
-        """From now on SIGTERM interrupts the trainer as Ctrl-C does, and the end of the parent ends it."""
+        """Make SIGTERM interrupt the trainer as Ctrl-C does, and end the trainer when the parent ends."""
         signal.signal(signal.SIGTERM, self._terminated)
         if self.scratch:
             threading.Thread(target=self._wait, name="parent", daemon=True).start()
@@ -143,12 +143,12 @@ class Parent:
         return self.scratch is not None and os.getppid() != self._pid
 
     def leave(self, code: int) -> NoReturn:
-        """End this process at once, whatever its other threads wait for.
+        """End this process immediately, even if other threads are blocked.
 
-        An orphan starts the cleanup as a process, because it would not outlive the end of its own Ray session.
+        If the parent is gone, start the cleanup in a new process, because it also ends this process.
         """
         if self.scratch and self.gone():
-            print("the command line is gone: the run ends, and what is left of it is removed", file=sys.stderr)
+            print("the command line has ended: stopping the run and removing its leftovers", file=sys.stderr)
             command = [sys.executable, "-m", "marl_verl.process.cleanup", self.scratch]
             free = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, "TMPDIR")}
             subprocess.Popen(command, env=free, cwd="/", stdin=subprocess.DEVNULL, start_new_session=True)
@@ -169,7 +169,7 @@ class Parent:
 
 
 def is_well(actor: Any) -> bool:
-    """Runs in an actor: whether its vLLM engine, if it has one, often a process of its own, works."""
+    """Called in an actor: whether its vLLM engine works, which is often a separate process; True without one."""
     return not getattr(getattr(actor, "engine", None), "errored", False)
 
 
@@ -179,14 +179,14 @@ def _answer(question: Any) -> bool:
 
     try:
         return bool(ray.get(question))
-    except ActorUnavailableError:  # not reached for a moment: the next question decides
+    except ActorUnavailableError:  # unreachable, perhaps temporarily: the next call decides
         return True
     except ActorDiedError:
         return False
 
 
 def queue_actors() -> dict[str, Any]:
-    """TransferQueue's controller, and its storage where that is Ray actors. Uses internals: their name and table."""
+    """TransferQueue's controller, and storage if it consists of Ray actors. Uses internals: their name and table."""
     import ray
     from transfer_queue import interface
 
@@ -196,20 +196,21 @@ def queue_actors() -> dict[str, Any]:
 
 
 def go_on(folder: Path) -> str:
+    """The last sentence of an error message: how to continue."""
     if (folder / REQUEST).is_file():
-        return "run the evaluation again"
+        return "Run the evaluation again"
     if complete(folder / "checkpoints"):
-        return f"continue with: marl-verl train --resume {folder}"
-    return "no checkpoint was saved yet, start it anew"
+        return f"Continue with: marl-verl train --resume {folder}"
+    return "No checkpoint was saved yet: start a new run"
 
 
 def sentence(error: BaseException) -> str:
-    """An unexpected error in a sentence. The last line of Ray's message is the error in the other process."""
+    """One-line message for an unexpected error. The last line of Ray's message is the error in the other process."""
     from ray.exceptions import RayActorError
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
         output = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
         which = f" ({output.get('class_name', 'unknown')}, process {output['pid']})" if "pid" in output else ""
-        return f"a Ray actor{which} died: killed, or out of memory"
+        return f"a Ray actor{which} died: killed or out of memory"
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

@@ -1,4 +1,4 @@
-"""How an act reaches a policy of this run: text to tokens once, tokens in and tokens out."""
+"""Clients of a run's own policy servers: messages are encoded once, requests and responses are token ids."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from marl_verl.rollout.rows import chat_encoder
 
 
 class DirectClient(LLMServerClient):
-    """verl's client for a policy with one server: straight to it by name, without the process of a load balancer.
+    """verl's client for a policy with one server, called by actor name, without a load balancer process.
 
-    The server need not exist yet: a rollout worker can load its own code while the servers start.
+    The server need not exist yet: a rollout worker can initialise while the servers start.
     """
 
     def __init__(self, config: DictConfig, server_name: str) -> None:
         rollout = config.actor_rollout_ref.rollout
-        # verl's client reads these two at every request, and from a DictConfig that costs more than the request
+        # verl's client reads these two at every request; reading them from a DictConfig is slower than the request
         light = SimpleNamespace(name=rollout.name, full_determinism=rollout.full_determinism)
         super().__init__(config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=light)))
         self._name, self._server = server_name, None
@@ -42,7 +42,7 @@ class DirectClient(LLMServerClient):
 
 
 def single_server(config: DictConfig) -> str | None:
-    """The name of a policy's only server, None if it has several replicas. `config` is what the policy sees."""
+    """The name of a policy's only server; None if it has several. `config`: for this policy, in verl's layout."""
     rollout = config.actor_rollout_ref.rollout
     if int(config.trainer.nnodes) > 1 or int(config.trainer.n_gpus_per_node) != server_gpus(rollout):
         return None
@@ -50,7 +50,7 @@ def single_server(config: DictConfig) -> str | None:
 
 
 class PolicyServerManager(LLMServerManager):
-    """verl's server manager, without a load balancer where there is only one server."""
+    """verl's server manager, without a load balancer if there is only one server."""
 
     async def _init_global_load_balancer(self) -> None:
         self.global_load_balancer = None
@@ -80,17 +80,17 @@ class PolicyClient:
         self._encode = chat_encoder(self.tokenizer, template)
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation with the generation prompt, `rollout.prompt_length` at most."""
+        """Token ids of a conversation with the generation prompt. ObservationTooLong above `rollout.prompt_length`."""
         ids = self._encode(tuple((message["role"], message["content"]) for message in messages))
         if len(ids) > self.prompt_length:
             raise ObservationTooLong(
-                f"observation of {len(ids)} tokens is longer than policy '{self.name}' takes, {self.prompt_length} "
-                f"(data.max_prompt_length, or its own: marl.policies.{self.name}.rollout.prompt_length)"
+                f"an observation of {len(ids)} tokens exceeds the limit of policy '{self.name}', {self.prompt_length} "
+                f"(data.max_prompt_length, or marl.policies.{self.name}.rollout.prompt_length for this policy)"
             )
         return list(ids)
 
     async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
-        """See `Client`; `sampling` goes to vLLM as it is, with `max_tokens` filled in."""
+        """See `Client`. `sampling` is passed to vLLM unchanged except for `max_tokens`."""
         begun = time.monotonic()
         prompt_ids = self.encode(messages)
         limit = sampling.get("max_tokens") or self.response_length
@@ -98,7 +98,7 @@ class PolicyClient:
         output = await self.client.generate(request_id, prompt_ids=prompt_ids, sampling_params=params)
         ids = [int(token) for token in output.token_ids]
         if not ids:
-            raise MarlError(f"the server of policy '{self.name}' gave no token: there is nothing to learn from")
+            raise MarlError(f"the server of policy '{self.name}' returned an empty completion")
         return Action(
             text=self.tokenizer.decode(ids, skip_special_tokens=True),
             prompt_ids=prompt_ids,

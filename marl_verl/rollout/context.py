@@ -1,7 +1,7 @@
-"""What a sampler drives for one task in a real run: acts go to the policies' servers, with a seed in every request.
+"""The sampling context of a run: acts are requests to the policies' servers, each with a seed.
 
-A gate stands before each policy: while its weights change no request of it is under way, so that an action has one
-version. A request that is held does not use up its act's time (`marl.rollout.act_seconds`), but that of its episode.
+Each policy has a gate: no request is in flight while the policy's weights change, so every action is sampled by one
+version. Time that a request waits at a gate counts for its episode's limit, not for `marl.rollout.act_seconds`.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from marl_verl.tasks.base import Task
 
 
 class ObservationTooLong(MarlError):
-    """An observation that does not fit the policy's prompt limit. The episode fails, nothing is cut off unseen."""
+    """An observation exceeds the policy's prompt limit. The episode fails; observations are never truncated."""
 
 
 class Client(Protocol):
-    """A policy as the rollout worker sees it, whoever serves it."""
+    """The client of one policy, served by this run or by an external endpoint."""
 
     @property
     def sampling(self) -> Mapping[str, Any]:
-        """`temperature`, `top_p`, `top_k` and what else its servers take, where an agent does not say otherwise."""
+        """Default sampling parameters: `temperature`, `top_p`, `top_k`, and others that its servers accept."""
 
     async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
-        """Sample one action. ObservationTooLong if the policy does not take as much, MarlError without an action.
+        """Sample one action. ObservationTooLong if the prompt exceeds the policy's limit, MarlError without an action.
 
         Args:
             messages: the whole conversation, instructions first.
             sampling: `temperature`, `top_p`, `top_k` (-1: all tokens), `max_tokens` (None: the policy's own limit),
-                `seed`; other keys are for the servers of this run.
-            request_id: the same for all requests of an episode.
+                `seed`; other keys are passed to the run's own servers.
+            request_id: equal for all requests of an episode.
         """
 
 
 class Gate:
-    """Before one policy, in one rollout worker. Its methods belong to the worker's event loop."""
+    """Holds requests of one policy in one rollout worker. Call its methods in the worker's event loop."""
 
     def __init__(self) -> None:
         self._open, self._empty = asyncio.Event(), asyncio.Event()
@@ -54,8 +54,8 @@ class Gate:
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
-        """Hold until the gate is open, then count as under way until the end of the block."""
-        while not self._open.is_set():  # it may have closed again before a held one gets its turn
+        """Wait until the gate is open, then count as in flight until the end of the block."""
+        while not self._open.is_set():  # it may close again before this task is scheduled
             await self._open.wait()
         self._inside += 1
         self._empty.clear()
@@ -67,24 +67,24 @@ class Gate:
                 self._empty.set()
 
     async def close(self) -> None:
-        """Hold new requests, and wait until none is under way."""
+        """Hold new requests, and wait until none is in flight."""
         self._open.clear()
         await self._empty.wait()
 
     def open(self) -> None:
-        """Let requests in, also those that are held."""
+        """Release held requests and accept new ones."""
         self._open.set()
 
 
 def request_seed(*identity: Any) -> int:
-    """A seed in [0, 2^31) from (run seed, step, task, session, agent, slot, candidate): the same in every such run."""
+    """A reproducible seed in [0, 2^31) from (run seed, step, task, session, agent, slot, candidate)."""
     digest = hashlib.blake2b(json.dumps(identity, default=str).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % 2**31
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """A team brought to life in a rollout worker: its scene, its policies, and the run's seed."""
+    """The team in a rollout worker: its task context, the clients of its policies, and the run's seed."""
 
     task_context: TaskContext
     clients: Mapping[str, Client]
@@ -95,9 +95,9 @@ class PolicySamplingContext(BaseSamplingContext):
     """The `SamplingContext` of one task.
 
     Args:
-        step: training step, enters the seeds.
-        held_out: sampling parameters of a validation; None in training, where policies and agents have their own.
-        gates: policy -> its gate; a policy without one is never held.
+        step: training step, part of the seeds.
+        held_out: sampling parameters of a validation; None for those of policies and agents, as in training.
+        gates: policy -> its gate; requests of a policy without a gate are never held.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class PolicySamplingContext(BaseSamplingContext):
         self._parts, self._step, self._held_out, self._gates = parts, step, held_out, gates or {}
 
     def seed(self, session: int) -> int:
-        """From (run seed, step, task, session)."""
+        """A seed from (run seed, step, task, session)."""
         return request_seed(self._parts.seed, self._step, self.task.id, session)
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """Ask the agent's policy. Raises ObservationTooLong, and TimeoutError beyond the act's limit."""
+        """Sample an action from the agent's policy. Raises ObservationTooLong, and TimeoutError after `act_seconds`."""
         who = self.task_context.agents[agent or act.agent]
         client = self._parts.clients[who.policy]
         messages: list[Message] = list(act.observation)
@@ -137,7 +137,7 @@ class PolicySamplingContext(BaseSamplingContext):
             limit = asyncio.timeout(seconds)
             try:
                 async with limit:
-                    # one id for all requests of an episode: verl keeps them on the server that has their prefix cached
+                    # one id for all requests of an episode: verl routes them to the server with their cached prefix
                     return await client.answer(messages, sampling, request_id=f"{self.uid}-{session}")
             except TimeoutError as error:
                 if not limit.expired():

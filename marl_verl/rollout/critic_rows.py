@@ -1,12 +1,13 @@
-"""What a critic of the whole team sees: at each turn, the latest observation of every agent so far, and who acts now.
+"""Joint observations for the team's critic: at each turn, every agent's latest observation and the acting agent.
 
     holder: 3 1 4 1
     asker: nothing yet
     now: holder
 
-Agents are in the order of the team; in a joint move, the observations of that move count for all of them. Encoded with
-the tokenizer of the team's critic, and cut on the left at `marl.critic.max_prompt_length`: metric `critic/team/cut` is
-the share of such rows. Source: the joint observation of MAPPO, arXiv 2103.01955.
+Agents are in the order of the team. In a joint move, each agent's row includes the observations of all agents in that
+move. The text is encoded with the tokenizer of the team's critic and truncated on the left to
+`marl.critic.max_prompt_length`; metric `critic/team/cut` is the share of truncated rows. Source: the joint observation
+of MAPPO, arXiv 2103.01955.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from marl_verl.rollout.rows import Row, chat_encoder, row_key
 FIELD = "critic_ids"
 """A row's joint observation in TransferQueue: token ids."""
 CUT = "critic_cut"
-"""In a row's tag: whether the joint observation was too long."""
+"""In a row's tag: whether the joint observation was truncated."""
 
 
 def joint_observations(episode: Episode, agents: Sequence[str]) -> list[str]:
@@ -45,14 +46,14 @@ def joint_observations(episode: Episode, agents: Sequence[str]) -> list[str]:
 
 
 def _shown(observation: Observation) -> str:
-    """An observation as one text; who said what where there are several messages."""
+    """An observation as one text; several messages are prefixed with their roles."""
     if len(observation) == 1:
         return observation[0]["content"]
     return "\n".join(f"{message['role']}: {message['content']}" for message in observation)
 
 
 class JointEncoder:
-    """Joint observations as the token ids that the team's critic reads: the last `limit` of each."""
+    """Encodes joint observations for the team's critic, truncated to the last `limit` token ids."""
 
     def __init__(self, model: Any, agents: Sequence[str], limit: int, template: Mapping[str, Any]) -> None:
         from verl.utils import hf_tokenizer
@@ -68,7 +69,7 @@ class JointEncoder:
 
     @classmethod
     def of(cls, config: Any, agents: Iterable[str]) -> JointEncoder | None:
-        """The encoder of a run, from its resolved config; None without a critic for the whole team."""
+        """The encoder of a run, from its resolved config; None without a critic of scope "team"."""
         for critic in (config.get("critics") or {}).values():
             if critic["scope"] == "team":
                 template = config.data.get("apply_chat_template_kwargs") or {}
@@ -76,13 +77,13 @@ class JointEncoder:
         return None
 
     def encode(self, text: str) -> tuple[list[int], bool]:
-        """The last `limit` token ids, and whether there were more."""
+        """(the last `limit` token ids, whether the text was truncated)."""
         ids = self._encode((("user", text),))
         return list(ids[-self.limit :]), len(ids) > self.limit
 
 
 def add_joint_observations(rows: Sequence[Row], episodes: Sequence[Episode], encoder: JointEncoder) -> None:
-    """Give rows that are learnt from their joint observation: field `critic_ids`, and `critic_cut` in the tag."""
+    """Add the joint observation to rows of trained policies: field `critic_ids`, and `critic_cut` in the tag."""
     texts = {
         row_key(turn.uid, turn.session, turn.index): text
         for episode in episodes

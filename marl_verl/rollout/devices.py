@@ -1,7 +1,7 @@
-"""The devices of a pool at work: verl's resource pool, the lock of a shared one, slots for servers, rendezvous ports.
+"""The devices of a pool at runtime: verl's resource pool, the lock of a shared pool, server slots, rendezvous ports.
 
-verl starts a server beside its training workers and asks each where it runs, by sending it a function that imports all
-of verl. A policy that does not learn has slots instead: they answer, and load nothing of verl.
+verl places a server on the devices of its training workers, and queries each worker's location with a function that
+imports all of verl. A frozen policy has slots instead of workers; they report their location without importing verl.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from marl_verl.config.placement import Pool
 
 COLOCATED = 3
-"""Processes that one policy puts on a GPU: training worker, server, and what a server starts."""
+"""Maximum processes of one policy on a GPU: training worker, server, and the server's child process."""
 FIRST_PORT, END_PORT, TRIED_PORTS = 20_000, 30_000, 100
 """Below the kernel's ephemeral range (`net.ipv4.ip_local_port_range`, 32768 to 60999 by default)."""
 
 
 class Devices:
-    """The GPUs of a pool (logical slots on a CPU), which with `serial` have no memory for two policies at once."""
+    """The GPUs of a pool (logical slots on a CPU). With `serial` only one policy at a time may use them."""
 
     def __init__(self, pool: Pool, serial: bool) -> None:
         self.pool = pool
@@ -30,11 +30,11 @@ class Devices:
         self._made, self._making = None, threading.Lock()
 
     def acquire(self) -> AbstractContextManager[Any]:
-        """Hold the devices of a shared pool while a policy starts, learns or syncs; without sharing nothing waits."""
+        """Lock the devices of a shared pool while a policy starts, updates or syncs; a no-op without `serial`."""
         return self._lock or nullcontext()
 
     def resources(self) -> Any:
-        """verl's `RayResourcePool`, whose placement groups exist; made at the first call."""
+        """verl's `RayResourcePool` with its placement groups, created at the first call."""
         from verl.single_controller.ray import RayResourcePool
         from verl.utils.device import get_device_name
 
@@ -51,7 +51,7 @@ class Devices:
             return self._made
 
     def slots(self) -> Slots:
-        """A new slot in every bundle of the pool."""
+        """Create a slot in every bundle of the pool."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
         from verl.plugin.platform import get_platform
@@ -61,17 +61,17 @@ class Devices:
         for group in pool.get_placement_groups():
             for bundle in range(group.bundle_count):
                 where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=bundle)
-                # CPU: a bundle has as many as workers may be on it
+                # no CPUs: a bundle has only enough for its workers
                 options = {"num_cpus": 0, "num_gpus": 1 / pool.max_colocate_count, "scheduling_strategy": where}
                 held.append(Held(actor.options(**options).remote(), resource))
         return Slots(held)
 
 
 class Slot:
-    """An actor that holds a share of a GPU (of a logical slot on a CPU) and does nothing with it."""
+    """An actor that reserves a share of a GPU (of a logical slot on a CPU) and reports its location."""
 
     def place(self, resource: str) -> tuple[str, str]:
-        """(node id, number of the GPU on its node)."""
+        """(node id, index of the GPU on its node)."""
         import ray
 
         context = ray.get_runtime_context()
@@ -80,7 +80,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Held:
-    """A slot in the form in which verl talks to a training worker: `worker.__ray_call__.remote(function)`."""
+    """A slot with the interface that verl calls on a training worker: `worker.__ray_call__.remote(function)`."""
 
     actor: Any
     resource: str
@@ -90,13 +90,13 @@ class Held:
         return self
 
     def remote(self, function: Any) -> Any:
-        """The slot's node and GPU, which is what verl's function returns."""
+        """The slot's node and GPU, as verl's function returns them."""
         return self.actor.place.remote(self.resource)
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Replaces the worker group of a policy that learns."""
+    """Stands in for a worker group of verl, for a policy that does not learn."""
 
     workers: Sequence[Held]
 
@@ -108,15 +108,16 @@ class Slots:
 def rendezvous_ports() -> list[int]:
     """[first, end) of the ports to try, in order, on the node of a policy's first training worker.
 
-    The port is chosen seconds before a worker listens on it: an ephemeral one could be given to a connection meanwhile.
-    The first is random, whatever the run's seed, so that runs and policies that start together choose different ones.
+    The port is chosen seconds before a worker listens on it; a connection could take an ephemeral port meanwhile.
+    The first port is random and independent of the run's seed, so that concurrent runs and policies choose different
+    ports.
     """
     first = random.SystemRandom().randrange(FIRST_PORT, END_PORT - TRIED_PORTS)
     return [first, first + TRIED_PORTS]
 
 
 def numbered(what: str, of: str, actors: Sequence[Any]) -> dict[str, Any]:
-    """What it is -> the actor, with a number where there are several."""
+    """Description -> actor, numbered if there are several."""
     if len(actors) == 1:
         return {f"{what}{of}": actors[0]}
     return {f"{what} {number}{of}": actor for number, actor in enumerate(actors)}

@@ -1,11 +1,11 @@
-"""A policy outside the run: a server that speaks OpenAI's chat completions.
+"""External endpoints: policies served outside the run by a server with OpenAI's chat completions API.
 
     POST url/chat/completions   {model, messages, temperature, top_p, max_tokens, seed}, and top_k where it is set
     GET  url/models             once, before a run starts
 
-It takes messages and gives a text. Nothing of that text is made into tokens here: such a policy never learns, and how
-long an answer is says the server's `usage`. Retries with growing pauses (rate limits, errors of the server, lost
-connections) are those of the `openai` package.
+A request contains messages, a response contains text. The text is not tokenized, because such a policy never learns;
+the length of a response is taken from the server's `usage`. The `openai` package retries with exponential backoff
+after rate limits, server errors and lost connections.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from marl_verl.rollout.context import ObservationTooLong
 from marl_verl.team import Endpoint
 
 RETRIES = 5
-"""With the package's pauses (0.5 s, doubled each time, or what the server asks for) about 15 s in all."""
+"""About 15 s in total with the package's backoff (0.5 s, doubled each time, unless the server specifies it)."""
 REACH_SECONDS = 10.0
 LISTED = 10
-"""Names of models that an error shows at most."""
+"""Maximum number of model names in an error message."""
 
 
 class EndpointClient:
     """A `Client` of an endpoint. MarlError if the environment variable with its key is not set.
 
-    `max_tokens` are the endpoint's own. `request_seconds` limit one try, `marl.rollout.act_seconds` all tries together.
+    `max_tokens` is the policy's limit. `request_seconds` limits one try, `marl.rollout.act_seconds` all tries together.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class EndpointClient:
         )
 
     async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
-        """See `Client`: text and number of tokens, no ids and no log-probabilities. An empty text is an answer."""
+        """See `Client`: text and number of tokens, no ids, no log-probabilities. An empty text is a valid action."""
         begun = time.monotonic()
         limit = sampling.get("max_tokens") or self.max_tokens
         top_k = sampling.get("top_k") or -1
         with _told(self.name, self.endpoint):
             completion: Any = await self._client.chat.completions.create(
                 model=self.endpoint.model,
-                messages=list(messages),  # type: ignore[arg-type]  # theirs is a class for every role
+                messages=list(messages),  # type: ignore[arg-type]  # typed as one class per role
                 temperature=sampling["temperature"],
                 top_p=sampling["top_p"],
                 max_tokens=min(limit, self.max_tokens),
                 seed=sampling["seed"],
-                # no field of OpenAI's, and refused there; vLLM and others take it
+                # OpenAI rejects this field; vLLM and others accept it
                 extra_body={"top_k": top_k} if top_k > 0 else None,
             )
             text, stop_reason = _said(completion)
@@ -73,7 +73,7 @@ class EndpointClient:
 
 
 def reach(name: str, endpoint: Endpoint) -> None:
-    """Raise MarlError unless a policy's endpoint is there, takes the key, and has the model."""
+    """Raise MarlError unless a policy's endpoint is reachable, accepts the key, and has the model."""
     import openai
 
     client = openai.OpenAI(
@@ -81,24 +81,24 @@ def reach(name: str, endpoint: Endpoint) -> None:
     )
     with client, _told(name, endpoint):
         try:
-            # as it was sent: the package's own reading fails on what is no list
+            # the raw body: the package fails on a response that is not a list
             listed = json.loads(client.models.with_raw_response.list().http_response.text)
         except openai.NotFoundError as error:
-            raise MarlError(f"there is no list of models at its /models (does its url end in /v1?): {error}") from error
+            raise MarlError(f"/models was not found ({error}). Check that the url ends in /v1.") from error
         try:
             names = sorted(str(each["id"]) for each in listed["data"])
         except (KeyError, TypeError) as error:
-            raise MarlError("what its /models says is no list of models (does its url end in /v1?)") from error
+            raise MarlError("/models returned no list of models. Check that the url ends in /v1.") from error
         if endpoint.model not in names:
             hint = nearest(endpoint.model, names)
             if len(names) > LISTED and not hint.startswith("did"):
-                hint = f"it has {len(names)}, such as {', '.join(names[:LISTED])}"
-            raise MarlError(f"it has no model '{endpoint.model}': {hint}")
+                hint = f"{len(names)} models available, such as {', '.join(names[:LISTED])}"
+            raise MarlError(f"no model '{endpoint.model}': {hint}")
 
 
 @contextmanager
 def _told(name: str, endpoint: Endpoint) -> Iterator[None]:
-    """Raise what goes wrong as ObservationTooLong or MarlError, in one sentence that names policy and endpoint."""
+    """Convert errors to ObservationTooLong or MarlError, with policy and endpoint in the message."""
     import openai
 
     who = f"policy '{name}' at {endpoint.url}"
@@ -107,31 +107,31 @@ def _told(name: str, endpoint: Endpoint) -> Iterator[None]:
     except MarlError as error:
         raise MarlError(f"{who}: {error}") from error
     except openai.APITimeoutError as error:
-        raise MarlError(f"{who}: no answer in time, several tries") from error
+        raise MarlError(f"{who}: no response within the time limit after several tries") from error
     except openai.APIConnectionError as error:
         cause = error.__cause__
         detail = f" ({type(cause).__name__}: {cause})" if cause is not None else ""
-        raise MarlError(f"{who}: it cannot be reached{detail}") from error
+        raise MarlError(f"{who}: connection failed{detail}") from error
     except openai.APIStatusError as error:
         reply = _detail(error)
         if error.status_code in (400, 413) and _too_long(error.code, reply):
-            raise ObservationTooLong(f"{who}: the observation does not fit: {reply}") from error
+            raise ObservationTooLong(f"{who}: the observation exceeds the context length: {reply}") from error
         key = "the key in " + endpoint.key_variable if endpoint.key_variable else "a request without a key"
-        what = f"it refuses {key}" if error.status_code in (401, 403) else "it answers"
-        raise MarlError(f"{who}: {what} with HTTP {error.status_code}: {reply}") from error
-    except (openai.OpenAIError, ValueError) as error:  # a body that is not JSON, or of another shape
-        raise MarlError(f"{who}: its answer cannot be read: {type(error).__name__}: {error}") from error
+        what = f", which rejects {key}" if error.status_code in (401, 403) else ""
+        raise MarlError(f"{who}: HTTP {error.status_code}{what}: {reply}") from error
+    except (openai.OpenAIError, ValueError) as error:  # a body that is not JSON or has another schema
+        raise MarlError(f"{who}: invalid response: {type(error).__name__}: {error}") from error
 
 
 def _detail(error: Any) -> str:
-    """What the server says, on one line and not for ever."""
+    """The server's error message on one line, truncated."""
     body = error.body
     message = body.get("message") if isinstance(body, Mapping) else body
     return " ".join(str(message or error.message).split())[:400]
 
 
 def _too_long(code: object, reply: str) -> bool:
-    """Servers agree on HTTP 400 and on no more: OpenAI has a code for it, vLLM, SGLang and llama.cpp a sentence."""
+    """Whether an HTTP 400 is about the context length: OpenAI sends a code, vLLM, SGLang and llama.cpp only text."""
     words = reply.lower()
     return code == "context_length_exceeded" or (
         "context" in words and any(what in words for what in ("length", "size", "window"))
@@ -139,18 +139,18 @@ def _too_long(code: object, reply: str) -> bool:
 
 
 def _said(completion: Any) -> tuple[str, str | None]:
-    """(text, why it ended) of a chat completion, which the package does not check."""
+    """(text, finish reason) of a chat completion, whose schema the package does not check."""
     choices = getattr(completion, "choices", None)
     first = choices[0] if isinstance(choices, list) and choices else None
     message = getattr(first, "message", None)
     if message is None:
-        raise MarlError(f"what it answers is no chat completion (does its url end in /v1?): {completion!r:.200}")
+        raise MarlError(f"the response is not a chat completion: {completion!r:.200}. Check that the url ends in /v1.")
     text, reason = getattr(message, "content", None), getattr(first, "finish_reason", None)
-    # no content: it refused, called a tool, or thought until its limit
+    # no content: a refusal, a tool call, or reasoning up to the token limit
     return text if isinstance(text, str) else "", reason if isinstance(reason, str) else None
 
 
 def _tokens(completion: Any) -> int | None:
-    """Tokens of the answer as the server counts them; None where it does not."""
+    """Number of response tokens in the server's `usage`; None if missing."""
     count = getattr(getattr(completion, "usage", None), "completion_tokens", None)
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None

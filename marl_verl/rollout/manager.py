@@ -1,4 +1,4 @@
-"""The rollout manager: verl's, with team rollout workers and ways to wait for tasks instead of polling for them."""
+"""verl's rollout manager with team rollout workers, which waits for tasks instead of polling."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from marl_verl.rollout.worker import Done, Report, TeamRolloutWorker
 
 
 class TeamRolloutManager(AgentLoopManagerTQ):
-    """Hands tasks to the rollout workers. `llm_client` is a client for each policy, by name.
+    """Dispatches tasks to the rollout workers. `llm_client`: policy -> client.
 
-    Either whole batches (`generate_sequences`, then `collect`), or a stream of tasks (`dispatch`, then `waiting` and
-    `finished`); a batch of a validation may go out while a stream is under way.
+    Supports whole batches (`generate_sequences`, then `collect`) and streams of tasks (`dispatch`, then `waiting` and
+    `finished`). A validation batch may be dispatched while tasks of a stream are in flight.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = TeamRolloutWorker
         AgentLoopManager.__init__(self, *args, **kwargs)
         self._shares: list[tuple[Any, list[str]]] = []
-        self._loads: list[int] = []  # tasks of the stream that each worker has
-        self._calls: dict[int, Future[list[Done]]] = {}  # worker -> its call that tells of finished ones
+        self._loads: list[int] = []  # tasks of the stream in flight, per worker
+        self._calls: dict[int, Future[list[Done]]] = {}  # worker -> its pending call of `finished`
 
     async def _init_agent_loop_workers(self) -> None:
-        """Start the workers and compare their plugins with this process's."""
+        """Start the workers and check that they have this process's plugins."""
         await super()._init_agent_loop_workers()
         mine = plugins.load().fingerprint()
         for number, worker in enumerate(self.agent_loop_workers):
@@ -50,13 +50,13 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         ray.get([worker.generate_sequences.remote(chunk) for worker, chunk in shares])
 
     def collect(self) -> list[Report]:
-        """Wait for every task dispatched so far; their rows are in TransferQueue then. Returns them in order."""
+        """Wait until all dispatched tasks are finished, with their rows in TransferQueue. Returns ordered reports."""
         shares, self._shares = self._shares, []
         reports = ray.get([worker.collect.remote(uids) for worker, uids in shares])
         return [report for share in reports for report in share]
 
     def dispatch(self, tasks: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Hand out tasks (`schedule.Task`), each to a worker that has the fewest then; `step` enters their seeds."""
+        """Dispatch tasks (`schedule.Task`), each to the least loaded worker. `step` is part of their seeds."""
         shares: dict[int, list[Mapping[str, Any]]] = {}
         for task in tasks:
             least = min(range(len(self._loads)), key=self._loads.__getitem__)
@@ -70,14 +70,14 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         ray.get(calls)
 
     def waiting(self) -> list[Future[list[Done]]]:
-        """A future for each worker that has tasks: it is done when some of them are."""
+        """A future for each worker with tasks in flight, done when at least one of them is finished."""
         for number, load in enumerate(self._loads):
             if load and number not in self._calls:
                 self._calls[number] = self.agent_loop_workers[number].finished.remote().future()
         return list(self._calls.values())
 
     def finished(self) -> list[Done]:
-        """The tasks of all futures that are done. Does not wait; raises what a worker raised."""
+        """The tasks of all futures that are done. Does not wait. Raises the exceptions of workers."""
         found = []
         for number, call in list(self._calls.items()):
             if call.done():
@@ -88,9 +88,9 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         return found
 
     def close_gate(self, policy: str) -> None:
-        """Hold requests of a policy, and wait until none is under way. From any thread."""
+        """Hold requests of a policy, and wait until none is in flight. Thread-safe."""
         ray.get([worker.close_gate.remote(policy) for worker in self.agent_loop_workers])
 
     def open_gate(self, policy: str) -> None:
-        """Let requests of a policy go on. From any thread."""
+        """Release the requests of a policy. Thread-safe."""
         ray.get([worker.open_gate.remote(policy) for worker in self.agent_loop_workers])

@@ -1,7 +1,7 @@
-"""A turn as a row: token ids as they were sampled, identity and reward components in the row's tag.
+"""A turn as a row of TransferQueue: sampled token ids as tensors, identity and reward components in the tag.
 
-Only rows that a policy learns from have tensors. A turn of a frozen policy, or of a server outside, is its tag alone:
-it stands in groups, baselines and metrics as any other, and there is nothing of it to fetch.
+Only rows of trained policies have tensors. The row of a frozen policy or an external endpoint has a tag only; it counts
+in groups, baselines and metrics like any other row.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from marl_verl.episode import Turn
 from marl_verl.episode.row import COLUMNS, row
 
 MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
-"""What a worker needs to run its model over rows."""
+"""Fields that a worker needs for a forward pass."""
 UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")
-"""What a worker needs to learn from them."""
+"""Fields that a worker needs for an update."""
 
 
 class Row(NamedTuple):
-    """What goes to TransferQueue for one turn; without `fields` nobody learns from it."""
+    """The TransferQueue entry of one turn; `fields` is None for a policy that does not learn."""
 
     key: str
     fields: dict[str, Any] | None
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 def chat_encoder(tokenizer: Any, options: Mapping[str, Any]) -> Callable[[tuple[tuple[str, str], ...]], list[int]]:
-    """Maps (role, content) of messages to token ids with the generation prompt; the last 4096 answers are kept."""
+    """A function from (role, content) messages to token ids with the generation prompt; caches 4096 results."""
 
     @functools.lru_cache(maxsize=4096)
     def encode(messages: tuple[tuple[str, str], ...]) -> list[int]:
@@ -44,13 +44,13 @@ def chat_encoder(tokenizer: Any, options: Mapping[str, Any]) -> Callable[[tuple[
 
 
 def row_key(uid: str, session: int, index: int) -> str:
-    """verl's key of a row in TransferQueue. A uid holds no `_`."""
+    """verl's key of a row in TransferQueue. A uid must not contain `_`."""
     return f"{uid}_{session}_{index}"
 
 
 def row_tag(turn: Turn, step: int) -> dict[str, Any]:
-    """Who acted, where the turn sits, and what it earned: all that an advantage needs, without fetching a token."""
-    prompt, response = len(turn.action.prompt_ids), turn.action.length  # 0 and what the server says, of one outside
+    """A row's tag: agent, position and rewards of the turn, from which advantages are computed without tensors."""
+    prompt, response = len(turn.action.prompt_ids), turn.action.length  # for an endpoint: 0 and the server's count
     version = turn.action.version if turn.action.version is not None else step - 1
     return {
         "status": "success",
@@ -65,14 +65,14 @@ def row_tag(turn: Turn, step: int) -> dict[str, Any]:
 
 
 def identity(tag: dict[str, Any]) -> dict[str, Any]:
-    """The part of a row's tag that the row table takes."""
+    """The part of a row's tag that `RowTable` uses."""
     return {name: tag[name] for name in COLUMNS}
 
 
 def row_fields(turn: Turn) -> dict[str, Any]:
-    """The tensors of a row: prompt [P], response [R] and what verl's workers read, each of its own length.
+    """The tensors of a row: prompt [P], response [R] and the inputs of verl's workers, without padding.
 
-    `old_log_probs` are the sampled ones; where the config says to compute them anew, those replace them.
+    `old_log_probs` are those of sampling; they are replaced where the config requires the trainer to recompute them.
     """
     prompts = torch.tensor(turn.action.prompt_ids, dtype=torch.int64)
     responses = torch.tensor(turn.action.response_ids, dtype=torch.int64)
@@ -92,7 +92,7 @@ def row_fields(turn: Turn) -> dict[str, Any]:
 
 
 def turn_rows(turns: Sequence[Turn], step: int, learning: Collection[str]) -> list[Row]:
-    """The row of every turn, in order; only rows of policies in `learning` have tensors."""
+    """The rows of turns, in order; only rows of policies in `learning` have tensors."""
     return [
         Row(
             row_key(turn.uid, turn.session, turn.index),

@@ -1,7 +1,7 @@
-"""Loaded by `import verl` in every process (entry-point group `verl.plugins`): the CPU platform, the policies' servers.
+"""verl plugin, loaded by `import verl` (entry-point group `verl.plugins`): CPU platform and policy servers.
 
-verl logs an error in here at DEBUG level only, so the trainer checks at start that `LOADED` is true where it must be.
-Touches verl: `PlatformRegistry`, `RolloutReplicaRegistry` and `workers.rollout.base._ROLLOUT_REGISTRY`.
+verl logs errors in plugins at DEBUG level only, so the trainer checks `LOADED` when it starts.
+Uses verl internals: `PlatformRegistry`, `RolloutReplicaRegistry` and `workers.rollout.base._ROLLOUT_REGISTRY`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOADED = False
 
 
 def install_cpu_platform() -> None:
-    """Register the platform and apply the workarounds. No-op where that has been done."""
+    """Register the platform and apply the workarounds. A no-op if they are installed already."""
     from verl.plugin.platform import PlatformRegistry, set_platform
 
     from marl_verl.platforms import workarounds
@@ -25,7 +25,7 @@ def install_cpu_platform() -> None:
     if PlatformRegistry.get("cpu") is not None:
         return
     PlatformRegistry.register(platform="cpu")(CPUPlatform)
-    # verl looked the platform up while it was importing, before it loads plugins
+    # verl looks up the platform during its import, before it loads plugins
     set_platform(CPUPlatform())
     # verl registers its training engines for cuda and npu only; the FSDP engine is the same class on a CPU
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
@@ -34,7 +34,7 @@ def install_cpu_platform() -> None:
 
 
 def register_policy_servers() -> None:
-    """Give verl the rollout name of every policy of this run: each has a server group of its own."""
+    """Register a rollout name with verl for each policy of this run, because each has a separate server group."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 

@@ -1,6 +1,6 @@
-"""Both ends of a policy's server group, with names and replica ranks of the policy's own.
+"""Replica (driver side) and adapter (worker side) of a policy's servers, with names and ranks per policy.
 
-Touches verl: `vLLMReplica` and `ServerAdapter`.
+Uses verl internals: `vLLMReplica` and `ServerAdapter`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from marl_verl.rollout.devices import Slots
 
 
 class PolicyReplica(vLLMReplica):
-    """The driver's end: launches the server actors of one replica of one policy."""
+    """Driver side: launches the server actors of one replica of one policy."""
 
     async def init_hybrid(self, worker_group: Any) -> None:
-        """As verl's, but the replica's workers are counted from the policy's first replica rank."""
-        # beside slots the server has its weights to itself, and is never sent others
+        """verl's method, with the replica's workers counted from the policy's first replica rank."""
+        # on slots there are no training workers, and no weights are ever synced to the server
         self.rollout_mode = RolloutMode.COLOCATED if isinstance(worker_group, Slots) else RolloutMode.HYBRID
         local = self.replica_rank - first_replica_rank(self.config.name)
         self.workers = list(worker_group.workers)[self.world_size * local : self.world_size * (local + 1)]
@@ -33,7 +33,7 @@ class PolicyReplica(vLLMReplica):
 
 
 class PolicyServerAdapter(ServerAdapter):
-    """The training worker's end: finds the server of its policy by name and sends it weights."""
+    """Training worker side: finds the server of its policy by name and sends weights to it."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         if replica_rank == -1:

@@ -1,6 +1,6 @@
-"""The rollout worker: verl's, where a prompt becomes whatever the sampler makes of it.
+"""The rollout worker: verl's agent-loop worker, which runs the sampler of the team on each task.
 
-Touches verl: `AgentLoopWorkerTQ._run_prompt` and the status tags that `ReplayBuffer` reads.
+Uses verl internals: `AgentLoopWorkerTQ._run_prompt` and the status tags that `ReplayBuffer` reads.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from marl_verl.team import Endpoint, TeamConfig
 logger = logging.getLogger(__name__)
 
 LOGGED = 100
-"""Failures whose traceback goes to the log, one of a kind."""
+"""Maximum number of failures logged with a traceback, one per kind."""
 SECONDS = ("act_seconds", "call_seconds", "step_seconds", "episode_seconds")
-"""Limits of `marl.rollout`."""
+"""Time limits in `marl.rollout`."""
 
 
 @dataclass
 class Report:
-    """What became of one task: what the driver needs to know beyond the rows."""
+    """The outcome of one task for the driver, in addition to its rows."""
 
     uid: str
     task: str
-    attempts: int = 0  # what `failures` are a share of
-    extra_tokens: dict[str, int] = field(default_factory=dict)  # what for -> tokens sampled that are no row
+    attempts: int = 0  # number of attempts, failures included
+    extra_tokens: dict[str, int] = field(default_factory=dict)  # purpose -> sampled tokens that are in no row
     successes: list[bool] = field(default_factory=list)
-    rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # an episode: agent -> component -> mean
+    rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # per episode: agent -> component -> mean
     failures: list[Failure] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)  # episodes and failures as JSON, where they are to be stored
+    lines: list[str] = field(default_factory=list)  # episodes and failures to store, as JSON
     metrics: dict[str, float] = field(default_factory=dict)  # of the algorithm's own metrics
-    error: str | None = None  # the sampler itself failed
+    error: str | None = None  # message if the sampler itself failed
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished task of training: what became of it, and the key and tag of each of its rows in TransferQueue."""
+    """A finished training task: its report, and the key and tag of each of its rows in TransferQueue."""
 
     report: Report
     keys: list[str]
@@ -70,7 +70,7 @@ class Done:
 
 @dataclass(frozen=True)
 class SamplerSet:
-    """How tasks are sampled, in training and in the sampled pass of a validation; and who is credited."""
+    """Samplers of training and of a validation's sampled pass, credit scheme, and metrics."""
 
     training: Sampler
     held_out: Sampler
@@ -79,7 +79,7 @@ class SamplerSet:
 
 
 def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
-    """The samplers and the credit scheme that a `marl` section names."""
+    """Load the samplers, the credit scheme and the metrics that a `marl` section names."""
     known, algorithm, validation = plugins.load(), algorithm_of(team), marl["validation"]
     training = build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options")
     held_out = build(known.get("samplers", validation["sampler"]), validation["options"], "marl.validation.options")
@@ -87,7 +87,7 @@ def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
 
 
 def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerContext:
-    """Load everything the team's config names; clients: policy -> verl's for its servers, or the endpoint it is."""
+    """Load the parts that the team's config names. llm_clients: policy -> verl's client, or the external endpoint."""
     marl, team, known = marl_section(config), team_of(config), plugins.load()
     seconds = {name: marl["rollout"][name] for name in SECONDS}
     task_context = TaskContext(
@@ -110,7 +110,7 @@ def _client(name: str, config: Any, server: Any) -> Client:
 
 
 class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
-    """verl unpacks a batch into prompts and starts a background task for each; from there it is ours."""
+    """Samples tasks. verl splits a batch into prompts and starts `_run_prompt` as a background task for each."""
 
     def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
         super().__init__(config, llm_client, *args)
@@ -122,18 +122,18 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         self.observers = plugins.load().hook
         self._reports: dict[str, asyncio.Future[Report]] = {}
         self._rows: dict[str, list[Row]] = {}
-        # the asynchronous schedule hears of single tasks, and holds requests while a policy's weights change
+        # the asynchronous schedule receives single tasks, and holds requests while a policy's weights change
         self._streams = marl["schedule"]["mode"] == "async"
         self._finished: asyncio.Queue[str] = asyncio.Queue()
         self._gates = {name: Gate() for name in self.learning} if self._streams else {}
         self._logged: set[tuple[str, str]] = set()
 
     def plugin_fingerprint(self) -> tuple[str, ...]:
-        """The driver compares it with its own."""
+        """The fingerprint of the loaded plugins, which the driver compares with its own."""
         return plugins.load().fingerprint()
 
     async def collect(self, uids: list[str]) -> list[Report]:
-        """Wait for these tasks, write their rows and mark them finished, in two calls; their reports."""
+        """Wait for tasks, write their rows and mark them as finished. Returns their reports."""
         reports = [await self._report(uid) for uid in uids]
         training = [uid for uid in uids if uid in self._rows]  # a validation writes no rows
         rows = [row for uid in training for row in self._rows.pop(uid)]
@@ -144,7 +144,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             fields = list_of_dict_to_tensordict([row.fields for row in learnt])
             keys, tags = [row.key for row in learnt], [row.tag for row in learnt]
             await tq.async_kv_batch_put(keys=keys, partition_id="train", fields=fields, tags=tags)
-        if training:  # from here on the replay buffer takes the tasks, also one whose episodes all failed
+        if training:  # marks the tasks for the replay buffer, even if all episodes failed
             others = [row for row in rows if row.fields is None]
             keys = [*(row.key for row in others), *training]
             tags = [*(row.tag for row in others), *({"status": "finished"} for _ in training)]
@@ -152,7 +152,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         return reports
 
     async def finished(self) -> list[Done]:
-        """Wait until a task of training is finished, and `collect` all that are. One call at a time."""
+        """Wait until a training task is finished, and `collect` all finished ones. Call it once at a time."""
         uids = [await self._finished.get()]
         while not self._finished.empty():
             uids.append(self._finished.get_nowait())
@@ -173,7 +173,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         return self._reports[uid]
 
     async def _run_prompt(self, prompt: dict, sampling_params: dict, trajectory: dict, trace: bool = False) -> None:
-        """Sample one task and write its rows; every outcome, also a failure of our own, becomes a report."""
+        """Sample one task and keep its rows. Always sets a report, even if marl-verl itself fails."""
         report = Report(uid=str(prompt["uid"]), task=str(prompt["task"]))
         try:
             await self._report_on(prompt, sampling_params, trajectory, report)
@@ -188,7 +188,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         task, uid = Task(**json.loads(prompt["task"])), report.uid
         report.task = task.id
         validate, step, marl = bool(trajectory["validate"]), int(trajectory["step"]), self.config.marl
-        # verl's parameters are those of validation; in training each policy, and each agent, has its own
+        # verl passes validation parameters; in training each policy and agent has its own
         held_out = sampling_params if validate and not prompt.get("sampled", False) else None
         if not validate:
             sampler, sessions = self.samplers.training, int(marl.sampler.sessions)
@@ -201,7 +201,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         if not validate and isinstance(self.samplers.credit, ReplayCredit):
             await with_credit(self.samplers.credit, context, sample)
         self._fill(report, sample)
-        # failures are stored in any case: nobody should have to run it again to see what went wrong
+        # failures are always stored, so that they can be examined without repeating the run
         stored = sample if prompt["keep"] else Sample(failures=sample.failures)
         report.lines = sample_lines(stored, uid, task.id, tokens=bool(marl.run.journal_tokens))
         if not validate:

@@ -1,15 +1,15 @@
-"""Sampling and learning at the same time: each policy updates when its buffer is full, without waiting for the others.
+"""The asynchronous schedule: sampling and learning overlap, and each policy updates when its own buffer is full.
 
-    (1 + ahead) * train_batch_size tasks are under way
-    a task is finished: its rows get their advantage and go to the buffers of their policies
-    a buffer is full:   its policy learns and syncs in a thread of its own                       trainer/learner.py
+    (1 + ahead) * train_batch_size tasks are in flight
+    a task is finished: compute the advantages of its rows, add each row to the buffer of its policy
+    a buffer is full:   its policy updates and syncs weights in a separate thread                trainer/learner.py
 
-No new task is begun while a full buffer has rows of as many tasks as may be under way: a policy that learns too slowly
-holds sampling back, and the rows that wait for it are bounded. A step of the run is `train_batch_size` finished tasks.
+Backpressure: no new task is dispatched while a full buffer has rows of as many tasks as may be in flight. This bounds
+the number of buffered rows when a policy learns slowly. A step of the run is `train_batch_size` finished tasks.
 
-Rows are older than the weights that learn from them by a bounded number of updates, for which the loss corrects
-(`config/schedule.py`). Which update sees which row depends on time, so that no run is repeatable to the digit.
-Source: MARS2's asynchronous training (arXiv 2602.07848, authors' code), which throws a buffer's remainder away and
+The staleness of a row (updates between sampling and learning) is bounded, and the loss corrects for it
+(`config/schedule.py`). Which update uses which row depends on timing, so runs are not reproducible bit for bit.
+Source: MARS2's asynchronous training (arXiv 2602.07848, authors' code), which discards a buffer's remainder and
 neither bounds nor reports staleness.
 """
 
@@ -38,23 +38,23 @@ from marl_verl.trainer.schedule import Schedule, Task, Training
 
 
 class Dispatch:
-    """Keeps `limit` tasks under way, from batches of the data that `fetch` gives without end.
+    """Keeps `limit` tasks in flight. `fetch` returns the next batch of the data and never runs out.
 
-    A task is under way from when it is handed out until the trainer has dealt with its rows. A checkpoint keeps those
-    under way and those that were read from the data and not handed out yet; a continued run hands them out again, under
-    the same uids. So every task of the data counts once, however often a run is stopped.
+    A task is in flight from its dispatch until the trainer has processed its rows. A checkpoint stores the tasks in
+    flight and those that were fetched but not dispatched; a resumed run dispatches them again with the same uids. So
+    every task of the data is used once, however often the run is resumed.
     """
 
     def __init__(self, fetch: Callable[[], list[Task]], limit: int) -> None:
         self.limit, self._fetch, self._batches = limit, fetch, 0
         self._next: deque[Task] = deque()
-        self._out: dict[str, tuple[Task, Mapping[str, int]]] = {}  # with the versions when it was handed out
+        self._out: dict[str, tuple[Task, Mapping[str, int]]] = {}  # with the policy versions at its dispatch
 
     def __len__(self) -> int:
         return len(self._out)
 
     def fill(self, workers: TeamRolloutManager, versions: Mapping[str, int]) -> None:
-        """Hand out tasks until there are `limit` under way. `versions` are those of every policy, now."""
+        """Dispatch tasks until `limit` are in flight. `versions`: policy -> current version."""
         new = [self._take() for _ in range(self.limit - len(self))]
         for task in new:
             self._out[task["uid"]] = task, dict(versions)
@@ -62,19 +62,19 @@ class Dispatch:
             workers.dispatch([{name: task[name] for name in task if name != "batch"} for task in tasks], batch)
 
     def done(self, uid: str) -> None:
-        """A task's rows have been dealt with. KeyError if it was not under way."""
+        """Mark a task as processed. KeyError if it is not in flight."""
         del self._out[uid]
 
     def oldest(self, policy: str) -> int | None:
-        """The oldest version of a policy that a task under way may have rows of; None without such a task."""
+        """The oldest version of a policy that may have sampled rows of a task in flight; None without such tasks."""
         return min((versions[policy] for _, versions in self._out.values()), default=None)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` takes."""
+        """The state for `restore`."""
         return {"batches": self._batches, "tasks": [*(task for task, _ in self._out.values()), *self._next]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from where `state` was taken: what was under way then is handed out first."""
+        """Continue from a `state`: its tasks in flight are dispatched first."""
         self._batches = int(state["batches"])
         self._next = deque(dict(task) for task in state["tasks"])
         self._out = {}
@@ -83,14 +83,14 @@ class Dispatch:
         if not self._next:
             self._batches += 1
             for position, task in enumerate(self._fetch()):
-                # numbered by batches of the data: several are read in one step, and a continued run goes on counting
+                # numbered by data batch: a step may read several, and a resumed run continues the count
                 uid = f"s{self._batches}t{position:05d}"
                 self._next.append({**task, "uid": uid, "batch": self._batches})
         return self._next.popleft()
 
 
 class Asynchronous(Schedule):
-    """The schedule `async`. An error in the thread of an update is raised at once by the step that it falls into."""
+    """The schedule `async`. An error in an update's thread is raised by the step during which it occurs."""
 
     def __init__(self, training: Training, config: DictConfig) -> None:
         self.training = training
@@ -104,7 +104,7 @@ class Asynchronous(Schedule):
         self._spent: dict[str, dict[str, Any]] = {}
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
-        """Until `train_batch_size` tasks have been finished since the last step."""
+        """Sample and learn until `train_batch_size` more tasks are finished."""
         training, done = self.training, list[Done]()
         with training.phase("sampling and learning"):
             while len(done) < self._size and not (done and done[-1].report.error):
@@ -117,39 +117,39 @@ class Asynchronous(Schedule):
                     while self._arrived and len(done) < self._size:
                         done.append(self._arrived.popleft())
                         self._take_in(done[-1])
-                        self._learn()  # many may have arrived at once: a buffer need not wait for the last of them
+                        self._learn()  # start updates without waiting for the rest of the finished tasks
             training.store_reports([each.report for each in done])
             if training.global_steps >= training.total_training_steps:
-                self.settle()  # what is learnt in the last step belongs to its metrics and its weights
+                self.settle()  # include the remaining updates in the last step's metrics and weights
         tags = {key: tag for each in done for key, tag in zip(each.keys, each.tags, strict=True)}
         table = RowTable.from_rows([identity(tags[key]) for key in sorted(tags, key=row_order)], training.components)
-        # the advantages are those that each task had by itself (`check_schedule`)
+        # advantages do not depend on other tasks (`check_schedule`)
         metrics.update(training.store_rows(table, training.algorithm.compute(table)))
         metrics.update(self._metrics())
-        # the tasks themselves are in TransferQueue too
+        # TransferQueue has a key for each task, too
         return self._clear([each.report.uid for each in done])
 
     def _wait(self) -> None:
-        """Until a task or an update has ended."""
+        """Wait until a task or an update ends."""
         if not self._arrived:
             updates = [learner.future for learner in self.learners.values() if learner.future]
             wait([*self.training.agent_loop_manager.waiting(), *updates], return_when=FIRST_COMPLETED)
         self._arrived.extend(self.training.agent_loop_manager.finished())
 
     def _learn(self) -> None:
-        """Note updates that have ended, and begin those that can."""
+        """Collect finished updates and start those that can start."""
         for learner in self.learners.values():
             learner.end()
         for learner in self.learners.values():
             learner.begin(self.training.agent_loop_manager, self._dispatch.oldest(learner.name))
 
     def _behind(self) -> bool:
-        """Whether a policy has so much to learn from that sampling has to wait for it."""
+        """Whether sampling must wait because the buffer of a policy has rows of too many tasks."""
         buffers = [learner.buffer for learner in self.learners.values()]
         return any(buffer.full and buffer.tasks >= self._dispatch.limit for buffer in buffers)
 
     def _take_in(self, done: Done) -> None:
-        """Give a finished task's rows their advantage, and each to its policy's buffer."""
+        """Compute the advantages of a finished task's rows and add each row to its policy's buffer."""
         self._dispatch.done(done.report.uid)
         if not done.keys:
             return  # every attempt failed
@@ -163,7 +163,7 @@ class Asynchronous(Schedule):
                 self._spent[key] = tag
 
     def _metrics(self) -> dict[str, float]:
-        """Of every policy, and in all."""
+        """Metrics of each policy, and totals."""
         found: dict[str, float] = {"train/in_flight": float(len(self._dispatch))}
         own = {key: value for learner in self.learners.values() for key, value in learner.metrics().items()}
         for count in ("updates", "trained_rows", "stale_dropped", "buffer_rows"):
@@ -171,7 +171,7 @@ class Asynchronous(Schedule):
         return {**found, **own}
 
     def _clear(self, uids: list[str]) -> KVBatchMeta:
-        """The rows that can leave TransferQueue, each once: learnt from, too stale, or not to be learnt from."""
+        """Rows to remove from TransferQueue, each returned once: used in an update, too stale, or not trainable."""
         spent, self._spent = self._spent, {}
         for learner in self.learners.values():
             spent.update(learner.spent)
@@ -179,25 +179,25 @@ class Asynchronous(Schedule):
         return KVBatchMeta(partition_id=PARTITION, keys=[*spent, *uids], tags=[*spent.values(), *({} for _ in uids)])
 
     def versions(self) -> dict[str, int]:
-        """Policy -> version of its weights: the number of its updates; 0 for one that does not learn."""
+        """Policy -> version of its weights: the number of its updates; 0 for a frozen policy."""
         versions = {name: learner.version for name, learner in self.learners.items()}
         return {**dict.fromkeys(self.training.policies.runtimes, 0), **versions}
 
     def settle(self) -> None:
-        """Wait until no update and no sync is under way. Sampling goes on, and nobody looks at what is finished."""
+        """Wait until no update or weight sync is running. Sampling continues; finished tasks are left for `step`."""
         while futures := [learner.future for learner in self.learners.values() if learner.future]:
             wait(futures, return_when=FIRST_EXCEPTION)
             for learner in self.learners.values():
                 learner.end()
 
     def state(self) -> dict[str, Any]:
-        """Once settled; tasks that are finished and not taken in yet count as under way."""
+        """The state for `restore`; call `settle` first. Finished tasks that `step` has not processed are in flight."""
         keys = [row.key for learner in self.learners.values() for row in learner.buffer.rows]
         learners = {name: learner.state() for name, learner in self.learners.items()}
         return {"learners": learners, "tensors": read_tensors(keys), "tasks": self._dispatch.state()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on from what `state` gave; None (of a run that was synchronous so far) begins with empty buffers."""
+        """Continue from a `state`; None (a run that was synchronous before) starts with empty buffers."""
         if state is None:
             return
         for name, kept in state["learners"].items():
@@ -208,5 +208,5 @@ class Asynchronous(Schedule):
 
 
 def advantages(algorithm: Algorithm, tags: Sequence[dict[str, Any]], declared: Collection[str]) -> FloatArray:
-    """[n] advantages of one task's rows, which need not have every reward component that is declared."""
+    """Advantages [n] of one task's rows, which may lack some of the declared reward components."""
     return algorithm.compute(RowTable.from_rows([identity(tag) for tag in tags], declared)).advantage

@@ -1,4 +1,4 @@
-"""Rows of training in TransferQueue: their order, their split by policy, their advantages and their tensors."""
+"""Training rows in TransferQueue: order, split by policy, advantages and tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marl_verl.rollout.rows import UPDATE_FIELDS
 
 PARTITION = "train"
 KEPT_FIELDS = (*UPDATE_FIELDS, "rollout_log_probs")
-"""Of a row that waits in a buffer: what an update reads, and what the importance correction reads."""
+"""Fields of a buffered row: those that an update and the importance correction read."""
 
 
 def row_order(key: str) -> tuple[str, int, int]:
@@ -34,7 +34,7 @@ def by_policy(batch: KVBatchMeta) -> dict[str, KVBatchMeta]:
 
 
 def with_padding(batch: KVBatchMeta, part: KVBatchMeta) -> KVBatchMeta:
-    """The batch with the padding rows that a policy's part was given: they have to leave TransferQueue too."""
+    """The batch with the padding rows of a policy's part, so that TransferQueue removes them, too."""
     known = set(batch.keys)
     new = _part(part, [row for row, key in enumerate(part.keys) if key not in known])
     return KVBatchMeta(partition_id=batch.partition_id, keys=[*batch.keys, *new.keys], tags=[*batch.tags, *new.tags])
@@ -46,7 +46,7 @@ def _part(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
 
 
 def put_advantages(batch: KVBatchMeta, advantage: FloatArray, learning: Collection[str]) -> None:
-    """Write the advantages, [rows of the batch], on all response tokens of the rows of policies that learn."""
+    """Write advantages [n] of a batch's n rows to all response tokens, for rows of the policies in `learning`."""
     rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in learning]
     if not rows:
         return
@@ -58,7 +58,7 @@ def put_advantages(batch: KVBatchMeta, advantage: FloatArray, learning: Collecti
 
 
 def read_tensors(keys: list[str]) -> dict[str, dict[str, Any]]:
-    """Key -> field -> tensor, out of TransferQueue."""
+    """Read key -> field -> tensor from TransferQueue."""
     if not keys:
         return {}
     rows = tq.kv_batch_get(keys=keys, partition_id=PARTITION, select_fields=list(KEPT_FIELDS))
@@ -67,7 +67,7 @@ def read_tensors(keys: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def write_tensors(fields: list[dict[str, Any]], keys: list[str], tags: list[Any]) -> None:
-    """What `read_tensors` took, back into TransferQueue."""
+    """Write tensors from `read_tensors` back to TransferQueue."""
     if keys:
         columns = list_of_dict_to_tensordict(fields)
         tq.kv_batch_put(keys=keys, partition_id=PARTITION, fields=columns, tags=[dict(tag) for tag in tags])

@@ -1,12 +1,12 @@
-"""Critics at work: what they expect of each turn, and how they learn from what came of it.
+"""Critics: value estimates of each turn's observation, and updates towards value targets.
 
-A critic's row is the observation before an action, as tokens, and one token behind it that it never sees: verl reads
-the value of a token at the position before it, here the last of the observation. So a row has one value V(o), and the
-loss is verl's clipped value loss, the mean over rows (PPO2's, as in MAPPO, arXiv 2103.01955):
+A critic's row is the tokens of the observation before an action, followed by one placeholder token: verl reads the
+value of a token at the position before it, which is the last token of the observation. So a row has one value V(o).
+The loss is verl's clipped value loss, the mean over rows (PPO2's, as in MAPPO, arXiv 2103.01955):
 
     L = 1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2)              c = cliprange_value
 
-Rows go to the workers directly and not through TransferQueue, so nothing of them stays there.
+Critic rows are sent to the workers directly, not through TransferQueue.
 """
 
 from __future__ import annotations
@@ -44,15 +44,19 @@ from marl_verl.trainer.critic_worker import CriticWorker
 from marl_verl.trainer.policy_servers import TrainingWorkers
 
 CRITIC = "critic"
-"""The role under which a policy's worker group knows the critic that shares its processes."""
+"""The role of a colocated critic in a policy's worker group."""
 Ids = tuple[int, ...]
 
 
 class CriticRuntime(TrainingWorkers):
     """One critic, colocated in the training processes of a policy.
 
-    So it loads with the policy's model, before a server measures the GPU's free memory, and never computes at the same
-    time as the policy's updates. `settings` are `critics.NAME` in the resolved config, `updates` those of a batch.
+    It loads with the policy's model, before a server measures the GPU's free memory, and never computes at the same
+    time as the policy's updates.
+
+    Args:
+        settings: `critics.NAME` in the resolved config.
+        updates: optimiser updates per batch.
     """
 
     MESH = "train"
@@ -63,7 +67,7 @@ class CriticRuntime(TrainingWorkers):
         self.config: Any = settings.critic
 
     def worker(self) -> RayClassWithInitArgs:
-        """What the policy's worker group starts beside the policy."""
+        """The worker class that the policy's worker group starts next to the policy's."""
         critic = omega_conf_to_dataclass(self.config)
         engine = critic.engine
         engine.use_dynamic_bsz = critic.use_dynamic_bsz
@@ -81,20 +85,20 @@ class CriticRuntime(TrainingWorkers):
         return RayClassWithInitArgs(cls=ray.remote(CriticWorker), config=worker)
 
     def start(self, workers: Any) -> None:
-        """Build model and optimiser in the worker group that came of `worker`."""
+        """Build model and optimiser in the worker group that was made from `worker`."""
         self.workers = workers
         self.workers.reset()
         self.workers.set_loss_fn(self._loss)
 
     def values(self, observations: Sequence[Ids]) -> NDArray[np.float64]:
-        """V of each observation, [n]. Equal ones are computed once."""
+        """V of each observation, [n]. Equal observations are computed once."""
         different = list(dict.fromkeys(observations))
         short = -len(different) % self.data_parallel_size
         data = _rows(different + different[-1:] * short)
         tu.assign_non_tensor(data, compute_loss=False, temperature=1.0)
         with self.devices.acquire():
             output = self.workers.infer_batch(data).get()
-        # the model's outputs are on all tokens of a row
+        # the model has an output for every token of a row
         values = response_from_nested(output["values"], data["response_mask"]).values().double().numpy()
         known = dict(zip(different, values.tolist(), strict=False))
         return np.array([known[ids] for ids in observations])
@@ -102,16 +106,16 @@ class CriticRuntime(TrainingWorkers):
     def update(
         self, observations: Sequence[Ids], targets: NDArray[np.float64], values: NDArray[np.float64]
     ) -> dict[str, float]:
-        """Learn from rows: targets [n] are what V should have been, values [n] what it was.
+        """Update V towards targets [n]; values [n] are the estimates from before the update (V_old in the loss).
 
         Returns metrics: `vf_loss`, `vf_clipfrac`, `grad_norm`, `lr`, `value` and `target` (means), `update_seconds`,
-        and `explained_variance` of `values`, unless targets are all the same.
+        and `explained_variance` of `values` unless all targets are equal.
         """
         begun, rows = time.monotonic(), len(observations)
-        updates = min(self._updates, max(1, rows // self.data_parallel_size))  # none of them made of padding only
+        updates = min(self._updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
         slots = updates * self.data_parallel_size
         short = -rows % slots
-        # every rank's part of every update gets rows of the whole batch, and no more than one of padding
+        # each rank's share of each update has rows from the whole batch and at most one padding row
         order = [row for slot in range(slots) for row in range(slot, rows + short, slots)]
         data = _rows([observations[min(row, rows - 1)] for row in order])
         data["values"] = _column(np.pad(values, (0, short))[order])
@@ -142,9 +146,9 @@ class CriticRuntime(TrainingWorkers):
 
 
 class Critics:
-    """All critics of a run, by name; without any it does nothing and costs nothing.
+    """All critics of a run, by name; methods return immediately if there are none.
 
-    MarlError if the tokenizer of a policy's critic is not the policy's. `devices` are those of each policy.
+    MarlError if a critic of scope "policy" has another tokenizer than its policy. `devices`: policy -> its devices.
     """
 
     def __init__(self, config: DictConfig, team: TeamConfig, devices: Mapping[str, Devices]) -> None:
@@ -158,11 +162,11 @@ class Critics:
         self._known: dict[str, tuple[Ids, float]] = {}
 
     def colocated(self, policy: str) -> list[CriticRuntime]:
-        """The critics in a policy's processes: one or none."""
+        """The critics colocated with a policy: one or none."""
         return [runtime for runtime in self.runtimes.values() if runtime.policy == policy]
 
     def values(self, batch: KVBatchMeta) -> list[float | None] | None:
-        """What the critics expect of each row; None for rows that nobody learns from. None without critics."""
+        """V of each row [n], None for rows that no critic reads; None instead of a list if there are no critics."""
         if not self.runtimes:
             return None
         parts = self._parts(batch)
@@ -177,9 +181,9 @@ class Critics:
         return [self._known[key][1] if key in self._known else None for key in batch.keys]
 
     def update(self, batch: KVBatchMeta, targets: NDArray[np.float64] | None) -> dict[str, float]:
-        """Update every critic from rows that `values` has been asked about; their metrics, `critic/NAME/METRIC`.
+        """Update every critic from a batch for which `values` was called. Returns metrics `critic/NAME/METRIC`.
 
-        `targets`, [rows of the batch], are `AdvantageResult.target`; without, nothing is learnt.
+        `targets`: `AdvantageResult.target`, [n]; None for no update.
         """
         if targets is None:
             return {}
@@ -196,7 +200,7 @@ class Critics:
         return {f"critic/{name}/{metric}": value for name, found in learnt.items() for metric, value in found.items()}
 
     def _parts(self, batch: KVBatchMeta) -> dict[str, list[int]]:
-        """Critic -> its rows of a batch, where it has any."""
+        """Critic -> indices of its rows in a batch; critics without rows are left out."""
         real = [(row, tag["policy"]) for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
         parts: dict[str, list[int]] = {}
         for name, runtime in self.runtimes.items():
@@ -211,7 +215,7 @@ class Critics:
 
 
 def _check_tokenizer(runtime: CriticRuntime, policy: Any) -> None:
-    """A policy's critic reads the policy's token ids."""
+    """Raise MarlError if a critic's vocabulary differs from its policy's, whose token ids it reads."""
     model = runtime.config.model
     paths = [str(part.tokenizer_path or part.path) for part in (model, policy)]
     if paths[0] == paths[1]:
@@ -219,15 +223,15 @@ def _check_tokenizer(runtime: CriticRuntime, policy: Any) -> None:
     ours, theirs = (hf_tokenizer(path, trust_remote_code=bool(model.trust_remote_code)).get_vocab() for path in paths)
     if ours != theirs:
         raise MarlError(
-            f"the critic of policy '{runtime.policy}' reads the policy's tokens, and '{paths[0]}' has other ones than "
-            f"'{paths[1]}': give marl.critic.model.path a model of the same family, or leave it out"
+            f"the critic of policy '{runtime.policy}' must have the policy's vocabulary, but those of '{paths[0]}' and "
+            f"'{paths[1]}' differ. Set marl.critic.model.path to a model of the same family, or leave it out."
         )
 
 
 def _rows(observations: Sequence[Ids]) -> TensorDict:
-    """Observations as rows of verl's: prompt [P], a response of one token, and what a model reads."""
+    """Observations as rows in verl's format: prompt [P], a response of one token, and the model's inputs."""
     prompts = [torch.tensor(ids, dtype=torch.int64) for ids in observations]
-    responses = [prompt[-1:] for prompt in prompts]  # any token: the value is read before it
+    responses = [prompt[-1:] for prompt in prompts]  # any token: the value is read at the position before it
     one = torch.ones(len(prompts), dtype=torch.int64)
     nested = {
         "prompts": prompts,
@@ -242,6 +246,6 @@ def _rows(observations: Sequence[Ids]) -> TensorDict:
 
 
 def _column(values: NDArray[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """[n] numbers as n rows of one."""
+    """Values [n] as n rows of length 1."""
     rows = torch.tensor(values, dtype=dtype).split(1)
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)

@@ -1,6 +1,6 @@
-"""verl's training worker with a value model, loaded with the attention that the config names.
+"""verl's training worker with a value model, loaded with the configured attention implementation.
 
-Touches verl: `TrainingWorker`, and `load_valuehead_model`, which asks for flash-attention whatever the config says.
+Uses verl internals: `TrainingWorker`, and `load_valuehead_model`, which always requests flash-attention.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from verl.workers.engine_workers import TrainingWorker
 
 
 class CriticWorker(TrainingWorker):
-    """A worker of verl's whose model gives a value for each token."""
+    """verl's `TrainingWorker` with a model that returns a value for each token."""
 
     def __init__(self, config: TrainingWorkerConfig) -> None:
         verl_model.load_valuehead_model = load_value_model  # verl's engine looks it up when it builds the model
@@ -22,7 +22,7 @@ class CriticWorker(TrainingWorker):
 
 
 def load_value_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
-    """A model with one output for each token; a head that the folder does not have starts at 0, not at random."""
+    """Load a model with one output per token; a value head that the folder lacks is initialised to 0."""
     from transformers import AutoModelForTokenClassification
 
     options = {"dtype": torch_dtype, "config": model_config, "trust_remote_code": trust_remote_code}

@@ -1,4 +1,4 @@
-"""The resolved team in a few lines: who acts with what, what is trained, where it runs, how it learns."""
+"""A summary of the resolved team: agents, policies, devices, task, algorithm, samplers and steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def describe(plan: Plan) -> str:
-    """What `--dry-run` prints."""
+    """The text that `--dry-run` prints."""
     team, config, marl = plan.team, plan.config, plan.config.marl
     lines = ["team"]
     for agent in team.agents.values():
@@ -34,7 +34,7 @@ def describe(plan: Plan) -> str:
         lines.append(f"  agent   {agent.name} acts with policy {agent.policy}{reward}")
     lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
     lines += [f"  critic  {name}: {_critic(plan, critic)}" for name, critic in plan.resolved.critics.items()]
-    lines += [f"  place   {_place(pool)}" for pool in pools_of(config, team)]
+    lines += [f"  devices {_place(pool)}" for pool in pools_of(config, team)]
     algorithm = algorithm_of(team)
     group = algorithm.advantage.group if isinstance(algorithm.advantage, Advantage) else ()
     settings = ", ".join(f"{name}={value}" for name, value in algorithm.options().items())
@@ -56,53 +56,52 @@ def _schedule(schedule: DictConfig) -> str:
     if schedule.mode == "sync":
         return ""
     return (
-        f"; {schedule.mode}: each policy learns from {schedule.fill} rows on, {schedule.batch} an update, none more "
-        f"than {schedule.max_staleness} updates old; which update meets which row depends on time, so no two runs are "
-        "the same"
+        f"; {schedule.mode}: each policy updates at {schedule.fill} buffered rows, {schedule.batch} rows per update, "
+        f"staleness at most {schedule.max_staleness} updates; updates depend on timing, so runs are not reproducible"
     )
 
 
 def _sampling(name: str, section: DictConfig) -> str:
-    """A sampler with its sessions and options, those too that nobody set."""
+    """A sampler with its sessions and all options, defaults included."""
     sampler = build(checks.part("samplers", name, Sampler), OmegaConf.to_container(section.options), "options")  # type: ignore[arg-type]
     options = {"sessions": section.sessions, **dataclasses.asdict(sampler)}  # type: ignore[call-overload]
     return f"{name}: " + ", ".join(f"{option}={value}" for option, value in options.items())
 
 
 def _policy(plan: Plan, name: str) -> str:
-    """Its model, how many of its parameters learn, and how."""
+    """A policy's model, its number of trained parameters, and its loss settings."""
     policy, tiny = plan.team.policies[name], plan.tiny.get(name)
     if policy.endpoint is not None:
-        return f"{policy.endpoint.model} at {policy.endpoint.url}; outside, frozen"
+        return f"{policy.endpoint.model} at {policy.endpoint.url}; external endpoint, frozen"
     path = str(model_of(policy, plan.config).get("path"))
     base = f"tiny {tiny.family} model, {tiny.steps} warm-up steps" if tiny else path
     found = shapes(folder_of(tiny) if tiny else Path(path).expanduser())
     size = f"{parameters(found):,}" if found else "all"
     if policy.frozen:
-        what = f"{size} parameters, a server and no optimiser" if found else "a server, no optimiser"
+        what = f"{size} parameters, inference only" if found else "inference only"
         return f"{base}; frozen ({what})"
     own = plan.resolved.policies[name].actor_rollout_ref
     actor, model = own.actor, own.model
-    what = f"{size} parameters learn"
+    what = f"{size} parameters trained"
     if model.lora_rank:
         targets = OmegaConf.to_container(OmegaConf.create({"at": model.target_modules}))["at"]  # type: ignore[index,call-overload]
-        what = f"LoRA rank {model.lora_rank} on {targets}, the base is frozen"
+        what = f"LoRA rank {model.lora_rank} on {targets}, base model frozen"
         if found:
             learnt = adapter_parameters(found, int(model.lora_rank), targets)
-            what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters learn beside {size} frozen ones"
+            what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters trained, {size} frozen"
     loss, _ = loss_of(plan.team, name)
-    kl = f", KL {actor.kl_loss_coef:g} to the start" if actor.use_kl_loss else ""
+    kl = f", KL {actor.kl_loss_coef:g} to the initial weights" if actor.use_kl_loss else ""
     count = updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)
-    often = f", {count} update{'s' if count > 1 else ''} a batch" if plan.config.marl.schedule.mode == "sync" else ""
+    often = f", {count} update{'s' if count > 1 else ''} per batch" if plan.config.marl.schedule.mode == "sync" else ""
     return f"{base}; {what}, {loss}, lr {actor.optim.lr:g}{often}{kl}"
 
 
 def _critic(plan: Plan, critic: DictConfig) -> str:
-    sees = "what the agent saw" if critic.scope == "policy" else "the joint observation"
+    sees = "the agent's observation" if critic.scope == "policy" else "the joint observation"
     model = OmegaConf.select(plan.config, "marl.critic.model.path") or f"the model of policy {critic.policy}"
     if plan.tiny_critic is not None:
         model = f"a tiny {plan.tiny_critic.family} model"
-    return f"sees {sees}; from {model}, lr {critic.critic.optim.lr:g}, in the processes of policy {critic.policy}"
+    return f"reads {sees}; from {model}, lr {critic.critic.optim.lr:g}, colocated with policy {critic.policy}"
 
 
 def _place(pool: Pool) -> str:
@@ -110,6 +109,6 @@ def _place(pool: Pool) -> str:
     nodes = f" on each of {pool.nodes} nodes" if pool.nodes > 1 else ""
     size = f"{pool.gpus} {unit}{'s' if pool.gpus > 1 else ''}{nodes}"
     if not pool.shared:
-        return f"{pool.name}: {size} of its own"
-    turns = ", one learns at a time while all their servers sleep" if has_accelerator() else ""
-    return f"pool {pool.name}: {size} for {', '.join(pool.policies)}{turns}"
+        return f"{pool.name}: {size} dedicated"
+    turns = "; policies update one at a time while the pool's servers sleep" if has_accelerator() else ""
+    return f"pool {pool.name}: {size} shared by {', '.join(pool.policies)}{turns}"

@@ -1,20 +1,20 @@
-"""One policy that learns in its own time: its buffer, its version, and the thread in which an update and its sync run.
+"""Asynchronous learning of one policy: its buffer, its version, and the thread that runs its updates and weight syncs.
 
-A row in the buffer is a turn whose advantage is known, so that rows of one group need not stay together. With versions
-v counted in updates of the policy, the buffer of n rows is full when n >= fill; a full one gives its
+A row in the buffer is a turn whose advantage is already computed, so rows of one group may be used in different
+updates. The version v of a policy is its number of updates. A buffer of n rows is full when n >= fill; it then yields
 
-    floor(n / batch) * batch   oldest rows (smallest v first, then in the order in which they came),
+    floor(n / batch) * batch   oldest rows (smallest v first, then in order of arrival),
 
-`batch` of them to an optimiser update, and keeps the remainder. The staleness of a row is (v when its update starts) -
-(v that sampled it); a row beyond `max_staleness` is taken out and not learnt from. MARS2 fills to 16 and learns from 8
-(arXiv 2602.07848, authors' code, which throws the remainder away).
+`batch` of them per optimiser update, and keeps the remainder. The staleness of a row is (v when its update starts) -
+(v that sampled it); rows with staleness above `max_staleness` are dropped. MARS2 has fill 16 and batch 8
+(arXiv 2602.07848, authors' code, which discards the remainder).
 
-An update of a policy whose version is v may begin when its buffer is full, no other of its updates is under way, and
+An update of a policy with version v may start when its buffer is full, no other update of the policy is running, and
 
-    v + 1 - (oldest version that a task under way may have rows of) <= max_staleness:
+    v + 1 - (oldest version that may have sampled rows of a task in flight) <= max_staleness.
 
-otherwise it waits until such tasks are finished, or their rows would come too late to be learnt from. It never waits
-for another policy. After the update the version is v + 1, and so are the weights on the servers.
+Otherwise it waits until those tasks are finished; else their rows would be too stale to use. It never waits for
+another policy. After the update the version is v + 1, and the servers have the weights of version v + 1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Waiting(NamedTuple):
-    """A row in a buffer: the key and tag that it has in TransferQueue, and the policy's version that sampled it."""
+    """A buffered row: its key and tag in TransferQueue, and the policy version that sampled it."""
 
     key: str
     tag: Mapping[str, Any]
@@ -45,14 +45,14 @@ class Waiting(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What left a buffer, oldest first: rows to learn from, and rows that are too stale for that."""
+    """Rows taken from a buffer, oldest first: rows to learn from, and dropped rows, which are too stale."""
 
     rows: list[Waiting]
     dropped: list[Waiting]
 
 
 class Buffer:
-    """The rows of one policy that nothing has learnt from yet; `rows` has the oldest first."""
+    """The rows of one policy that no update has used yet; `rows` is ordered oldest first."""
 
     def __init__(self, fill: int, batch: int, max_staleness: int) -> None:
         self.fill, self.batch, self.max_staleness = fill, batch, max_staleness
@@ -64,20 +64,20 @@ class Buffer:
 
     @property
     def tasks(self) -> int:
-        """How many tasks the rows are of."""
+        """Number of different tasks among the rows."""
         return len({row.key.partition("_")[0] for row in self.rows})
 
     def add(self, rows: Iterable[Waiting]) -> None:
-        """Put rows in. ValueError for one that is there already: it would be learnt from twice."""
+        """Add rows. ValueError for a row that is already in the buffer, which would be learnt from twice."""
         there = {row.key for row in self.rows}
         for row in rows:
             if row.key in there:
                 raise ValueError(f"row '{row.key}' is in the buffer already")
             there.add(row.key)
-            insort(self.rows, row, key=attrgetter("version"))  # behind those of the same version
+            insort(self.rows, row, key=attrgetter("version"))  # after those of the same version
 
     def take(self, version: int) -> Taken:
-        """Rows for an update that starts at `version`, none if the buffer is not full without the stale ones."""
+        """Take rows for an update that starts at `version`; none if the buffer is not full without the stale rows."""
         rows = self.rows
         stale = sum(version - row.version > self.max_staleness for row in rows)
         fresh = len(rows) - stale
@@ -88,25 +88,25 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Learnt:
-    """An update that has ended: its metrics, and how stale each of its rows was."""
+    """A finished update: its metrics, and the staleness of each of its rows."""
 
     values: dict[str, float]
     staleness: list[int]
 
 
 class Learner:
-    """Belongs to the trainer's thread; only the work of an update is done in another."""
+    """The learner of one policy. Call its methods from the trainer's thread; only updates run in another thread."""
 
     def __init__(self, runtime: PolicyRuntime, buffer: Buffer) -> None:
         self.runtime, self.buffer, self.name = runtime, buffer, runtime.name
-        self.version = 0  # updates so far; what the servers say with every action
-        self.spent: dict[str, dict[str, Any]] = {}  # key -> tag of rows that are done with: their owner takes them out
-        self.learnt: list[Learnt] = []  # updates that have ended since the last `metrics`
-        self.dropped = 0  # rows that were too stale since then
-        self.future: Future[tuple[KVBatchMeta, Learnt]] | None = None  # of the update under way
+        self.version = 0  # updates so far; the servers report it with every action
+        self.spent: dict[str, dict[str, Any]] = {}  # key -> tag of rows that the owner may delete
+        self.learnt: list[Learnt] = []  # updates finished since the last `metrics`
+        self.dropped = 0  # rows dropped since then, too stale
+        self.future: Future[tuple[KVBatchMeta, Learnt]] | None = None  # of the running update
 
     def begin(self, gates: TeamRolloutManager, oldest: int | None) -> None:
-        """Begin an update if it is time for one, given the oldest version that a task under way may have rows of."""
+        """Start an update if one may start. `oldest`: oldest version of this policy among tasks in flight."""
         bound = self.buffer.max_staleness
         if self.future or not self.buffer.full or (oldest is not None and self.version + 1 - oldest > bound):
             return
@@ -118,7 +118,7 @@ class Learner:
             self.future = in_thread(f"update-{self.name}", lambda: self._work(gates, rows, version))
 
     def end(self) -> None:
-        """Note the end of an update, if one has ended. Raises what it raised."""
+        """Collect the update if it has finished. Raises the exception of a failed update."""
         if self.future is None or not self.future.done():
             return
         done, self.future = self.future, None
@@ -128,10 +128,10 @@ class Learner:
         self.learnt.append(learnt)
 
     def _work(self, gates: TeamRolloutManager, rows: list[Waiting], version: int) -> tuple[KVBatchMeta, Learnt]:
-        """Update at `version` and sync, in a thread of its own."""
+        """Update at `version` and sync weights; runs in the update's thread."""
         begun = time.monotonic()
         batch = KVBatchMeta(partition_id="train", keys=[row.key for row in rows], tags=[dict(row.tag) for row in rows])
-        # where servers sleep to make room for training, nobody may ask them meanwhile
+        # servers that sleep during training accept no requests meanwhile
         makes_room = bool(self.runtime.config.actor_rollout_ref.rollout.free_cache_engine)
         if makes_room:
             gates.close_gate(self.name)
@@ -146,7 +146,7 @@ class Learner:
         return part, Learnt(values, [version - row.version for row in rows])
 
     def metrics(self) -> dict[str, float]:
-        """`policy/NAME/...` since the last call: means over the updates that have ended, and what they learnt from."""
+        """`policy/NAME/...` since the last call: means over the finished updates, and row counts."""
         learnt, self.learnt = self.learnt, []
         dropped, self.dropped = self.dropped, 0
         columns: dict[str, list[float]] = {}
@@ -163,13 +163,13 @@ class Learner:
         return {f"policy/{self.name}/{name}": value for name, value in found.items()}
 
     def state(self) -> dict[str, Any]:
-        """What `restore` takes; the rows' tensors are not in it. No update may be under way."""
+        """The state for `restore`, without the rows' tensors. No update may be running."""
         assert self.future is None
         rows, learnt = [row._asdict() for row in self.buffer.rows], [asdict(each) for each in self.learnt]
         return {"version": self.version, "rows": rows, "learnt": learnt, "dropped": self.dropped}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from where `state` was taken."""
+        """Continue from a `state`."""
         self.version, self.dropped = state["version"], state["dropped"]
         self.learnt = [Learnt(**each) for each in state["learnt"]]
         self.buffer.add(Waiting(**row) for row in state["rows"])

@@ -1,4 +1,4 @@
-"""What a step tells about the team and each agent, under any sharing of policies."""
+"""Metrics of a training step: of the team and of each agent, however policies are shared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marl_verl.rollout.worker import Report
 
 @contextmanager
 def timed(times: dict[str, float], name: str) -> Iterator[None]:
-    """Add the seconds that the context lasts, unless it fails."""
+    """Add the duration of the context in seconds to `times[name]`, unless it raises."""
     begun = time.monotonic()
     yield
     times[name] = times.get(name, 0.0) + time.monotonic() - begun
@@ -34,7 +34,7 @@ def team_metrics(
         "train/attempts": float(sum(report.attempts for report in reports)),
         "train/failed_episodes": float(len(failures)),
     }
-    extra: Counter[str] = Counter()  # sampled, and no row
+    extra: Counter[str] = Counter()  # sampled tokens that are in no row
     for report in reports:
         extra.update(report.extra_tokens)
     values.update({f"train/extra_tokens/{what}": float(count) for what, count in extra.items()})

@@ -1,4 +1,4 @@
-"""All policies of a run: their runtimes, which start, update and sync at the same time."""
+"""All policies of a run: their runtimes, which start, update and sync weights concurrently."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from marl_verl.trainer.policy_servers import FrozenRuntime, Runtime
 
 
 class Policies:
-    """The runtimes of a team's policies, in its order, `trained` those that learn, and its critics."""
+    """The runtimes of a team's policies in the team's order, those that learn (`trained`), and the critics."""
 
     def __init__(self, config: DictConfig, team: TeamConfig) -> None:
         devices: dict[str, Devices] = {}
         for pool in pools_of(config, team):
-            # on a CPU colocated policies share no memory that could run out
+            # colocated policies on a CPU need no lock: there is no device memory to run out of
             devices |= dict.fromkeys(pool.policies, Devices(pool, serial=pool.shared and not cpu_run()))
         self.critics = Critics(config, team, devices)
         self.runtimes: dict[str, Runtime] = {}
@@ -44,7 +44,7 @@ class Policies:
 
     @property
     def early_clients(self) -> bool:
-        """Whether rollout workers can be given their clients before the servers are up."""
+        """Whether the clients of all policies exist before the servers are up."""
         return all(runtime.early for runtime in self.runtimes.values())
 
     def clients(self) -> dict[str, Any]:
@@ -57,19 +57,19 @@ class Policies:
         at_once({name: runtime.start for name, runtime in self.runtimes.items()})
 
     def sleep(self) -> None:
-        """Put servers to sleep where they share a GPU with training."""
+        """Put servers to sleep that share a GPU with training."""
         at_once({name: runtime.sleep for name, runtime in self.runtimes.items()})
 
     def sync_weights(self, versions: dict[str, int]) -> None:
-        """Wake the servers up with their newest weights; versions: policy -> what they report from now on."""
+        """Wake up the servers with the newest weights; versions: policy -> the version that they report from now on."""
         at_once({name: partial(runtime.sync_weights, versions[name]) for name, runtime in self.runtimes.items()})
 
     def put_advantages(self, batch: KVBatchMeta, advantage: FloatArray) -> None:
-        """Write the advantage of every row, [rows of the batch], to TransferQueue for its policy's update."""
+        """Write the advantage [n] of each of a batch's n rows to TransferQueue, for the update of its policy."""
         put_advantages(batch, advantage, {runtime.name for runtime in self.trained})
 
     def update(self, batch: KVBatchMeta) -> dict[str, tuple[KVBatchMeta, dict[str, float]]]:
-        """Update each policy that learns from its own rows; policy -> what `PolicyRuntime.update` returns."""
+        """Update each trained policy from its own rows. Returns policy -> result of `PolicyRuntime.update`."""
         parts = by_policy(batch)
         chosen = [runtime for runtime in self.trained if runtime.name in parts]
         return at_once({runtime.name: partial(_update, runtime, parts[runtime.name]) for runtime in chosen})
@@ -82,7 +82,7 @@ def _update(runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dic
 
 
 def _config_of(config: DictConfig, policy: str) -> DictConfig:
-    """The whole config as one policy sees it, in the form of verl's."""
+    """The whole config for one policy, in verl's layout."""
     found: Any = OmegaConf.create(OmegaConf.to_container(config))
     with open_dict(found):
         own = found.policies[policy]

@@ -1,7 +1,7 @@
-"""One policy at work: its training workers, its inference servers, and the weight sync between them.
+"""The runtime of a trained policy: its training workers, its inference servers, and the weight sync between them.
 
-Composed of verl's `RayWorkerGroup`, `ActorRolloutRefWorker`, `LLMServerManager` and `CheckpointEngineManager`, a set
-per policy, so that policies start, update and sync at the same time, and of its rollout correction.
+Each policy has its own `RayWorkerGroup`, `ActorRolloutRefWorker`, `LLMServerManager` and `CheckpointEngineManager` of
+verl, so policies start, update and sync concurrently. Updates use verl's rollout correction where it is configured.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WEIGHTS = "rollout_is_weights"
 
 
 class PolicyRuntime(TrainingWorkers, Servers):
-    """A policy that learns; `critics` are those in its training workers' processes."""
+    """A trained policy; `critics` are colocated in its training workers' processes."""
 
     MESH = "actor"
 
@@ -79,7 +79,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
                 self._init_models()
                 servers.result()
             else:
-                # vLLM measures the device's free memory while it starts: nobody else may allocate meanwhile
+                # vLLM measures the device's free memory while it starts: no other process may allocate meanwhile
                 self._init_models()
                 self._start_servers()
             engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
@@ -99,14 +99,14 @@ class PolicyRuntime(TrainingWorkers, Servers):
         return {**workers, **super().actors()}
 
     def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
-        """One pass over this policy's rows, in key order, whose advantages are in TransferQueue already.
+        """Update the policy from its rows, in key order; their advantages must be in TransferQueue.
 
-        `updates` are the optimiser steps of an epoch over them (mini-batches). Returns the batch with the padding rows
-        it needed, and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a rollout correction `rollout_corr/...`).
+        `updates` is the number of optimiser steps (mini-batches) per epoch. Returns the batch with its padding rows,
+        and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a rollout correction `rollout_corr/...`).
         """
         with self.devices.acquire():
             rows = len(batch)
-            updates = min(updates, max(1, rows // self.data_parallel_size))  # none of them made of padding only
+            updates = min(updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
             batch = self._padded(batch, updates)
             self._balance(batch, updates)
             fields = list(UPDATE_FIELDS)
@@ -123,7 +123,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
                 calculate_entropy=True,
                 distillation_use_topk=False,
                 distillation_only=False,
-                # the mean over rows counts real rows: padding has no response tokens and must not dilute it
+                # the mean over rows counts real rows only: padding rows have no response tokens
                 global_batch_size=rows / updates,
                 mini_batch_size=len(batch) // updates,
                 epochs=actor.ppo_epochs,
@@ -140,17 +140,17 @@ class PolicyRuntime(TrainingWorkers, Servers):
             return batch, {name: float(value) for name, value in {**metrics, **corrected}.items()}
 
     def _per_token(self, batch: KVBatchMeta, rows: int, updates: int) -> float:
-        """What makes the entropy, in nats, a mean over tokens: verl adds it up as the loss, then means over updates."""
+        """Factor that makes the entropy a mean over tokens, in nats. verl aggregates it as it does the loss."""
         mode = self._arr.actor.loss_agg_mode
         sums = {"token-sum": updates, "seq-mean-token-sum": rows}
-        if mode not in sums:  # means already
+        if mode not in sums:  # already a mean
             return 1.0
         return sums[mode] / sum(tag["response_len"] for tag in batch.tags if not tag.get("is_padding"))
 
     def _padded(self, batch: KVBatchMeta, updates: int) -> KVBatchMeta:
         """Add rows without a response token until every rank has the same number of rows in every update.
 
-        verl copies the fields that it does not know from the first row, at that row's length: ours are set here.
+        verl copies unknown fields from the first row, at that row's length, so marl-verl's fields are set here.
         """
         multiple = updates * self.data_parallel_size
         padded = upsample_batch_to_divisible_size(batch, multiple, eos_token_id=0)
@@ -161,7 +161,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
         return padded
 
     def _balance(self, batch: KVBatchMeta, updates: int) -> None:
-        """Give every rank about as many tokens, and every update its share of the padding that stands at the end."""
+        """Balance tokens over ranks, and spread the padding rows, which are last, over the updates."""
         parts = [list(range(len(batch)))]
         if (count := self.data_parallel_size) > 1:
             lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
@@ -169,7 +169,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
         if any(tag.get("is_padding") for tag in batch.tags):
             parts = [[row for first in range(updates) for row in sorted(part)[first::updates]] for part in parts]
         order = [row for part in parts for row in part]
-        if order != list(range(len(batch))):  # without padding and with one rank the key order stays
+        if order != list(range(len(batch))):  # one rank without padding: keep the key order
             batch.reorder(order)
 
     def _log_probs(self, batch: KVBatchMeta, field: str, call: Any, no_lora_adapter: bool = False) -> None:
@@ -184,18 +184,18 @@ class PolicyRuntime(TrainingWorkers, Servers):
         _put(batch, batch.keys, **{field: response_from_nested(data["log_probs"], data["response_mask"])})
 
     def sleep(self) -> None:
-        """Free the servers' device memory until the next weight sync; nothing where `free_cache_engine` is off."""
+        """Free the servers' device memory until the next weight sync; a no-op where `free_cache_engine` is off."""
         if self._arr.rollout.free_cache_engine:
             self.sync.sleep_replicas()
 
     def sync_weights(self, version: int) -> None:
-        """Send the trained weights to the servers, which wake up and drop what they cached under the old ones."""
+        """Send the trained weights to the servers, which wake up and clear caches of the old weights."""
         with self.devices.acquire():
             self.sync.update_weights(version)
 
 
 def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
-    """Until the server actors exist: they ask the training workers where they run, before `init_model`."""
+    """Wait until the server actors exist: they query the training workers' nodes and GPUs before `init_model`."""
     while not servers.done():
         replicas = getattr(manager, "rollout_replicas", [])
         if replicas and all(replica.servers for replica in replicas):
@@ -205,25 +205,25 @@ def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
 
 
 def _correct(batch: KVBatchMeta, settings: DictConfig) -> tuple[list[str], dict[str, float]]:
-    """Rollout correction (verl's weights and rejections) of all rows of an update, once its `old_log_probs` are known.
+    """Apply verl's rollout correction (weights and rejections) to all rows of an update that have `old_log_probs`.
 
-    The servers sample with other numerics, and sometimes other weights, than the trainer computes log-probs with. Per
-    token
+    The servers' numerics, and sometimes their weights, differ from the trainer's. The loss of each token is multiplied
+    by a truncated importance weight
 
         w = min(pi_old / pi_rollout, rollout_is_threshold)    rollout_is=token; the product over a row for "sequence"
 
-    multiplies the loss (truncated importance sampling), and `rollout_rs` leaves out tokens or rows that are too far
-    off: they leave `response_mask` and not `loss_mask`, as in verl's V1 trainer, add nothing to a sum, and stay in the
-    number that a mean divides by. Padding rows enter no statistic and weigh 0. Returns the fields that the update has
-    to read besides its own, and verl's metrics (`rollout_corr/...`); none where `algorithm.rollout_correction` is off,
-    as it is with `bypass_mode` (`config/loss.py`).
+    and `rollout_rs` rejects tokens or rows whose ratio is too far from 1. As in verl's V1 trainer, rejected tokens are
+    removed from `response_mask` but not from `loss_mask`: they add 0 to a sum and still count in a mean's denominator.
+    Padding rows have weight 0 and enter no statistic. Returns the additional fields that the update has to read, and
+    verl's metrics (`rollout_corr/...`); both are empty where `algorithm.rollout_correction` is off, as it is with
+    `bypass_mode` (`config/loss.py`).
     """
     if not (settings.rollout_is or settings.rollout_rs):
         return [], {}
     real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
     keys, needed = [batch.keys[row] for row in real], ["old_log_probs", "rollout_log_probs", "response_mask"]
     rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=needed)
-    # [rows, longest response], zeros behind a row's own tokens
+    # [rows, longest response], right-padded with zeros
     data, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
     if settings.rollout_rs:
         _put(batch, keys, response_mask=response_to_nested(data.batch["response_mask"], rows["response_mask"]))

@@ -1,4 +1,4 @@
-"""Policies that do not learn: servers only, of this run or outside of it; and what runtimes have in common."""
+"""Runtimes of policies that do not learn (frozen, external endpoint), and the base classes of all runtimes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from marl_verl.trainer.metrics import timed
 
 
 class Runtime:
-    """A policy at work. Of an endpoint outside the run: there is nothing to start and nothing to sync."""
+    """The runtime of a policy. This base class is for an external endpoint: it starts and syncs nothing."""
 
     def __init__(self, policy: PolicyConfig) -> None:
         self.policy, self.name = policy, policy.name
-        self.seconds: dict[str, float] = {}  # what -> how long it took at the start
+        self.seconds: dict[str, float] = {}  # part -> its start-up time
 
     @property
     def early(self) -> bool:
@@ -28,25 +28,25 @@ class Runtime:
         return True
 
     def start(self) -> None:
-        """Start workers and servers. An endpoint was checked before anything else was started (`trainer/run.py`)."""
+        """Start workers and servers. Endpoints are checked before a run starts any process (`trainer/run.py`)."""
 
     def client(self) -> Any:
-        """What a rollout worker samples with: the endpoint's address, or verl's client for the servers."""
+        """The client of rollout workers: the endpoint's address, or verl's client for the servers."""
         return self.policy.endpoint
 
     def sleep(self) -> None:
-        """Free the servers' device memory, where training shares it."""
+        """Free the servers' device memory where training shares the device."""
 
     def sync_weights(self, version: int) -> None:
-        """Wake the servers up, with the newest weights; they report `version` with every action from now on."""
+        """Wake up the servers with the newest weights; they report `version` with every action from now on."""
 
     def actors(self) -> dict[str, Any]:
-        """What it is -> the Ray actor, of every process that the run cannot do without."""
+        """Description -> Ray actor, for every process whose death ends the run."""
         return {}
 
 
 class Servers(Runtime):
-    """A policy with servers of this run; `config` is the whole config as this policy sees it."""
+    """A policy with servers in this run; `config` is the whole config for this policy, in verl's layout."""
 
     def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Devices) -> None:
         super().__init__(policy)
@@ -55,7 +55,7 @@ class Servers(Runtime):
 
     @property
     def early(self) -> bool:
-        return single_server(self.config) is not None  # then its name is known
+        return single_server(self.config) is not None  # its name is known before it starts
 
     def client(self) -> Any:
         name = single_server(self.config)
@@ -82,9 +82,9 @@ class Servers(Runtime):
 
 
 class FrozenRuntime(Servers):
-    """A policy that acts and never learns: servers that read the model themselves, no training worker, no optimiser.
+    """A policy that acts and never learns: servers that load the model themselves, no training worker, no optimiser.
 
-    On a pool that it shares its servers sleep while others learn; else they stay as they are.
+    Its servers sleep during training only on a shared pool.
     """
 
     def start(self) -> None:
@@ -108,23 +108,23 @@ class FrozenRuntime(Servers):
 
 
 class TrainingWorkers:
-    """What has a worker group of verl that learns: a policy, or a critic in the same processes."""
+    """Base of runtimes with a training worker group of verl: a policy, or a critic colocated with it."""
 
     MESH: ClassVar[str]
     workers: Any
 
     @property
     def data_parallel_size(self) -> int:
-        """Ranks that each take a part of the rows."""
+        """Number of data-parallel ranks; each processes a part of the rows."""
         info = self.workers._dispatch_info
         if self.MESH not in info:
             info[self.MESH] = self.workers._query_dispatch_info(self.MESH)
         return int(max(info[self.MESH])) + 1
 
     def save(self, folder: Path, step: int) -> None:
-        """Write model, optimiser and schedule, of a policy a Hugging Face folder too, below `folder`."""
+        """Write model, optimiser and learning-rate schedule below `folder`; for a policy a Hugging Face folder, too."""
         self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
+        """Load the files that `save` wrote."""
         self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)

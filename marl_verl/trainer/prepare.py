@@ -1,4 +1,4 @@
-"""Everything that can be wrong is found here, before work starts; then the run directory is made."""
+"""Check a run's recipe, parts and tasks before any process starts, and make its run directory."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from marl_verl.tasks.files import write_tasks
 from marl_verl.team import TeamConfig, read_team
 
 COMPOSED = "composed.yaml"
-"""The config before policies are filled in and interpolations resolved: overrides of a continued run apply to it."""
+"""The config before policies and interpolations are resolved: overrides of a resumed run apply to it."""
 
 
 @dataclass
 class Plan:
-    """A checked run: what will be trained, with which parts, on which tasks."""
+    """A checked run: config, team, tasks, and the tiny models to make."""
 
-    config: DictConfig  # composed, not resolved; model paths of tiny models are still to be filled in
-    resolved: DictConfig  # what the trainer would read, but for those paths
+    config: DictConfig  # composed, not resolved; without the paths of tiny models
+    resolved: DictConfig  # the trainer's config, except for those paths
     team: TeamConfig
     tasks: dict[Split, list[Task]]
-    tiny: dict[str, TinyModel]  # policy -> the one to make
+    tiny: dict[str, TinyModel]  # policy -> the model to make
     tiny_critic: TinyModel | None
-    folder: Path  # exists only when an earlier run is continued
+    folder: Path  # exists only for a resumed run
     resumed: bool = False
     files: tuple[plugins.PluginFile, ...] = ()
-    notes: tuple[str, ...] = ()  # what the user should know before it starts
+    notes: tuple[str, ...] = ()  # notes to print before the run starts
 
 
 def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
-    """Read and check a recipe, with plugin files besides its own. Writes nothing. MarlError: what is wrong with it."""
+    """Read and check a recipe, with plugin files in addition to its own. Writes nothing. MarlError if it is invalid."""
     config = compose(recipe, overrides)
     OmegaConf.update(config, "marl.run.recipe", str(recipe), force_add=True)
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
@@ -73,20 +73,23 @@ def _plugin_paths(config: DictConfig) -> list[Path]:
 
 
 def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
-    """Read and check the config of an earlier run, to continue it at its newest complete checkpoint.
+    """Read and check the config of an earlier run, to resume it from its newest complete checkpoint.
 
-    Plugin files must have the content of the run's copies, which are used. MarlError: no run there, no intact
-    checkpoint, another team, algorithm, plugins or tasks, nothing left to do, or what is wrong with the overrides.
+    The run's copies of plugin files are used; given plugin files must have the same content.
+
+    Raises:
+        MarlError: there is no run or no intact checkpoint; team, algorithm, plugins or tasks have changed; the run has
+            all its steps; or an override is invalid.
     """
     check_run(folder, COMPOSED)
     saved = checkpoint.newest(folder)
     if saved is None:
-        raise MarlError(f"run '{folder}' has no complete checkpoint to continue from: start it anew")
+        raise MarlError(f"run '{folder}' has no complete checkpoint to resume from. Start a new run.")
     team = checkpoint.read(saved)
     files = plugins.files_of_run(folder, plugin_files)
     identity.check_files(files, team["plugins"], folder)
     plugins.use_files(files)
-    if identity.gone(team["plugins"]):  # without them nothing else of the run can be looked at
+    if identity.gone(team["plugins"]):  # the config cannot be checked without them
         identity.refuse(identity.plugin_changes(team["plugins"]), saved)
     config = read_config(folder / COMPOSED)
     began_with = _plugin_paths(config)
@@ -97,7 +100,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
             f"'{folder / plugins.COPIES}'. Start a new run to use other files."
         )
     config.trainer.resume_mode = "auto"
-    config.trainer.val_before_train = False  # the run has its first validation already
+    config.trainer.val_before_train = False  # the first run has done it
     plan = _check(config, folder)
     plan.resumed, plan.files = True, tuple(files)
     plan.notes = tuple(_changed_since(plan, began_with))
@@ -105,34 +108,34 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
         raise MarlError(
-            f"run '{folder}' is at step {team['step']} already: to train on, give a trainer.total_training_steps "
-            f"above that, it is {config.trainer.total_training_steps}"
+            f"run '{folder}' is at step {team['step']} already, and trainer.total_training_steps="
+            f"{config.trainer.total_training_steps}. To continue training, set it above {team['step']}."
         )
     return plan
 
 
 def _changed_since(plan: Plan, began_with: Sequence[Path]) -> Iterator[str]:
-    """A note for each plugin file that has changed where the run copied it from."""
+    """Yield a note for each plugin file whose original has changed since the run copied it."""
     copies = {file.name: file for file in plan.files}
     for name, path in plugins.file_names(began_with).items():
         if path.is_file() and (now := plugins.read_files([path])[0]).text != copies[name].text:
             yield (
-                f"plugin file '{path}' (content {now.version}) has changed since the run began: the run goes on with "
+                f"plugin file '{path}' (content {now.version}) has changed since the run began. The run continues with "
                 f"its copy '{plan.folder / plugins.COPIES / name}' (content {copies[name].version}). "
                 f"To use the changed file, start a new run: marl-verl train {plan.config.marl.run.recipe}"
             )
 
 
 def _check_same_tasks(plan: Plan) -> None:
-    """Raise MarlError if the run has trained on other tasks: its place in the data would mean nothing."""
+    """Raise MarlError if the training tasks have changed: the saved position in the data would be invalid."""
     before = plan.folder / "data" / "train.jsonl"
     with tempfile.TemporaryDirectory() as folder:
         now = Path(folder) / "train.jsonl"
         write_tasks(plan.tasks["train"], now)
         if before.is_file() and before.read_bytes() != now.read_bytes():
             raise MarlError(
-                f"the training tasks are not those in '{before}' any more: the task file or the task set that makes "
-                "them has changed; continue with what the run had, or start a new run"
+                f"the training tasks differ from those in '{before}': the task file or the task set has changed. "
+                "Restore it to resume this run, or start a new run."
             )
 
 
@@ -165,7 +168,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
 
 
 def build_parts(team: TeamConfig) -> tuple[Workflow, TaskSet]:
-    """The workflow and the task set of a team. MarlError for a part that is not registered, or a wrong option."""
+    """Build the workflow and the task set of a team. MarlError for an unregistered part or an invalid option."""
     for agent in team.agents.values():
         if agent.reward is not None:
             checks.part("rewards", agent.reward, None)
@@ -188,7 +191,7 @@ def _new_folder(config: DictConfig, stem: str) -> Path:
 
 
 def make_run_directory(plan: Plan, display: Display) -> Path:
-    """Make the tiny models, then the run directory with everything the trainer reads: all of it, or nothing."""
+    """Make the tiny models, then the run directory with all files that the trainer reads, completely or not at all."""
     plugins.use_files(plan.files)
     composed = OmegaConf.to_yaml(plan.config)
     tiny = {f"marl.policies.{name}.model.path": spec for name, spec in plan.tiny.items()}

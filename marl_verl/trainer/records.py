@@ -1,4 +1,4 @@
-"""What a run stores of its steps, for `marl-verl replay` and `explain`, and when failed episodes stop it."""
+"""Stored episodes and rows of a run, for `marl-verl replay` and `explain`, and the limit on failed episodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Records:
     def journals(self, step: int, reports: list[Report]) -> None:
         """Store the episodes of a training step. MarlError as in `check_failures`."""
         lines = [line for report in reports for line in report.lines]
-        if lines:  # before a run stops for its failures: they are among them
+        if lines:  # before `check_failures`: the lines include the failures
             self._run_dir.journals(step, [self._header(step, "train"), *lines])
         self.check_failures(reports)
 
@@ -70,6 +70,6 @@ class Records:
         if failures and len(failures) > share * total:
             first = failures[0]
             raise MarlError(
-                f"{len(failures)} of {total} attempts failed, marl.rollout.max_failed_share={share:g} allows fewer; "
-                f"the first: {first.reason}: {first.detail}"
+                f"{len(failures)} of {total} attempts failed, above marl.rollout.max_failed_share={share:g}. "
+                f"First failure: {first.reason}: {first.detail}"
             )

@@ -1,4 +1,4 @@
-"""The end of a run as numbers: summary.json."""
+"""The results of a run: summary.json."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]
 
 
 def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
-    """Write summary.json to the run directory and return what is in it."""
+    """Write summary.json to the run directory and return its content."""
     folder = trainer.run_dir.folder
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "train/success" in line]
@@ -66,7 +66,7 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
 
 
 def _policy(policy: PolicyConfig, config: Any, saved: Path | None) -> dict[str, Any]:
-    """Of what size a policy is, and how far it came in the newest checkpoint's policies; an endpoint's is not known."""
+    """Parameters of a policy and relative change of its weights up to the newest checkpoint; unknown for endpoints."""
     if policy.endpoint is not None:
         return {"parameters": None, "weight_change": 0.0, "frozen": True}
     model = str(config.policies[policy.name].actor_rollout_ref.model.path)

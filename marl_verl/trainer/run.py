@@ -1,6 +1,6 @@
-"""The trainer's process: Ray, TransferQueue, team trainer, rollout manager, and an end that leaves nothing behind.
+"""The trainer's process: starts Ray, TransferQueue, team trainer and rollout manager, and shuts them down.
 
-Started by the command line as `python -m marl_verl.trainer.run RUN_DIRECTORY`, with its output going to train.log.
+Started by the command line as `python -m marl_verl.trainer.run RUN_DIRECTORY`; its output is written to train.log.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from marl_verl.team import Endpoint
 
 FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_")
 NOTED_BY_RAY = "ray.experimental.state.api"
-"""What verl imports of Ray that Ray takes down as used, in a table that `ray.init` goes through: not while it does."""
+"""Imported before `ray.init`: importing it (verl does) changes a table of Ray's over which `ray.init` iterates."""
 
 
 def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
-    """Do what `folder/config.yaml` says: train, unless other work is given, and end with whoever started us.
+    """Run `work` (default: `train`) on a run directory; end when the parent process ends.
 
-    Returns exit code 0; 2 for a user's mistake, 1 for any other, 130 after Ctrl-C.
+    Returns the exit code: 0; 2 for a user error (MarlError), 1 for any other error, 130 after Ctrl-C.
     """
     parent = Parent()
     parent.follow()
@@ -49,7 +49,7 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
     except KeyboardInterrupt:
         emit("interrupted")
         return 130
-    except Exception as error:  # noqa: BLE001 - the process ends here: the log has the traceback, the user the sentence
+    except Exception as error:  # noqa: BLE001 - the process ends: traceback to the log, message to the user
         emit("error", message=sentence(error), expected=False)
         traceback.print_exc()
         return 1
@@ -60,7 +60,7 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
 
 
 def train(folder: Path) -> None:
-    """Bring everything up and train."""
+    """Start all parts of the run and train."""
     with session(folder) as (trainer, manager):
         from marl_verl.trainer.report import write_summary
 
@@ -71,7 +71,7 @@ def train(folder: Path) -> None:
 
 @contextmanager
 def session(folder: Path) -> Iterator[tuple[Any, Any]]:
-    """The trainer and the rollout manager of a run directory, ready to fit; Ray ends with the context."""
+    """Trainer and rollout manager of a run directory, ready to fit; Ray is shut down at the end of the context."""
     config: Any = OmegaConf.load(folder / "config.yaml")
     config.transfer_queue.enable = True
     plugins.use_files(plugins.files_of_run(folder))
@@ -98,7 +98,7 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _bring_up(config: Any) -> tuple[Any, Any]:
-    """Start the slow parts side by side: TransferQueue, policies, and where possible the rollout workers."""
+    """Start the slow parts concurrently: TransferQueue, policies, and where possible the rollout workers."""
     import transfer_queue as tq
     from verl.trainer.ppo.v1 import get_trainer_cls
 
@@ -107,7 +107,7 @@ def _bring_up(config: Any) -> tuple[Any, Any]:
     from marl_verl.trainer import team_trainer  # noqa: F401 - registers "team"
 
     if not verl_plugin.LOADED:
-        raise MarlError("verl did not load marl-verl's plugin: is marl-verl installed (pip install -e .)?")
+        raise MarlError("verl did not load marl-verl's plugin. Install marl-verl: pip install -e .")
     trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
     emit("phase", name="starting policies")
     with ThreadPoolExecutor(max_workers=2) as threads:
@@ -123,7 +123,7 @@ def _bring_up(config: Any) -> tuple[Any, Any]:
 
 
 def start_ray(config: Any) -> None:
-    """A Ray session of our own, unless `ray_kwargs.ray_init.address` names a cluster."""
+    """Start a separate Ray session, or connect to the cluster in `ray_kwargs.ray_init.address`."""
     import ray
 
     options: dict[str, Any] = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)  # type: ignore[assignment]
@@ -141,21 +141,21 @@ def start_ray(config: Any) -> None:
         ray.init(runtime_env={**runtime_env, **given}, **options)
     else:
         if cpu_run():
-            # verl's own variables, without the seconds that importing them takes; the rest of them are for GPUs
+            # set here because importing verl's function takes seconds; its other variables are for GPUs
             os.environ.update(VLLM_LOGGING_LEVEL="WARN", VLLM_ALLOW_RUNTIME_LORA_UPDATING="true")
             options.setdefault("num_gpus", sum(pool.size for pool in _pools(config)))
         else:
             from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
             os.environ.update(get_ppo_ray_runtime_env(config).get("env_vars", {}))
-        # never somebody else's session: one that is running already stays untouched. Workers inherit our environment.
+        # "local": never connect to a Ray session that is already running. Workers inherit this environment.
         folder = os.environ.get(SCRATCH_VARIABLE)
         ray.init(address="local", include_dashboard=False, _temp_dir=folder, runtime_env=given or None, **options)
     check_slots(config)
 
 
 def check_slots(config: Any) -> None:
-    """Raise MarlError where Ray would wait for ever for GPUs (logical ones on a CPU) that it does not have."""
+    """Raise MarlError if Ray lacks GPUs (logical slots on a CPU): it would wait for them for ever."""
     import ray
 
     nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
@@ -167,7 +167,7 @@ def _pools(config: Any) -> list[Pool]:
 
 
 def _endpoints(config: Any) -> dict[str, Endpoint]:
-    """Policy -> the server outside that it is."""
+    """Policy -> its external endpoint."""
     return {name: policy.endpoint for name, policy in team_of(config).policies.items() if policy.endpoint is not None}
 
 

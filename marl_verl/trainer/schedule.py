@@ -1,4 +1,4 @@
-"""What a schedule is, what it may use of the trainer, and the schedule that takes one thing after the other."""
+"""The schedule interface, the part of the trainer that schedules use, and the synchronous schedule."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.policies import Policies
 
 Task = dict[str, Any]
-"""The columns of `TaskDataset`, with `uid`, `keep` (whether its episodes are stored) and `batch` (which one of the
-data's it is in, from 1)."""
+"""The columns of `TaskDataset`, `uid`, `keep` (whether to store its episodes) and `batch` (number of its data batch,
+from 1)."""
 
 
 class Training(Protocol):
     """The side of the trainer that a schedule uses."""
 
-    global_steps: int  # the step under way, from 1
+    global_steps: int  # the current step, from 1
     total_training_steps: int
     agent_loop_manager: Any
     algorithm: Algorithm
-    components: frozenset[str]  # of the reward, those that the run makes
+    components: frozenset[str]  # the reward components of the run
     policies: Policies
 
-    # what the run is doing while the context lasts, for error messages
+    # names the run's activity during the context, for error messages
     def phase(self, name: str, /) -> AbstractContextManager[None]: ...
     # the next batch of the data
     def next_tasks(self) -> list[Task]: ...
-    # sample a batch of tasks and wait for it; its rows, in key order
+    # sample a batch of tasks and wait; returns its rows in key order
     def sample(self) -> KVBatchMeta: ...
     # store the episodes of a step's tasks; MarlError if too many failed
     def store_reports(self, reports: list[Report]) -> None: ...
-    # store how a step's advantages were computed; the step's metrics of the team and its agents
+    # store how a step's advantages were computed; returns the step's metrics of team and agents
     def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]: ...
 
 
@@ -49,28 +49,28 @@ class Schedule(ABC):
 
     @abstractmethod
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
-        """Take one step of the run, add its metrics and seconds; the rows that are done with."""
+        """Run one step and add its metrics and seconds. Returns the rows to remove from TransferQueue."""
 
     def on_step_end(self, timing_raw: dict[str, float]) -> None:
-        """Called after the checkpoint of a step, before its validation."""
+        """Called after a step's checkpoint and before its validation."""
 
     @abstractmethod
     def versions(self) -> dict[str, int]:
         """Policy -> the version of its weights, which its servers report with every action."""
 
     def settle(self) -> None:
-        """Wait until no update and no sync is under way. Called before a checkpoint, and before a validation."""
+        """Wait until no update or weight sync is running. Called before a checkpoint and before a validation."""
 
     def state(self) -> dict[str, Any] | None:
-        """What a checkpoint has to keep from one step to the next."""
+        """The state that a checkpoint stores; None for nothing."""
         return None
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on from what `state` gave, if anything."""
+        """Continue from a `state`; None if the checkpoint has none."""
 
 
 class Synchronous(Schedule):
-    """Every row is used in the step that sampled it, by the weights that sampled it; all policies update at once."""
+    """Synchronous schedule: each row is used in the step that sampled it (on-policy); policies update concurrently."""
 
     def __init__(self, training: Training) -> None:
         self.training, self.policies = training, training.policies
@@ -92,7 +92,7 @@ class Synchronous(Schedule):
         return batch
 
     def put_advantages(self, batch: KVBatchMeta) -> tuple[RowTable, AdvantageResult]:
-        """Compute the advantage of every row over the whole team, and write it to TransferQueue."""
+        """Compute the advantages of all rows of the team together and write them to TransferQueue."""
         rows = [identity(tag) for tag in batch.tags]
         for row, value in zip(rows, self.policies.critics.values(batch) or [], strict=False):
             row["value"] = value
@@ -102,10 +102,10 @@ class Synchronous(Schedule):
         return table, result
 
     def on_step_end(self, timing_raw: dict[str, float]) -> None:
-        """Send the new weights to the servers: after the checkpoint, which may need the memory that they take."""
+        """Sync weights to the servers. After the checkpoint, which may need the memory that awake servers use."""
         with timed(timing_raw, "sync"), self.training.phase("syncing weights"):
             self.policies.sync_weights(self.versions())
 
     def versions(self) -> dict[str, int]:
-        """The step: all policies learn in it."""
+        """The current step as version of every policy."""
         return dict.fromkeys(self.policies.runtimes, int(self.training.global_steps))

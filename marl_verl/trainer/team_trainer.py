@@ -1,6 +1,6 @@
 """The team's training loop: verl's `PPOTrainer`, with a runtime for each policy and one advantage over the whole team.
 
-Touches verl: the methods of `PPOTrainer` overridden below, its `fit`, which calls them, and `ReplayBuffer`.
+Uses verl internals: the methods of `PPOTrainer` overridden below, its `fit`, which calls them, and `ReplayBuffer`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from marl_verl.trainer.validation import play, validation_metrics
 
 
 class TeamReplayBuffer(ReplayBuffer):
-    """Calls `wait`, which returns when every dispatched task is finished, where verl's sleeps two seconds."""
+    """verl's buffer, calling `wait`, which returns when all dispatched tasks are finished, instead of polling."""
 
     def __init__(self, wait: Callable[[], None], **options: Any) -> None:
         super().__init__(**options)
@@ -49,7 +49,7 @@ class TeamReplayBuffer(ReplayBuffer):
 
 @register_trainer("team")
 class TeamTrainer(PPOTrainer):
-    """A run, whose schedule decides in which order it samples and learns."""
+    """The trainer of a team. Its schedule decides when it samples and when it learns."""
 
     def __init__(self, config: Any) -> None:
         self.team = team_of(config)
@@ -59,7 +59,7 @@ class TeamTrainer(PPOTrainer):
         self.components = self.algorithm.components(self.team.agents)
         self.reports: list[Report] = []
         super().__init__(config)
-        # verl takes any other name than "sync" for an asynchronous mode
+        # verl treats any name except "sync" as an asynchronous mode
         self.trainer_mode = "sync"
         self.phase = Phases(lambda: getattr(self, "global_steps", 0))
         self.policies = Policies(self.config, self.team)
@@ -78,7 +78,7 @@ class TeamTrainer(PPOTrainer):
         )
 
     def _setup(self) -> None:
-        """verl's, without the workers that `Policies.start` has brought up, and without a reward loop."""
+        """verl's setup without the workers, which `Policies.start` has started, and without a reward loop."""
         self._init_tokenizer()
         self._init_dataloader()
         self._init_dump_executor()
@@ -92,7 +92,7 @@ class TeamTrainer(PPOTrainer):
         self._load_checkpoint()
 
     def on_init_end(self) -> None:
-        """Give the servers of policies that learn their weights: verl may start them without any."""
+        """Sync weights to the servers of trained policies: verl may start them with dummy weights."""
         self.policies.sync_weights(self.schedule.versions())
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
@@ -105,7 +105,7 @@ class TeamTrainer(PPOTrainer):
         self.schedule.on_step_end(self.timing_raw)
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """verl's, with uids that are the same in every run of the same config."""
+        """verl's batch, with uids that are equal in all runs of the same config."""
         batch = super()._fetch_one_gen_batch()
         step, positions = self.global_steps, range(len(batch))
         tu.assign_non_tensor_stack(batch, "uid", [f"s{step}t{position:05d}" for position in positions])
@@ -136,7 +136,7 @@ class TeamTrainer(PPOTrainer):
         return team_metrics(self.algorithm.credited(table), result, self.reports, metrics_of(self.algorithm))
 
     def _validate(self) -> dict[str, float]:
-        """Play every held-out task twice: greedily, then with the sampling of training."""
+        """Run every held-out task twice: with greedy decoding, then with the sampling parameters of training."""
         self.schedule.settle()
         with self.phase("validating"):
             keep = int(self.config.marl.rollout.keep_episodes)

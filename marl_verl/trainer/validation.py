@@ -1,4 +1,4 @@
-"""Held-out tasks, played by the whole team: greedily, and sampled as in training."""
+"""Validation of the whole team on held-out tasks: greedy decoding, and sampling as in training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marl_verl.rollout.worker import Report
 
 
 def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> dict[str, float]:
-    """Team success on the held-out tasks, 0 where all episodes failed, and each agent's rewards in the greedy pass."""
+    """Team success on the held-out tasks (0 if all episodes failed), and each agent's rewards in the greedy pass."""
     values = {
         "validation/success": float(np.mean([_success(report) for report in greedy])),
         "validation/success_sampled": float(np.mean([_success(report) for report in sampled])),
@@ -30,20 +30,20 @@ def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> d
 
 
 def _success(report: Report) -> float:
-    """Share of a task's episodes that succeeded: of the one that a sampler chose, or avg@k of k; 0 without any."""
+    """Share of a task's episodes that succeeded; 0 without episodes. Samplers return one chosen episode, or k."""
     return float(np.mean(report.successes)) if report.successes else 0.0
 
 
 def play(
     tasks: Iterable[dict], context: TeamRolloutManager, step: int, sampled: bool, keep: int, at_once: int | None = None
 ) -> Iterator[list[Report]]:
-    """Play every held-out task, greedily or sampled as `marl.validation` says. Rows are not written.
+    """Run every held-out task, greedily or with the sampler of `marl.validation`. Rows are not written.
 
     Args:
         tasks: batches of a data loader.
-        step: enters uids and seeds.
-        keep: the first tasks, whose reports have their episodes' lines.
-        at_once: tasks under way at the same time, whose reports come together; None for a batch.
+        step: part of uids and seeds.
+        keep: number of first tasks whose reports contain their episodes' lines.
+        at_once: maximum number of tasks in flight, whose reports are yielded together; None for a whole batch.
     """
     first = 0
     for rows in _parts(tasks, at_once):

@@ -70,7 +70,7 @@ def recorded(run: Finished) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A run of `SIX_STEPS` that nobody disturbs."""
+    """A run of `SIX_STEPS` without interruption."""
     done = train(tmp_path_factory.mktemp("whole") / "run", *SIX_STEPS)
     assert done.code == 0, done.output
     return recorded(done)

@@ -1,8 +1,8 @@
 """A plugin for tests, loaded in every process of a run: it kills one of them in the middle of a phase of a step.
 
 MARL_VERL_KILL="vLLM server of policy 'asker'|updating|3" names the victim (as the watch does, or "driver"), the phase
-and the step. The victim is stopped just after the phase has begun, so that whoever needs it then waits for it; half a
-second later it is killed, and the phase lasts until the run has ended.
+and the step. The victim is stopped just after the phase has begun, so that the processes that need it wait for it;
+half a second later it is killed, and the phase lasts until the run has ended.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 @pytest.fixture(scope="module")
 def continued(run: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The same run, killed after step 3 as far as anybody can tell from its folder, and continued."""
+    """The same run, with the folder of a run that was killed after step 3, resumed."""
     folder = tmp_path_factory.mktemp("continued") / "run"
     shutil.copytree(run.folder, folder)
     shutil.rmtree(folder / "checkpoints" / "step_6")
@@ -135,7 +135,7 @@ def test_a_continued_run_goes_on_with_its_buffers_and_tasks(run: Finished, conti
     early = {row["uid"] for step, rows in _rows(continued).items() if step <= 3 for row in rows}
     late = {row["uid"] for step, rows in _rows(continued).items() if step > 3 for row in rows}
     assert not early & late
-    # all of the first three batches of the data have been played, whoever was under way when the run stopped
+    # all tasks of the first three data batches are used, also those in flight when the run stopped
     first = {f"s{batch}t{position:05d}" for batch in range(1, 4) for position in range(TASKS)}
     assert first <= early | late
 

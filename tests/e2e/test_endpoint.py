@@ -176,4 +176,4 @@ def test_a_server_that_is_not_there_ends_the_run_at_its_start(tmp_path: Path) ->
         "marl.policies.holder.endpoint={url: 'http://127.0.0.1:9/v1', model: holder}",
     )
     assert done.code == 2, done.output
-    assert "policy 'holder' at http://127.0.0.1:9/v1: it cannot be reached" in done.output
+    assert "policy 'holder' at http://127.0.0.1:9/v1: connection failed" in done.output

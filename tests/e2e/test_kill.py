@@ -34,21 +34,21 @@ pytestmark = pytest.mark.e2e
 
 VICTIMS = ("training worker of policy 'holder'", "rollout worker", "vLLM server of policy 'asker'", killer.DRIVER)
 PHASES = {"updating": 2, "sampling": 3, "syncing weights": 4, "writing a checkpoint": 5}
-"""Phase -> the step in which somebody is killed in it; the held-out tasks are played after steps 2, 4 and 6."""
+"""Phase -> the step in which a process is killed; validations follow steps 2, 4 and 6."""
 
 CHAINS = range(len(VICTIMS) if LONG else 1)
 FEW = ("updating", "writing a checkpoint")  # a training worker, and the driver
 
 
 def _check_end(done: Finished, victim: str, phase: str, before: set[str]) -> None:
-    """One sentence says who died, when, and what to do; nothing is left."""
+    """The error message names the dead process, the phase and the command to continue; no resources are left."""
     when = f"while {phase} in step {PHASES[phase]}"
-    why = f"the {victim} died {when} (killed, or out of memory: see train.log)"
+    why = f"the {victim} died {when} (killed or out of memory, see train.log)"
     if victim == killer.DRIVER:
-        why = f"the trainer was killed (signal 9: perhaps out of memory) {when}"
+        why = f"the trainer was killed (signal 9, perhaps out of memory) {when}"
     message = [line for line in done.output.splitlines() if line.startswith("marl-verl:")]
     assert message, done.output
-    assert message[0].startswith(f"marl-verl: {why}: continue with: marl-verl train --resume {done.folder}")
+    assert message[0].startswith(f"marl-verl: {why}. Continue with: marl-verl train --resume {done.folder}")
     assert done.code == 1
     assert left_running() == []
     assert left_behind() - before == set()

@@ -1,6 +1,6 @@
 """A workflow, a role reward and an advantage in one file outside the repository train the quick start.
 
-Nothing of the core is touched, and what the file brings shows up wherever parts are told.
+The core is not changed, and the parts of the file are listed wherever parts are listed.
 """
 
 from __future__ import annotations

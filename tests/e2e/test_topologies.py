@@ -208,7 +208,7 @@ def test_what_is_learnt_from_are_the_tokens_that_were_sampled(seen: Seen, policy
             encoded = tokenizer.encode(action["text"], add_special_tokens=False)
             ended = [*encoded, tokenizer.eos_token_id]
             otherwise += action["response_ids"] not in (encoded, ended)
-    assert otherwise  # else nobody could tell whether a text was encoded anew on the way
+    assert otherwise  # else the test could not detect whether a text was encoded again
 
 
 def test_one_text_is_other_tokens_for_each_family(seen: Seen) -> None:
