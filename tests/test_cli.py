@@ -345,7 +345,7 @@ class _Plugin:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("marl.workflow.name=silent", "it ended without one act"),
+        ("marl.workflow.name=silent", "the workflow ended without an act"),
         ("marl.workflow.name=stranger", "did you mean 'holder'?"),
         ("marl.workflow.name=raises", "before any act: ValueError"),
         ("marl.task.name=no-class", "task 'no-class' of in-memory 0 (plugin 'mine') must be a subclass of TaskSet"),

@@ -414,13 +414,13 @@ async def cancels_itself(task: Task, team: Team) -> str:
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (never_acts, "it ended without one act"),
-        (returns_nothing, "it returned no answer"),
-        (loops, "more than 20 acts"),
-        (unnamed_twice, "acts twice at once without naming the slots"),
-        (shows_number, "agent 'worker' cannot be shown this: an observation is a text or a list of messages, got 4"),
-        (odd_message, 'a message is {"role": text, "content": text}'),
-        (odd_slot, "a slot's name is a text without '#', and no number"),
+        (never_acts, "the workflow ended without an act"),
+        (returns_nothing, "the workflow returned no answer"),
+        (loops, "exceeded 20 acts"),
+        (unnamed_twice, "acts twice concurrently without naming the slots"),
+        (shows_number, "invalid observation for agent 'worker': an observation must be a text or a list of messages"),
+        (odd_message, 'a message must be {"role": text, "content": text}'),
+        (odd_slot, "a slot name must be non-empty, without '#', and not a number"),
         (odd_result, "call builtins:set must return a JSON value"),
         (odd_argument, "the arguments of call builtins:len must be JSON values"),
         (shared_dice, "use team.random_for"),
@@ -494,7 +494,7 @@ def test_supplying_an_act_twice_is_an_error() -> None:
         async with Run(SolverVerifier(), TASK, AGENTS) as run:
             (act,) = await run.next() or ()
             run.resolve(act, POLICY.act(act))
-            with pytest.raises(ValueError, match="does not stand at act planner:0"):
+            with pytest.raises(ValueError, match="is not waiting for act planner:0"):
                 run.resolve(act, POLICY.act(act))
 
     asyncio.run(go())

@@ -286,7 +286,7 @@ def test_a_forgotten_ask_or_attempt(forgets: str) -> None:
 def test_a_workflow_that_fails_is_told_unless_it_may(sampler: Sampler) -> None:
     with pytest.raises(MarlError, match=r"an attempt failed, .* the team has no agent 'verifier': solver|'verifier'"):
         check_sampler(sampler, Relay(), TASK, ScriptedPolicy({"solver": "4"}), 2)
-    message = "workflow 'Never' on task 'q1', before any act: it ended without one act|asked for no action"
+    message = "workflow 'Never' on task 'q1', before any act: the workflow ended without an act|asked for no action"
     with pytest.raises((MarlError, AssertionError), match=message):
         check_sampler(sampler, Never(), TASK, TWO, 2)
     assert not check_sampler(sampler, Never(), TASK, TWO, 2, may_fail=True).episodes
@@ -353,7 +353,7 @@ def test_the_options_of_the_scene() -> None:
     thrice = Programmed((Solo("solver"), Solo("verifier"), Solo("solver")))
     sample = check_sampler(Independent(), thrice, TASK, TWO, tasks=Hashed())
     assert [turn.team_reward for turn in sample.turns] == [each.score for each in sample.episodes for _ in range(3)]
-    with pytest.raises(MarlError, match="more than 1 acts"):
+    with pytest.raises(MarlError, match="exceeded 1 acts"):
         check_sampler(Independent(), Relay(), TASK, TWO, limits=Limits(acts=1))
     role = Mix(role=1.0)
     kept = [

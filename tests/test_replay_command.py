@@ -824,7 +824,7 @@ def test_files_that_are_none(refused: Shown, content: str, message: str) -> None
         (lambda d: {**d, "off_path_turns": [without(d["turns"][1], "node")]}, "other turn 0 lacks 'node'"),
         (
             lambda d: {**d, "journal": {**d["journal"], "schema": 9}},
-            "episode 'q_0': a journal of schema 9; this version",
+            "episode 'q_0': the journal has schema 9; this version",
         ),
         (lambda d: {**d, "journal": {**d["journal"], "records": []}}, "turn 0: the journal has no act solver:0"),
         (lambda d: {**d, "journal": {**d["journal"], "records": [{"effect": "dance"}]}}, "unknown effect 'dance'"),

@@ -189,7 +189,7 @@ def test_actions_of_no_use_are_marked():
     held = Puppet(lambda seen: " ".join(task.data["digits"]))
     assert useless(HolderAsker(), task, {"holder": held, "asker": Puppet(lambda seen: "7")}) == []
     found = useless(HolderAsker(), task, {"holder": Puppet(lambda seen: "1"), "asker": Puppet(lambda seen: "no")})
-    assert found == [("1", "not as many digits as it holds"), ("no", "no digit")]
+    assert found == [("1", "must be as many digits as the holder has"), ("no", "not a digit")]
 
 
 def walker(observation: str) -> str:

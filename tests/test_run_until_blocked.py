@@ -226,7 +226,7 @@ def test_a_workflow_that_raises_while_others_wait_is_told() -> None:
         async with started(work) as run:
             assert names(await run.run_until_blocked()) == ["a:0", "b:0"]
             answer(run, "a")
-            with pytest.raises(WorkflowError, match=r"at act b:0: KeyError: 'gone' \(test_stand.py"):
+            with pytest.raises(WorkflowError, match=r"at act b:0: KeyError: 'gone' \(test_run_until_blocked.py"):
                 await run.run_until_blocked()
 
     play(go())
@@ -316,7 +316,7 @@ def test_a_state_that_no_replay_reaches_is_told() -> None:
 
     async def go() -> None:
         async with started(work) as run:
-            with pytest.raises(ReplayMismatch, match="only live it stands at act a:0"):
+            with pytest.raises(ReplayMismatch, match="waits for act a:0 with this observation only live"):
                 await run.run_until_blocked()
 
     play(go())
