@@ -387,11 +387,11 @@ def test_a_parent_that_is_missing_is_named(name: str) -> None:
         {**row("q", 0, i, i, "a", team=1.0), "node": f"n{i}", "parent": f"n{i - 1}" if i else None} for i in range(3)
     ]
     rows[2]["parent"] = "n9"
-    with pytest.raises(MarlError, match=r"row 'q_0_2' has parent 'n9', which is no node of task 'q'"):
+    with pytest.raises(MarlError, match=r"row 'q_0_2' has parent 'n9', which is not a node of task 'q'"):
         advantage(algorithm(name), rows)
     rows[2]["parent"] = "n1"
     rows.append({**row("p", 0, 0, 1, "a", team=1.0), "node": "n0", "parent": "n1"})  # a node of another task
-    with pytest.raises(MarlError, match=r"row 'p_0_0' has parent 'n1', which is no node of task 'p'"):
+    with pytest.raises(MarlError, match=r"row 'p_0_0' has parent 'n1', which is not a node of task 'p'"):
         advantage(algorithm(name), rows)
 
 

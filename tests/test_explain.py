@@ -332,7 +332,7 @@ MISTAKES = [
     (document(SECOND, SECOND), "two rows have the key 'q_1_0'"),
     (document(), "there are no rows"),
     (document({**SECOND, "padding": True}), "there are no rows besides padding"),
-    (document(TREE), "row 'q_0_0' has parent 'n9', which is no node of task 'q'"),
+    (document(TREE), "row 'q_0_0' has parent 'n9', which is not a node of task 'q'"),
     (document("row"), "row 0 must be a mapping, got 'row'"),  # type: ignore[arg-type]
     ({**pair(), "rows": {}}, "'rows' must be a list, got {}"),
     ({**pair(), "options": []}, "'options' must be a mapping, got []"),
@@ -347,7 +347,7 @@ MISTAKES = [
     (game(players=["a", 1]), "row 1: a player is a name without ',', got 1"),
     (game(players=["a", "b", "b"]), "row 1: player 'b' is named twice"),
     (game(players=[], values={"": 1}), "row 1: a game needs at least one player"),
-    (game(players=list("abcdefghijklmnopq"), values={}), "row 1: an exact Shapley value takes at most 16 players"),
+    (game(players=list("abcdefghijklmnopq"), values={}), "row 1: an exact Shapley value is limited to 16 players"),
     (game(players=["solver", "b"], values={"solvr": 1}), "has the unknown player 'solvr': did you mean 'solver'?"),
     (game(values=without(GAME["values"], "b")), "row 1: coalition 'b' has no value"),
     (game(values={**GAME["values"], "b,a": 4.0}), "coalition 'b,a' names a player twice, or stands there twice"),

@@ -75,7 +75,7 @@ class ReplayCredit(Credit):
 
     @property
     def repeated(self) -> bool:
-        """Whether each turn of an agent has the agent's whole credit: returns that sum turns would count it repeatedly."""
+        """Whether every turn of an agent has its whole credit, which returns that sum turns would count repeatedly."""
         return True
 
     def __post_init__(self) -> None:

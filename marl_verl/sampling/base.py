@@ -33,7 +33,7 @@ class SamplingContext(Protocol):
         """Create a run of the workflow on the task, from the start or a journal. The sampler must close it."""
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """Request an action of the agent's policy. The seed of the request depends on (agent, slot, session, candidate).
+        """Request an action of the agent's policy. The request's seed depends on (agent, slot, session, candidate).
         `agent`: the agent that acts, if not `act.agent`, with its own policy and instructions."""
 
     async def finish(self, run: Run, session: int) -> Episode:

@@ -392,7 +392,7 @@ def test_all_replays_of_all_episodes_go_at_once() -> None:
         (lambda: Counterfactual(unit="turn"), "unknown unit 'turn': valid: act, agent"),  # type: ignore[arg-type]
         (
             lambda: Counterfactual(component="team"),
-            "'component' must be a name of its own, not one of team, role, tool",
+            "'component' must be a name other than team, role, tool",
         ),
         (lambda: Counterfactual(without="boss"), "'without' must be a list of agents, got 'boss'"),  # type: ignore[arg-type]
         (lambda: SampledShapley(exact_up_to=17), "'exact_up_to' must be between 0 and 16, got 17"),
