@@ -210,7 +210,7 @@ def test_a_bad_workflow_fails_by_itself_and_says_where(
     ("tasks", "message"),
     [
         (ScoreRaises, "ZeroDivisionError: no reference"),
-        (ScoreIsNoNumber, "score must be a number, ScoreIsNoNumber.score gave 'good'"),
+        (ScoreIsNoNumber, "score must be a number, ScoreIsNoNumber.score returned 'good'"),
     ],
 )
 def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[TaskSet], message: str) -> None:

@@ -125,8 +125,8 @@ def test_the_estimator_without_a_mistake_is_right() -> None:
         ("batch", r"with rewards of rows outside its group changed to -7\.0"),
         ("count", r"has advantage .*, and without rows outside its group"),
         ("negative", r"has scale .*-1\.0\)?: the scale is not above 0"),
-        ("clipped", r"is not \(ret - baseline\) / scale; make the result with Advantages\.of"),
-        ("nan", r"row p_0_0 \(agent 'a'\) has ret .*: `ret` is no finite number"),
+        ("clipped", r"is not \(ret - baseline\) / scale; create the result with AdvantageResult\.of"),
+        ("nan", r"row p_0_0 \(agent 'a'\) has ret .*: `ret` is not a finite number"),
     ],
 )
 def test_a_mistake_is_named(mistake: str, message: str) -> None:
@@ -145,7 +145,7 @@ def test_padding_that_counts_is_told() -> None:
             found = super().compute(table)
             return dataclasses.replace(found, group=np.abs(found.group))
 
-    with pytest.raises(AssertionError, match="a row of padding is in a group"):
+    with pytest.raises(AssertionError, match="a padding row is in a group"):
         check_algorithm(Counts("independent", Mix(), "none", Advantage(), "ppo-clip"), ROWS)
 
 
@@ -163,7 +163,7 @@ def test_what_it_is_given_is_looked_at() -> None:
     given: Any = Advantage
     with pytest.raises(MarlError, match=r"an Algorithm\(\.\.\.\), or an Estimator"):
         check_algorithm(given, ROWS)
-    with pytest.raises(MarlError, match="rows of padding among yours by itself"):
+    with pytest.raises(MarlError, match="padding rows, which check_algorithm adds itself"):
         check_algorithm(Advantage(), [*ROWS, {**ROWS[0], "padding": True}])
     wrong: Any = "tasks"
     with pytest.raises(MarlError, match="unknown reach 'tasks': did you mean 'task'"):

@@ -119,10 +119,10 @@ def test_an_action_is_no_answer(where: str, message: str) -> None:
     ("what", "message"),
     [
         ("observation", "another observation"),
-        ("proposal", r"another proposals: first \[.* 0'\], now \[.* 1'\]"),
-        ("invalid", r"another marks of invalid actions: first \{\}, now \{\('solver', '0'\): 'late'\}"),
-        ("answer", "another answer: first"),
-        ("fewer", "does not come to act verifier:0, to which it came first"),
+        ("proposal", r"different proposals: first \[.* 0'\], now \[.* 1'\]"),
+        ("invalid", r"different invalid marks: first \{\}, now \{\('solver', '0'\): 'late'\}"),
+        ("answer", "different answer: first"),
+        ("fewer", "does not reach act verifier:0, which the first run reached"),
         ("more", "act solver:1"),
     ],
 )
@@ -140,7 +140,7 @@ def test_an_act_that_only_comes_later_is_named() -> None:
                 await team["solver"].act("once more")
             return answer
 
-    with pytest.raises(ReplayMismatch, match="it comes to act solver:1, to which it did not come first"):
+    with pytest.raises(ReplayMismatch, match="it reaches act solver:1, which the first run did not reach"):
         check_workflow(Grows(), TASK, TWO)
 
 
@@ -173,10 +173,10 @@ CHECKS: list[tuple[str, Callable[..., Any]]] = [
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"workflow": Relay}, r"a Workflow is needed, and this is its class: write Relay\(\) instead of Relay"),
-        ({"workflow": None}, r"a Workflow is needed, got NoneType None: write MyWorkflow\(\)"),
-        ({"task": {"id": "q"}}, r"a Task is needed, got dict \{'id': 'q'\}: write Task\("),
-        ({"policy": {"solver": "4"}}, r"a ScriptedPolicy is needed, got dict .*: write ScriptedPolicy\(\{"),
+        ({"workflow": Relay}, r"expected an instance of Workflow, got the class: write Relay\(\) instead of Relay"),
+        ({"workflow": None}, r"expected a Workflow, got NoneType None: write MyWorkflow\(\)"),
+        ({"task": {"id": "q"}}, r"expected a Task, got dict \{'id': 'q'\}: write Task\("),
+        ({"policy": {"solver": "4"}}, r"expected a ScriptedPolicy, got dict .*: write ScriptedPolicy\(\{"),
     ],
 )
 def test_arguments_of_another_kind(check: Callable[..., Any], wrong: dict[str, Any], message: str) -> None:
@@ -186,17 +186,17 @@ def test_arguments_of_another_kind(check: Callable[..., Any], wrong: dict[str, A
 
 
 def test_other_classes_for_instances() -> None:
-    with pytest.raises(MarlError, match=r"this is its class: write Independent\(\)"):
+    with pytest.raises(MarlError, match=r"got the class: write Independent\(\)"):
         check_sampler(Independent, Relay(), TASK, TWO)  # type: ignore[arg-type]
-    with pytest.raises(MarlError, match=r"this is its class: write Hashed\(\)"):
+    with pytest.raises(MarlError, match=r"got the class: write Hashed\(\)"):
         check_sampler(Independent(), Relay(), TASK, TWO, tasks=Hashed)  # type: ignore[arg-type]
-    with pytest.raises(MarlError, match=r"this is its class: write Counterfactual\(\)"):
+    with pytest.raises(MarlError, match=r"got the class: write Counterfactual\(\)"):
         check_credit(Counterfactual, Relay(), TASK, TWO)  # type: ignore[arg-type]
 
 
 def test_a_script_that_gives_no_text() -> None:
     policy = ScriptedPolicy({"solver": lambda act: None, "verifier": "yes"})  # type: ignore[arg-type, return-value]
-    with pytest.raises(MarlError, match="the script of agent 'solver' must give a text, gave None for act solver:0"):
+    with pytest.raises(MarlError, match="the script of agent 'solver' must return a text, got None for act solver:0"):
         check_workflow(Relay(), TASK, policy)
 
 
@@ -230,8 +230,8 @@ class Mistaken(Sampler):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("nothing", "the sampler asked for no action"),
-        ("no episodes", "the sampler asked for 8 actions, and its sample has no episode"),
+        ("nothing", "the sampler requested no action"),
+        ("no episodes", "the sampler requested 8 actions, but its sample has no episode"),
         ("none", "`sample` must return a Sample, it returned None"),
         ("list", r"`sample` must return a Sample, it returned \[Episode\("),
         ("no Episode", r"`episodes` must be Episodes, one is \[Turn\("),
@@ -250,7 +250,7 @@ def test_a_sampler_that_is_not_async() -> None:
         def sample(self, context: SamplingContext) -> Sample:  # type: ignore[override]
             return Sample()
 
-    with pytest.raises(AssertionError, match=r"`sample` must be an `async def`; called, it gave Sample\("):
+    with pytest.raises(AssertionError, match=r"`sample` must be an `async def`; it returned Sample\("):
         check_sampler(Plain(), Relay(), TASK, TWO)
 
 
@@ -278,7 +278,7 @@ class Fragile(Sampler):
 @pytest.mark.parametrize("forgets", ["ask", "attempt"])
 def test_a_forgotten_ask_or_attempt(forgets: str) -> None:
     check_sampler(Fragile(), Relay(), TASK, TWO, 2)
-    with pytest.raises(AssertionError, match=r"comes out of `sample` as .*: ask policies by `ask`, in an `attempt`"):
+    with pytest.raises(AssertionError, match=r"`sample` raised .*: use `ask` for policy requests, in an `attempt`"):
         check_sampler(Fragile(forgets=forgets), Relay(), TASK, TWO, 2)
 
 
@@ -286,7 +286,7 @@ def test_a_forgotten_ask_or_attempt(forgets: str) -> None:
 def test_a_workflow_that_fails_is_told_unless_it_may(sampler: Sampler) -> None:
     with pytest.raises(MarlError, match=r"an attempt failed, .* the team has no agent 'verifier': solver|'verifier'"):
         check_sampler(sampler, Relay(), TASK, ScriptedPolicy({"solver": "4"}), 2)
-    message = "workflow 'Never' on task 'q1', before any act: the workflow ended without an act|asked for no action"
+    message = "workflow 'Never' on task 'q1', before any act: the workflow ended without an act|requested no action"
     with pytest.raises((MarlError, AssertionError), match=message):
         check_sampler(sampler, Never(), TASK, TWO, 2)
     assert not check_sampler(sampler, Never(), TASK, TWO, 2, may_fail=True).episodes
@@ -415,7 +415,7 @@ class Careless(ReplayCredit):
             "credit 'careless': `assign` must return the tokens it sampled, a whole number; it returned None",
         ),
         ("float", "a whole number; it returned 0.0"),
-        ("no ask", "a request failed, and comes out of credit 'careless' as SwitchedOff: ask policies by `ask`"),
+        ("no ask", "a request failed, and credit 'careless' raised SwitchedOff: use `ask` for policy requests"),
     ],
 )
 def test_a_credit_with_a_mistake(wrong: str, message: str) -> None:
@@ -430,5 +430,5 @@ def test_a_credit_that_is_not_async() -> None:
         def assign(self, context: SamplingContext, episode: Episode) -> int:  # type: ignore[override]
             return 0
 
-    with pytest.raises(AssertionError, match="`assign` must be an `async def`; called, it gave 0"):
+    with pytest.raises(AssertionError, match="`assign` must be an `async def`; it returned 0"):
         check_credit(Plain(), Relay(), TASK, TWO)
