@@ -395,7 +395,7 @@ def test_a_parent_that_is_missing_is_named(name: str) -> None:
         advantage(algorithm(name), rows)
 
 
-def test_a_tree_that_goes_in_a_circle_is_told() -> None:
+def test_a_cyclic_tree_raises() -> None:
     rows = [{**row("q", 0, i, 0, "a", team=1.0), "node": f"n{i}", "parent": f"n{1 - i}"} for i in range(2)]
     with pytest.raises(MarlError, match="is its own ancestor"):
         advantage(algorithm("mars2"), rows)

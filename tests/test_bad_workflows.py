@@ -223,7 +223,7 @@ def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[
     assert not any(episode.finished for episode in found.episodes)
 
 
-def test_a_journal_of_another_workflow_is_told_where_it_is_asked_to_fit() -> None:
+def test_a_journal_of_another_workflow_raises_on_a_strict_replay() -> None:
     async def go() -> None:
         async with Run(Good(), Task("t", "one"), POLICY.agents) as run:
             for act in await run.run_until_blocked() or ():

@@ -111,7 +111,7 @@ class FirstOfSession(Returns):
         return np.array([first.get(key, 0.0) for key in zip(table.uid.codes, table.session, strict=True)])
 
 
-def test_the_estimator_without_a_mistake_is_right() -> None:
+def test_the_correct_estimator_passes() -> None:
     check_algorithm(Broken(), ROWS)
 
 
@@ -129,17 +129,17 @@ def test_the_estimator_without_a_mistake_is_right() -> None:
         ("nan", r"row p_0_0 \(agent 'a'\) has ret .*: `ret` is not a finite number"),
     ],
 )
-def test_a_mistake_is_named(mistake: str, message: str) -> None:
+def test_a_bug_is_reported(mistake: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_algorithm(Broken(mistake), ROWS)
 
 
-def test_numbers_that_depend_on_earlier_calls_are_told() -> None:
+def test_numbers_that_depend_on_earlier_calls_fail() -> None:
     with pytest.raises(AssertionError, match=r"has advantage .*, and with the rows in another order"):
         check_algorithm(Advantage(baseline=Remembers(), norm_by_std=False), ROWS)
 
 
-def test_padding_that_counts_is_told() -> None:
+def test_padding_that_counts_fails() -> None:
     class Counts(Algorithm):
         def compute(self, table: RowTable) -> AdvantageResult:
             found = super().compute(table)
@@ -149,7 +149,7 @@ def test_padding_that_counts_is_told() -> None:
         check_algorithm(Counts("independent", Mix(), "none", Advantage(), "ppo-clip"), ROWS)
 
 
-def test_what_may_be_looked_at_is_said() -> None:
+def test_rows_outside_the_reach_must_not_matter() -> None:
     method = Advantage(returns=FirstOfSession(), group=("uid", "turn", "agent"))
     with pytest.raises(AssertionError, match="rows outside its group"):
         check_algorithm(method, ROWS)

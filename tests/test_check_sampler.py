@@ -72,7 +72,7 @@ def test_every_sampler_on_random_workflows(
 
 @given(workflow=workflows(proposing=True), seed=st.integers(0, 99))
 @settings(max_examples=8)
-def test_where_everybody_proposes_every_reward_is_checked(workflow: Programmed, seed: int) -> None:
+def test_with_proposals_of_all_agents_every_reward_is_checked(workflow: Programmed, seed: int) -> None:
     # a joint move and lanes are taken apart: what was proposed before them is the latest
     after = Programmed((Mark("propose"), *workflow.program))
     for sampler in (GreedyTree(partial_value="latest"), TreeSearch(partial_value="latest")):
@@ -372,14 +372,14 @@ def test_a_sampler_that_is_careless(wrong: str, message: str) -> None:
         check_sampler(Careless(wrong=wrong), STEPS, TASK, talkers(), 4, tasks=Hashed(), orders=5)
 
 
-def test_an_error_that_is_not_caught_is_told() -> None:
+def test_an_uncaught_error_fails() -> None:
     check_sampler(Careless(), STEPS, TASK, talkers(), 4, tasks=Hashed())
     message = "a request failed, and `sample` raised SwitchedOff: use `ask` for policy requests, in an `attempt`"
     with pytest.raises(AssertionError, match=message):
         check_sampler(Careless(wrong="lets fall"), STEPS, TASK, talkers(), 4, tasks=Hashed())
 
 
-def test_a_sampler_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hangs(Sampler):
         async def sample(self, context: SamplingContext) -> Sample:
             await asyncio.Event().wait()

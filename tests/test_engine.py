@@ -110,7 +110,7 @@ def failure(fn: Body, **options: Any) -> WorkflowError:
     return caught.value
 
 
-def test_sequential_acts_are_told_one_at_a_time_and_numbered() -> None:
+def test_sequential_acts_are_returned_one_at_a_time_and_numbered() -> None:
     run = drive(Run(SolverVerifier(), TASK, AGENTS))
     keys = [(act.agent, act.slot, act.turn, act.index) for act, _ in run.turns]
     planner, judge = "planner", "judge"
@@ -427,11 +427,11 @@ async def cancels_itself(task: Task, team: Team) -> str:
         (cancels_itself, "CancelledError"),
     ],
 )
-def test_bad_workflows_are_told_in_a_sentence(fn: Body, message: str) -> None:
+def test_bad_workflows_raise(fn: Body, message: str) -> None:
     assert message in str(failure(fn, limits=Limits(acts=20)))
 
 
-def test_a_run_method_that_is_not_async_is_told() -> None:
+def test_a_run_method_that_is_not_async_raises() -> None:
     class NotAsync(Workflow):
         def run(self, task: Task, team: Team) -> Any:  # type: ignore[override]
             return "answer"

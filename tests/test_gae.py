@@ -128,7 +128,7 @@ def test_a_frozen_agent_needs_no_value() -> None:
     assert result.target.tolist() == [1.0, 0.0, 0.0]
 
 
-def test_values_that_are_missing_are_told() -> None:
+def test_missing_values_raise() -> None:
     with pytest.raises(
         MarlError, match=r"no row has a 'value', which returns 'gae' needs. Configure a critic \(marl.critic\)"
     ):

@@ -94,7 +94,7 @@ def test_a_good_workflow_passes() -> None:
     assert check_workflow(Alone(), TASK, TWO, may_not_act=("verifier",)).finished
 
 
-def test_everybody_has_to_act() -> None:
+def test_every_agent_must_act() -> None:
     with pytest.raises(AssertionError, match=r"'Alone' on task 'q1' never lets verifier act: .* may_not_act="):
         check_workflow(Alone(), TASK, TWO)
     with pytest.raises(MarlError, match="unknown scripted agent 'verifer': did you mean 'verifier'"):
@@ -283,7 +283,7 @@ def test_a_forgotten_ask_or_attempt(forgets: str) -> None:
 
 
 @pytest.mark.parametrize("sampler", [Independent(), GreedyTree()], ids=str)
-def test_a_workflow_that_fails_is_told_unless_it_may(sampler: Sampler) -> None:
+def test_a_workflow_that_fails_raises_unless_it_may(sampler: Sampler) -> None:
     with pytest.raises(MarlError, match=r"an attempt failed, .* the team has no agent 'verifier': solver|'verifier'"):
         check_sampler(sampler, Relay(), TASK, ScriptedPolicy({"solver": "4"}), 2)
     message = "workflow 'Never' on task 'q1', before any act: the workflow ended without an act|requested no action"
@@ -310,7 +310,7 @@ def test_it_is_caught_in_a_tree_where_it_only_begins(steady_runs: int) -> None:
 
 
 @pytest.mark.parametrize("may_fail", [False, True])
-def test_a_restart_that_finds_another_act_is_told(monkeypatch: pytest.MonkeyPatch, may_fail: bool) -> None:
+def test_a_restart_that_reaches_another_act_raises(monkeypatch: pytest.MonkeyPatch, may_fail: bool) -> None:
     def strict(self: BaseSamplingContext, session: int, journal: Journal | None = None, **_: Any) -> Run:
         self._begun.setdefault(session, 0.0)
         workflow = self.task_context.workflow
@@ -335,7 +335,7 @@ def test_random_behaviour_ends_with_an_error() -> None:
         check_sampler(GreedyTree(), Dice(), TASK, TWO, 2, tasks=Hashed())
 
 
-def test_a_workflow_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workflow_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hangs(Workflow):
         async def run(self, task: Task, team: Team) -> Any:
             await team["solver"].act(task.prompt)

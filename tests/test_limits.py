@@ -129,7 +129,7 @@ async def for_ever_calling(task: Task, team: Team) -> None:
         (for_ever_unknown, "at act solver:0: the team has no agent 'sover': did you mean 'solver'?"),
     ],
 )
-def test_a_workflow_that_never_ends_is_told_even_where_it_catches_every_error(fn: Body, message: str) -> None:
+def test_a_workflow_that_never_ends_raises_even_if_it_catches_every_error(fn: Body, message: str) -> None:
     with pytest.raises(WorkflowError, match=f"workflow 'Plain' on task 't1', {re.escape(message)}"):
         finished(fn, acts=10, calls=5)
 
@@ -148,7 +148,7 @@ def test_a_concurrent_workflow_may_take_more_acts_than_the_default() -> None:
     assert len(finished(work, acts=2000).turns) == 1200
 
 
-def test_tokens_are_counted_over_all_agents_and_told_with_the_numbers() -> None:
+def test_tokens_are_counted_over_all_agents_and_reported() -> None:
     async def work(task: Task, team: Team) -> str:
         while True:
             await team["solver"].act("x")
@@ -249,7 +249,7 @@ def test_a_time_out_of_a_call_that_the_workflow_does_not_catch_is_its_error() ->
     assert ":slow_async(1000.0): TimeoutError: it took longer than 0.02 s" in found.failures[0].detail
 
 
-def test_slow_calls_hold_up_nobody() -> None:
+def test_slow_calls_block_no_other_run() -> None:
     """Ten plain functions that wait for each other: none comes back before all ten run."""
     gather_all = threading.Barrier(10)
 

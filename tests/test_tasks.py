@@ -89,7 +89,7 @@ def test_impossible_maps_are_refused(wrong):
         SplitPlanPath(**wrong)
 
 
-def test_maps_that_cannot_be_drawn_are_told_and_not_sought_for_ever():
+def test_maps_that_cannot_be_drawn_raise():
     with pytest.raises(MarlError, match="found only 0 of 1"):  # four maps in all, none of them held out
         SplitPlanPath(size=2, walls=0).generate("test", 1, 0)
 
