@@ -1,4 +1,4 @@
-"""The row table and the generic advantage: properties, singletons, mixing, and what a user does wrong."""
+"""The row table and the generic advantage: properties, singletons, mixing, and user errors."""
 
 from __future__ import annotations
 

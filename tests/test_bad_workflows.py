@@ -1,5 +1,5 @@
-"""Bad workflows, tasks, observations and journals, through every registered sampler: each is told in a sentence that
-names workflow, task and effect, and what is sampled beside it in the same loop does not notice."""
+"""Bad workflows, tasks, observations and journals with every registered sampler: the error names workflow, task and
+effect, and concurrent sampling in the same event loop is unaffected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Best of n: the session with the highest public score is handed in, and no other's turns get lost."""
+"""Best of n: the session with the highest public score is chosen, and the turns of the others are kept."""
 
 from __future__ import annotations
 

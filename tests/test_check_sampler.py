@@ -1,4 +1,4 @@
-"""`check_sampler`: every sampler keeps its promises on random workflows, and each broken promise is named."""
+"""`check_sampler`: every sampler passes on random workflows, and each violation is reported."""
 
 from __future__ import annotations
 

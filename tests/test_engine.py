@@ -1,4 +1,4 @@
-"""The replay engine: what a workflow's author and a sampler's author can rely on."""
+"""The replay engine: guarantees for authors of workflows and samplers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`marl-verl explain`: every golden file, what it shows, what a run stores, and what a user does wrong."""
+"""`marl-verl explain`: every golden file, the output, stored steps of a run, and user errors."""
 
 from __future__ import annotations
 

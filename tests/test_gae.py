@@ -1,4 +1,4 @@
-"""Generalised advantage estimation: against a plain loop, its two ends, who follows whom, and its derivation."""
+"""Generalised advantage estimation: against a plain loop, lam 0 and 1, the order of turns, and its derivation."""
 
 from __future__ import annotations
 

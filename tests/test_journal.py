@@ -1,4 +1,4 @@
-"""The journal: cheap copies, lookups, and the way to JSON and back."""
+"""The journal: cheap copies, lookups, and the JSON round trip."""
 
 from __future__ import annotations
 

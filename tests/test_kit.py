@@ -1,4 +1,4 @@
-"""The testing kit as a plugin author meets it: what passes for nothing, and mistakes told in a sentence."""
+"""The testing kit for plugin authors: checks that must not pass vacuously, and error messages."""
 
 from __future__ import annotations
 

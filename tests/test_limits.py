@@ -1,4 +1,4 @@
-"""Limits: what one episode may take, and that what ends it is told and holds up nobody else."""
+"""Limits of one episode: errors that end it, and no effect on other runs."""
 
 from __future__ import annotations
 

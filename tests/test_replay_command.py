@@ -1,4 +1,4 @@
-"""`marl-verl replay`: what it shows of episodes and trees, what masking changes, and what a user does wrong."""
+"""`marl-verl replay`: output for episodes and trees, masking, and user errors."""
 
 from __future__ import annotations
 
@@ -549,7 +549,7 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> Non
 
 def test_a_state_scored_by_playing_on_is_not_scored_again(texts: Shown) -> None:
     shown = texts(write(Sample([tree("played on")])))
-    assert "its score is that of a continuation, which is not in the journal\n" in shown
+    assert "the score is that of a continuation, which is not in the journal\n" in shown
     assert "would answer played on\nscore 0, no success (as stored)\n" in shown
 
 

@@ -1,4 +1,4 @@
-"""`Run.run_until_blocked`: where a run can go no further without an action, whatever arrives first."""
+"""`Run.run_until_blocked`: when a run is blocked, independent of the arrival order of actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episodes on disk: the same bytes for the same episodes, and everything comes back that a replay needs."""
+"""Stored episodes: deterministic files with all data that a replay needs."""
 
 from __future__ import annotations
 

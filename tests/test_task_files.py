@@ -1,4 +1,4 @@
-"""Task files: what is written is read back, and every malformed file is told with its row."""
+"""Task files: round trip, and errors that name the row of a malformed file."""
 
 from __future__ import annotations
 

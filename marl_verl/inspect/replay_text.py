@@ -174,7 +174,7 @@ def _end(episode: Episode, again: Rerun | None) -> list[str]:
         standing = ", ".join(":".join(act.key) for act in again.waiting) if again is not None else ""
         lines.append(f"stands at {standing}" if standing else "unfinished")
         if again is not None and again.score is None:
-            lines.append("its score is that of a continuation, which is not in the journal")
+            lines.append("the score is that of a continuation, which is not in the journal")
     lines.append(_answer(episode))
     if again is not None and again.score is not None:
         return [*lines, _score(again)]
