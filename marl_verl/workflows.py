@@ -12,25 +12,25 @@ from marl_verl.tasks.split_plan_path import MOVER, SCOUT, mover_sees, scout_sees
 
 
 class HolderAsker(Workflow):
-    """The holder sends what it holds, the asker answers."""
+    """The holder sends its digits; the asker answers."""
 
     async def run(self, task: Task, team: Any) -> str:
         held = await team[HOLDER].act(holder_sees(task))
         sent = held.text.split()
         whole = len(sent) == len(task.data["digits"]) and all(word in DIGITS for word in sent)
         if not whole:
-            team.invalid(held, "not as many digits as it holds")
+            team.invalid(held, "must be as many digits as the holder has")
         action = await team[ASKER].act(asker_sees(task, " ".join(sent) if whole else NOTHING))
         if action.text.strip() not in DIGITS:
-            team.invalid(action, "no digit")
+            team.invalid(action, "not a digit")
         return str(action.text)
 
 
 class ScoutMover(Workflow):
-    """The scout sends one cell, the mover walks; with more turns, the team tries again from where the walk stopped.
+    """The scout sends one cell and the mover walks; further turns continue from where the walk stopped.
 
     Options:
-        turns: the most times that both act.
+        turns: maximum number of turns; both agents act in each.
     """
 
     turns: int = 1
@@ -43,13 +43,13 @@ class ScoutMover(Workflow):
             seen = await team[SCOUT].act(scout_sees(task))
             message = seen.text.strip()
             if message not in grid.cells(size):
-                team.invalid(seen, "no cell of the map")
+                team.invalid(seen, "not a cell of the map")
                 message = NOTHING
             move = await team[MOVER].act(mover_sees(task, start, message))
             path = move.text.split()
             legal = grid.legal(size, walls, start, path)
             if legal != path:
-                team.invalid(move, "a step into a wall, off the map, or to no neighbour")
+                team.invalid(move, "a step into a wall, off the map, or to a cell that is not adjacent")
             if turn == self.turns - 1 or (legal == path and path and path[-1] == goal):
                 return " ".join([*walked, *path])
             walked += legal

@@ -1,4 +1,4 @@
-"""The row table and the generic advantage: properties, singletons, mixing, and what a user does wrong."""
+"""The row table and the generic advantage: properties, singletons, mixing, and user errors."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def changed(**values: Any) -> Rows:
     ],
 )
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_bad_rows_are_told_in_one_sentence(rows: Rows, message: list[str]) -> None:
+def test_bad_rows_raise_one_line_errors(rows: Rows, message: list[str]) -> None:
     with pytest.raises(MarlError) as error:
         AT_GRPO.compute(RowTable.from_rows(rows))
     for part in message:
@@ -344,7 +344,7 @@ def test_bad_rows_are_told_in_one_sentence(rows: Rows, message: list[str]) -> No
     assert "\n" not in str(error.value)
 
 
-def test_missing_components_are_told_with_the_nearest() -> None:
+def test_missing_components_raise_with_the_nearest() -> None:
     mix = GRPO.with_options({"weights": {"teem": 1.0}})
     with pytest.raises(MarlError, match=r"reward component 'teem': did you mean 'team'"):
         mix.compute(RowTable.from_rows(good()))
@@ -378,7 +378,7 @@ def test_missing_components_are_told_with_the_nearest() -> None:
         ({"sampler": 3}, ["'x.sampler'"]),
     ],
 )
-def test_bad_options_are_told(options: dict[str, Any], message: list[str]) -> None:
+def test_bad_options_raise(options: dict[str, Any], message: list[str]) -> None:
     with pytest.raises(MarlError) as error:
         AT_GRPO.with_options(options, where="x", find=find)
     for part in message:

@@ -387,15 +387,15 @@ def test_a_parent_that_is_missing_is_named(name: str) -> None:
         {**row("q", 0, i, i, "a", team=1.0), "node": f"n{i}", "parent": f"n{i - 1}" if i else None} for i in range(3)
     ]
     rows[2]["parent"] = "n9"
-    with pytest.raises(MarlError, match=r"row 'q_0_2' has parent 'n9', which is no node of task 'q'"):
+    with pytest.raises(MarlError, match=r"row 'q_0_2' has parent 'n9', which is not a node of task 'q'"):
         advantage(algorithm(name), rows)
     rows[2]["parent"] = "n1"
     rows.append({**row("p", 0, 0, 1, "a", team=1.0), "node": "n0", "parent": "n1"})  # a node of another task
-    with pytest.raises(MarlError, match=r"row 'p_0_0' has parent 'n1', which is no node of task 'p'"):
+    with pytest.raises(MarlError, match=r"row 'p_0_0' has parent 'n1', which is not a node of task 'p'"):
         advantage(algorithm(name), rows)
 
 
-def test_a_tree_that_goes_in_a_circle_is_told() -> None:
+def test_a_cyclic_tree_raises() -> None:
     rows = [{**row("q", 0, i, 0, "a", team=1.0), "node": f"n{i}", "parent": f"n{1 - i}"} for i in range(2)]
     with pytest.raises(MarlError, match="is its own ancestor"):
         advantage(algorithm("mars2"), rows)

@@ -1,5 +1,5 @@
-"""Bad workflows, tasks, observations and journals, through every registered sampler: each is told in a sentence that
-names workflow, task and effect, and what is sampled beside it in the same loop does not notice."""
+"""Bad workflows, tasks, observations and journals with every registered sampler: the error names workflow, task and
+effect, and concurrent sampling in the same event loop is unaffected."""
 
 from __future__ import annotations
 
@@ -135,17 +135,17 @@ BAD_WORKFLOWS: list[tuple[type[Workflow], str, str]] = [
         "workflow-error",
         "at act judge:0: IndexError: list index out of range (test_bad_workflows.py, line ",
     ),
-    (NeverActs, "workflow-error", "before any act: it ended without one act"),
+    (NeverActs, "workflow-error", "before any act: the workflow ended without an act"),
     (ActsForNobody, "workflow-error", "at act solver:0: the team has no agent 'juge': did you mean 'judge'?"),
-    (ActsForEver, "workflow-error", "at act solver:11: more than 12 acts: does it ever end?"),
-    (LoopsForEver, "timeout", "at act solver:0: it has run 0.3 s without an effect (test_bad_workflows.py, line "),
+    (ActsForEver, "workflow-error", "at act solver:11: exceeded 12 acts; the workflow may not terminate"),
+    (LoopsForEver, "timeout", "at act solver:0: ran 0.3 s without an effect (test_bad_workflows.py, line "),
     (
         CallsForEver,
         "workflow-error",
-        'at call builtins:len("a longer question"): more than 12 calls: does it ever end?',
+        'at call builtins:len("a longer question"): exceeded 12 calls; the workflow may not terminate',
     ),
-    (ReturnsNothing, "workflow-error", "at act solver:0: it returned no answer (None)"),
-    (ShowsNoText, "workflow-error", "at act solver:0: agent 'judge' cannot be shown this: an observation is a text or"),
+    (ReturnsNothing, "workflow-error", "at act solver:0: the workflow returned no answer (None)"),
+    (ShowsNoText, "workflow-error", "at act solver:0: invalid observation for agent 'judge': an observation must be"),
     (NotAsync, "workflow-error", "before any act: `run` must be an `async def`"),
     (Exits, "workflow-error", "at act solver:0: SystemExit: bye (test_bad_workflows.py, line "),
     (ShowsTooMuch, "policy-error", "act solver:0: observation of 17 tokens is longer than data.max_prompt_length=8"),
@@ -210,7 +210,7 @@ def test_a_bad_workflow_fails_by_itself_and_says_where(
     ("tasks", "message"),
     [
         (ScoreRaises, "ZeroDivisionError: no reference"),
-        (ScoreIsNoNumber, "score must be a number, ScoreIsNoNumber.score gave 'good'"),
+        (ScoreIsNoNumber, "score must be a number, ScoreIsNoNumber.score returned 'good'"),
     ],
 )
 def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[TaskSet], message: str) -> None:
@@ -223,7 +223,7 @@ def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[
     assert not any(episode.finished for episode in found.episodes)
 
 
-def test_a_journal_of_another_workflow_is_told_where_it_is_asked_to_fit() -> None:
+def test_a_journal_of_another_workflow_raises_on_a_strict_replay() -> None:
     async def go() -> None:
         async with Run(Good(), Task("t", "one"), POLICY.agents) as run:
             for act in await run.run_until_blocked() or ():

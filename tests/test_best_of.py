@@ -1,4 +1,4 @@
-"""Best of n: the session with the highest public score is handed in, and no other's turns get lost."""
+"""Best of n: the session with the highest public score is chosen, and the turns of the others are kept."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_lowest_session_of_equals_whoever_comes_first() -> None:
         assert [episode.session for episode in found.episodes] == [1]
 
 
-def test_the_other_sessions_turns_stand_beside_it_with_their_own_rewards() -> None:
+def test_the_turns_of_other_sessions_are_off_path_with_their_own_rewards() -> None:
     found = sample(pairs(["1/0.2", "0/0.9", "1/0.5"]))
     (episode,) = found.episodes
     assert [(turn.session, turn.index) for turn in episode.turns] == [(1, 0), (1, 1)]

@@ -179,14 +179,17 @@ def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> Non
     [
         (
             "name=magrpo options.sampler=independent",
-            "returns 'tree_mean' needs a tree, and turns have no children here: use path_sum",
+            "returns 'tree_mean' needs a tree, and these turns have no children: use path_sum",
         ),
         ("options.group=[uid,parent]", "group column 'parent' needs a tree"),
-        ("options.sampler=greedy-tree options.returns=discounted", "'discounted' adds up the turns of a session"),
-        ("options.sampler=greedy-tree options.sample=session_mean", "a tree is one session: use sample 'row'"),
+        ("options.sampler=greedy-tree options.returns=discounted", "'discounted' sums the turns of a session"),
+        ("options.sampler=greedy-tree options.sample=session_mean", "a tree is a single session: use sample 'row'"),
         ("options.sampler=greedy-tree options.credit=counterfactual", "'counterfactual' replays whole episodes"),
-        ("options.sampler=joint-tree", "'immediate' takes a turn by itself, and each here has only what it adds"),
-        ("options.sampler=greedy-tree options.returns=tree_mean", "each turn here has all that its state is worth"),
+        ("options.sampler=joint-tree", "'immediate' uses single turns, and each of these has only its increment"),
+        (
+            "options.sampler=greedy-tree options.returns=tree_mean",
+            "each of these turns has the full value of its state",
+        ),
         ("name=magrpo options.sampler=greedy-tree", "(the algorithm's own sampler is 'joint-tree')"),
         ("name=grpo options.credit=c3", "credit 'c3' does not go with sampler 'independent': it compares siblings"),
         ("name=grpo options.credit=step-groups options.credit_step=team options.sampler=greedy-tree", "a session"),
@@ -345,7 +348,7 @@ class _Plugin:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("marl.workflow.name=silent", "it ended without one act"),
+        ("marl.workflow.name=silent", "the workflow ended without an act"),
         ("marl.workflow.name=stranger", "did you mean 'holder'?"),
         ("marl.workflow.name=raises", "before any act: ValueError"),
         ("marl.task.name=no-class", "task 'no-class' of in-memory 0 (plugin 'mine') must be a subclass of TaskSet"),

@@ -1,4 +1,4 @@
-"""The replay engine: what a workflow's author and a sampler's author can rely on."""
+"""The replay engine: guarantees for authors of workflows and samplers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def failure(fn: Body, **options: Any) -> WorkflowError:
     return caught.value
 
 
-def test_sequential_acts_are_told_one_at_a_time_and_numbered() -> None:
+def test_sequential_acts_are_returned_one_at_a_time_and_numbered() -> None:
     run = drive(Run(SolverVerifier(), TASK, AGENTS))
     keys = [(act.agent, act.slot, act.turn, act.index) for act, _ in run.turns]
     planner, judge = "planner", "judge"
@@ -414,24 +414,24 @@ async def cancels_itself(task: Task, team: Team) -> str:
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (never_acts, "it ended without one act"),
-        (returns_nothing, "it returned no answer"),
-        (loops, "more than 20 acts"),
-        (unnamed_twice, "acts twice at once without naming the slots"),
-        (shows_number, "agent 'worker' cannot be shown this: an observation is a text or a list of messages, got 4"),
-        (odd_message, 'a message is {"role": text, "content": text}'),
-        (odd_slot, "a slot's name is a text without '#', and no number"),
+        (never_acts, "the workflow ended without an act"),
+        (returns_nothing, "the workflow returned no answer"),
+        (loops, "exceeded 20 acts"),
+        (unnamed_twice, "acts twice concurrently without naming the slots"),
+        (shows_number, "invalid observation for agent 'worker': an observation must be a text or a list of messages"),
+        (odd_message, 'a message must be {"role": text, "content": text}'),
+        (odd_slot, "a slot name must be non-empty, without '#', and not a number"),
         (odd_result, "call builtins:set must return a JSON value"),
         (odd_argument, "the arguments of call builtins:len must be JSON values"),
         (shared_dice, "use team.random_for"),
         (cancels_itself, "CancelledError"),
     ],
 )
-def test_bad_workflows_are_told_in_a_sentence(fn: Body, message: str) -> None:
+def test_bad_workflows_raise(fn: Body, message: str) -> None:
     assert message in str(failure(fn, limits=Limits(acts=20)))
 
 
-def test_a_run_method_that_is_not_async_is_told() -> None:
+def test_a_run_method_that_is_not_async_raises() -> None:
     class NotAsync(Workflow):
         def run(self, task: Task, team: Team) -> Any:  # type: ignore[override]
             return "answer"
@@ -494,7 +494,7 @@ def test_supplying_an_act_twice_is_an_error() -> None:
         async with Run(SolverVerifier(), TASK, AGENTS) as run:
             (act,) = await run.next() or ()
             run.resolve(act, POLICY.act(act))
-            with pytest.raises(ValueError, match="does not stand at act planner:0"):
+            with pytest.raises(ValueError, match="is not waiting for act planner:0"):
                 run.resolve(act, POLICY.act(act))
 
     asyncio.run(go())

@@ -1,4 +1,4 @@
-"""`marl-verl explain`: every golden file, what it shows, what a run stores, and what a user does wrong."""
+"""`marl-verl explain`: every golden file, the output, stored steps of a run, and user errors."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_a_negative_baseline_reads_as_arithmetic(printed: Command) -> None:
     assert "= (-1 + 1.5) / 1 = 0.5" in printed(given, "--row", "q_0_0")
 
 
-def test_samples_that_are_sessions_are_said(printed: Command) -> None:
+def test_samples_that_are_sessions_are_printed(printed: Command) -> None:
     rows = [row("q", 0, 0, team=1.0), row("q", 0, 1, turn=1, team=0.0), row("q", 1, 0, team=0.0)]
     assert "3 rows, which count as 2 samples" in printed(document(*rows, sample="session_mean"), "--row", "q_0_0")
 
@@ -332,7 +332,7 @@ MISTAKES = [
     (document(SECOND, SECOND), "two rows have the key 'q_1_0'"),
     (document(), "there are no rows"),
     (document({**SECOND, "padding": True}), "there are no rows besides padding"),
-    (document(TREE), "row 'q_0_0' has parent 'n9', which is no node of task 'q'"),
+    (document(TREE), "row 'q_0_0' has parent 'n9', which is not a node of task 'q'"),
     (document("row"), "row 0 must be a mapping, got 'row'"),  # type: ignore[arg-type]
     ({**pair(), "rows": {}}, "'rows' must be a list, got {}"),
     ({**pair(), "options": []}, "'options' must be a mapping, got []"),
@@ -347,11 +347,11 @@ MISTAKES = [
     (game(players=["a", 1]), "row 1: a player is a name without ',', got 1"),
     (game(players=["a", "b", "b"]), "row 1: player 'b' is named twice"),
     (game(players=[], values={"": 1}), "row 1: a game needs at least one player"),
-    (game(players=list("abcdefghijklmnopq"), values={}), "row 1: an exact Shapley value takes at most 16 players"),
+    (game(players=list("abcdefghijklmnopq"), values={}), "row 1: an exact Shapley value is limited to 16 players"),
     (game(players=["solver", "b"], values={"solvr": 1}), "has the unknown player 'solvr': did you mean 'solver'?"),
     (game(values=without(GAME["values"], "b")), "row 1: coalition 'b' has no value"),
-    (game(values={**GAME["values"], "b,a": 4.0}), "coalition 'b,a' names a player twice, or stands there twice"),
-    (game(values={**GAME["values"], "a,a": 4.0}), "coalition 'a,a' names a player twice, or stands there twice"),
+    (game(values={**GAME["values"], "b,a": 4.0}), "coalition 'b,a' names a player twice, or is given twice"),
+    (game(values={**GAME["values"], "a,a": 4.0}), "coalition 'a,a' names a player twice, or is given twice"),
     (game(values={**GAME["values"], "a": True}), "the value of coalition 'a' must be a finite number, got True"),
     (game(values={**GAME["values"], "": float("nan")}), "the value of coalition '' must be a finite number, got nan"),
     (game(values={"": 0, "a": -1.7e308, "b": -1.7e308, "a,b": 1.7e308}), "the values are too far apart"),
@@ -375,9 +375,9 @@ def test_a_mistaken_document(refused: Command, given: Any, message: str, form: t
         (b"{", "is not JSON"),
         (b"[" * 100_000, "is not JSON: maximum recursion depth"),
         (b"\xff\xfe\xff", "is not JSON"),
-        (gzip.compress(json.dumps(pair()).encode())[:-20], "'rows.json' is damaged: it cannot be unpacked"),
-        (b"\x1f\x8bnot gzip", "'rows.json' is damaged: it cannot be unpacked"),
-        (gzip.compress(b"{}", mtime=0)[:-1] + b"x", "'rows.json' is damaged: it cannot be unpacked"),
+        (gzip.compress(json.dumps(pair()).encode())[:-20], "'rows.json' is damaged: it cannot be decompressed"),
+        (b"\x1f\x8bnot gzip", "'rows.json' is damaged: it cannot be decompressed"),
+        (gzip.compress(b"{}", mtime=0)[:-1] + b"x", "'rows.json' is damaged: it cannot be decompressed"),
         (gzip.compress(b"{", mtime=0), "is not JSON"),
     ],
 )
@@ -421,7 +421,7 @@ def test_a_row_that_is_not_there(refused: Command) -> None:
     assert "unknown row 'q_0_1': did you mean 'q_" in refused("rows.json", "--row", "q_0_1")
     assert "unknown row 'xx': keys are like 'q_0_0'" in refused("rows.json", "--row", "xx", "--json")
     Path("rows.json").write_text(json.dumps(game()))
-    assert "--row names the row of an agent" in refused("rows.json", "--row", "q_0_0")
+    assert "--row selects the row of an agent" in refused("rows.json", "--row", "q_0_0")
 
 
 @dataclass(frozen=True)
@@ -522,7 +522,7 @@ def test_the_newest_step_and_steps_that_are_not_stored(printed: Command, refused
     assert json.loads(printed("--run", "run", "--step", "20", "--json", "--row", "q_1_0"))[0]["key"] == "q_1_0"
 
 
-def test_a_difference_from_training_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_from_training_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     document = stored(Path("run"), 1)
     document["advantage"][1] = 0.5
     RunDir(Path("run")).rows(1, document)
@@ -540,7 +540,7 @@ def test_a_damaged_step(refused: Command) -> None:
     document = stored(Path("run"), 1)
     path = RunDir(Path("run")).stored_rows()[1]
     path.write_bytes(path.read_bytes()[:-9])
-    assert "run 'run', step 1 is damaged: it cannot be unpacked" in refused("--run", "run")
+    assert "run 'run', step 1 is damaged: it cannot be decompressed" in refused("--run", "run")
     RunDir(Path("run")).rows(1, {**document, "advantage": [1.0]})
     assert "run 'run', step 1 is damaged: it lacks the advantage of each row" in refused("--run", "run")
     RunDir(Path("run")).rows(1, without(document, "rows"))

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation: against a plain loop, its two ends, who follows whom, and its derivation."""
+"""Generalised advantage estimation: against a plain loop, lam 0 and 1, the order of turns, and its derivation."""
 
 from __future__ import annotations
 
@@ -128,8 +128,10 @@ def test_a_frozen_agent_needs_no_value() -> None:
     assert result.target.tolist() == [1.0, 0.0, 0.0]
 
 
-def test_values_that_are_missing_are_told() -> None:
-    with pytest.raises(MarlError, match=r"no row has a 'value': returns 'gae' need those of a critic \(marl.critic\)"):
+def test_missing_values_raise() -> None:
+    with pytest.raises(
+        MarlError, match=r"no row has a 'value', which returns 'gae' needs. Configure a critic \(marl.critic\)"
+    ):
         gae([turn(0, 0, "a", 1.0, None)])
     with pytest.raises(MarlError, match="row 'q_1_0' lacks 'value', which other rows of agent 'a' have"):
         gae([turn(0, 0, "a", 1.0, 0.5), turn(1, 0, "a", 1.0, None)])
@@ -161,11 +163,11 @@ def test_which_critic_an_algorithm_wants() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     advantage = algorithm("ippo").advantage
     assert advantage.incompatibility(Kind()) is None
-    assert "returns 'gae' adds up the turns of a session, and a tree has siblings" in str(
+    assert "returns 'gae' sums the turns of a session, and turns of a tree have siblings" in str(
         advantage.incompatibility(Kind(tree=True))
     )
     joint = JointAdvantage(returns=GAE())
-    assert "returns 'gae' need a critic, and advantage 'joint' trains none" in str(joint.incompatibility(Kind()))
+    assert "returns 'gae' needs a critic, and advantage 'joint' trains none" in str(joint.incompatibility(Kind()))
     assert Advantage(returns=GAE()).sums_turns
 
 

@@ -1,4 +1,4 @@
-"""Independent sampling: all sessions at once, and one that fails takes no other down."""
+"""Independent sampling: sessions are concurrent, and a failed one does not affect others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal: cheap copies, lookups, and the way to JSON and back."""
+"""The journal: cheap copies, lookups, and the JSON round trip."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ CALL = encode_journal(JOURNAL)["records"][1]
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "a journal of schema None; this version of marl-verl reads 2"),
-        ({"schema": 1, "seed": 0, "records": []}, "a journal of schema 1; this version of marl-verl reads 2"),
+        ([], "the journal has schema None; this version of marl-verl reads 2"),
+        ({"schema": 1, "seed": 0, "records": []}, "the journal has schema 1; this version of marl-verl reads 2"),
         ({"schema": 2, "records": []}, "the journal lacks 'seed'"),
         ({"schema": 2, "seed": 0, "records": [5]}, r"the journal, records\[0\]: expected `object`, got `int`"),
         ({"schema": 2, "seed": 0, "records": [ACT, {"effect": "act"}]}, "record 1 lacks 'agent'"),
@@ -94,7 +94,7 @@ CALL = encode_journal(JOURNAL)["records"][1]
         ),
         (
             {"schema": 2, "seed": 0, "records": [{**ACT, "observation": [{"text": "a"}]}]},
-            'record 0: a message is {"role": text, "content": text}, got ',
+            'record 0: a message must be {"role": text, "content": text}, got ',
         ),
         (
             {"schema": 2, "seed": 0, "records": [{k: v for k, v in CALL.items() if k != "value"}]},
@@ -110,7 +110,7 @@ def test_a_bad_journal_raises(data: Any, message: str) -> None:
 def test_extending_by_one_act() -> None:
     longer = JOURNAL.extended(act("judge", 1, 3), Action("yes"))
     assert [str(each.act) for each in longer.acts()] == ["act solver:0", "act judge:0", "act solver:1", "act judge:1"]
-    with pytest.raises(JournalError, match="has act judge:0 already"):
+    with pytest.raises(JournalError, match="already has act judge:0"):
         JOURNAL.extended(act("judge", 0, 3), Action("yes"))
 
 
@@ -148,5 +148,5 @@ def test_a_journal_can_name_no_class_but_an_imported_exception(kind: str) -> Non
     journal = Journal((CallRecord("f", "[]", raised=Raised(kind, "[]")),))
     found = decode_journal(encode_journal(journal)).call("f", "[]", 0)
     assert found is not None
-    with pytest.raises(JournalError, match="not an exception that is imported here"):
+    with pytest.raises(JournalError, match="not an imported exception class"):
         found.result()

@@ -1,4 +1,4 @@
-"""The testing kit as a plugin author meets it: what passes for nothing, and mistakes told in a sentence."""
+"""The testing kit for plugin authors: checks that must not pass vacuously, and error messages."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_good_workflow_passes() -> None:
     assert check_workflow(Alone(), TASK, TWO, may_not_act=("verifier",)).finished
 
 
-def test_everybody_has_to_act() -> None:
+def test_every_agent_must_act() -> None:
     with pytest.raises(AssertionError, match=r"'Alone' on task 'q1' never lets verifier act: .* may_not_act="):
         check_workflow(Alone(), TASK, TWO)
     with pytest.raises(MarlError, match="unknown scripted agent 'verifer': did you mean 'verifier'"):
@@ -119,10 +119,10 @@ def test_an_action_is_no_answer(where: str, message: str) -> None:
     ("what", "message"),
     [
         ("observation", "another observation"),
-        ("proposal", r"another proposals: first \[.* 0'\], now \[.* 1'\]"),
-        ("invalid", r"another marks of invalid actions: first \{\}, now \{\('solver', '0'\): 'late'\}"),
-        ("answer", "another answer: first"),
-        ("fewer", "does not come to act verifier:0, to which it came first"),
+        ("proposal", r"different proposals: first \[.* 0'\], now \[.* 1'\]"),
+        ("invalid", r"different invalid marks: first \{\}, now \{\('solver', '0'\): 'late'\}"),
+        ("answer", "different answer: first"),
+        ("fewer", "does not reach act verifier:0, which the first run reached"),
         ("more", "act solver:1"),
     ],
 )
@@ -140,7 +140,7 @@ def test_an_act_that_only_comes_later_is_named() -> None:
                 await team["solver"].act("once more")
             return answer
 
-    with pytest.raises(ReplayMismatch, match="it comes to act solver:1, to which it did not come first"):
+    with pytest.raises(ReplayMismatch, match="it reaches act solver:1, which the first run did not reach"):
         check_workflow(Grows(), TASK, TWO)
 
 
@@ -173,10 +173,10 @@ CHECKS: list[tuple[str, Callable[..., Any]]] = [
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"workflow": Relay}, r"a Workflow is needed, and this is its class: write Relay\(\) instead of Relay"),
-        ({"workflow": None}, r"a Workflow is needed, got NoneType None: write MyWorkflow\(\)"),
-        ({"task": {"id": "q"}}, r"a Task is needed, got dict \{'id': 'q'\}: write Task\("),
-        ({"policy": {"solver": "4"}}, r"a ScriptedPolicy is needed, got dict .*: write ScriptedPolicy\(\{"),
+        ({"workflow": Relay}, r"expected an instance of Workflow, got the class: write Relay\(\) instead of Relay"),
+        ({"workflow": None}, r"expected a Workflow, got NoneType None: write MyWorkflow\(\)"),
+        ({"task": {"id": "q"}}, r"expected a Task, got dict \{'id': 'q'\}: write Task\("),
+        ({"policy": {"solver": "4"}}, r"expected a ScriptedPolicy, got dict .*: write ScriptedPolicy\(\{"),
     ],
 )
 def test_arguments_of_another_kind(check: Callable[..., Any], wrong: dict[str, Any], message: str) -> None:
@@ -186,17 +186,17 @@ def test_arguments_of_another_kind(check: Callable[..., Any], wrong: dict[str, A
 
 
 def test_other_classes_for_instances() -> None:
-    with pytest.raises(MarlError, match=r"this is its class: write Independent\(\)"):
+    with pytest.raises(MarlError, match=r"got the class: write Independent\(\)"):
         check_sampler(Independent, Relay(), TASK, TWO)  # type: ignore[arg-type]
-    with pytest.raises(MarlError, match=r"this is its class: write Hashed\(\)"):
+    with pytest.raises(MarlError, match=r"got the class: write Hashed\(\)"):
         check_sampler(Independent(), Relay(), TASK, TWO, tasks=Hashed)  # type: ignore[arg-type]
-    with pytest.raises(MarlError, match=r"this is its class: write Counterfactual\(\)"):
+    with pytest.raises(MarlError, match=r"got the class: write Counterfactual\(\)"):
         check_credit(Counterfactual, Relay(), TASK, TWO)  # type: ignore[arg-type]
 
 
 def test_a_script_that_gives_no_text() -> None:
     policy = ScriptedPolicy({"solver": lambda act: None, "verifier": "yes"})  # type: ignore[arg-type, return-value]
-    with pytest.raises(MarlError, match="the script of agent 'solver' must give a text, gave None for act solver:0"):
+    with pytest.raises(MarlError, match="the script of agent 'solver' must return a text, got None for act solver:0"):
         check_workflow(Relay(), TASK, policy)
 
 
@@ -230,8 +230,8 @@ class Mistaken(Sampler):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("nothing", "the sampler asked for no action"),
-        ("no episodes", "the sampler asked for 8 actions, and its sample has no episode"),
+        ("nothing", "the sampler requested no action"),
+        ("no episodes", "the sampler requested 8 actions, but its sample has no episode"),
         ("none", "`sample` must return a Sample, it returned None"),
         ("list", r"`sample` must return a Sample, it returned \[Episode\("),
         ("no Episode", r"`episodes` must be Episodes, one is \[Turn\("),
@@ -250,7 +250,7 @@ def test_a_sampler_that_is_not_async() -> None:
         def sample(self, context: SamplingContext) -> Sample:  # type: ignore[override]
             return Sample()
 
-    with pytest.raises(AssertionError, match=r"`sample` must be an `async def`; called, it gave Sample\("):
+    with pytest.raises(AssertionError, match=r"`sample` must be an `async def`; it returned Sample\("):
         check_sampler(Plain(), Relay(), TASK, TWO)
 
 
@@ -278,15 +278,15 @@ class Fragile(Sampler):
 @pytest.mark.parametrize("forgets", ["ask", "attempt"])
 def test_a_forgotten_ask_or_attempt(forgets: str) -> None:
     check_sampler(Fragile(), Relay(), TASK, TWO, 2)
-    with pytest.raises(AssertionError, match=r"comes out of `sample` as .*: ask policies by `ask`, in an `attempt`"):
+    with pytest.raises(AssertionError, match=r"`sample` raised .*: use `ask` for policy requests, in an `attempt`"):
         check_sampler(Fragile(forgets=forgets), Relay(), TASK, TWO, 2)
 
 
 @pytest.mark.parametrize("sampler", [Independent(), GreedyTree()], ids=str)
-def test_a_workflow_that_fails_is_told_unless_it_may(sampler: Sampler) -> None:
+def test_a_workflow_that_fails_raises_unless_it_may(sampler: Sampler) -> None:
     with pytest.raises(MarlError, match=r"an attempt failed, .* the team has no agent 'verifier': solver|'verifier'"):
         check_sampler(sampler, Relay(), TASK, ScriptedPolicy({"solver": "4"}), 2)
-    message = "workflow 'Never' on task 'q1', before any act: it ended without one act|asked for no action"
+    message = "workflow 'Never' on task 'q1', before any act: the workflow ended without an act|requested no action"
     with pytest.raises((MarlError, AssertionError), match=message):
         check_sampler(sampler, Never(), TASK, TWO, 2)
     assert not check_sampler(sampler, Never(), TASK, TWO, 2, may_fail=True).episodes
@@ -310,7 +310,7 @@ def test_it_is_caught_in_a_tree_where_it_only_begins(steady_runs: int) -> None:
 
 
 @pytest.mark.parametrize("may_fail", [False, True])
-def test_a_restart_that_finds_another_act_is_told(monkeypatch: pytest.MonkeyPatch, may_fail: bool) -> None:
+def test_a_restart_that_reaches_another_act_raises(monkeypatch: pytest.MonkeyPatch, may_fail: bool) -> None:
     def strict(self: BaseSamplingContext, session: int, journal: Journal | None = None, **_: Any) -> Run:
         self._begun.setdefault(session, 0.0)
         workflow = self.task_context.workflow
@@ -335,7 +335,7 @@ def test_random_behaviour_ends_with_an_error() -> None:
         check_sampler(GreedyTree(), Dice(), TASK, TWO, 2, tasks=Hashed())
 
 
-def test_a_workflow_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workflow_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hangs(Workflow):
         async def run(self, task: Task, team: Team) -> Any:
             await team["solver"].act(task.prompt)
@@ -353,7 +353,7 @@ def test_the_options_of_the_scene() -> None:
     thrice = Programmed((Solo("solver"), Solo("verifier"), Solo("solver")))
     sample = check_sampler(Independent(), thrice, TASK, TWO, tasks=Hashed())
     assert [turn.team_reward for turn in sample.turns] == [each.score for each in sample.episodes for _ in range(3)]
-    with pytest.raises(MarlError, match="more than 1 acts"):
+    with pytest.raises(MarlError, match="exceeded 1 acts"):
         check_sampler(Independent(), Relay(), TASK, TWO, limits=Limits(acts=1))
     role = Mix(role=1.0)
     kept = [
@@ -415,7 +415,7 @@ class Careless(ReplayCredit):
             "credit 'careless': `assign` must return the tokens it sampled, a whole number; it returned None",
         ),
         ("float", "a whole number; it returned 0.0"),
-        ("no ask", "a request failed, and comes out of credit 'careless' as SwitchedOff: ask policies by `ask`"),
+        ("no ask", "a request failed, and credit 'careless' raised SwitchedOff: use `ask` for policy requests"),
     ],
 )
 def test_a_credit_with_a_mistake(wrong: str, message: str) -> None:
@@ -430,5 +430,5 @@ def test_a_credit_that_is_not_async() -> None:
         def assign(self, context: SamplingContext, episode: Episode) -> int:  # type: ignore[override]
             return 0
 
-    with pytest.raises(AssertionError, match="`assign` must be an `async def`; called, it gave 0"):
+    with pytest.raises(AssertionError, match="`assign` must be an `async def`; it returned 0"):
         check_credit(Plain(), Relay(), TASK, TWO)

@@ -1,4 +1,4 @@
-"""Limits: what one episode may take, and that what ends it is told and holds up nobody else."""
+"""Limits of one episode: errors that end it, and no effect on other runs."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ async def for_ever_calling(task: Task, team: Team) -> None:
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (for_ever, "at act solver:9: more than 10 acts: does it ever end?"),
-        (for_ever_stubborn, "at act solver:9: more than 10 acts: does it ever end?"),
-        (for_ever_calling, 'at call builtins:len("x"): more than 5 calls: does it ever end?'),
+        (for_ever, "at act solver:9: exceeded 10 acts; the workflow may not terminate"),
+        (for_ever_stubborn, "at act solver:9: exceeded 10 acts; the workflow may not terminate"),
+        (for_ever_calling, 'at call builtins:len("x"): exceeded 5 calls; the workflow may not terminate'),
         (for_ever_unknown, "at act solver:0: the team has no agent 'sover': did you mean 'solver'?"),
     ],
 )
-def test_a_workflow_that_never_ends_is_told_even_where_it_catches_every_error(fn: Body, message: str) -> None:
+def test_a_workflow_that_never_ends_raises_even_if_it_catches_every_error(fn: Body, message: str) -> None:
     with pytest.raises(WorkflowError, match=f"workflow 'Plain' on task 't1', {re.escape(message)}"):
         finished(fn, acts=10, calls=5)
 
@@ -148,7 +148,7 @@ def test_a_concurrent_workflow_may_take_more_acts_than_the_default() -> None:
     assert len(finished(work, acts=2000).turns) == 1200
 
 
-def test_tokens_are_counted_over_all_agents_and_told_with_the_numbers() -> None:
+def test_tokens_are_counted_over_all_agents_and_reported() -> None:
     async def work(task: Task, team: Team) -> str:
         while True:
             await team["solver"].act("x")
@@ -157,7 +157,7 @@ def test_tokens_are_counted_over_all_agents_and_told_with_the_numbers() -> None:
     (found,) = sampled(Plain(work), tokens=20)
     assert [failure.reason for failure in found.failures] == ["token-budget"] * 2
     assert found.failures[0].detail == (
-        "workflow 'Plain' on task 't1', at act judge:2: 21 tokens are sampled, an episode may take 20"
+        "workflow 'Plain' on task 't1', at act judge:2: 21 tokens are sampled; the limit of an episode is 20"
     )
 
 
@@ -177,7 +177,7 @@ def test_recorded_tokens_count_as_well_but_not_against_what_is_recorded() -> Non
     whole = finished(work).journal
     assert finished(work, whole, tokens=1).tokens == 20
     assert finished(work, whole.prefix(2), tokens=20).tokens == 20
-    with pytest.raises(TokenBudgetExceeded, match="at act solver:3: 15 tokens are sampled, an episode may take 15"):
+    with pytest.raises(TokenBudgetExceeded, match="act solver:3: 15 tokens are sampled; the limit of an episode is 15"):
         finished(work, whole.prefix(3), tokens=15)
 
 
@@ -249,7 +249,7 @@ def test_a_time_out_of_a_call_that_the_workflow_does_not_catch_is_its_error() ->
     assert ":slow_async(1000.0): TimeoutError: it took longer than 0.02 s" in found.failures[0].detail
 
 
-def test_slow_calls_hold_up_nobody() -> None:
+def test_slow_calls_block_no_other_run() -> None:
     """Ten plain functions that wait for each other: none comes back before all ten run."""
     gather_all = threading.Barrier(10)
 
@@ -426,7 +426,7 @@ def test_a_loop_without_an_end_and_without_an_effect_is_ended_and_no_other_run(f
     bad, good = sampled(Plain(fn), Long(200), sessions=1, step_seconds=0.4)
     assert [failure.reason for failure in bad.failures] == ["timeout"]
     assert re.search(
-        r"workflow 'Plain' on task 't1', .*: it has run 0.4 s without an effect \(test_limits.py, line \d+\): does it",
+        r"workflow 'Plain' on task 't1', .*: ran 0.4 s without an effect \(test_limits.py, line \d+\); the",
         bad.failures[0].detail,
     )
     assert "Traceback" in bad.failures[0].trace
@@ -445,7 +445,7 @@ async def catches_everything(task: Task, team: Team) -> None:
 def test_a_workflow_that_catches_even_its_cancellation_is_ended() -> None:
     bad, good = sampled(Plain(catches_everything), Long(5), acts=10, step_seconds=1)
     gc.collect()
-    assert ["more than 10 acts" in failure.detail for failure in bad.failures] == [True, True]
+    assert ["exceeded 10 acts" in failure.detail for failure in bad.failures] == [True, True]
     assert len(good.episodes) == 2
 
 
@@ -502,7 +502,7 @@ def test_rehearsal_tells_a_loop_before_the_run_starts(monkeypatch: pytest.Monkey
         }
     )
     for fn in (loops, loops_in_a_lane_at_once):
-        with pytest.raises(StepTimeout, match=r"it has run 1 s without an effect"):
+        with pytest.raises(StepTimeout, match=r"ran 1 s without an effect"):
             rehearse(Plain(fn), TASK, team)
 
 

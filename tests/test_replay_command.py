@@ -1,4 +1,4 @@
-"""`marl-verl replay`: what it shows of episodes and trees, what masking changes, and what a user does wrong."""
+"""`marl-verl replay`: output for episodes and trees, masking, and user errors."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def test_the_id_of_an_episode_says_its_step(texts: Shown, refused: Shown) -> Non
     assert "no stored validations: validate with" in refused("--run", "run", "--episode", "g14t00000_0")
 
 
-def test_a_run_whose_files_somebody_has_packed(texts: Shown) -> None:
+def test_a_run_with_compressed_files(texts: Shown) -> None:
     run_of_three_steps()
     for path in Path("run").glob("*/*.jsonl"):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
@@ -369,7 +369,7 @@ def test_standard_input(texts: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
         assert texts("-") == shown
 
 
-def test_rows_and_episodes_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_and_episodes_are_distinguished(capsys: pytest.CaptureFixture[str]) -> None:
     Path("f.gz").write_bytes(gzip.compress(Path(several()).read_bytes()))
     for path in ("f.jsonl", "f.gz"):
         assert main(["explain", path]) == 2
@@ -382,7 +382,7 @@ def test_the_rows_of_a_run_are_pointed_to(texts: Shown) -> None:
     run.journals(12, Path(several()).read_text().splitlines())
     assert "explain" not in texts("--run", "my run", "--episode", "q_1")  # none are stored
     run.rows(12, {})
-    last = "\n\nhow a turn came by its advantage: marl-verl explain --run 'my run' --step 12 --row q_1_0\n"
+    last = "\n\nhow an advantage was computed: marl-verl explain --run 'my run' --step 12 --row q_1_0\n"
     assert texts("--run", "my run", "--step", "12", "--episode", "q_1").endswith(last)
     assert texts("my run/journals/step_00012.jsonl", "--episode", "q_1").endswith(last)
     assert "explain" not in texts("f.jsonl", "--episode", "q_1")
@@ -405,7 +405,7 @@ def test_many_are_listed_by_the_first_and_the_last(texts: Shown) -> None:
     assert "left out" not in texts(write(sample))
 
 
-def test_a_failed_attempt_is_told_in_full(texts: Shown, refused: Shown) -> None:
+def test_a_failed_attempt_is_printed_in_full(texts: Shown, refused: Shown) -> None:
     sample = play()
     sample.failures = [Failure(1, "timeout", "late\nby\x1b 5 s"), Failure(1, "policy-error", "no server")]
     path = write(sample)
@@ -426,7 +426,7 @@ def test_packed_with_gzip(texts: Shown, refused: Shown) -> None:
     Path("f.gz").write_bytes(packed)
     assert texts("f.gz") == texts("f.jsonl")
     Path("f.gz").write_bytes(packed[:-9])
-    assert "'f.gz' is damaged: it cannot be unpacked" in refused("f.gz")
+    assert "'f.gz' is damaged: it cannot be decompressed" in refused("f.gz")
 
 
 # Masking
@@ -533,7 +533,7 @@ def tree(partial_value: str = "proposal") -> Episode:
     return asyncio.run(go())
 
 
-def test_an_unfinished_path_stands_where_its_journal_ends(texts: Shown) -> None:
+def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> None:
     shown = texts(write(Sample([tree()])), "--episode", "q_0_n3")
     assert "solver:0   taken by judge, policy judge" not in shown
     assert "solver:0   row q_0_0, taken by judge, node n0 at the root, team 1\n" in shown
@@ -549,7 +549,7 @@ def test_an_unfinished_path_stands_where_its_journal_ends(texts: Shown) -> None:
 
 def test_a_state_scored_by_playing_on_is_not_scored_again(texts: Shown) -> None:
     shown = texts(write(Sample([tree("played on")])))
-    assert "its score is that of a continuation, which is not in the journal\n" in shown
+    assert "the score is that of a continuation, which is not in the journal\n" in shown
     assert "would answer played on\nscore 0, no success (as stored)\n" in shown
 
 
@@ -597,7 +597,7 @@ def test_other_sessions_are_shown_by_session(texts: Shown) -> None:
 # Where the replay differs
 
 
-def test_a_workflow_that_has_changed_is_told_with_the_effect(refused: Shown, since: Callable[..., None]) -> None:
+def test_a_changed_workflow_raises_with_the_effect(refused: Shown, since: Callable[..., None]) -> None:
     class Polite(Review):
         async def run(self, task: Task, team: Team) -> str:
             (await team["solver"].act(f"please: {task.prompt}"))
@@ -620,8 +620,8 @@ def test_a_workflow_that_has_changed_is_told_with_the_effect(refused: Shown, sin
     path = write(play())
     for changed, message in (
         (Polite, "workflow 'Polite' on task 't1': act solver:0 is shown another observation: recorded ...'user: 2 + 2"),
-        (Short, "workflow 'Short' on task 't1': it ends without act judge:0, which the journal has"),
-        (Longer, "workflow 'Longer' on task 't1': it goes on to act solver:2, which the journal does not have"),
+        (Short, "workflow 'Short' on task 't1': it ends without act judge:0, which is in the journal"),
+        (Longer, "workflow 'Longer' on task 't1': it continues to act solver:2, which is not in the journal"),
         (Broken, "workflow 'Broken' on task 't1', before any act: KeyError: 'gone'"),
     ):
         since(review=changed)
@@ -640,10 +640,10 @@ def test_an_unfinished_episode_that_ends_now(refused: Shown, since: Callable[...
 
     path = write(Sample([tree()]))
     since(review=OneRound)
-    assert "it ends here, and went on when it was stored" in refused(path)
+    assert "it ends, and the stored episode was unfinished" in refused(path)
 
 
-def test_another_score_answer_or_mark_is_shown_and_told(refused: Shown, since: Callable[..., None]) -> None:
+def test_another_score_answer_or_mark_is_shown_and_reported(refused: Shown, since: Callable[..., None]) -> None:
     class Strict(Sums):
         def score(self, task: Task, answer: Any) -> float:
             return 0.5
@@ -814,7 +814,7 @@ def test_files_that_are_none(refused: Shown, content: str, message: str) -> None
         (lambda d: without(d, "journal"), "line 2: the episode lacks 'journal'; the file was written by marl-verl "),
         (lambda d: {**d, "score": "high"}, "line 2: the episode, score: expected `float`, got `str`; the"),
         (lambda d: {**d, "task": 5}, "line 2: the episode, task: expected `object`, got `int`; the"),
-        (lambda d: [d], "line 2: it is no JSON object"),
+        (lambda d: [d], "line 2: not a JSON object"),
         (lambda d: {"failure": "timeout", "uid": "q", "session": 0, "task": "t"}, "line 2: the failure lacks 'detail'"),
         (lambda d: {**d, "turns": [5]}, "line 2: the episode, turns[0]: expected `object`, got `int`; "),
         (
@@ -824,7 +824,7 @@ def test_files_that_are_none(refused: Shown, content: str, message: str) -> None
         (lambda d: {**d, "off_path_turns": [without(d["turns"][1], "node")]}, "other turn 0 lacks 'node'"),
         (
             lambda d: {**d, "journal": {**d["journal"], "schema": 9}},
-            "episode 'q_0': a journal of schema 9; this version",
+            "episode 'q_0': the journal has schema 9; this version",
         ),
         (lambda d: {**d, "journal": {**d["journal"], "records": []}}, "turn 0: the journal has no act solver:0"),
         (lambda d: {**d, "journal": {**d["journal"], "records": [{"effect": "dance"}]}}, "unknown effect 'dance'"),
@@ -840,7 +840,7 @@ def test_episodes_that_are_none(capsys: pytest.CaptureFixture[str], change: Call
 def test_unknown_episodes_and_files(refused: Shown) -> None:
     path = several()
     assert "'f.jsonl' has no episode 'q_11': did you mean 'q_1'?" in refused(path, "--episode", "q_11")
-    assert "'f.jsonl' has no episode 'zebra': its 4 are like 'q_0'" in refused(path, "--episode", "zebra")
+    assert "'f.jsonl' has no episode 'zebra': its 4 ids are like 'q_0'" in refused(path, "--episode", "zebra")
     assert "no file 'f.json': did you mean 'f.jsonl'?" in refused("f.json")
     assert "which of the 3 episodes of 'f.jsonl'? give --episode ID" in refused(path, "--mask", "solver:0")
     assert "--mask replays and --stored does not" in refused(path, "--mask", "solver:0", "--stored")

@@ -1,4 +1,4 @@
-"""Episodes on disk: the same bytes for the same episodes, and everything comes back that a replay needs."""
+"""Stored episodes: deterministic files with all data that a replay needs."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_a_continued_run_forgets_later_episodes(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "episodes").iterdir()) == ["step_00001.jsonl", "step_00002.jsonl"]
 
 
-def test_files_that_somebody_has_packed_are_found_and_forgotten(tmp_path: Path) -> None:
+def test_compressed_files_are_found_and_pruned(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for step in (1, 2, 3):
         run.journals(step, [head()])

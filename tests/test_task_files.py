@@ -1,4 +1,4 @@
-"""Task files: what is written is read back, and every malformed file is told with its row."""
+"""Task files: round trip, and errors that name the row of a malformed file."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
         ("t.jsonl", '{"id": 3, "prompt": "p"}', "row 1 has no text 'id': got 3"),
         ("t.jsonl", '{"id": "a", "prompt": "p", "data": [1]}', "row 1: 'data' must be an object, got [1]"),
         ("t.jsonl", '{"id": "a", "prompt": "p", "data": "{"}', "row 1: 'data' is text that is not JSON"),
-        ("t.jsonl", json.dumps(GOOD) + "\n" + json.dumps(GOOD), "row 2: id 'a' is that of row 1"),
+        ("t.jsonl", json.dumps(GOOD) + "\n" + json.dumps(GOOD), "row 2: id 'a' is already the id of row 1"),
         ("t.csv", "id,prompt", "must end in .jsonl or .parquet"),
         ("t.parquet", "no parquet", "is not parquet"),
         ("t.jsonl", b"\xff\xfe\x00", "is not UTF-8 text"),
     ],
 )
-def test_a_malformed_file_is_told_with_its_row(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+def test_a_malformed_file_raises_with_its_row(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(MarlError) as error:

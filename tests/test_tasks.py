@@ -89,7 +89,7 @@ def test_impossible_maps_are_refused(wrong):
         SplitPlanPath(**wrong)
 
 
-def test_maps_that_cannot_be_drawn_are_told_and_not_sought_for_ever():
+def test_maps_that_cannot_be_drawn_raise():
     with pytest.raises(MarlError, match="found only 0 of 1"):  # four maps in all, none of them held out
         SplitPlanPath(size=2, walls=0).generate("test", 1, 0)
 
@@ -189,7 +189,7 @@ def test_actions_of_no_use_are_marked():
     held = Puppet(lambda seen: " ".join(task.data["digits"]))
     assert useless(HolderAsker(), task, {"holder": held, "asker": Puppet(lambda seen: "7")}) == []
     found = useless(HolderAsker(), task, {"holder": Puppet(lambda seen: "1"), "asker": Puppet(lambda seen: "no")})
-    assert found == [("1", "not as many digits as it holds"), ("no", "no digit")]
+    assert found == [("1", "must be as many digits as the holder has"), ("no", "not a digit")]
 
 
 def walker(observation: str) -> str:

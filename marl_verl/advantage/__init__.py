@@ -1,6 +1,6 @@
-"""From rewards to one advantage per row: small pure functions over the row table, composed by name.
+"""Advantage estimation: pure functions from the row table and its rewards to one advantage per row.
 
-NumPy only, float64. The methods themselves are in `marl_verl.algorithms`, credits in `marl_verl.credit`.
+NumPy only, float64. The algorithms are in `marl_verl.algorithms`, credits in `marl_verl.credit`.
 """
 
 from marl_verl.advantage.columns import FloatArray, IntArray, combine, dense, group_mean

@@ -1,4 +1,4 @@
-"""Columns of a row table: reading them from row mappings, ids of groups of rows, means over these."""
+"""Columns of a row table: conversion from row mappings, group ids, and group means."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BoolArray = NDArray[np.bool_]
 
 FLAGS = ("padding", "invalid")
 OPTIONAL: Mapping[str, object] = {**dict.fromkeys(("policy", "slot", "node", "parent")), **dict.fromkeys(FLAGS, False)}
-"""Columns that a row may leave out, and what it then has."""
+"""Optional columns and their defaults."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -29,8 +29,8 @@ class Labels:
     """A column of names as integers, so that grouping never compares strings.
 
     Attributes:
-        codes: [n], index into `names`; -1 where the row has none (the parent of a root).
-        names: sorted, so that codes do not depend on the order of rows.
+        codes: [n] index into `names`; -1 if the row has no name (the parent of a root).
+        names: sorted, so that codes are independent of the order of rows.
     """
 
     codes: IntArray
@@ -38,13 +38,13 @@ class Labels:
 
     @classmethod
     def of(cls, values: Sequence[str | None], others: Sequence[str | None] = ()) -> Labels:
-        """Codes for `values`. Columns that refer to the same things share `names`, if each is given the `others`."""
+        """Codes for `values`. Pass the values of a related column as `others` so that both share `names`."""
         names = tuple(sorted({value for value in (*values, *others) if value is not None}))
         code: dict[str | None, int] = {name: i for i, name in enumerate(names)} | {None: -1}
         return cls(np.fromiter((code[value] for value in values), np.int64, len(values)), names)
 
     def value(self, row: int) -> str | None:
-        """The name in one row."""
+        """The name in a row."""
         code = int(self.codes[row])
         return None if code < 0 else self.names[code]
 
@@ -53,7 +53,7 @@ _SHOWN = {str: "a name", numbers.Integral: "a whole number >= 0", bool: "true or
 
 
 def cells(rows: Rows, key: str, kind: type) -> list[Any]:
-    """A column as it is in the rows. MarlError naming the first row where it is missing or no `kind`."""
+    """The values of a column. MarlError with the first row where it is missing or not a `kind`."""
     found, whole = [], kind is numbers.Integral
     for i, row in enumerate(rows):
         if key not in row and key not in OPTIONAL:
@@ -71,7 +71,7 @@ def cells(rows: Rows, key: str, kind: type) -> list[Any]:
 
 
 def numbers_or_nan(rows: Rows, key: str) -> FloatArray:
-    """[n] float64, NaN where a row has none."""
+    """[n] float64, NaN where a row has no value."""
     values = [row.get(key) for row in rows]
     for i, value in enumerate(values):
         number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
@@ -81,7 +81,7 @@ def numbers_or_nan(rows: Rows, key: str) -> FloatArray:
 
 
 def rewards_of(rows: Rows) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]:
-    """Component -> its values, 0 where a row lacks it, and component -> which rows have it; [n] each."""
+    """(component -> values, 0 where a row lacks it; component -> whether the row has it), [n] each."""
     given: list[Mapping[str, Any]] = cells(rows, "rewards", Mapping)
     components = sorted({name for rewards in given for name in rewards})
     values = {name: np.zeros(len(rows)) for name in components}
@@ -98,12 +98,12 @@ def rewards_of(rows: Rows) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]
 
 
 def first_true(where: BoolArray) -> int | None:
-    """The first place where it is true."""
+    """The first true index, or None."""
     return int(np.argmax(where)) if where.any() else None
 
 
 def combine(columns: Sequence[IntArray], n: int) -> IntArray:
-    """Dense ids, numbered in the order of the columns' values, for the distinct tuples in [n] integer columns."""
+    """[n] dense ids of the distinct tuples in integer columns [n], in lexicographic order."""
     ids = np.zeros(n, dtype=np.int64)
     for column in columns:
         values = dense(column)
@@ -112,7 +112,7 @@ def combine(columns: Sequence[IntArray], n: int) -> IntArray:
 
 
 def dense(values: IntArray) -> IntArray:
-    """Integers replaced by 0..k-1, in the order of their values; linear in n where their range is not much larger."""
+    """Integers replaced by 0..k-1 in the order of their values; linear in n if their range is not much larger."""
     low = int(values.min())
     span = int(values.max()) - low + 1
     if span > 4 * len(values) + 1024:
@@ -133,8 +133,8 @@ def extremes(value: FloatArray, group: IntArray) -> tuple[FloatArray, FloatArray
 def group_mean(value: FloatArray, group: IntArray) -> FloatArray:
     """[G] mean of `value` [S] over each group.
 
-    mean = m + mean(value - m) with m the group's minimum: a constant group then has exactly its constant as mean, and
-    later an advantage of exactly 0, instead of a rounding error that a small std would blow up.
+    mean = m + mean(value - m) with m the group's minimum. The mean of a constant group is then exact and its advantage
+    exactly 0, instead of a rounding error divided by a small std.
     """
     low, _ = extremes(value, group)
     return low + np.bincount(group, weights=value - low[group]) / np.bincount(group)

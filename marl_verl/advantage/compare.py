@@ -1,6 +1,6 @@
-"""What a sample is compared with: baselines, scales, and the policy for a group of one.
+"""Baselines, scales, and the treatment of groups of one sample.
 
-Everywhere `value` [S] are the returns of samples, `group` [S] ids 0..G-1 without gaps.
+In this module `value` [S] are the returns of samples, `group` [S] ids 0..G-1 without gaps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SINGLETONS = ("zero", "raw", "batch")
 
 
 def check_eps(eps: float) -> None:
-    """MarlError unless eps is a number >= 0 (NaN is none)."""
+    """Raise MarlError unless eps is a finite number >= 0."""
     if not 0 <= eps < np.inf:
         raise MarlError(f"'eps' must be >= 0, got {eps}")
 
@@ -45,19 +45,19 @@ class Mean(Baseline):
 class LeaveOneOut(Baseline):
     """b_i = (sum of the group's returns - R_i) / (n - 1): the mean of the others (RLOO, arXiv 2402.14740).
 
-    With it A_i = (n R_i - sum) / (n - 1). A group of one has no others: b = R, so A = 0.
+    Hence A_i = (n R_i - sum) / (n - 1). In a group of one, b = R and A = 0.
     """
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         count, low = np.bincount(group)[group], extremes(value, group)[0][group]
-        above = value - low  # from the group's minimum, so that a constant group has exactly its constant
+        above = value - low  # relative to the group's minimum, so that the mean of a constant group is exact
         others = np.bincount(group, weights=above)[group] - above
         return np.where(count > 1, low + others / np.maximum(count - 1, 1), value)
 
 
 @dataclass(frozen=True)
 class Max(Baseline):
-    """b = the group's highest return: A <= 0, and the best sample is neither pushed nor pulled (MAGRPO's code)."""
+    """b = the group's highest return, so that A <= 0 the best sample has A = 0 (MAGRPO's code, arXiv 2508.04652)."""
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         return extremes(value, group)[1][group]
@@ -85,7 +85,7 @@ class Scale(Part):
 
 @dataclass(frozen=True)
 class Unbiased(Scale):
-    """sigma = sqrt(sum (R - mean)^2 / (n - 1)); of one alone 0."""
+    """sigma = sqrt(sum (R - mean)^2 / (n - 1)); 0 for a group of one."""
 
     ddof: ClassVar[int] = 1
 
@@ -114,11 +114,11 @@ def compare(
 
     Args:
         std: sigma in A = (value - b) / (sigma + eps); None for A = value - b.
-        singleton: what a group of one sample gets, since there is nothing to compare it with:
+        singleton: advantage of a group of one sample:
             zero   A = 0: the baseline is its own value.
             raw    A = value / (1 + eps), without `std` A = value: baseline 0, as in verl's GRPO and Dr. MAS.
-            batch  compared with all samples of the batch. This alone lets rows outside a group matter.
-        spread: ids [S] of other groups for sigma, which is then the spread of value - b there.
+            batch  compared with all samples of the batch; the only setting that depends on rows outside the group.
+        spread: ids [S] of other groups for sigma, which is then the spread of value - b in these groups.
     """
 
     def within(group: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -128,13 +128,13 @@ def compare(
         deviation = value - b
         of, among = (value, group) if spread is None else (deviation, spread)
         sigma = std.compute(of, among)[among]
-        # without any spread there is no unit to measure a deviation in: it stays as it is, and does not grow by 1 / eps
+        # with sigma 0 a deviation is kept as it is, instead of being divided by eps
         scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + eps
         return b, np.where(scale > 0, scale, 1.0)
 
     b, scale = within(group)
     if baseline.name == "none" and std is None:
-        return b, scale  # nothing is compared: one alone is like any other
+        return b, scale  # nothing is compared, so that groups of one need no special treatment
     alone = np.bincount(group)[group] == 1
     if singleton == "batch":
         own_b, own_scale = within(np.zeros(len(value), dtype=np.int64))

@@ -1,4 +1,4 @@
-"""`Advantage`: returns, penalty for long responses, groups, baseline and scale, composed by name."""
+"""Advantage estimators. `Advantage` composes returns, overlong penalty, groups, baseline and scale."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from marl_verl.options import check_type
 
 @dataclass(frozen=True)
 class Rows:
-    """What a sampler's rows are like.
+    """Properties of a sampler's rows.
 
     Attributes:
         tree: turns have siblings, parents and children.
@@ -34,7 +34,7 @@ class Rows:
 
 
 class Estimator(Part):
-    """What turns rewards into advantages. A frozen dataclass, whose fields are its options."""
+    """Base of advantage estimators. A frozen dataclass, whose fields are its options."""
 
     kind: ClassVar[str] = "advantages"
 
@@ -44,32 +44,32 @@ class Estimator(Part):
         return False
 
     def team_rows(self, table: RowTable) -> BoolArray:
-        """[n] the rows on which the team reward of their episode counts. `table` has no padding."""
+        """[n] bool, the rows that get the team reward of their episode. `table` has no padding."""
         return np.ones(len(table), dtype=np.bool_)
 
     def consumed(self) -> tuple[str, ...]:
-        """Reward components that it reads by itself: the sum of all components leaves them out."""
+        """Reward components that the estimator reads itself; they are excluded from the sum of all components."""
         return ()
 
     def wants_critic(self) -> Scope | None:
-        """The critic that it needs, and gives targets for (`AdvantageResult.target`); None for none."""
+        """The critic that it needs and computes targets for (`AdvantageResult.target`), or None."""
         return None
 
     def incompatibility(self, rows: Rows) -> str | None:
-        """Why it does not go with such rows; None if it does."""
+        """Why the estimator is incompatible with such rows; None if it is compatible."""
         return None
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        """One advantage per row. `table` has no padding and is sorted by key; `reward` [n] is finite."""
+        """Compute one advantage per row. `table` has no padding and is sorted by key; `reward` [n] is finite."""
         raise NotImplementedError
 
 
 class GroupEstimator(Estimator):
-    """Base of those that make returns and compare them in groups of rows.
+    """Base of estimators that compare returns within groups of rows.
 
     Attributes:
-        returns: how rewards become a return R.
-        group: the columns in which the rows of a group agree.
+        returns: computes the return R from rewards.
+        group: the columns that define a group.
     """
 
     returns: Returns
@@ -88,20 +88,20 @@ class GroupEstimator(Estimator):
     def incompatibility(self, rows: Rows) -> str | None:
         name, sums = f"returns '{self.returns.name}'", self.returns.sums_turns
         if rows.crossed:
-            return "its rows are at several nodes, which takes advantage 'joint' with joint_mode 'cross'"
+            return "its rows can be at several nodes: use advantage 'joint' with joint_mode 'cross'"
         if self.returns.wants_critic() and not self.wants_critic():
-            return f"{name} need a critic, and advantage '{self.name}' trains none: use advantage 'advantage'"
+            return f"{name} needs a critic, and advantage '{self.name}' trains none: use advantage 'advantage'"
         if rows.tree and self.returns.of == "sessions":
-            return f"{name} adds up the turns of a session, and a tree has siblings: use tree_mean"
+            return f"{name} sums the turns of a session, and turns of a tree have siblings: use tree_mean"
         if not rows.tree and self.returns.of == "trees":
-            return f"{name} needs a tree, and turns have no children here: use path_sum"
+            return f"{name} needs a tree, and these turns have no children: use path_sum"
         if rows.tree and sums and not rows.incremental:
-            return f"{name} adds up a path, and each turn here has all that its state is worth: use immediate"
+            return f"{name} sums a path, and each of these turns has the full value of its state: use immediate"
         if rows.incremental and not sums:
-            return f"{name} takes a turn by itself, and each here has only what it adds to its path: use tree_mean"
+            return f"{name} uses single turns, and each of these has only its increment to the path: use tree_mean"
         column = next((column for column in self.group if column in ("node", "parent")), None)
         if not rows.tree and column:
-            return f"group column '{column}' needs a tree, and turns have no parents here: use 'turn' or 'agent'"
+            return f"group column '{column}' needs a tree, and these turns have no parents: use 'turn' or 'agent'"
         return None
 
 
@@ -125,14 +125,14 @@ class Overlong:
 
     @classmethod
     def of(cls, given: Overlong | Mapping[str, Any] | None) -> Overlong | None:
-        """From config: {"L": 32768, "C": 2048}, or null. MarlError for another key, or one that is missing."""
+        """From config: {"L": 32768, "C": 2048}, or null. MarlError for an unknown or missing key."""
         if given is None or isinstance(given, Overlong):
             return given
         check_type(given, Mapping, "overlong")
         check_known(given, ("L", "C"), "overlong")
         for name in ("L", "C"):
             if name not in given:
-                raise MarlError(f"'overlong.{name}' is missing: it is written {{L: 32768, C: 2048}}")
+                raise MarlError(f"'overlong.{name}' is missing. Example: {{L: 32768, C: 2048}}")
             check_type(given[name], int, f"overlong.{name}")
         return cls(**given)
 
@@ -145,25 +145,25 @@ class Overlong:
 class Advantage(GroupEstimator):
     """A = (R - b_group) / (sigma_group + eps): a row against the rows of its group.
 
-    Parts and groups are given as objects or by name: `Advantage(baseline="leave-one-out", group="agent")`.
+    Parts and groups are objects or names: `Advantage(baseline="leave-one-out", group="agent")`.
 
-    Attributes (names as in the golden files, which come from the papers' own code):
-        returns: how rewards become a return R.
-        overlong: penalty for long responses, added to R before anything is compared; None for none.
+    Attributes (names as in the golden files, which are generated by the papers' own code):
+        returns: computes the return R from rewards.
+        overlong: penalty for long responses, added to R before the comparison; None for no penalty.
         sample: "row": every row counts once. "session_mean": the rows of one session in a group count once, with the
-            mean of their returns, and all get its advantage; otherwise a long episode would outweigh a short one in
-            mean and std.
-        group: the columns in which the rows of a group agree, e.g. ("uid", "turn", "agent"); () is the whole batch.
+            mean of their returns, and all get its advantage; with "row", a long episode outweighs a short one in mean
+            and std.
+        group: the columns that define a group, e.g. ("uid", "turn", "agent"); () is the whole batch.
         baseline: b.
-        norm_by_std: divide by sigma + eps; off: A = R - b.
+        norm_by_std: divide by sigma + eps; if false, A = R - b.
         std: sigma, the spread of the group's returns.
-        eps: added to sigma. A sigma of 0 counts as 1 where R - b is not 0 (baseline "none", another `scale_group`).
-        scale_group: columns of other groups for sigma, which is then the spread of R - b there; () is the whole batch,
-            ("agent",) each agent by itself; None: the same groups.
-        singleton: what a group of one sample gets: "zero", "raw" or "batch" (see `compare.compare`).
+        eps: added to sigma. A sigma of 0 counts as 1 if R - b is not 0 (baseline "none", another `scale_group`).
+        scale_group: columns of other groups for sigma, which is then the spread of R - b in these groups; () is the
+            whole batch, ("agent",) each agent; None: the same groups.
+        singleton: advantage of a group of one sample: "zero", "raw" or "batch" (see `compare.compare`).
 
     Raises:
-        MarlError: a value that does not exist (the nearest is offered), or a negative eps.
+        MarlError: an unknown value (with the nearest one), or a negative eps.
     """
 
     name: ClassVar[str] = "advantage"
@@ -196,11 +196,11 @@ class Advantage(GroupEstimator):
 
     def incompatibility(self, rows: Rows) -> str | None:
         if rows.tree and self.sample != "row":
-            return f"sample '{self.sample}' counts sessions, and a tree is one session: use sample 'row'"
+            return f"sample '{self.sample}' counts sessions, and a tree is a single session: use sample 'row'"
         return super().incompatibility(rows)
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        """See `Estimator.compute`. MarlError (nearest offered) for a group column that the table lacks."""
+        """See `Estimator.compute`. MarlError (with the nearest name) for a group column that the table lacks."""
         stages = self.returns.stages(table, reward)
         ret = stages[-1][1]
         target = self.returns.target(table, ret)

@@ -1,7 +1,7 @@
-"""Parts: what an algorithm is composed of, given as objects or by name. Their options are their fields, flat in config.
+"""Parts of an algorithm, given as objects or by name. Their options are their fields, flat in config.
 
-A name of the core is resolved at once. Another one may be a plugin's: it stays a `Named` part until the algorithm is
-looked up among the plugins, which replaces it.
+A name of the core is resolved on assignment. Any other name may be a plugin's: it is a `Named` part until the plugin
+registry resolves the algorithm.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from marl_verl.errors import MarlError, nearest, unknown
 from marl_verl.options import check_type
 
 Find = Callable[[str, str], Any]
-"""(kind, name) -> what is registered: a part or its class."""
+"""(kind, name) -> the registered part or class."""
 
 P = TypeVar("P")
 
 ARGUMENTS = {"groups": "group", "baselines": "baseline", "scales": "scale"}
-"""Kinds that only the core has names for, and how one is called: no plugin registers one."""
+"""Kinds that plugins cannot register -> singular, for errors."""
 
 
 class Part:
     """Base of returns, baselines, scales, mixes, table credits and estimators: a frozen dataclass.
 
     Attributes:
-        kind: "returns", "baselines", ...; a key of `plugins.KINDS` where plugins register such parts.
-        name: under which it is registered; the class's name in kebab-case where a class does not say.
+        kind: "returns", "baselines", ...; a key of `plugins.KINDS` if plugins can register such parts.
+        name: the registered name (default: the class name in kebab-case).
     """
 
     kind: ClassVar[str]
@@ -45,7 +45,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, init=False, eq=False)
 class Named(Part):
-    """A part that is only known by its name. MarlError where it is used before the plugins have resolved it."""
+    """A part known only by its name. MarlError if it is used before the plugin registry has resolved it."""
 
     def __init__(self, kind: str, name: str) -> None:
         object.__setattr__(self, "kind", kind)
@@ -69,7 +69,7 @@ class PartField(Generic[P]):
     It reads as the part, or for kind "groups" as the tuple of columns.
 
     Raises:
-        MarlError: on construction, for a name that cannot exist (nearest offered), or an object of another kind.
+        MarlError: on assignment, for an unknown name (with the nearest one), or an object of another kind.
     """
 
     def __init__(self, kind: str, default: P | str) -> None:
@@ -89,13 +89,13 @@ class PartField(Generic[P]):
 
 
 def named(kind: str, name: str) -> Any:
-    """The core's part of that name, or a `Named` part; MarlError (nearest offered) where plugins register none."""
+    """The core's part of that name, or a `Named` part. MarlError (with the nearest) if plugins cannot register it."""
     found = _core(kind, name)
     return found() if isinstance(found, type) else found
 
 
 def _core(kind: str, name: str) -> Any:
-    """As `named`, but the class where the core has one under the name."""
+    """As `named`, but return the class if the core registers a class."""
     target = CORE_PARTS[kind].get(name)
     if target is not None:
         module, _, attribute = target.partition(":")
@@ -106,7 +106,7 @@ def _core(kind: str, name: str) -> Any:
 
 
 def flat(part: Part) -> dict[str, Any]:
-    """Option -> value, of a part and of the parts in it. MarlError where two of them have an option of one name."""
+    """Option -> value of a part and its nested parts. MarlError if two of them have an option of the same name."""
     found: dict[str, Any] = {}
     for name, value in _walk(part):
         if name in found:
@@ -126,7 +126,7 @@ def _walk(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as a JSON value."""
     if isinstance(value, Part):
         return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -137,9 +137,9 @@ def _plain(value: Any) -> Any:
 
 
 def changed(part: P, options: Mapping[str, Any], find: Find | None, where: str) -> P:
-    """A copy of a part with those of `options` that are its own, or of the parts in it, which `options` may replace.
+    """A copy of a part with those of `options` that belong to it or its nested parts, which `options` may replace.
 
-    `find` looks up names of plugins (None for the core's names only); `where`, as the user wrote it, begins the error.
+    `find` resolves names (None: only those of the core); `where` is the config key, as a prefix of error messages.
     """
     hints = get_type_hints(type(part))
     new: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def changed(part: P, options: Mapping[str, Any], find: Find | None, where: str) 
 
 
 def replaced(old: Part, wanted: str, find: Find | None, key: str) -> Any:
-    """The part called `wanted`; a registered class gets the values of fields that it has in common with `old`."""
+    """The part named `wanted`; a registered class is created with the values of the fields it shares with `old`."""
     if isinstance(old, Named) and find is not None:
         resolved = _found(old, old.name, find, key)
         return resolved if wanted == old.name else replaced(resolved, wanted, find, key)
@@ -173,7 +173,7 @@ def replaced(old: Part, wanted: str, find: Find | None, key: str) -> Any:
 
 
 def _found(old: Part, wanted: str, find: Find | None, key: str) -> Any:
-    """The part of that name and of the kind of `old`."""
+    """The part named `wanted`, of the same kind as `old`."""
     found = _core(old.kind, wanted) if find is None or old.kind in ARGUMENTS else find(old.kind, wanted)
     new = found() if isinstance(found, type) else found
     if isinstance(new, Named):
@@ -181,15 +181,15 @@ def _found(old: Part, wanted: str, find: Find | None, key: str) -> Any:
     if not dataclasses.is_dataclass(new) or not isinstance(new, Part) or new.kind != old.kind:
         raise MarlError(f"'{key}': '{wanted}' is registered among {old.kind} and is not one: {new!r:.80}")
     if not isinstance(found, type):
-        return new  # an object was registered with the values that it has
+        return new  # a registered object keeps its values
     mine, theirs = get_type_hints(type(new)), get_type_hints(type(old))
-    # of the same type: a `mode` of other choices is another option
+    # only fields of the same type: a `mode` with other choices is another option
     common = [f.name for f in dataclasses.fields(new) if f.name in theirs and mine[f.name] == theirs[f.name]]
     return dataclasses.replace(new, **{name: getattr(old, name) for name in common})
 
 
 def check_known(options: Iterable[str], valid: Collection[str], where: str) -> None:
-    """MarlError for the first option that there is not, with the nearest."""
+    """Raise MarlError for the first unknown option, with the nearest name."""
     for name in options:
         if name not in valid:
             raise MarlError(f"unknown key '{where}.{name}': {nearest(str(name), valid)}")

@@ -1,4 +1,4 @@
-"""What an algorithm computes: one advantage per row, all that explains it, and statistics of each agent."""
+"""The result of an algorithm: one advantage per row with its derivation; and statistics per agent."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class AdvantageResult:
     """Per row [n], float64: advantage = (ret - baseline) / scale. Padding rows have 0 everywhere, and scale 1.
 
     Attributes:
-        advantage, ret, baseline, scale: as in the equation; `ret` is the return that was compared (a session's mean,
-            where a session counts once).
-        reward: the row's own reward, as the mix made it.
+        advantage, ret, baseline, scale: as in the equation; `ret` is the return that was compared (the session's mean
+            if a session counts once).
+        reward: the reward of the row, after the mix.
         group: ids of the groups, 0..G-1; -1 for padding.
-        sample: ids of what counted once; rows of one sample share it; -1 for padding.
-        group_by: the columns whose values make a group.
-        also: further groups inside these that a row was compared in (GiGPO's steps): (what they share, [n] ids).
-        stages: what became of a row's reward on the way to its return, in order: (what was done, [n] values after it).
-        target: what a critic should have expected, which it learns from; None where the returns need no critic.
+        sample: ids of the samples; rows of one sample count once; -1 for padding.
+        group_by: the columns that define a group.
+        also: further groups in which a row was compared (GiGPO's steps): (what the rows share, [n] ids).
+        stages: intermediate values between reward and return, in order: (name of the step, [n] values after it).
+        target: value target of the critic; None if the returns need no critic.
     """
 
     advantage: FloatArray
@@ -54,16 +54,16 @@ class AdvantageResult:
         also: Sequence[tuple[str, IntArray]] = (),
         target: FloatArray | None = None,
     ) -> AdvantageResult:
-        """The result whose advantage follows from the rest: A = (ret - baseline) / scale."""
+        """Create a result with advantage = (ret - baseline) / scale."""
         advantage = (ret - baseline) / scale
         return cls(advantage, ret, reward, baseline, scale, group, sample, group_by, tuple(stages), tuple(also), target)
 
     def members(self, row: int) -> IntArray:
-        """The rows that `row` was compared with, itself included, ascending; none for padding."""
+        """The rows of the group of `row`, ascending; none for padding."""
         return np.flatnonzero((self.group == self.group[row]) & (self.group >= 0))
 
     def scatter(self, rows: IntArray, n: int) -> AdvantageResult:
-        """The same result in a table of n rows, where these are `rows` and all others are padding."""
+        """The same result for a table of n rows, where the present rows are `rows` and all others are padding."""
 
         def spread(values: Any, fill: float) -> Any:
             out = np.full(n, fill)
@@ -81,20 +81,20 @@ class AdvantageResult:
 
 
 def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict[str, float]]:
-    """Agent -> its metrics in a batch, under any sharing of policies; padding rows enter none.
+    """Agent -> its metrics in a batch, whether or not agents share a policy. Padding rows are excluded.
 
-    Sessions that failed have no rows and are not counted anywhere here.
+    Failed sessions have no rows and are not counted.
 
-        rows, groups                      turns of this agent, groups that hold at least one of them
-        zero_variance, singles            share of these groups with two or more samples, all of the same return (they
-                                          teach nothing), and with one sample only; both are decided over all rows of a
-                                          group, also those of other agents
-        reward, reward/COMPONENT          mean over its rows; of a component, over those that have it
+        rows, groups                      rows of this agent, groups that contain at least one of them
+        zero_variance, singles            share of these groups with two or more samples, all of the same return (no
+                                          learning signal), and with one sample only; computed over all rows of a group,
+                                          including those of other agents
+        reward, reward/COMPONENT          mean over its rows; of a component, over the rows that have it
         advantage_mean, advantage_std     mean and population std of the advantages
         response_length                   mean tokens of a response
-        invalid                           share of actions that the workflow could not use
-        credit/useful, idle, harmful      shares of the rows with a signed credit ("credit", else "mc") where it is
-                                          above, at and below zero; left out where there is none
+        invalid                           share of actions that the workflow marked as invalid
+        credit/useful, idle, harmful      shares of the rows with a signed credit ("credit", else "mc") above, equal to
+                                          and below zero; omitted without such a credit
     """
     rows = np.flatnonzero(result.group >= 0)
     group, agent = result.group[rows], table.agent.codes[rows]

@@ -1,4 +1,4 @@
-"""Returns: what the rewards from a turn on are worth to that turn."""
+"""Returns: the (discounted) sum of rewards from a turn on."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from marl_verl.advantage.tree import Tree, deepest_first
 from marl_verl.errors import MarlError
 
 Scope = Literal["policy", "team"]
-"""What a critic sees: what the agent saw, one critic for each policy; or what the whole team has seen, one for all."""
+"""Input of a critic: the agent's observation, one critic per policy; or the joint observation, one critic per team."""
 
 
 class Returns(Part):
-    """R of a row, from the rewards of the batch.
+    """The return R of each row, computed from the rewards of the batch.
 
     Attributes:
-        sums_turns: whether R adds up rewards of several turns: what is repeated on each of them would count repeatedly.
-        of: whether it looks along the turns of a session, of a tree, or at neither.
+        sums_turns: whether R sums rewards of several turns, so that a reward repeated on each would count repeatedly.
+        of: whether R is defined for sessions, for trees, or for both.
     """
 
     kind: ClassVar[str] = "returns"
@@ -30,33 +30,33 @@ class Returns(Part):
     of: ClassVar[Literal["both", "sessions", "trees"]] = "both"
 
     def consumed(self) -> tuple[str, ...]:
-        """Reward components that it reads by itself: the sum of all components leaves them out."""
+        """Reward components that the returns read themselves; they are excluded from the sum of all components."""
         return ()
 
     def wants_critic(self) -> Scope | None:
-        """The critic whose values it takes from the table; None for none."""
+        """The critic whose values the returns take from the table, or None."""
         return None
 
     def team_rows(self, table: RowTable) -> BoolArray:
-        """[n] the rows on which the team reward of their episode counts: all, unless R adds up turns of a session."""
+        """[n] bool, the rows that get the team reward of their episode: all, unless R sums the turns of a session."""
         return np.ones(len(table), dtype=np.bool_)
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """Return per row, [n]. `table` has no padding and is sorted by key; `reward` [n] is finite."""
+        """Compute the return of each row, [n]. `table` has no padding and is sorted by key; `reward` [n] is finite."""
         raise NotImplementedError
 
     def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
-        """The return and what led to it, for `explain`: (what was done, [n] values after it), `compute`'s last."""
+        """Intermediate values for `explain`: (name of the step, [n] values after it); the last one is the return."""
         return [(f"returns: {self.name}", self.compute(table, reward))]
 
     def target(self, table: RowTable, ret: FloatArray) -> FloatArray | None:
-        """[n] what its critic learns from, given the return; None without a critic."""
+        """[n] the value targets of the critic, given the return; None without a critic."""
         return None
 
 
 @dataclass(frozen=True)
 class Immediate(Returns):
-    """R_t = r_t: a turn answers for its own reward, and for the team reward of its episode."""
+    """R_t = r_t: the turn's own reward, including the team reward of its episode."""
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         return reward
@@ -64,7 +64,7 @@ class Immediate(Returns):
 
 @dataclass(frozen=True)
 class _SessionSum(Returns):
-    """Base of returns that add up the agent's own turns in the session, later ones discounted by `gamma`."""
+    """Base of returns that sum the agent's own turns in the session, later ones discounted by `gamma`."""
 
     gamma: float = 1.0
     sums_turns = True
@@ -74,7 +74,7 @@ class _SessionSum(Returns):
         check_gamma(self.gamma)
 
     def team_rows(self, table: RowTable) -> BoolArray:
-        """[n] each agent's last turn in the session."""
+        """[n] bool, each agent's last turn in the session."""
         return _latest(table.index, combine([table.uid.codes, table.session, table.agent.codes], len(table)))
 
 
@@ -90,18 +90,18 @@ class Discounted(_SessionSum):
 class PathSum(_SessionSum):
     """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns.
 
-    The reward of a joint turn stands on the row of every agent that acts in it and counts once. Source: MAGRPO, arXiv
+    The reward of a joint turn is set on the row of every agent that acts in it and counts once. Source: MAGRPO, arXiv
     2508.04652, without branching.
     """
 
     name: ClassVar[str] = "path_sum"
 
     def team_rows(self, table: RowTable) -> BoolArray:
-        """[n] the rows of the session's last joint turn."""
+        """[n] bool, the rows of the session's last joint turn."""
         return _latest(table.turn, combine([table.uid.codes, table.session], len(table)))
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """MarlError if agents that act in one turn of a session have different rewards."""
+        """See `Returns.compute`. MarlError if agents that act in one turn of a session have different rewards."""
         return sum_joint_turns(table, reward, self.gamma, "one joint turn")
 
 
@@ -109,9 +109,9 @@ class PathSum(_SessionSum):
 class TreeMean(Returns):
     """R = r + gamma * mean over the children of their R; a leaf has R = r.
 
-    The rows of all agents at one node share its reward, which counts once. A crossed row, which takes part in several
-    joint nodes, has the sum of their rewards, and R = r + gamma * sum over its nodes of the children's mean. Source:
-    MAGRPO, arXiv 2508.04652, as in the authors' code.
+    The rows of all agents at one node share its reward, which counts once. A crossed row, which is at several joint
+    nodes, has the sum of their rewards, and R = r + gamma * sum over its nodes of the children's mean. Source: MAGRPO,
+    arXiv 2508.04652, as in the authors' code.
     """
 
     name: ClassVar[str] = "tree_mean"
@@ -123,7 +123,7 @@ class TreeMean(Returns):
         check_gamma(self.gamma)
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """MarlError as `Tree.of`, or if rows at one node, none of them crossed, have different rewards."""
+        """See `Returns.compute`. MarlError as in `Tree.of`, or if uncrossed rows at one node have different rewards."""
         tree = table.tree
         share = _crossed_share(table, tree) if tree.crossed else _node_share(table, tree, reward)
         ret, below = reward.copy(), np.zeros(tree.count)  # below: mean over the children of their R
@@ -140,23 +140,23 @@ class TreeMean(Returns):
 class GAE(_SessionSum):
     """A_t = sum_l (gamma lam)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t over the agent's own turns.
 
-    Generalised advantage estimation: a critic's values in place of the others of a group. V after the agent's last turn
-    is 0; the critic is trained towards the target A_t + V_t.
+    Generalised advantage estimation: the baseline is a critic's value instead of a group statistic. V after the agent's
+    last turn is 0; the critic is trained towards the target A_t + V_t.
 
-    Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16), with a turn as the action and t counting the agent's
-    own turns in the session, by index. V(o), column `value` of the rows, is a critic's (marl.critic), one number a
-    turn, of the observation before the action. With lam = 1, A_t is the discounted return minus V(o_t); with lam = 0 it
-    is the TD error delta_t. An agent without values, whose policy is frozen, has A = 0: nobody learns from its rows.
+    Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16), with a turn as the action and t counting the
+    agent's own turns in the session, by index. V(o), column `value` of the rows, is a critic's (marl.critic) value of
+    the observation before the action, one per turn. With lam = 1, A_t is the discounted return minus V(o_t); with
+    lam = 0 it is the TD error delta_t. An agent with a frozen policy has no values and A = 0.
 
-    The next value is that of the agent's own next turn, also where the critic sees what the whole team has seen (MAPPO,
-    arXiv 2103.01955): rewards are on the rows of the agent that earned them, so what follows a turn is what the same
-    agent earns from its next turn on. Turns of an agent that acts in several lanes at once follow each other by index,
-    as in `Discounted`: the team reward counts on the last of all its turns.
+    V_{t+1} is the value of the agent's own next turn, also for a critic of the joint observation (MAPPO, arXiv
+    2103.01955): rewards are on the rows of the agent that earned them, so that the return of a turn consists of the
+    same agent's later rewards. Turns of an agent in several concurrent lanes are ordered by index, as in `Discounted`:
+    the team reward counts on the last of all its turns.
 
     Attributes:
-        gamma: discount of a turn.
-        lam: how far rewards are believed over the critic: 1 sums them all up, 0 looks one turn ahead.
-        critic: "policy": a critic for each policy, on what the agent sees; "team": one on what the team has seen.
+        gamma: discount per turn.
+        lam: trade-off between rewards and critic: 1 sums all rewards, 0 is the one-step TD error.
+        critic: "policy": a critic per policy, of the agent's observation; "team": one critic of the joint observation.
     """
 
     name: ClassVar[str] = "gae"
@@ -172,11 +172,11 @@ class GAE(_SessionSum):
         return self.critic
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        """A of every row, [n]. MarlError if no row has a value, or an agent has them on some rows only."""
+        """A of every row, [n]. MarlError if no row has a value, or an agent has values on some rows only."""
         return self.stages(table, reward)[-1][1]
 
     def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
-        """V, the TD error delta, the target and A, each [n]. MarlError as `compute`."""
+        """V, the TD error delta, the target and A, each [n]. MarlError as in `compute`."""
         there = _valued(table)
         value, reward = np.where(there, table.values, 0.0), np.where(there, reward, 0.0)
         order, turns = _own_turns(table)
@@ -193,7 +193,7 @@ class GAE(_SessionSum):
 
 
 def check_gamma(gamma: float) -> None:
-    """MarlError unless 0 <= gamma <= 1."""
+    """Raise MarlError unless 0 <= gamma <= 1."""
     if not 0 <= gamma <= 1:
         raise MarlError(f"'gamma' must be between 0 and 1, got {gamma}")
 
@@ -212,7 +212,7 @@ def _sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArr
     length = np.diff(np.append(start, n))
     ret = reward.astype(np.float64).copy()
     left = np.repeat(start + length, length) - 1 - np.arange(n)  # rows after this one in its session
-    # from each session's last row backwards, all sessions at once
+    # backwards from each session's last row, vectorised over sessions
     by_left = np.argsort(left, kind="stable")
     for rows in np.split(by_left, np.flatnonzero(np.diff(left[by_left])) + 1)[1:]:
         power = 1 if step is None else step[rows + 1] - step[rows]
@@ -221,7 +221,10 @@ def _sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArr
 
 
 def sum_joint_turns(table: RowTable, reward: FloatArray, gamma: float, what: str) -> FloatArray:
-    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; `what` agents share in a turn counts once."""
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; the shared reward of a turn counts once.
+
+    `what` names the shared turn in errors.
+    """
     turns = combine([table.uid.codes, table.session, table.turn], len(table))
     check_shared(table, reward, turns, what)
     _, first = np.unique(turns, return_index=True)
@@ -245,19 +248,18 @@ def _sum_own_turns(table: RowTable, reward: FloatArray, gamma: float) -> FloatAr
 
 
 def _valued(table: RowTable) -> BoolArray:
-    """[n] which rows have a value. MarlError if none has, or an agent has them on some of its rows only."""
+    """[n] bool, rows with a value. MarlError if there are none, or an agent has values on some of its rows only."""
     there: BoolArray = ~np.isnan(table.values)
     if not there.any():
-        raise MarlError("no row has a 'value': returns 'gae' need those of a critic (marl.critic)")
+        raise MarlError("no row has a 'value', which returns 'gae' needs. Configure a critic (marl.critic).")
     if (row := table.lacking(there)) is not None:
         others = f"which other rows of agent '{table.agent.value(row)}' have"
-        need = "returns 'gae' need a critic's (marl.critic) for all of them"
-        raise MarlError(f"row '{table.key(row)}' lacks 'value', {others}: {need}")
+        raise MarlError(f"row '{table.key(row)}' lacks 'value', {others}. Returns 'gae' needs one for all of them.")
     return there
 
 
 def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:
-    """[n] each row's part in the mean over its parent's children: 1 / (rows at its node * nodes below the parent)."""
+    """[n] each row's weight in the mean over its parent's children: 1 / (rows at its node * children of the parent)."""
     check_shared(table, reward, tree.node, "one joint action")
     _, one = np.unique(tree.node, return_index=True)
     above = tree.parent[one]
@@ -266,9 +268,9 @@ def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:
 
 
 def _crossed_share(table: RowTable, tree: Tree) -> FloatArray:
-    """[n] the same for crossed rows: an agent's completions together have each joint action below the parent once."""
+    """[n] as `_node_share`, for crossed rows: an agent's rows together cover each joint action of the parent once."""
     ours = combine([tree.parent, table.agent.codes], len(table))
-    nodes = np.bincount(ours[tree.row], minlength=len(table))  # an agent with two lanes is at each twice
+    nodes = np.bincount(ours[tree.row], minlength=len(table))  # an agent with two lanes is at each node twice
     _, one = np.unique(ours, return_index=True)
     inner = one[tree.parent[one] >= 0]
     agents = np.bincount(tree.parent[inner], minlength=tree.count)

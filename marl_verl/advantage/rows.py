@@ -1,4 +1,4 @@
-"""The row table: all turns of a batch in columns, with full identity; its groups. What every advantage sees."""
+"""The row table: all turns of a batch in columns, and groups of its rows. The input of every advantage estimator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLES = ("row", "session_mean")
 BATCH: tuple[str, ...] = ()
 TASK = ("uid",)
 AGENT = ("uid", "agent")
-# with the slot: an agent that acts in two lanes at once has two acts of one turn, which are not alike
+# with the slot, since an agent in two concurrent lanes has two different acts with the same turn number
 TURN = ("uid", "turn", "agent", "slot")
 SIBLINGS = ("uid", "parent", "agent", "slot")
 OBSERVATION = ("uid", "obs")
@@ -35,25 +35,24 @@ class RowTable:
     """n rows, one per turn.
 
     Attributes:
-        uid: the task instance; the same for all sessions sampled for it.
-        session: [n] which of the episodes sampled for the task.
-        index: [n] the turn's place in its episode, over all agents; (uid, session, index) names a row.
-        turn: [n] the agent's n-th act (within its lane).
-        agent, policy: who acted, and the model behind it (policy may be absent).
-        slot: which of the agent's acts it is, by number or by the name that the workflow gave it (may be absent).
-        node, parent: place in a sampled tree, unique within a uid; the two share their `names`; a root's parent is
-            none.
-        rewards: component -> [n] float64, 0 where the row does not have it.
+        uid: the task instance, shared by all its sessions.
+        session: [n] number of the episode of the task.
+        index: [n] the turn's position in its episode, over all agents; (uid, session, index) identifies a row.
+        turn: [n] number of the agent's act, within its lane.
+        agent, policy: the agent that acted and its policy (policy is optional).
+        slot: the agent's act, by number or by the name that the workflow gave it (optional).
+        node, parent: position in a sampled tree, unique within a uid; both share `names`; a root has no parent.
+        rewards: component -> [n] float64, 0 where the row lacks it.
         present: component -> [n] bool, whether the row has it.
-        team_reward: [n] the team reward of the row's episode, NaN where `rewards` has the component "team" itself. On
-            which rows it counts the return decides, see `with_team`.
+        team_reward: [n] the team reward of the row's episode, NaN if `rewards` has the component "team". The returns
+            decide which rows get it, see `with_team`.
         length: [n] response tokens.
-        padding: [n] bool; rows that only fill a batch. They enter no statistic.
-        invalid: [n] bool; acts that the workflow could not use (`team.invalid`).
-        values: [n] what a critic expected of the state that the agent faced, before it acted; NaN where there is none.
-        extra: further columns of names that rows carried, e.g. `obs`; usable as group keys.
-        own: reward components that some part reads by itself: the sum of all components leaves them out.
-        declared: reward components that the run makes, also where none of these rows has them.
+        padding: [n] bool, rows that only fill a batch; they enter no statistic.
+        invalid: [n] bool, acts that the workflow marked as invalid (`team.invalid`).
+        values: [n] a critic's value of the observation before the act; NaN without one.
+        extra: additional columns of names, e.g. `obs`; usable as group columns.
+        own: reward components that a part reads itself; they are excluded from the sum of all components.
+        declared: reward components that the run sets, even if no row of this table has them.
     """
 
     uid: Labels
@@ -78,20 +77,20 @@ class RowTable:
 
     @classmethod
     def from_rows(cls, rows: Rows, declared: Iterable[str] = ()) -> RowTable:
-        """A table from one mapping per row, as in a JSON file of rows.
+        """Create a table from one mapping per row, as in a JSON file of rows.
 
-        Needed keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
+        Required keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
         node, parent, padding, invalid, value and team_reward (numbers). Any other key becomes a column of names.
 
         Args:
-            declared: the reward components that the run makes (`Algorithm.components`).
+            declared: the reward components that the run sets (`Algorithm.components`).
 
         Raises:
             MarlError: no rows, a key that is missing or has the wrong type, two rows with the same (uid, session,
                 index), or a row with a `team_reward` and a reward "team".
         """
         if not rows:
-            raise MarlError("there are no rows: an advantage needs at least one")
+            raise MarlError("there are no rows. An advantage needs at least one.")
         names = {name: columns.cells(rows, name, str) for name in LABELS}
         tree = [*names["node"], *names["parent"]]
         rewards, present = columns.rewards_of(rows)
@@ -122,11 +121,11 @@ class RowTable:
         return len(self.session)
 
     def key(self, row: int) -> str:
-        """The row's name, "{uid}_{session}_{index}", as in verl's TransferQueue."""
+        """The key of a row, "{uid}_{session}_{index}", as in verl's TransferQueue."""
         return f"{self.uid.value(row)}_{self.session[row]}_{self.index[row]}"
 
     def column(self, name: str) -> Labels | IntArray:
-        """A column of names or whole numbers. MarlError with the nearest name if there is no such column."""
+        """A column of names or integers. MarlError with the nearest name for an unknown column."""
         if name in self.extra:
             return self.extra[name]
         if name not in (*LABELS, *COUNTS):
@@ -134,23 +133,23 @@ class RowTable:
         return getattr(self, name)
 
     def codes(self, column: str) -> IntArray:
-        """A column as integers >= -1, for grouping. MarlError as `column`."""
+        """A column as integers >= -1, for grouping. MarlError as in `column`."""
         found = self.column(column)
         return found.codes if isinstance(found, Labels) else found
 
     def value(self, column: str, row: int) -> str | int | None:
-        """What one row has in a column, as the user knows it."""
+        """The value of a row in a column: a name or an integer."""
         found = self.column(column)
         return found.value(row) if isinstance(found, Labels) else int(found[row])
 
     def component(self, name: str) -> FloatArray:
-        """A reward component that every row has, [n]. MarlError with the nearest name, or the first row without it."""
+        """[n] a reward component that all rows have. MarlError with the nearest name, or the first row without it."""
         if (row := first_true(~self.having(name))) is not None:
             raise MarlError(f"row '{self.key(row)}' lacks reward '{name}'")
         return self.rewards[name]
 
     def having(self, name: str) -> BoolArray:
-        """[n] which rows have a reward component. MarlError (nearest offered) if none has and it is not declared."""
+        """[n] bool, rows with a reward component. MarlError (with the nearest) if none has and it is undeclared."""
         present = self.present.get(name)
         if present is not None and (present.any() or name in self.declared):
             return present
@@ -159,7 +158,7 @@ class RowTable:
         raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
 
     def lacking(self, present: BoolArray) -> int | None:
-        """The first row that is not `present` [n] while another row of its agent is."""
+        """The first row that is not `present` [n] although another row of its agent is, or None."""
         having = np.bincount(self.agent.codes, weights=present)[self.agent.codes] > 0
         return first_true(having & ~present)
 
@@ -167,7 +166,7 @@ class RowTable:
         """The table with its episodes' team rewards as component "team" of their rows.
 
         Args:
-            counts: [n] the rows on which it counts; on the others of an episode it is 0.
+            counts: [n] bool, the rows that get the team reward; other rows get 0.
         """
         recorded = ~np.isnan(self.team_reward)
         team = np.where(recorded, np.where(counts, self.team_reward, 0.0), self.rewards.get("team", 0.0))
@@ -176,24 +175,24 @@ class RowTable:
         return replace(self, rewards=rewards, present=has, team_reward=np.full(len(self), np.nan))
 
     def with_component(self, name: str, values: FloatArray) -> RowTable:
-        """The table with one more reward component. MarlError if rows have one of that name already."""
+        """The table with an additional reward component. MarlError if rows already have one of that name."""
         if (row := first_true(self.present.get(name, np.zeros(1, np.bool_)))) is not None:
-            raise MarlError(f"row '{self.key(row)}' has a reward '{name}' already, which was to be computed")
+            raise MarlError(f"row '{self.key(row)}' already has a reward '{name}', the name of a computed component")
         everywhere = np.ones(len(self), dtype=np.bool_)
         return replace(self, rewards={**self.rewards, name: values}, present={**self.present, name: everywhere})
 
     def setting_aside(self, names: Iterable[str]) -> RowTable:
-        """The table where the sum of all components leaves these out."""
+        """The table with these components excluded from the sum of all components."""
         return replace(self, own=self.own | frozenset(names))
 
     @functools.cached_property
     def tree(self) -> Tree:
-        """The tree that `node` and `parent` make. MarlError as `Tree.of`."""
+        """The tree defined by `node` and `parent`. MarlError as in `Tree.of`."""
         return Tree.of(self.uid, self.node, self.parent, self.key)
 
     def order(self) -> IntArray:
-        """The rows that are not padding, sorted by (uid, session, index): reductions in this order give the same bits
-        however the batch was shuffled. MarlError if two rows have the same key."""
+        """The rows that are not padding, sorted by (uid, session, index), so that reductions are bitwise independent of
+        the order of the batch. MarlError if two rows have the same key."""
         rows = np.flatnonzero(~self.padding)
         keys = np.stack([self.uid.codes[rows], self.session[rows], self.index[rows]])
         order = np.lexsort(keys[::-1])
@@ -207,7 +206,7 @@ class RowTable:
         return replace(self, **{field.name: _taken(getattr(self, field.name), rows) for field in fields(self)})
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One JSON-able mapping per row; `from_rows` gives the table back."""
+        """One JSON-serialisable mapping per row; the inverse of `from_rows`."""
         names = [*LABELS, *COUNTS, *self.extra]
         rows: list[dict[str, Any]] = []
         for i in range(len(self)):
@@ -221,17 +220,17 @@ class RowTable:
 
 
 def check_shared(table: RowTable, values: FloatArray, ids: IntArray, what: str) -> None:
-    """MarlError unless rows with the same id [n] have the same value [n]. `what` says what they share."""
+    """Raise MarlError unless rows with the same id [n] have the same value [n]. `what` describes rows of one id."""
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     shared = first[inverse.reshape(-1)]
     if (row := first_true(values != values[shared])) is not None:
         other = int(shared[row])
-        message = f"are {what} and have {values[other]:g} and {values[row]:g}: it is the same for all, and counts once"
+        message = f"are {what} and have {values[other]:g} and {values[row]:g}: the shared reward must be the same"
         raise MarlError(f"rows '{table.key(other)}' and '{table.key(row)}' {message}")
 
 
 def _taken(column: Any, rows: IntArray) -> Any:
-    """Some rows of a column, or of each of several."""
+    """Some rows of a column, or of each column of a mapping."""
     if isinstance(column, Mapping):
         return {name: _taken(each, rows) for name, each in column.items()}
     if isinstance(column, Labels):
@@ -240,27 +239,27 @@ def _taken(column: Any, rows: IntArray) -> Any:
 
 
 def check_columns(option: str, columns: object) -> tuple[str, ...]:
-    """The columns of a group as a tuple; MarlError if they are no list of texts, or name one twice."""
+    """The columns of a group as a tuple. MarlError unless they are a list of different texts."""
     if not isinstance(columns, Sequence) or isinstance(columns, str):
-        raise MarlError(f"'{option}' is a list of columns, got {columns!r}")
+        raise MarlError(f"'{option}' must be a list of columns, got {columns!r}")
     for column in columns:
         if not isinstance(column, str):
-            raise MarlError(f"'{option}' is a list of columns, got {column!r} in it")
+            raise MarlError(f"'{option}' must be a list of columns, got {column!r} in it")
         if list(columns).count(column) > 1:
             raise MarlError(f"'{option}' has the column '{column}' twice")
     return tuple(columns)
 
 
 def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:
-    """[n] ids 0..G-1: two rows share one exactly if they agree in all `columns`; () is the whole batch.
+    """[n] ids 0..G-1: two rows have the same id if and only if they agree in all `columns`; () is the whole batch.
 
-    MarlError (with the nearest name) for a column that does not exist.
+    MarlError (with the nearest name) for an unknown column.
     """
     return combine([table.codes(column) for column in columns], len(table))
 
 
 def sample_ids(table: RowTable, group: IntArray, sample: str) -> IntArray:
-    """[n] ids 0..S-1 of what counts once: every row ("row"), or all rows of one session in a group ("session_mean")."""
+    """[n] ids 0..S-1 of samples: every row ("row"), or all rows of one session in a group ("session_mean")."""
     if sample == "row":
         return np.arange(len(table), dtype=np.int64)
     return combine([group, table.uid.codes, table.session], len(table))

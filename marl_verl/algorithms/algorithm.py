@@ -1,4 +1,4 @@
-"""An algorithm is five names: how to sample, what to reward, whom to credit, what to compare, how to update."""
+"""An algorithm is composed of five parts: sampler, reward mix, credit, advantage estimator and policy loss."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from marl_verl.sampling import Sample
 from marl_verl.team import AgentConfig
 
 NAMES = ("sampler", "loss")
-"""Registered names: what they do is done elsewhere."""
+"""Parts that are registered names, resolved by the rollout worker and the trainer."""
 PARTS = {"rewards": "", "credit": "credit_", "advantage": ""}
-"""Part -> what its options begin with."""
+"""Part -> prefix of its options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,20 +31,18 @@ class Algorithm:
     """A method for training a team.
 
     Every part is a name or an object: `Algorithm(advantage="group-in-group", rewards=Mix(team=1.0))`. Sampler, loss and
-    metrics are names only: every process of a run looks them up.
+    metrics are names only, since each process of a run resolves them.
 
-    Its options are the names of its parts and the fields of the parts, flat: `returns`, `gamma`, `group`, ...; those of
-    the credit begin with `credit_`, since it may compare rows too. Two parts with an option of the same name are an
-    error here, not a surprise in config.
+    The options are the names of the parts and, flat, the fields of the parts: `returns`, `gamma`, `group`, ...; those
+    of the credit have the prefix `credit_`. Two parts with an option of the same name are an error.
 
     Attributes:
-        sampler: registered sampler, which decides what episodes there are.
-        rewards: mix, reward components -> reward; "weights" adds up all components.
-        credit: computed from the rows, or from episodes replayed while they are sampled; "none" for the components as
-            they are.
+        sampler: registered sampler.
+        rewards: mix, reward components -> reward; "weights" sums all components.
+        credit: computed from the rows, or by replaying episodes while sampling; "none" for no credit.
         advantage: reward -> advantage.
         loss: registered loss.
-        metrics: registered metrics that a run reports besides those of every run.
+        metrics: registered metrics that a run reports in addition to the default ones.
     """
 
     sampler: str = "independent"
@@ -66,7 +64,7 @@ class Algorithm:
                 seen[name] = part
 
     def options(self) -> dict[str, Any]:
-        """Every option with its value, flat: what a run logs at its start and stores."""
+        """Every option with its value, flat, as a run logs and stores it."""
         found: dict[str, Any] = {"sampler": self.sampler}
         for name in PARTS:
             found |= {name: getattr(self, name).name, **self._flat(name)}
@@ -82,20 +80,20 @@ class Algorithm:
     def with_options(
         self, options: Mapping[str, Any] | None, where: str = "algorithm", find: Find | None = None
     ) -> Algorithm:
-        """This algorithm with some options changed, as config gives them.
+        """A copy with some options changed, as given in config.
 
         Args:
-            options: option -> value; lists serve for tuples, and null for the algorithm's own sampler or loss.
-            where: how the user wrote it, e.g. "marl.algorithm.options"; it begins the error.
-            find: looks up the parts that the algorithm and the options name; None for the core's names only.
+            options: option -> value; lists are accepted for tuples, null keeps the algorithm's sampler or loss.
+            where: config key of the options, e.g. "marl.algorithm.options", as a prefix of error messages.
+            find: resolves the names of parts; None for the core's names only.
 
         Raises:
-            MarlError: unknown option or part (the nearest is offered), wrong type, or a value that its part refuses.
+            MarlError: unknown option or part (with the nearest name), wrong type, or a value that the part rejects.
         """
         given = {name: value for name, value in (options or {}).items() if name not in NAMES or value is not None}
         for name in given:
             if not isinstance(name, str):
-                raise MarlError(f"'{where}' has the option {name!r}, which is no text")
+                raise MarlError(f"option {name!r} in '{where}' is not a text")
         for name, kind in {**dict.fromkeys((*NAMES, *PARTS), str), "metrics": list | tuple}.items():
             if name in given:
                 check_type(given[name], kind, f"{where}.{name}")
@@ -111,43 +109,42 @@ class Algorithm:
         return algorithm
 
     def compute(self, table: RowTable) -> AdvantageResult:
-        """The advantage of every row: mix the components, then compare.
+        """Compute the advantage of every row: credit, mix the components, estimate advantages.
 
-        Padding rows get 0 and enter no statistic; permuting the rows permutes the result, to the bit.
+        Padding rows get 0 and enter no statistic. Permuting the rows permutes the result bit for bit.
 
         Raises:
-            MarlError: no row besides padding; a NaN or infinite reward (component, row and task named); a component
-                that a part needs and rows lack; a group column that the table lacks; a parent that is no node; rewards
-                too large for float64 statistics.
+            MarlError: no row besides padding; a NaN or infinite reward (with component, row and task); a missing
+                component or group column; a parent that is not a node; rewards too large for float64 statistics.
         """
         rows = table.order()
         if not len(rows):
-            raise MarlError("there are no rows besides padding: an advantage needs at least one")
+            raise MarlError("there are no rows besides padding. An advantage needs at least one.")
         real = table.take(rows)
         check_finite(real)
-        with np.errstate(over="ignore", invalid="ignore"):  # told below, with the row
+        with np.errstate(over="ignore", invalid="ignore"):  # raised below, with the row
             real = self.credited(real).setting_aside(self.advantage.consumed())
             if (real.parent.codes >= 0).any():
-                _ = real.tree  # a parent that is no node is told, whether or not a part looks at it
+                _ = real.tree  # raises for a parent that is not a node, even if no part uses the tree
             reward = self.rewards.compute(real)
             _finite(reward, real, "mixed reward")
             result = self.advantage.compute(real, reward)
-        _finite(result.scale, real, "scale")  # an infinite one would make the advantage a silent 0
+        _finite(result.scale, real, "scale")  # an infinite scale would silently make the advantage 0
         _finite(result.advantage, real, "advantage")
         return result.scatter(rows, len(table))
 
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
-        """The reward components that a run of a team makes while it samples."""
+        """The reward components that a run sets while sampling."""
         credit = (self.credit.component,) if isinstance(self.credit, ReplayCredit) else ()
         return self.rewards.components(agents).union(credit)
 
     def credited(self, table: RowTable) -> RowTable:
-        """The `placed` table with what the credit adds, where it is computed from rows."""
+        """The `placed` table with the component of a credit that is computed from rows."""
         return self.credit.apply(self.placed(table))
 
     def placed(self, table: RowTable) -> RowTable:
-        """The table with the team reward of each episode as component "team" of the rows on which it counts
-        (`Estimator.team_rows`); 0 on its other rows."""
+        """The table with the team reward of each episode as component "team" of its rows `Estimator.team_rows`, and 0
+        on its other rows."""
         if np.isnan(table.team_reward).all():
             return table
         rows = np.flatnonzero(~table.padding)
@@ -162,7 +159,7 @@ class Algorithm:
 def step_document(
     name: str, algorithm: Algorithm, table: RowTable, result: AdvantageResult, step: int
 ) -> dict[str, Any]:
-    """What a run stores of the advantages of a step and `marl-verl explain` reads: `result` follows from the rest."""
+    """The document of a step that a run stores and `marl-verl explain` reads; `explain` recomputes `result` from it."""
     return {
         "algorithm": name,
         "options": algorithm.options(),
@@ -175,23 +172,23 @@ def step_document(
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """Base of metrics: override one of the two methods, or both.
+    """Base of metrics; override one or both methods.
 
-    An algorithm names its metrics (`Algorithm.metrics`); `marl.algorithm.options.metrics: [amplification]` asks for
-    others. What is computed goes to metrics.jsonl under the names that the methods give.
+    An algorithm names its metrics (`Algorithm.metrics`); `marl.algorithm.options.metrics: [amplification]` sets others.
+    The values are written to metrics.jsonl under the names that the methods return.
     """
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
-        """Numbers of a step, from all of its rows and their advantages; padding rows have `result.group` -1.
+        """Metrics of a step, from all of its rows and their advantages; padding rows have `result.group` -1.
 
-        Called in the driver's process, after the advantages of a step.
+        Called in the driver process, after the advantages of a step are computed.
         """
         return {}
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Numbers of one task, from all that was sampled for it (texts too); a step reports their mean over its tasks.
+        """Metrics of one task, from its sample (including texts); a step reports their mean over its tasks.
 
-        Called in the rollout worker's process. A task that leaves a name out is not counted in its mean.
+        Called in the rollout worker's process. A task without a name does not enter the mean of that name.
         """
         return {}
 
@@ -199,4 +196,4 @@ class Metric:
 def _finite(values: FloatArray, table: RowTable, what: str) -> None:
     if (row := first_true(~np.isfinite(values))) is not None:
         message = f"the {what} of row '{table.key(row)}' is {values[row]}"
-        raise MarlError(f"{message}: rewards are too large or too far apart")
+        raise MarlError(f"{message}. The rewards are too large or too far apart for float64.")

@@ -1,4 +1,4 @@
-"""GiGPO: whole episodes compared, plus steps that started from the same observation."""
+"""GiGPO: compares whole episodes, and steps that started from the same observation."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class GroupInGroup(Estimator):
     the two levels, each in units of its scale, so that scale is 1. Source: GiGPO, arXiv 2505.10978, equations 3 to 9.
 
     Attributes:
-        group: columns of the episode group; with `group_by_agent` the agent too, and every row is a sample.
-        mode: whether the two levels are divided by a std.
+        group: columns of the episode group; with `group_by_agent` also the agent, and every row is a sample.
+        mode: whether both levels are divided by their std.
         step_w: weight of the step level.
         gamma: discount in S.
-        step: component with the reward of the environment's step; E leaves it out.
-        episode_singleton, step_singleton: what a group of one gets at each level, "zero" or "raw".
+        step: component with the reward of the environment's step; excluded from E.
+        episode_singleton, step_singleton: advantage of a group of one at each level, "zero" or "raw".
     """
 
     name: ClassVar[str] = "group-in-group"
@@ -54,7 +54,7 @@ class GroupInGroup(Estimator):
         check_eps(self.eps)
 
     def incompatibility(self, rows: Rows) -> str | None:
-        return "it compares sessions, and a tree is one session" if rows.tree else None
+        return "it compares sessions, and a tree is a single session" if rows.tree else None
 
     def consumed(self) -> tuple[str, ...]:
         return (self.step,)

@@ -1,13 +1,13 @@
-"""Policy losses: which of verl's registered losses the actor uses, with its settings, and how it adds tokens up.
+"""Policy losses: which of verl's registered losses the actor uses, with its settings and token aggregation.
 
-Every loss here is verl's own code, chosen by config. Below, an update has N rows (padding not counted), row i has T_i
+Every loss here is verl's own code, selected by config. Below, an update has N rows (without padding), row i has T_i
 sampled tokens and one advantage A_i, T = sum_i T_i, and for token t of row i
 
     p_it = log pi(token),     r_it = pi / pi_old,     s_i = exp(mean_t log r_it)   (sequence ratio, GSPO)
     w_it = min(pi_old / pi_rollout, 2)                (what the trainer computes, over what the server sampled with)
 
-pi_old is the policy when the update of this batch began, and neither it nor w carries a gradient. verl adds its entropy
-bonus and its KL loss (`entropy_coeff`, `use_kl_loss`), added up over tokens as the loss is.
+pi_old is the policy at the start of the update of this batch; neither pi_old nor w carries a gradient. verl adds its
+entropy bonus and its KL loss (`entropy_coeff`, `use_kl_loss`), aggregated over tokens like the loss.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Loss:
-    """Settings of verl's that make a loss.
+    """A policy loss, as verl settings.
 
     Attributes:
-        actor: merged over `actor_rollout_ref.actor`; a policy's own settings go over it.
-        correction: merged over `algorithm.rollout_correction`: how rows are weighted, or left out, because the server
-            sampled them with other probabilities than the trainer computes.
-        one_update: the equation holds for rows that the current weights sampled only, so that a batch is good for one
-            optimiser update; a config that takes more is refused.
+        actor: merged into `actor_rollout_ref.actor`; a policy's own settings take precedence.
+        correction: merged into `algorithm.rollout_correction`: weights or masks for rows, because the server's sampling
+            probabilities differ from those that the trainer computes.
+        one_update: the equation holds only for rows sampled with the current weights, so that a batch allows a single
+            optimiser update; a config with more is an error.
     """
 
     actor: Mapping[str, Any]
@@ -41,9 +41,9 @@ PPO_CLIP = Loss({"policy_loss": {"loss_mode": "vanilla"}})
 """L = 1/T sum_it l_it,   l_it = -min(r_it A_i, clip(r_it, 1 - clip_ratio_low, 1 + clip_ratio_high) A_i),
 and where A_i < 0 at most -clip_ratio_c A_i.
 
-How tokens are added up (`loss_agg_mode`) and the clip are the config's; verl's defaults are the mean over tokens, as
-written, 0.2 on both sides, and clip_ratio_c 3 (Schulman et al. 2017, 7; for negative advantages Ye et al. 2020, arXiv
-1912.09729).
+Token aggregation (`loss_agg_mode`) and clip ratios are set in config; verl's defaults are the mean over tokens (as
+above), 0.2 on both sides, and clip_ratio_c 3 (Schulman et al. 2017, arXiv 1707.06347, equation 7; the bound for
+negative advantages: Ye et al. 2020, arXiv 1912.09729).
 """
 
 PPO_CLIP_TIS = Loss(PPO_CLIP.actor, TOKEN_TIS)
@@ -59,21 +59,21 @@ GSPO = Loss(
 )
 """L = -1/N sum_i min(s_i A_i, clip(s_i, 1 - 0.0003, 1 + 0.0004) A_i)
 
-One ratio a row, so that a row is clipped whole; a mean of log-ratios moves little, hence the small clip (Zheng et al.
-2025, arXiv 2507.18071, 4.1 and, for the clip, 5.1; MARS2+ uses it, arXiv 2602.07848).
+One ratio per row, so that whole rows are clipped; the mean of log-ratios changes little, hence the small clip. Source:
+Zheng et al. 2025, arXiv 2507.18071, sections 4.1 and 5.1 (clip); used by MARS2+, arXiv 2602.07848.
 """
 
 GSPO_TIS = Loss(GSPO.actor, TOKEN_TIS)
 """L = -1/N sum_i 1/T_i sum_t w_it min(s_it A_i, clip(s_it, 1 - 0.0003, 1 + 0.0004) A_i),
-s_it = s_i pi / pi without gradient: s_i in value, with the gradient of token t (GSPO-token, 4.3)."""
+s_it = s_i pi / stop_gradient(pi): the value of s_i with the gradient of token t (GSPO-token, section 4.3)."""
 
 REINFORCE = Loss({"policy_loss": {"loss_mode": "gpg"}, "loss_agg_mode": "seq-mean-token-sum"}, one_update=True)
 """L = -1/N sum_i A_i sum_t p_it
 
 The sum over a row's tokens, the mean over rows; no ratio, no clip, no length normalisation (MAGRPO, arXiv 2508.04652;
-its authors' code takes the mean over the K samples of a node and then over nodes, which is the mean over rows, as each
-node has K). verl's "gpg" has just this gradient. "vanilla" with the clip wide open has it only while the ratio is 1,
-and its value, the mean of -A, says nothing.
+the authors' code takes the mean over the K samples of a node and then over nodes, which equals the mean over rows, as
+each node has K). verl's "gpg" has exactly this gradient. "vanilla" with a disabled clip has it only while the ratio is
+1, and its value is only the mean of -A.
 
-pi_old is not in it: `algorithm.rollout_correction.bypass_mode=true` saves the forward pass that computes it.
+pi_old is unused: `algorithm.rollout_correction.bypass_mode=true` saves the forward pass that computes it.
 """

@@ -1,4 +1,4 @@
-"""Credit: how much of what a team earned one agent's turn earned.
+"""Credit assignment: the contribution of one agent's turn to the team's reward.
 
 Credits that mask agents come with the plugin `marl-verl-sharp`.
 """

@@ -1,4 +1,4 @@
-"""The Shapley value of a game, and leave-one-out: what each player adds to what the others reach."""
+"""Shapley value and leave-one-out of a cooperative game: the marginal contribution of each player."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from math import factorial
 from marl_verl.errors import MarlError
 
 MOST_PLAYERS = 16
-"""2^16 coalitions, each of which somebody had to play out, are more than anybody has."""
+"""Maximum number of players: an exact Shapley value needs the value of all 2^n coalitions."""
 
 
 def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
-    """All 2^n sets of players, the small ones first."""
+    """All 2^n sets of players, ordered by size."""
     return [frozenset(chosen) for size in range(len(players) + 1) for chosen in combinations(players, size)]
 
 
 def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> dict[str, float]:
     """phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S)).
 
-    The only division of v(N) - v(empty) that is efficient, symmetric, linear, and gives 0 to who adds nothing.
+    The only division of v(N) - v(empty) that is efficient, symmetric, linear, and gives 0 to null players.
     Source: Shapley, 1953; for two players phi_a = (v(a) - v(0) + v(ab) - v(b)) / 2.
 
     Args:
@@ -28,7 +28,7 @@ def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> di
         value: v of every coalition.
 
     Raises:
-        MarlError: a player twice, too many of them, or a coalition without a value.
+        MarlError: no player, a duplicate player, too many players, or a coalition without a value.
     """
     n = len(players)
     _check(players, value, coalitions(players) if 0 < n <= MOST_PLAYERS else [])
@@ -43,7 +43,7 @@ def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> di
 
 
 def leave_one_out(players: Sequence[str], value: Mapping[frozenset[str], float]) -> dict[str, float]:
-    """Delta_i = v(N) - v(N without i). Args and errors as in `shapley`, but only these coalitions are needed."""
+    """Delta_i = v(N) - v(N without i). Args and errors as in `shapley`, but `value` needs only these coalitions."""
     everyone = frozenset(players)
     _check(players, value, [everyone, *(everyone - {player} for player in players)])
     return {player: value[everyone] - value[everyone - {player}] for player in players}
@@ -53,10 +53,10 @@ def _check(players: Sequence[str], value: Mapping[frozenset[str], float], needed
     if not players:
         raise MarlError("a game needs at least one player")
     if len(players) > MOST_PLAYERS:
-        raise MarlError(f"an exact Shapley value takes at most {MOST_PLAYERS} players, got {len(players)}")
+        raise MarlError(f"an exact Shapley value is limited to {MOST_PLAYERS} players, got {len(players)}")
     if twice := [player for player in players if list(players).count(player) > 1]:
         raise MarlError(f"player '{twice[0]}' is named twice")
     for coalition in needed:
         if coalition not in value:
             named = ",".join(player for player in players if player in coalition)
-            raise MarlError(f"coalition '{named}' has no value: every set of players needs one")
+            raise MarlError(f"coalition '{named}' has no value. Give a value for every set of players.")

@@ -1,4 +1,4 @@
-"""Credits from the rows of a batch: C3 compares subtrees, GiGPO's step groups steps from the same observation."""
+"""Credits from the rows of a batch: C3 compares subtrees, GiGPO's step groups compare steps from one observation."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ Mode = Literal["mean_norm", "mean_std_norm"]
 class C3(TableCredit):
     """credit(v) = Q(v) - mean of Q over v's siblings without v; Q(v) = mean team reward of the leaves below v.
 
-    Siblings are the same agent's turns from the same parent: what came before them is identical, so the difference is
-    theirs. An only child gets 0. `credit` takes the place of `of` in the sum of components; an algorithm that
-    uses it as advantage has baseline "none".
+    Siblings are the same agent's turns from the same parent: their history is identical, so that a difference in Q is
+    due to their actions. An only child gets 0. `credit` replaces `of` in the sum of components; to use it as the
+    advantage, set baseline "none".
 
     Attributes:
-        of: the component that Q averages; what it is at inner nodes does not matter.
+        of: the component that Q averages; only its values at leaves are used.
     """
 
     name: ClassVar[str] = "c3"
     of: str = "team"
 
     def incompatibility(self, branches: bool) -> str | None:
-        return None if branches else "it compares siblings in a tree, and turns have none here"
+        return None if branches else "it compares siblings in a tree, and these turns have no siblings"
 
     def consumed(self) -> tuple[str, ...]:
         return (self.of,)
 
     def compute(self, table: RowTable) -> FloatArray:
-        """MarlError for a row without the component, or as `Tree.of`."""
+        """See `TableCredit.compute`. MarlError for a row without the component, or as in `Tree.of`."""
         reward, tree = table.component(self.of), table.tree
         total, leaves = np.zeros(tree.count), np.zeros(tree.count)
         inner = np.zeros(tree.count, dtype=np.bool_)
         inner[tree.parent[tree.parent >= 0]] = True
         total[~inner], leaves[~inner] = tree.node_mean(reward)[~inner], 1.0
-        _, one = np.unique(tree.node, return_index=True)  # one row of each node leads up
+        _, one = np.unique(tree.node, return_index=True)  # one row of each node, for its parent
         above = tree.parent[tree.row[one]]
         for nodes in deepest_first(tree.depth):
             nodes = nodes[above[nodes] >= 0]
@@ -67,9 +67,9 @@ class StepGroups(TableCredit):
     Attributes:
         step: component with the reward of the environment's step.
         gamma: discount in S.
-        group: rows are compared within it where they have the same `obs`.
-        mode: "mean_norm" subtracts the mean, "mean_std_norm" divides by std + eps too.
-        singleton: what an observation that occurs once gets: "zero" or "raw".
+        group: columns of the groups within which rows with the same `obs` are compared.
+        mode: "mean_norm" subtracts the mean, "mean_std_norm" also divides by std + eps.
+        singleton: credit for an observation that occurs once: "zero" or "raw".
     """
 
     name: ClassVar[str] = "step-groups"
@@ -87,13 +87,13 @@ class StepGroups(TableCredit):
         object.__setattr__(self, "group", tuple(self.group))
 
     def incompatibility(self, branches: bool) -> str | None:
-        return "it adds up the turns of a session, and a tree has siblings" if branches else None
+        return "it sums the turns of a session, and turns of a tree have siblings" if branches else None
 
     def consumed(self) -> tuple[str, ...]:
         return (self.step,)
 
     def compute(self, table: RowTable) -> FloatArray:
-        """MarlError for rows without the component or the column `obs`."""
+        """See `TableCredit.compute`. MarlError for rows without the component or the column `obs`."""
         value = step_returns(table, self.step, self.gamma)
         std = self.std if self.mode == "mean_std_norm" else None
         same = same_observation(table, self.group)
@@ -109,7 +109,7 @@ def step_returns(table: RowTable, step: str, gamma: float) -> FloatArray:
 def same_observation(table: RowTable, group: tuple[str, ...]) -> IntArray:
     """[n] ids of rows that share group and observation. MarlError if a row has no observation."""
     if "obs" not in table.extra:
-        raise MarlError("step groups need the column 'obs', which names the observation of each row")
+        raise MarlError("the rows have no column 'obs', the id of a row's observation. Step groups need it.")
     if (row := first_true(table.codes("obs") < 0)) is not None:
         raise MarlError(f"row '{table.key(row)}' has no 'obs', which step groups need")
     return group_ids(table, (*group, "obs"))

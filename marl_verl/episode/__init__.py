@@ -1,4 +1,4 @@
-"""Workflows, and the engine that runs them against a journal."""
+"""Workflows and the replay engine that runs them against a journal."""
 
 from marl_verl.episode.calls import perform
 from marl_verl.episode.engine import Run, replay

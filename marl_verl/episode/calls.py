@@ -1,4 +1,4 @@
-"""Calls from the event loop: a slow function blocks no other run, and the result is recorded."""
+"""Run a workflow's calls without blocking other runs, and record their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from marl_verl.episode.journal import CallRecord, Raised, find_class
 async def recorded(
     fn: Callable[..., Any], arguments: Sequence[Any], asked: CallRecord, seconds: float | None
 ) -> tuple[CallRecord, Exception | None]:
-    """Call `fn`: `asked` with the result, which must be a JSON value, or with the exception, then returned too."""
+    """Call `fn` and return (`asked` with its result or exception, the exception or None).
+
+    Raises:
+        TypeError, ValueError: the result is not a JSON value.
+    """
     try:
         value = await perform(fn, arguments, seconds)
     except Exception as error:  # noqa: BLE001  (recorded, and raised in the workflow)
@@ -27,37 +31,37 @@ async def recorded(
 
 
 async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: float | None = None) -> Any:
-    """The result of `fn(*arguments)`, awaited where it is awaitable.
+    """Return the result of `fn(*arguments)`, awaited if it is awaitable.
 
     Args:
-        seconds: time limit. With one, a plain function runs in a thread of its own, which goes on after the limit
-            until it ends by itself (it does not keep the process alive): nothing can stop a thread from outside.
+        seconds: time limit. With a limit, a synchronous function runs in its own daemon thread. Python cannot stop a
+            thread, so the function continues after a timeout; it does not keep the process alive.
 
     Raises:
         TimeoutError: the limit is reached.
-        Exception: what `fn` raised; RuntimeError for what is no Exception, such as a tool's `sys.exit`.
+        Exception: raised by `fn`; a BaseException such as SystemExit is converted to RuntimeError.
     """
     if seconds is None:
         return await _awaited(_plainly(fn, arguments))
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            # an async function only makes its coroutine when called: no thread for that
+            # calling an async function only creates its coroutine, which needs no thread
             return await _awaited(fn(*arguments) if _is_async(fn) else await _in_thread(fn, arguments))
     except TimeoutError as error:
         if not limit.expired():
-            raise  # its own
+            raise  # raised by `fn` itself
         raise TimeoutError(f"it took longer than {seconds:g} s") from error
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:
-    """Whether a function is an `async def`; also behind functools.partial, and as the `__call__` of an object."""
+    """Whether a function is an `async def`; also checks functools.partial and an object's `__call__`."""
     fn = getattr(fn, "func", fn)
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
 def _plainly(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Call it. What is no Exception would end the event loop, or look like a cancellation."""
+    """Call a function; a BaseException, which would end the event loop or look like a cancellation, is converted."""
     try:
         return fn(*arguments)
     except (SystemExit, StopIteration, asyncio.CancelledError, GeneratorExit) as error:
@@ -65,7 +69,7 @@ def _plainly(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
 
 
 async def _awaited(value: Any) -> Any:
-    """A value, or the result of an awaitable; here a cancellation is one."""
+    """A value, or the result of an awaitable; CancelledError propagates."""
     if not inspect.isawaitable(value):
         return value
     try:
@@ -80,7 +84,7 @@ async def _in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     context = contextvars.copy_context()
 
     def settle(set_: Callable[[Any], None], result: Any) -> None:
-        if not done.done():  # else the caller no longer waits
+        if not done.done():  # otherwise the caller no longer waits
             set_(result)
 
     def work() -> None:
@@ -92,33 +96,34 @@ async def _in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the caller no longer waits
             loop.call_soon_threadsafe(settle, *outcome)
 
-    # a daemon: an executor's threads would keep the process from ending
+    # a daemon thread: an executor's threads would keep the process alive
     threading.Thread(target=work, name="marl-verl call", daemon=True).start()
     return await done
 
 
 def as_json(value: Any) -> str:
-    """The one JSON text of a value: sorted keys, dataclasses as their fields. TypeError if JSON cannot hold it."""
+    """The canonical JSON text of a value: sorted keys, dataclasses as mappings. TypeError if not serialisable."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_dataclass)
 
 
 def _dataclass(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def function_name(fn: Any) -> str:
-    """ "module:qualified name" of a function; of the class, for an object that is callable."""
+    """ "module:qualified name" of a function, or of the class of a callable object."""
     fn = getattr(fn, "func", fn)  # functools.partial
     named = fn if hasattr(fn, "__qualname__") else type(fn)
-    module = getattr(named, "__module__", None) or "builtins"  # a method of a built-in type has none
+    module = getattr(named, "__module__", None) or "builtins"  # methods of built-in types have no module
     return f"{module}:{named.__qualname__}"
 
 
 def raised(error: Exception) -> Raised:
-    """The record of an exception: its class, or the nearest base that can be found again by name, and its arguments,
-    those that JSON cannot hold as their `repr`. The workflow sees `Raised.rebuild`, live as on replay."""
+    """The record of an exception: its class (or the nearest base class that can be imported by name) and its
+    arguments; those that are not JSON values are stored as their `repr`. The workflow gets the exception from
+    `Raised.rebuild`, both live and on replay."""
     named = ((f"{base.__module__}:{base.__qualname__}", base) for base in type(error).__mro__)
     arguments = []
     for argument in error.args:

@@ -1,7 +1,7 @@
-"""The codec: journals, turns and episodes as JSON values, and back. What is stored is defined here and nowhere else.
+"""Encode journals, turns and episodes as JSON values, and decode them. The only definition of the stored format.
 
-The same episode gives the same bytes: nothing that a clock says is stored. What a turn of a path saw and said is stored
-once, in the journal. JSON is the standard library's, which keeps NaN and half surrogate pairs.
+Encoding is deterministic: wall-clock times are not stored. Observation and action of a turn on the path are stored
+once, in the journal. The standard library's `json` is used, since it keeps NaN and unpaired surrogates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from marl_verl.episode.calls import as_json
 from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError, Record
 from marl_verl.episode.turn import Act, Action, Turn, as_observation
 
-SCHEMA = 2  # version of what is defined here: raise it with every change of what is stored
+SCHEMA = 2  # version of the stored format: increment it with every change
 CLOCK = ("seconds",)
 TOKENS = ("prompt_ids", "response_ids", "log_probs")
 
@@ -26,8 +26,11 @@ T = TypeVar("T")
 
 
 def decode(kind: type[T], data: Any, where: str) -> T:
-    """A JSON value as a `kind`: a dataclass, or a msgspec.Struct. Unknown keys are ignored. JournalError, which begins
-    with `where`: a field is missing or has the wrong type."""
+    """Convert a JSON value to a `kind` (a dataclass or msgspec.Struct); unknown keys are ignored.
+
+    Raises:
+        JournalError: a field is missing or has the wrong type; the message begins with `where`.
+    """
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -39,21 +42,21 @@ def decode(kind: type[T], data: Any, where: str) -> T:
 
 
 def encode_journal(journal: Journal, without: Collection[str] = ()) -> dict[str, Any]:
-    """A journal as a JSON value, `without` some fields of `Action`, which come back as their defaults."""
+    """A journal as a JSON value, without the fields `without` of `Action`; these are decoded as their defaults."""
     return {"schema": SCHEMA, "seed": journal.seed, "records": [encode_record(each, without) for each in journal]}
 
 
 def decode_journal(data: Any) -> Journal:
-    """Read what `encode_journal` made. JournalError: another schema version, or as `decode`."""
+    """Decode the result of `encode_journal`. JournalError: another schema version, or as in `decode`."""
     version = data.get("schema") if isinstance(data, dict) else None
     if version != SCHEMA:
-        raise JournalError(f"a journal of schema {version!r}; this version of marl-verl reads {SCHEMA}")
+        raise JournalError(f"the journal has schema {version!r}; this version of marl-verl reads {SCHEMA}")
     stored = decode(_Records, data, "the journal")
     return Journal(tuple(_record(each, f"record {i}") for i, each in enumerate(stored.records)), stored.seed)
 
 
 def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, Any]:
-    """An effect as a JSON value; arguments and result of a call as what their JSON texts hold."""
+    """An effect as a JSON value; arguments and result of a call are parsed from their JSON texts."""
     if isinstance(record, ActRecord):
         return {"effect": "act", **_fields(record.act), "action": _fields(record.action, without)}
     arguments = json.loads(record.arguments)
@@ -64,7 +67,7 @@ def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, An
 
 
 def encode_turn(turn: Turn) -> dict[str, Any]:
-    """Where a turn sits and what it earned, without what is in its record of the journal."""
+    """Position and rewards of a turn, without the observation and action that its journal record contains."""
     rewards = {component: float(turn.rewards[component]) for component in sorted(turn.rewards)}
     return {**_fields(turn, ("uid", "observation", "action")), "length": turn.length, "rewards": rewards}
 
@@ -87,7 +90,7 @@ def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
 
 
 def decode_episode(data: Mapping[str, Any]) -> Episode:
-    """Read what `encode_episode` made. JournalError as `decode_journal`, or a turn whose act is not in the journal."""
+    """Decode the result of `encode_episode`. JournalError: as in `decode_journal`, or a turn without a journal act."""
     stored = msgspec.structs.asdict(decode(_Stored, data, "the episode"))
     journal, uid = decode_journal(stored["journal"]), stored["uid"]
     turns = [_turn(each, uid, f"turn {i}", journal) for i, each in enumerate(stored["turns"])]
@@ -96,15 +99,15 @@ def decode_episode(data: Mapping[str, Any]) -> Episode:
 
 
 def plain(value: Any) -> Any:
-    """An answer as a JSON value: dataclasses as their fields, sets sorted, what JSON has no form for as its `repr`."""
+    """An answer as a JSON value: dataclasses as mappings, sets as sorted lists, other values as their `repr`."""
     try:
         return json.loads(json.dumps(value, default=_plain))
-    except (TypeError, ValueError):  # a key that is no text, or a value that holds itself
+    except (TypeError, ValueError):  # a key that is not a string, or a circular reference
         return without_addresses(repr(value))
 
 
 def without_addresses(text: str) -> str:
-    """A text without the memory addresses of a `repr`, which are others in every process."""
+    """A text without the memory addresses of a `repr`, which differ between processes."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
@@ -125,7 +128,7 @@ _Stored = msgspec.defstruct(
 
 
 def _fields(value: Any, without: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass; `dataclasses.asdict` would copy token by token."""
+    """The fields of a dataclass; `dataclasses.asdict` would deep-copy the token lists."""
     names = (field.name for field in dataclasses.fields(value))
     return {name: getattr(value, name) for name in names if name not in without}
 
@@ -148,7 +151,7 @@ def _with_texts(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _turn(data: dict[str, Any], uid: str, where: str, journal: Journal | None = None) -> Turn:
-    """A turn; observation and action of one on the episode's path are in the journal."""
+    """Decode a turn. With a journal (turns on the episode's path), observation and action are taken from there."""
     elsewhere: dict[str, Any] = {} if journal is None else {"observation": (), "action": {"text": ""}}
     turn = decode(Turn, {**data, "uid": uid, **elsewhere}, where)
     if journal is None:

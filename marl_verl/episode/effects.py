@@ -1,4 +1,4 @@
-"""The effects of a workflow: what happens when it acts, calls or draws."""
+"""The effects of a workflow: acts, calls and random numbers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from marl_verl.episode.workflow import Seen, Workflow
 from marl_verl.errors import nearest
 from marl_verl.tasks.base import Task
 
-PATIENCE = 100  # errors after the one that ended a run, before a cancellation, which no `except Exception` catches
+PATIENCE = 100  # errors raised after the fatal one before raising CancelledError, which `except Exception` lets through
 
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """An act that a run waits for: its position among the records, and the future that the workflow's task awaits."""
+    """A pending act: its position among the records and the future that the workflow's task awaits."""
 
     act: Act
     position: int
@@ -39,10 +39,10 @@ class Wait:
 
 
 class Effects:
-    """The state of one run, and the effects behind its `Team`; `engine.Run`, which samplers drive, has the arguments.
-    Marks (`mark_invalid`, `propose`) are not recorded: a replay makes them again."""
+    """The state of one run and the effects behind its `Team`; base of `engine.Run`, which documents the arguments.
+    Marks (`mark_invalid`, `propose`) are not recorded: a replay sets them again."""
 
-    # no dict: it would be most of the memory of thousands of runs
+    # slots, since a __dict__ would dominate the memory of thousands of runs
     # fmt: off
     __slots__ = (
         "_acts", "_answer", "_arrived", "_called", "_calling", "_calls", "_closed", "_concurrent", "_driver", "_fatal",
@@ -67,29 +67,29 @@ class Effects:
         self.workflow, self.task, self.agents = workflow, task, tuple(agents)
         self._given = Journal(seed=seed) if journal is None else journal
         self._strict, self._sealed, self.limits = strict, sealed, limits
-        self._records: list[Record | None] = []  # None: reached, not yet answered
+        self._records: list[Record | None] = []  # None: reached, not yet resolved
         self._lanes: Counter[tuple[str, str | None]] = Counter()  # (agent, slot name) -> acts in it so far
         self._calls: Counter[CallKey] = Counter()  # calls so far
-        self._calling = 0  # calls under way
-        self._stood = -1  # the news when it last stood
-        self._news = 0  # grows with all that can take the run further, or change what it waits for
-        self._arrived = False  # an action or a live call's result has come since the records were put in order
+        self._calling = 0  # calls in progress
+        self._stood = -1  # value of `_news` when the run was last blocked
+        self._news = 0  # incremented by every event that can advance the run or change what it waits for
+        self._arrived = False  # whether an action or a live call's result arrived since the records were last sorted
         self._streams: dict[str | None, Random] = {}
         self._waiting: dict[tuple[str, str], Wait] = {}
-        self._moves: list[list[Wait]] = []  # reached, and not yet told by `next`
-        self._given_up: set[tuple[str, str]] = set()  # acts the workflow cancelled
-        self.invalid: dict[tuple[str, str], str] = {}  # acts whose action was of no use, and why
-        self.proposals: list[Any] = []  # answers so far, should the episode end now
-        self.tokens = 0  # sampled in this run, over all agents, recorded ones included
-        self._acts = self._joints = self._called = 0  # so far
+        self._moves: list[list[Wait]] = []  # reached, not yet returned by `next`
+        self._given_up: set[tuple[str, str]] = set()  # acts that the workflow cancelled
+        self.invalid: dict[tuple[str, str], str] = {}  # act -> why its action was invalid
+        self.proposals: list[Any] = []  # answers proposed so far; the last one is the current answer
+        self.tokens = 0  # sampled in this run by all agents, including recorded actions
+        self._acts = self._joints = self._called = 0  # counts so far
         self._last: Act | CallRecord | None = None
         self._root: asyncio.Task[Any] | None = None
-        self._others: set[asyncio.Task[Any]] = set()  # tasks of the workflow's own, known from their effects
+        self._others: set[asyncio.Task[Any]] = set()  # tasks created by the workflow that had an effect
         self._driver: asyncio.Future[None] | None = None
         self._concurrent = False  # whether an effect came from a task other than the root
-        self._fatal: WorkflowError | None = None  # kept here, so that a workflow's own `except` cannot hide it
-        self._refused = 0  # errors raised in the workflow since the run was over
-        self.parked = False  # a task of it catches even cancellations, and would never end
+        self._fatal: WorkflowError | None = None  # kept here so that the workflow cannot suppress it with `except`
+        self._refused = 0  # errors raised in the workflow after the run ended
+        self.parked = False  # whether a task catches even cancellations and would never end
         self._watch: Watchdog | None = None
         self._closed = self.finished = False
         self._answer: Any = None
@@ -116,7 +116,7 @@ class Effects:
             raise self._fail(f"the arguments of call {function} must be JSON values or dataclasses: {error}") from error
         asked = CallRecord(function, text, agent=agent)
         if self._called >= self.limits.calls:
-            raise self._fail(f"more than {self.limits.calls} calls: does it ever end?")
+            raise self._fail(f"exceeded {self.limits.calls} calls; the workflow may not terminate")
         self._last, self._called = asked, self._called + 1
         number = self._calls[agent, function, text]
         self._calls[agent, function, text] += 1
@@ -140,7 +140,7 @@ class Effects:
             return record.result()
         except JournalError as error:
             raise self._fail(str(error)) from error
-        except Exception as error:  # the recorded one, with the original as its cause when it is new
+        except Exception as error:  # the recorded exception; for a live call, the original is its cause
             raise error from cause
 
     def mark_invalid(self, action: Action, why: str) -> None:
@@ -158,7 +158,7 @@ class Effects:
     def stream(self, name: str | None) -> Random:
         if name is None and asyncio.current_task() is not self._root:
             instead = 'use team.random_for("a name")'
-            raise self._fail(f"team.random in a concurrent task draws in no certain order: {instead}")
+            raise self._fail(f"team.random is not deterministic in a concurrent task: {instead}")
         if name not in self._streams:
             self._streams[name] = Random(repr((self._given.seed, self.task.id, name)))
         return self._streams[name]
@@ -171,10 +171,10 @@ class Effects:
         return self._closed or self._fatal is not None
 
     async def _enter(self) -> None:
-        """At the start of every effect: it is news, and tasks other than the root are remembered.
+        """Run at the start of every effect: count the event and remember tasks other than the root.
 
-        On a run that is over it ends the task, also past a workflow's `except Exception`. One that catches even that is
-        parked, where it would otherwise hold up the loop.
+        If the run has ended, raise CancelledError, which `except Exception` lets through. A task that catches even
+        that is parked (it waits for ever); otherwise it would block the event loop.
         """
         if self._over:
             self._refused += 1
@@ -193,7 +193,7 @@ class Effects:
                 task.add_done_callback(self._others.discard)
 
     async def _actions(self, seen: Mapping[str, Seen], slot: str | None, joint: int | None) -> dict[str, Action]:
-        """Return when every agent of a move has its action. Cancelled: the workflow has given these acts up."""
+        """Return when every agent of a move has its action. Cancellation means that the workflow dropped these acts."""
         found = {agent: self._reach(agent, each, slot, joint) for agent, each in seen.items()}
         if waits := [each for each in found.values() if isinstance(each, Wait)]:
             self._moves.append(waits)
@@ -210,19 +210,19 @@ class Effects:
             raise
 
     def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None) -> Action | Wait:
-        """The recorded action of the next act in a lane, or a wait for one."""
+        """The recorded action of the next act in a lane, or a `Wait` for it."""
         try:
             observation = as_observation(seen)
         except TypeError as error:
-            raise self._fail(f"agent '{agent}' cannot be shown this: {error}") from error
+            raise self._fail(f"invalid observation for agent '{agent}': {error}") from error
         if name is not None and (not name or name.isdigit() or "#" in name):
-            raise self._fail(f"a slot's name is a text without '#', and no number; got {name!r}")
+            raise self._fail(f"a slot name must be non-empty, without '#', and not a number; got {name!r}")
         if self._acts >= self.limits.acts:
-            raise self._fail(f"more than {self.limits.acts} acts: does it ever end?")
+            raise self._fail(f"exceeded {self.limits.acts} acts; the workflow may not terminate")
         turn = self._lanes[agent, name]
         if turn and (agent, _slot(name, turn - 1)) in self._waiting:
             where = "without naming the slots" if name is None else f"in slot '{name}'"
-            message = f"agent '{agent}' acts twice at once {where}: give each line its own act(..., slot=\"name\")"
+            message = f"agent '{agent}' acts twice concurrently {where}: give each its own act(..., slot=\"name\")"
             raise self._fail(message)
         act = Act(agent, _slot(name, turn), turn, self._acts, observation, joint)
         self._lanes[agent, name] += 1
@@ -236,21 +236,23 @@ class Effects:
         if record is not None and self._strict:
             raise self._fail(f"{act} is shown another observation: {changed(record.act, act)}", ReplayMismatch)
         if (most := self.limits.tokens) is not None and self.tokens >= most:
-            raise self._fail(f"{self.tokens} tokens are sampled, an episode may take {most}", TokenBudgetExceeded)
+            message = f"{self.tokens} tokens are sampled; the limit of an episode is {most}"
+            raise self._fail(message, TokenBudgetExceeded)
         wait = Wait(act, len(self._records), asyncio.get_running_loop().create_future())
         self._records.append(None)
         self._waiting[act.key] = wait
         return wait
 
     def _check_call(self, asked: CallRecord) -> None:
-        """On a strict or sealed replay, a call that the journal lacks is a mismatch where it tells of a change."""
+        """Raise ReplayMismatch for a call that is not in the journal: always on a sealed replay; on a strict one if the
+        journal has other calls of the function."""
         others = [record for record in self._given.calls() if record.function == asked.function]
         if self._sealed or (self._strict and others):
-            instead = ", ".join(short(str(record)) for record in others[:3]) or "no call of it"
+            instead = ", ".join(short(str(record)) for record in others[:3]) or "no call of this function"
             raise self._fail(f"{short(str(asked))} is not in the journal, which has {instead}", ReplayMismatch)
 
     def _fail(self, what: str, kind: type[WorkflowError] = WorkflowError) -> WorkflowError:
-        """An error that ends the run even if the workflow catches it."""
+        """Return an error that ends the run even if the workflow catches it."""
         after = "before any act" if self._last is None else f"at {short(str(self._last))}"
         name = type(self.workflow).__name__
         error = kind(f"workflow '{name}' on task '{self.task.id}', {after}: {what}")
@@ -259,13 +261,13 @@ class Effects:
             self._wake()
             return error
         self._refused += 1
-        if self._refused > PATIENCE:  # it catches them, and goes on
+        if self._refused > PATIENCE:  # the workflow catches the errors and continues
             raise asyncio.CancelledError
         return error
 
     def stuck(self, where: str) -> WorkflowError:
-        """The error of a step that has taken too long, for the watchdog."""
-        message = f"it has run {self.limits.step_seconds:g} s without an effect{where}: does it ever end?"
+        """The error for a step that exceeded `step_seconds`, for the watchdog."""
+        message = f"ran {self.limits.step_seconds:g} s without an effect{where}; the workflow may not terminate"
         return self._fail(message, StepTimeout)
 
     def _wake(self) -> None:

@@ -1,14 +1,14 @@
-"""The replay engine: runs a workflow against its journal, and waits where the journal ends.
+"""The replay engine: runs a workflow against its journal and waits where the journal ends.
 
     run = Run(workflow, task, agents, journal)
     while (acts := await run.next()) is not None:
         for act in acts:
-            run.supply(act, await sample(act))
+            run.resolve(act, await sample(act))
     run.answer, run.turns, run.journal
 
-The journal's order must not depend on which of several concurrent actions arrives first. Where effects came from
-more than one asyncio task, the run is replayed once it has finished or is blocked (`run_until_blocked`): every action
-is given as soon as its act is reached, and the order of reaching them is the order of the journal.
+The order of the journal must not depend on the arrival order of concurrent actions. If effects came from more than
+one asyncio task, the run is therefore replayed when it has finished or is blocked (`run_until_blocked`): the replay
+resolves every act as soon as it is reached, and its order of effects becomes the order of the journal.
 """
 
 from __future__ import annotations
@@ -30,30 +30,36 @@ from marl_verl.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 
-QUIET = 32  # rounds of the event loop without news after which a run stands: enough for ten levels of nested `gather`
-CLOSE_SECONDS = 5.0  # for `aclose` to wait for tasks that do not let themselves be cancelled
+QUIET = 32  # loop iterations without an event after which a run counts as blocked: ten levels of nested `gather`
+CLOSE_SECONDS = 5.0  # how long `aclose` waits for tasks that ignore their cancellation
 
 
 class Run(Effects):
-    """One run of a workflow on a task, driven from outside.
+    """One run of a workflow on a task, driven by a sampler or a replay.
 
     Args:
         agents: names of the agents that may act.
-        journal: what is already known. An act recorded with the same observation costs nothing; with another one it
-            waits again. Its seed is the run's.
+        journal: recorded effects. A recorded act with the same observation gets its recorded action; with another
+            observation the run waits for a new action. The journal's seed is the seed of the run.
         seed: of `team.random`, for a run without a journal.
-        strict: another observation than the recorded one, or a recorded call with other arguments, is a ReplayMismatch.
-        sealed: only what the journal has may happen: a call that it lacks is a ReplayMismatch (acts may still wait).
-        limits: acts, tokens and seconds of a call; a WorkflowError tells which was reached.
+        strict: raise ReplayMismatch for an observation that differs from the recorded one, and for a recorded function
+            called with other arguments.
+        sealed: raise ReplayMismatch for a call that the journal lacks (acts may still wait).
+        limits: acts, tokens, calls and seconds; the WorkflowError names the limit that was reached.
     """
 
     __slots__ = ()
 
     async def next(self) -> tuple[Act, ...] | None:
-        """Wait for the next move that needs actions: its acts (several in a joint move), in the order of reaching them.
+        """Wait for the next move that needs actions.
 
-        Returns None once the workflow has finished; acts it no longer waits for are then dropped. WorkflowError: the
-        workflow raised, or broke a rule; ReplayMismatch: `strict` or `sealed`, and it left the journal.
+        Returns:
+            The acts of the move (several in a joint move), in the order reached; None once the workflow has finished.
+            Acts that a finished workflow did not wait for are dropped.
+
+        Raises:
+            WorkflowError: the workflow raised an exception or violated a rule of the API.
+            ReplayMismatch: a `strict` or `sealed` run departed from its journal.
         """
         if self._closed or self._driver is not None:
             raise RuntimeError(f"next() on a run that is {'closed' if self._closed else 'awaited elsewhere'}")
@@ -73,13 +79,16 @@ class Run(Effects):
         return None
 
     async def run_until_blocked(self) -> tuple[Act, ...] | None:
-        """Wait until the run can go no further without an action, as far as effects tell.
+        """Wait until the run cannot continue without an action.
 
-        Returns every act that it waits for, in the order in which a replay reaches them; None once the workflow has
-        finished. Raises as `next`.
+        Returns:
+            Every pending act, in the order in which a replay reaches them; None once the workflow has finished.
+
+        Raises:
+            WorkflowError, ReplayMismatch: as in `next`.
         """
         if self._driver is not None:
-            raise RuntimeError("stand() while the run is awaited elsewhere")
+            raise RuntimeError("run_until_blocked() on a run that is awaited elsewhere")
         quiet = 0
         while True:
             if (not self._waiting or self._over or self._begin().done()) and await self.next() is None:
@@ -88,21 +97,24 @@ class Run(Effects):
             if self._stood == news:
                 break
             if quiet < QUIET:
-                await (self._woken() if self._calling else asyncio.sleep(0))  # a call's end is news
+                await (self._woken() if self._calling else asyncio.sleep(0))  # the end of a call wakes the run
                 quiet = quiet + 1 if self._news == news else 0
             elif await self._in_order():
                 self._stood = news
-        self._moves.clear()  # told
+        self._moves.clear()  # `waiting` contains them
         return self.waiting
 
     def resolve(self, act: Act, action: Action) -> None:
-        """Answer an act that the run waits for. Dropped if the workflow has cancelled the act, or the run has ended.
-        ValueError: the run does not stand at this act (answered already, or never reached)."""
+        """Set the action of a pending act. No effect if the workflow cancelled the act or the run has ended.
+
+        Raises:
+            ValueError: the act is not pending (already resolved, or never reached).
+        """
         wait = self._waiting.pop(act.key, None)
         if wait is None:
             if self._closed or self.finished or act.key in self._given_up:
                 return
-            raise ValueError(f"the run does not stand at {act}")
+            raise ValueError(f"the run is not waiting for {act}")
         if not wait.future.done():
             self._news += 1
             self._arrived = True
@@ -112,19 +124,19 @@ class Run(Effects):
 
     @property
     def waiting(self) -> tuple[Act, ...]:
-        """Every act that the run has reached and that has no action yet, told by `next` or not."""
+        """Every pending act, whether or not `next` has returned it."""
         return tuple(wait.act for wait in self._waiting.values())
 
     @property
     def answer(self) -> Any:
-        """What the workflow returned. RuntimeError before it has."""
+        """The return value of the workflow. RuntimeError if the run has not finished."""
         if not self.finished:
-            raise RuntimeError("the run has not finished: it has no answer")
+            raise RuntimeError("the run has no answer: its workflow has not finished")
         return self._answer
 
     @property
     def journal(self) -> Journal:
-        """Every effect so far that has its result, as an immutable copy; at any time, and after `close` too."""
+        """Every completed effect so far, as an immutable copy; available at any time, also after `close`."""
         return Journal(tuple(record for record in self._records if record is not None), self._given.seed)
 
     @property
@@ -133,14 +145,14 @@ class Run(Effects):
         return [(record.act, record.action) for record in self._records if isinstance(record, ActRecord)]
 
     def close(self) -> None:
-        """Drop the run: cancel its tasks, which end in the loop's next iterations."""
+        """Cancel the run's tasks, which end in the next iterations of the event loop."""
         if not self._closed:
             self._closed = True
             self._cancel()
             self._wake()
 
     async def aclose(self) -> None:
-        """Drop the run and wait for its tasks. One that ignores its cancellation is logged after some seconds."""
+        """Cancel the run's tasks and wait for them; log an error after `CLOSE_SECONDS` if one ignores this."""
         self.close()
         await self._end_tasks()
 
@@ -161,7 +173,7 @@ class Run(Effects):
         return self._root
 
     async def _woken(self) -> None:
-        """Return at the next news: a move, the end of a call, an error, the workflow's end."""
+        """Wait for the next event: a move, the end of a call, an error, or the end of the workflow."""
         self._driver = asyncio.get_running_loop().create_future()
         try:
             await self._driver
@@ -174,23 +186,23 @@ class Run(Effects):
             raise self._fail("`run` must be an `async def`")
         try:
             return await work
-        except SystemExit as error:  # it would end the event loop, with everybody's runs
+        except SystemExit as error:  # would end the event loop and all of its runs
             raise self._fail(with_line(error)) from error
 
     async def _finish(self, root: asyncio.Task[Any]) -> None:
-        """The workflow has ended: well, or with an error."""
+        """Handle the end of the workflow: set the answer, or raise its error."""
         error = asyncio.CancelledError() if root.cancelled() else root.exception()
         if error is None and root.result() is None:
-            error = self._fail("it returned no answer (None)")
+            error = self._fail("the workflow returned no answer (None)")
         elif error is None and not any(isinstance(record, ActRecord) for record in self._records):
-            error = self._fail("it ended without one act")
+            error = self._fail("the workflow ended without an act")
         unanswered = None in self._records
         if error is not None:
             await self.aclose()
             if isinstance(error, WorkflowError):
                 raise error
             raise self._fail(with_line(error)) from error
-        self._cancel()  # acts that the workflow started and did not wait for
+        self._cancel()  # acts that the workflow started and did not await
         await self._end_tasks()
         if self._concurrent and not unanswered and not self._sealed:
             again = await replay(self.workflow, self.task, self.agents, self.journal, replace(self.limits, tokens=None))
@@ -199,8 +211,8 @@ class Run(Effects):
         self._answer, self.finished = root.result(), True
 
     async def _in_order(self) -> bool:
-        """Put the records and waits of a standing run in the order of a replay; False where there is news meanwhile. An
-        act that the workflow has given up makes it a race, which no replay can repeat: its order stays."""
+        """Sort the records and pending acts of a blocked run in the order of a replay; return False if an event arrives
+        meanwhile. The order is kept if the workflow cancelled an act: a replay cannot reproduce such a race."""
         if not self._concurrent or not self._arrived or self._given_up or self._sealed:
             return True
         news, journal, limits = self._news, self.journal, replace(self.limits, tokens=None)
@@ -212,7 +224,8 @@ class Run(Effects):
                 for key, wait in now._waiting.items():
                     if key not in then._waiting or then._waiting[key].act.observation != wait.act.observation:
                         where = "live" if now is self else "on replay"
-                        raise self._fail(f"only {where} it stands at {wait.act} as shown there", ReplayMismatch)
+                        message = f"the run waits for {wait.act} with this observation only {where}"
+                        raise self._fail(message, ReplayMismatch)
             for key, wait in again._waiting.items():
                 self._waiting[key].act, self._waiting[key].position = wait.act, wait.position
             self._waiting = {key: self._waiting[key] for key in again._waiting}
@@ -229,12 +242,12 @@ class Run(Effects):
         """Wait for cancelled tasks."""
         if left := self._open():
             _, left_behind = await asyncio.wait(left, timeout=CLOSE_SECONDS)
-            if self._concurrent:  # tasks without an effect of their own, between the known ones, end a level a round
+            if self._concurrent:  # tasks without effects, between the known ones, end one nesting level per iteration
                 for _ in range(QUIET):
                     await asyncio.sleep(0)
             if left_behind:
                 name = type(self.workflow).__name__
-                logger.error("workflow '%s' on task '%s' does not let itself be cancelled", name, self.task.id)
+                logger.error("workflow '%s' on task '%s' ignores its cancellation", name, self.task.id)
 
     def _open(self) -> list[asyncio.Task[Any]]:
         tasks = [*self._others] if self._root is None else [self._root, *self._others]
@@ -242,22 +255,26 @@ class Run(Effects):
 
     def _ended(self, root: asyncio.Task[Any]) -> None:
         if not root.cancelled():
-            root.exception()  # seen: a dropped run's last error is no news
+            root.exception()  # retrieved, so that asyncio does not log the error of a closed run
         self._wake()
 
 
 async def replay(
     workflow: Workflow, task: Task, agents: Sequence[str], journal: Journal, limits: Limits | None = None
 ) -> Run:
-    """Run a finished journal again, every action given as soon as its act is reached; returns the finished run.
-    WorkflowError: the workflow raised; ReplayMismatch: it reached something that the journal has not."""
+    """Replay a finished journal, resolving every act as soon as it is reached, and return the finished run.
+
+    Raises:
+        WorkflowError: the workflow raised an exception.
+        ReplayMismatch: the workflow reached an effect that is not in the journal.
+    """
     calls = Journal(tuple(journal.calls()), journal.seed)
     async with Run(workflow, task, agents, calls, sealed=True, limits=limits or Limits()) as run:
         while (acts := await run.next()) is not None:
             for act in acts:
                 record = journal.act(*act.key)
                 if record is None:
-                    raise run._fail(f"a replay reached {act}, which is not in the journal", ReplayMismatch)
+                    raise run._fail(f"the replay reached {act}, which is not in the journal", ReplayMismatch)
                 if record.act.observation != act.observation:
                     what = f"{act} is shown another observation on replay: {changed(record.act, act)}"
                     raise run._fail(what, ReplayMismatch)
@@ -266,7 +283,7 @@ async def replay(
 
 
 def _numbered(records: list[Record | None]) -> list[Record | None]:
-    """Without what was never answered, and with indices that have no gap."""
+    """Records without unresolved acts, renumbered so that act indices have no gaps."""
     kept: list[Record | None] = []
     index = 0
     for record in records:

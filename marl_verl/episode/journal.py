@@ -1,10 +1,10 @@
-"""The journal: every effect of an episode in order, as data. Replaying it is how everything else is done.
+"""The journal: every effect of an episode in order, as data. Sampling, credit and inspection replay it.
 
-How a workflow's effects are found in it:
+How the effects of a workflow are looked up:
 
-    act     by (agent, slot), and only where the observation is the same
-    call    by who called, function, arguments and "the n-th time with these": other arguments are another call
-    random  not recorded draw by draw: the seed in the journal and the task's id make all of it again
+    act     by (agent, slot); the observation must be the same
+    call    by agent, function, arguments and count (the n-th call with these arguments)
+    random  not recorded: the random streams are seeded from the journal's seed and the task id
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from marl_verl.tasks.base import Task
 
 
 class JournalError(MarlError):
-    """A journal that cannot be read, or lacks what it is asked for."""
+    """A journal cannot be read, or lacks a requested effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActRecord:
-    """An act and the action it got."""
+    """An act and its action."""
 
     act: Act
     action: Action
@@ -44,26 +44,26 @@ class Raised:
     arguments: str
 
     def rebuild(self) -> Exception:
-        """The exception. JournalError: its class is not in the modules already imported (a journal imports nothing)."""
+        """The exception. JournalError if its class is not in an imported module (reading a journal imports nothing)."""
         kind = find_class(self.kind)
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise JournalError(f"a recorded call raised {self.kind}, which is not an exception that is imported here")
+            raise JournalError(f"a recorded call raised {self.kind}, which is not an imported exception class")
         arguments = json.loads(self.arguments)
-        error = kind.__new__(kind, *arguments)  # not __init__: it may want other arguments than `args`
+        error = kind.__new__(kind, *arguments)  # not __init__, whose parameters may differ from `args`
         error.args = tuple(arguments)
         return error
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call and what came of it.
+    """A call and its result.
 
     Attributes:
         function: "module:qualified name".
         arguments: JSON text of the list of arguments.
-        value: JSON text of the result, None where it raised. A text, so that no caller can change the record.
-        raised: the exception, where it raised.
-        agent: for which agent it was called, None for a call of the team.
+        value: JSON text of the result, None if the call raised. A text, so that callers cannot mutate the record.
+        raised: the exception that the call raised.
+        agent: the agent that made the call, None for a call of the team.
     """
 
     function: str
@@ -77,7 +77,7 @@ class CallRecord:
         return f"call {who}{self.function}({self.arguments[1:-1]})"
 
     def result(self) -> Any:
-        """The result, made anew from its JSON text; or raise the exception, as `Raised.rebuild` makes it."""
+        """The result, parsed from its JSON text. If the call raised, raise the exception from `Raised.rebuild`."""
         if self.raised is not None:
             raise self.raised.rebuild()
         assert self.value is not None
@@ -90,9 +90,9 @@ CallKey = tuple[str | None, str, str]  # (agent, function, arguments)
 
 @dataclass(frozen=True)
 class Journal:
-    """Effects in the order in which they were reached, and the seed of the run that made them.
+    """Effects in the order reached, and the seed of their run.
 
-    It is immutable and its records are shared: a prefix or an extension costs one tuple of references.
+    Immutable; prefixes and extensions share the records.
     """
 
     records: tuple[Record, ...] = ()
@@ -117,11 +117,11 @@ class Journal:
         return found
 
     def act(self, agent: str, slot: str) -> ActRecord | None:
-        """The record of an act, None if there is none."""
+        """The record of an act, or None."""
         return self._acts.get((agent, slot))
 
     def call(self, function: str, arguments: str, number: int, agent: str | None = None) -> CallRecord | None:
-        """The record of the n-th call (from 0) of a function with these arguments, None if there is none."""
+        """The record of the n-th call (from 0) of a function with these arguments, or None."""
         found = self._calls.get((agent, function, arguments), ())
         return found[number] if number < len(found) else None
 
@@ -138,10 +138,10 @@ class Journal:
         return Journal(self.records[:count], self.seed)
 
     def extended(self, act: Act, action: Action) -> Journal:
-        """A copy with the action of one more act, to continue a candidate in a run of its own. JournalError: it has
-        that act already."""
+        """A copy with one more act and its action, to continue a candidate in a separate run. JournalError if the
+        journal already has the act."""
         if act.key in self._acts:
-            raise JournalError(f"the journal has {act} already")
+            raise JournalError(f"the journal already has {act}")
         return Journal((*self.records, ActRecord(act, action)), self.seed)
 
 
@@ -151,14 +151,14 @@ class Episode:
 
     Attributes:
         turns: in index order.
-        answer: what the workflow returned; of an unfinished episode, what it would answer now (None: nothing yet).
+        answer: return value of the workflow; in an unfinished episode, its latest proposal (None without one).
         success: whether the task set counts the answer as a solution.
         journal: replays the episode.
         seconds: wall-clock time from its start to its score.
         score: the task's score of the answer, 0 without one.
-        finished: whether the workflow has ended; a path in a tree may stop before that.
-        off_path_turns: in a tree, sampled turns that are not on its path. They are rows as well.
-        leaf: in a tree, the last node of its path, where the last row is at several.
+        finished: whether the workflow has ended; a path in a tree may stop earlier.
+        off_path_turns: in a tree, sampled turns that are not on its path; they are rows as well.
+        leaf: in a tree, the last node of its path, set if the last row is at several nodes.
     """
 
     uid: str
@@ -176,13 +176,13 @@ class Episode:
 
     @property
     def id(self) -> str:
-        """uid_session, and in a tree the last node of its path: unique in a run."""
+        """uid_session, in a tree followed by the last node of the path; unique in a run."""
         leaf = self.leaf or (self.turns[-1].node if self.turns else None)
         return f"{self.uid}_{self.session}" + ("" if leaf is None else f"_{leaf}")
 
 
 def find_class(kind: str) -> Any:
-    """What "module:qualified name" names in the modules already imported; None where there is no such thing."""
+    """The object that "module:qualified name" names in the imported modules, or None."""
     module, _, path = kind.partition(":")
     found: Any = sys.modules.get(module)
     for name in path.split("."):

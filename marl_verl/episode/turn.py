@@ -1,4 +1,4 @@
-"""An act that waits, the action that answers it, and the turn that both become."""
+"""Acts, actions and turns: an act is a request for an action; both together make a turn."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ Observation = tuple[Message, ...]
 
 
 def as_observation(observation: str | Sequence[Mapping[str, str]]) -> Observation:
-    """The messages an agent sees, copied; a plain text becomes one user message. TypeError: neither a text nor messages
-    with `role` and `content` as texts, or no message at all."""
+    """Copy an observation as chat messages; a plain text becomes one user message.
+
+    Raises:
+        TypeError: neither a text nor a non-empty list of messages with the texts `role` and `content`.
+    """
     if isinstance(observation, str):
         return ({"role": "user", "content": observation},)
     if not isinstance(observation, Sequence) or not observation:
-        raise TypeError(f"an observation is a text or a list of messages, got {observation!r}")
+        raise TypeError(f"an observation must be a text or a list of messages, got {observation!r}")
     messages: list[Any] = [*observation]
     for message in messages:
         texts = isinstance(message, Mapping) and all(isinstance(value, str) for value in message.values())
         if not texts or message.keys() != {"role", "content"}:
-            raise TypeError(f'a message is {{"role": text, "content": text}}, got {message!r}')
+            raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r}')
     return tuple({"role": message["role"], "content": message["content"]} for message in messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Where a run waits: an agent is asked for an action.
+    """A request for an action of an agent; the run waits for it.
 
     Attributes:
-        agent: who acts.
-        slot: with the agent, the act's key in the journal: "0", "1", ... for the agent's n-th call; in a named slot
-            its name, then "name#1", "name#2", ...
-        turn: n within that lane, from 0; concurrent lanes share the turn number.
-        index: how many acts this run reached before; with concurrent acts final only when the run has finished.
+        agent: name of the agent.
+        slot: with the agent, the act's key in the journal: "0", "1", ... for the agent's n-th act; in a named slot
+            "name", "name#1", "name#2", ...
+        turn: n within the lane (agent and slot name), from 0; concurrent lanes share the turn number.
+        index: number of acts that the run reached before; with concurrent acts, final once the run has finished.
         observation: what the agent sees, as chat messages.
-        joint: number of the joint move it belongs to, None for an act alone.
+        joint: number of its joint move, None for a single act.
     """
 
     agent: str
@@ -58,7 +61,7 @@ class Act:
 
 
 def changed(old: Act, new: Act) -> str:
-    """Where two observations part, in words."""
+    """A description of the first difference between two observations."""
     before, now = ("\n".join(f"{m['role']}: {m['content']}" for m in act.observation) for act in (old, new))
     at = shared_length(before, now)
     start = max(0, at - 20)
@@ -66,23 +69,23 @@ def changed(old: Act, new: Act) -> str:
 
 
 def shared_length(one: str, other: str) -> int:
-    """How many characters two texts have in common at their start."""
+    """The length of the common prefix of two texts."""
     shorter = min(len(one), len(other))
     return next((i for i in range(shorter) if one[i] != other[i]), shorter)
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What an agent did, as sampled: token ids are those of the server, never made again from the text.
+    """A sampled action. The token ids are those of the server; the text is never tokenised again.
 
     Attributes:
-        prompt_ids: token ids of the whole prompt, P of them.
-        response_ids: token ids of the action, L of them; none where a server outside gave a text only.
-        log_probs: natural log-probability of each action token when sampled, L of them (or none if unknown).
-        stop_reason: why sampling ended, as the server says it.
-        version: weight version (update step) of the policy that sampled it.
+        prompt_ids: [P] token ids of the whole prompt.
+        response_ids: [L] token ids of the action; empty if an external endpoint returned only a text.
+        log_probs: [L] natural log-probability of each action token when sampled; empty if unknown.
+        stop_reason: why sampling ended, as reported by the server.
+        version: weight version (update step) of the policy that sampled the action.
         seconds: wall-clock time of the sampling.
-        tokens: how many tokens the action has, where it has no ids and its server says so.
+        tokens: number of tokens as reported by the server, for an action without ids.
     """
 
     text: str
@@ -96,23 +99,23 @@ class Action:
 
     @property
     def length(self) -> int:
-        """Tokens of the action: what budgets and metrics count."""
+        """Number of tokens, as counted by token budgets and metrics."""
         return len(self.response_ids) if self.tokens is None else self.tokens
 
 
 @dataclass(slots=True)
 class Turn:
-    """One act of an episode with its action, its identity and its rewards: what becomes a row.
+    """One act of an episode with its action, identity and rewards; it becomes one row.
 
     Attributes:
-        uid, session, index: identity of the row: task instance, episode of that task, place in the episode.
+        uid, session, index: identity of the row: task instance, episode of that task, position in the episode.
         policy: the policy that acted.
-        node, parent: where the turn sits in a sampled tree; None without a tree.
-        rewards: reward component -> value, of what the turn itself earned: "role", "tool", a replay credit. In a tree
-            also "team", the score of the state that the turn leads to.
-        team_reward: score of the finished episode that the turn is part of; None in a tree, and without an episode.
-        invalid: why the workflow could not use the action; None where it could.
-        called: whom the workflow called, where another agent took the act.
+        node, parent: position in a sampled tree; None without a tree.
+        rewards: reward component -> value for this turn: "role", "tool", a replay credit. In a tree also "team", the
+            score of the state that the turn leads to.
+        team_reward: score of the finished episode of the turn; None in a tree, and without an episode.
+        invalid: why the workflow marked the action as invalid; None if it did not.
+        called: the agent that the workflow called, if another agent took the act.
     """
 
     uid: str
@@ -159,8 +162,12 @@ class Turn:
         agent: str | None = None,
         index: int | None = None,
     ) -> Turn:
-        """The turn that `act` and `action` make, without rewards as yet. `agent`: who acted, where it took the act of
-        another one; `index`: in a tree, where several turns have the act's own."""
+        """Create the turn of an act and its action, without rewards.
+
+        Args:
+            agent: the agent that acted, if not `act.agent`.
+            index: position in the episode, in trees, where several turns have the same `act.index`.
+        """
         place, who = act.index if index is None else index, agent or act.agent
         turn = cls(uid, session, place, who, policy, act.slot, act.turn, node, parent, act.observation, action)
         turn.called = None if who == act.agent else act.agent

@@ -1,15 +1,15 @@
-"""The watchdog: ends a workflow that runs for ever between two effects, and so holds up all runs of its event loop.
+"""The watchdog: ends a workflow that runs too long between two effects and thereby blocks its event loop.
 
-Every task of a watched run is wrapped, which marks begin and end of its steps (stretches without an await). One thread
-per event loop polls the marks; where one step takes longer than `Limits.step_seconds` without an effect, it raises
-`StepTooLong` inside that step, and the run ends as `StepTimeout`. The exception must never land outside the step:
+Every task of a watched run is wrapped to mark the begin and end of its steps (code without an await). One thread per
+event loop polls the marks; if a step takes longer than `Limits.step_seconds` without an effect, the thread raises
+`StepTooLong` inside that step, and the run ends with `StepTimeout`. The exception must never land outside the step:
 
-    step ends:    step = None;    then look at `bitten`;   if set: take the lock, take back what was not yet delivered
-    watchdog:     take the lock;  bitten = True;           then look at `step`;  if still the same: raise
+    step ends:    step = None;         then check `bitten`;  if set: acquire the lock, withdraw an undelivered exception
+    watchdog:     acquire the lock;    bitten = True;        then check `step`;  if still the same: raise
 
-Limits: a call into C (`time.sleep(1000)`, a regular expression that backtracks) is interrupted only when it returns; a
-loop that catches everything (`except:`) is not ended, though it is tried every second; a lock that the workflow holds
-without `with` stays held.
+Limitations: a call into C (`time.sleep(1000)`, a regular expression that backtracks) is interrupted only when it
+returns; a loop with a bare `except:` is not ended, though the watchdog tries again every second; a lock that the
+workflow acquired without `with` stays held.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from typing import Any, Protocol
 
 from marl_verl.episode.errors import at_line
 
-POLLS = 20  # looks at the marks in `step_seconds`: a step is ended when it has taken 1 to 1 + 2 / POLLS of that
-AGAIN = 1.0  # seconds until a step that has survived is bitten again
+POLLS = 20  # polls per `step_seconds`: a step is ended after 1 to 1 + 2 / POLLS times that
+AGAIN = 1.0  # seconds until the exception is raised again in a step that caught it
 
-# a prototype of its own: the shared one's argument types are anybody's to set
+# a separate prototype, since any code may set the argument types of the shared one
 _raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
-_NOTHING = ctypes.py_object()  # NULL: takes back what is not delivered
+_NOTHING = ctypes.py_object()  # NULL: withdraws an undelivered exception
 
 
 class StepTooLong(BaseException):
-    """Raised inside a step by the watchdog. No Exception, so that a workflow's `except Exception` does not catch it."""
+    """Raised inside a step by the watchdog; a BaseException, so that `except Exception` does not catch it."""
 
 
 class WatchedRun(Protocol):
-    """What the watchdog needs of a run; `parked`: a task of it catches even cancellations, and would never end."""
+    """The interface of a run to the watchdog; `parked`: a task catches even cancellations and would never end."""
 
     parked: bool
 
@@ -50,12 +50,12 @@ class WatchedRun(Protocol):
 
 
 class Watchdog:
-    """Watches the steps of one event loop; made in the loop's thread."""
+    """Watches the steps of one event loop; must be created in the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self.step: WatchedRun | None = None  # the run that is stepped now
-        self.steps = 0  # grows with every step and every effect: the same number is the same stretch of code
-        self.bitten = False  # an exception was raised in the present step
+        self.step: WatchedRun | None = None  # the run whose step is executing
+        self.steps = 0  # incremented at every step and effect, so that it identifies a piece of code
+        self.bitten = False  # whether an exception was raised in the current step
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
         self._seconds = seconds
@@ -72,13 +72,13 @@ class Watchdog:
         threading.Thread(target=self._watch, name="marl-verl watchdog", daemon=True).start()
 
     def start(self, run: WatchedRun, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task whose steps, and those of every task that it starts, are watched as the run's."""
+        """Create a task; its steps, and those of every task that it starts, are watched as steps of the run."""
         context = contextvars.copy_context()
         context.run(self._run.set, run)
-        return context.run(asyncio.create_task, work)  # in the context: the factory looks there
+        return context.run(asyncio.create_task, work)  # the task factory reads the run from the context
 
     def settle(self) -> None:
-        """At the end of a bitten step: from here on nothing of it can be delivered. StepTooLong if it was bitten."""
+        """Withdraw an undelivered exception at the end of a step, and raise StepTooLong if there was one."""
         with self._lock:
             _raise_in(self._thread, _NOTHING)
             bitten, self.bitten = self.bitten, False
@@ -86,8 +86,8 @@ class Watchdog:
             raise StepTooLong
 
     def _watch(self) -> None:
-        """Until the loop is closed or gone. A look counts for at most two pauses: a process that was stopped, or a call
-        into C that kept the interpreter to itself, has not run the workflow's code meanwhile."""
+        """Poll until the loop is closed or deleted. A poll counts for at most two pauses: while the process is stopped,
+        or a call into C holds the GIL, the workflow's code does not run."""
         pause = self._seconds / POLLS
         before, seen, limit, last = (self.step, self.steps), 0.0, self._seconds, time.monotonic()
         while (loop := self._loop()) is not None and not loop.is_closed():
@@ -111,7 +111,7 @@ class Watchdog:
 
 
 class _Watched(Coroutine[Any, Any, Any]):
-    """A task's coroutine, with begin and end of its steps marked."""
+    """The coroutine of a task, wrapped to mark begin and end of its steps."""
 
     __slots__ = ("_run", "_watch", "_work")
 
@@ -123,13 +123,13 @@ class _Watched(Coroutine[Any, Any, Any]):
 
     def throw(self, *error: Any) -> Any:
         asked = self._step(self._work.throw, *error)
-        if self._run.parked:  # it catches cancellations, and would never end
+        if self._run.parked:  # the task catches cancellations and would never end
             raise asyncio.CancelledError
         return asked
 
     def _step(self, go: Callable[..., Any], *given: Any) -> Any:
         watch = self._watch
-        watch.steps += 1  # before `step`: the watchdog must not take this step for the last one
+        watch.steps += 1  # before `step`, so that the watchdog does not mistake this step for the previous one
         watch.step = self._run
         try:
             try:
@@ -139,7 +139,7 @@ class _Watched(Coroutine[Any, Any, Any]):
                 if watch.bitten:
                     watch.settle()
         except StepTooLong as bite:
-            watch.bitten = False  # where the exception came before `settle`, nothing is left to take back
+            watch.bitten = False  # if the exception was delivered before `settle`, there is nothing to withdraw
             first: BaseException = bite
             while isinstance(first.__context__, StepTooLong):  # `settle` raised after it
                 first = first.__context__
@@ -159,7 +159,7 @@ class _Watched(Coroutine[Any, Any, Any]):
 
 @types.coroutine
 def forever() -> Generator[Any, None, None]:
-    """Never return. Without a running loop the task's coroutine is being deallocated: a yield ends that."""
+    """Never return. Without a running loop the coroutine is being deallocated, which a yield ends."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -172,7 +172,7 @@ _watchdogs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, Wat
 
 
 def watchdog(seconds: float) -> Watchdog:
-    """The running loop's watchdog for steps of so many seconds."""
+    """The running loop's watchdog for steps of at most `seconds`."""
     loop = asyncio.get_running_loop()
     found = _watchdogs.setdefault(loop, {})
     if seconds not in found:

@@ -1,4 +1,4 @@
-"""What an author writes and sees: `Workflow`, and the team that it acts through."""
+"""The API for workflow authors: `Workflow`, and the team through which it acts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from marl_verl.options import Options
 from marl_verl.tasks.base import Task
 
 Seen = str | Sequence[Mapping[str, str]]
-"""What an agent is shown: a text (one user message) or chat messages."""
+"""An observation: a text (one user message) or chat messages."""
 
 
 class Workflow(Options):
-    """How a team works on a task, as a plain async function. Annotated attributes are its options in config.
+    """How a team works on a task, as an async function. Annotated attributes are its options in config.
 
-    Between its effects (`act`, `call`, `random`) a workflow must be deterministic: sampling, credit and inspection run
-    it again from the journal. Keep state in local variables, reach the outside world through `team.call`, and draw from
-    `team.random`. Concurrency is plain asyncio (`gather`, `TaskGroup`).
+    Between its effects (`act`, `call`, `random`) a workflow must be deterministic: sampling, credit and inspection
+    replay it from the journal. Keep state in local variables, use `team.call` for tools and other I/O, and
+    `team.random` for random numbers. Concurrency is plain asyncio (`gather`, `TaskGroup`).
 
         class SolverVerifier(Workflow):
             rounds: int = 2
@@ -35,12 +35,12 @@ class Workflow(Options):
     """
 
     async def run(self, task: Task, team: Team) -> Any:
-        """The team's answer to the task (anything but None); at least one agent acts on the way."""
+        """Return the team's answer to the task (not None); at least one agent must act."""
         raise NotImplementedError(f"{type(self).__name__} has no `async def run(self, task, team)`")
 
 
 class TeamEffects(Protocol):
-    """What a team needs of the run that it acts in; `Member` and `Team` say what each effect does."""
+    """The effects of a run that a team uses; `Member` and `Team` document them."""
 
     async def act(self, agent: str, observation: Seen, slot: str | None = None) -> Action: ...
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]: ...
@@ -52,7 +52,7 @@ class TeamEffects(Protocol):
 
 
 class Member:
-    """One agent of the team at work."""
+    """One agent of the team of a run."""
 
     __slots__ = ("_run", "name")
 
@@ -61,22 +61,22 @@ class Member:
         self.name = name
 
     def act(self, observation: Seen, slot: str | None = None) -> Coroutine[Any, Any, Action]:
-        """Ask the agent for an action: `action = await team["solver"].act("2 + 2 = ?")`.
+        """Request an action of the agent: `action = await team["solver"].act("2 + 2 = ?")`.
 
         Args:
-            observation: what it sees; its instructions are put before it by whoever samples.
-            slot: a name for this line of work, needed where one agent acts several times at once. Acts in one slot come
-                one after the other, and count their turns apart from other slots.
+            observation: what the agent sees; the agent's instructions are prepended when sampling.
+            slot: a name, needed if one agent has several concurrent acts. Acts in one slot are sequential, and each
+                slot counts its own turns.
         """
         return self._run.act(self.name, observation, slot)
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
-        """As `team.call`, counted as this agent's: its tool reward is the share of its calls that did not raise."""
+        """As `team.call`, attributed to this agent: its tool reward is the share of its calls that did not raise."""
         return self._run.call(fn, args, self.name)
 
 
 class Team:
-    """The team of one run, as its workflow sees it."""
+    """The team of one run, passed to its workflow."""
 
     __slots__ = ("_members", "_run")
 
@@ -96,48 +96,48 @@ class Team:
         return member
 
     def act(self, observations: Mapping[str, Seen], slot: str | None = None) -> Coroutine[Any, Any, dict[str, Action]]:
-        """A joint move: several agents act at once, none seeing what the others do.
+        """Request a joint move: several agents act concurrently, without seeing each other's actions.
 
         Args:
-            observations: agent -> what it sees.
+            observations: agent -> observation.
 
         Returns:
-            agent -> its action.
+            agent -> action.
         """
         return self._run.act_jointly(observations, slot)
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
-        """Reach the outside world (a tool, a search, a code run), once: a replay takes the result from the journal.
+        """Call a function with side effects or I/O (a tool, a search, a code run). A replay uses the recorded result.
 
         Args:
-            fn: a function of its arguments, not of state that it changes in the workflow: a replay does not run it.
-                It may be async. Where calls have a time limit (`marl.rollout.call_seconds`), a plain one runs in a
-                thread of its own, and one that takes longer raises TimeoutError.
+            fn: must depend only on its arguments and not change state of the workflow, since a replay does not run it.
+                It may be async. With a time limit (`marl.rollout.call_seconds`), a synchronous function runs in its
+                own thread, and TimeoutError is raised when the limit is reached.
             args: JSON values or dataclasses; a call with other arguments is another call.
 
         Returns:
-            The result as JSON gives it back (a tuple becomes a list), live as on replay. An exception of `fn` is
+            The result after a JSON round trip (a tuple becomes a list), live and on replay. An exception of `fn` is
             recorded and raised in the same way: its class and `args`, without other attributes.
         """
         return self._run.call(fn, args)
 
     def invalid(self, action: Action, why: str) -> None:
-        """Mark an action that `act` returned as invalid (no number in it, an illegal move): counted per agent, and a
-        penalty in some algorithms. `why` is shown with the episode.
+        """Mark an action that `act` returned as invalid (no number in it, an illegal move). Invalid actions are counted
+        per agent, and some algorithms penalise them. `why` is shown with the episode.
         """
         self._run.mark_invalid(action, why)
 
     def propose(self, answer: Any) -> None:
-        """Set what the team would answer if the episode ended now: samplers that branch or search score a state by its
-        latest proposal; without one they must run to the end.
+        """Set the answer that the team would give if the episode ended now. Samplers that branch or search score a
+        state by its latest proposal; without one they must roll out to the end.
         """
         self._run.propose(answer)
 
     @property
     def random(self) -> Random:
-        """Seeded from the run's seed and the task's id. In concurrent tasks use `random_for`: order counts."""
+        """Random numbers, seeded from the run's seed and the task's id. Concurrent tasks must use `random_for`."""
         return self._run.stream(None)
 
     def random_for(self, name: str) -> Random:
-        """A stream of its own for one line of concurrent work; one name, one stream."""
+        """A separate random stream for a concurrent task, seeded by name."""
         return self._run.stream(name)

@@ -1,7 +1,7 @@
-"""How each row came by its advantage: one code path for a file, a stored step of a run, and training itself.
+"""How each advantage was computed, with the same code for a file, a stored step of a run, and training.
 
-A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are those of `RowTable.from_rows`, and for
-the algorithm "shapley" cooperative games: {"players": [...], "values": {coalition: v}}.
+A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are those of `RowTable.from_rows`, or, for
+the algorithm "shapley", cooperative games: {"players": [...], "values": {coalition: v}}.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from marl_verl.errors import MarlError, nearest, shown, unknown
 from marl_verl.inspect.files import about
 from marl_verl.inspect.texts import cell, columns, count
 
-# key of a document -> the type of its value, and how an error names that
+# key of a document -> (type of its value, name of the type in errors)
 KEYS = {"algorithm": (str, "the name of one"), "options": (Mapping, "a mapping"), "rows": (list, "a list")}
 
-GAMES = "shapley"  # not an algorithm that trains: the name under which a document's rows are games
+GAMES = "shapley"  # not a training algorithm; the rows of such a document are games
 LARGEST = float(np.finfo(np.float64).max)
 Game = tuple[tuple[str, ...], Mapping[frozenset[str], float]]  # (players, coalition -> value)
 
@@ -34,7 +34,7 @@ Record = dict[str, Any]
 
 
 def derive(document: object) -> Explanation | Games:
-    """Compute the advantages of a document as training does, and keep what led to them. MarlError: a mistake in it."""
+    """Compute the advantages of a document as training does, with their derivation. MarlError: an invalid document."""
     if not isinstance(document, Mapping):
         raise MarlError(f"a document is a mapping with {', '.join(KEYS)}, got {shown(document)}")
     for key in KEYS:
@@ -56,8 +56,8 @@ def derive(document: object) -> Explanation | Games:
         raise unknown("algorithm", name, known)
     algorithm = algorithm_named(name, dict(options), "options")
     for registry, part in (("samplers", algorithm.sampler), ("losses", algorithm.loss)):
-        plugins.load().entry(registry, part)  # only named here; what they do is done elsewhere
-    declared = document.get("components", [])  # a stored step has them, a document written by hand need not
+        plugins.load().entry(registry, part)  # only checks the name
+    declared = document.get("components", [])  # optional; a stored step has them
     if not isinstance(declared, list) or not all(isinstance(component, str) for component in declared):
         raise MarlError(f"'components' must be a list of names, got {shown(declared)}")
     table = RowTable.from_rows(rows, declared=declared)
@@ -66,7 +66,7 @@ def derive(document: object) -> Explanation | Games:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The rows of a batch, and what an algorithm made of them."""
+    """The rows of a batch and the result of an algorithm."""
 
     name: str
     algorithm: Algorithm
@@ -99,7 +99,7 @@ class Explanation:
         ]
 
     def _transforms(self) -> list[list[tuple[str, float]]]:
-        """Each row's components, with what the credit adds, their mix, and every value on the way to its return."""
+        """Each row's components (including the credit), their mix, and all intermediate values up to its return."""
         found: list[list[tuple[str, float]]] = [[] for _ in range(len(self.table))]
         rows = self.table.order()
         with np.errstate(over="ignore", invalid="ignore"):  # raised below, with the row
@@ -128,7 +128,7 @@ def _keys_by_group(group: IntArray, keys: list[str]) -> dict[int, list[str]]:
 
 @dataclass(frozen=True)
 class Games:
-    """Games whose every coalition has a value."""
+    """Cooperative games."""
 
     games: list[Game]
 
@@ -152,7 +152,7 @@ class Games:
         return records
 
     def text(self, width: int | None) -> str:
-        """Each player's share in each game, and what the shares add up to; lines are cut at `width`."""
+        """The shares of the players in each game and their sum; lines are cut at `width`."""
         lines = []
         for i, ((players, values), record) in enumerate(zip(self.games, self.records(), strict=True)):
             everyone, nobody = cell(values[frozenset(players)]), cell(values[frozenset()])
@@ -186,7 +186,7 @@ def _game(row: Mapping[str, Any], where: str) -> Game:
                 raise MarlError(f"{where}: coalition '{written}' has the unknown player '{name}': {hint}")
         coalition = frozenset(names)
         if len(coalition) < len(names) or coalition in values:
-            raise MarlError(f"{where}: coalition '{written}' names a player twice, or stands there twice")
+            raise MarlError(f"{where}: coalition '{written}' names a player twice, or is given twice")
         if not isinstance(value, int | float) or isinstance(value, bool) or not -LARGEST <= value <= LARGEST:
             raise MarlError(f"{where}: the value of coalition '{written}' must be a finite number, got {shown(value)}")
         values[coalition] = float(value)

@@ -1,4 +1,4 @@
-"""What a run directory holds: as Python values for scripts, as bytes for commands, which also read other files."""
+"""Read the files of a run directory: as Python values for scripts, as bytes for commands."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PLACES = ("journals", "episodes", "rows")  # folders of a run with a file a step
+PLACES = ("journals", "episodes", "rows")  # folders of a run with one file per step
 Stored = Callable[[RunDir], Mapping[int, Path]]  # step -> its file, ascending
 
 
 class Run(os.PathLike[str]):
-    """A run directory. Everything is read when it is asked for, so a run that still trains shows its latest state.
+    """A run directory. Files are read on access, so a run that is still training shows its latest state.
 
-    It can be used wherever a path can, e.g. `evaluate(run)`, `train(resume=run)`, `Path(run)`; `folder` is its path.
+    A `Run` can be used as a path, e.g. `evaluate(run)`, `train(resume=run)`, `Path(run)`; `folder` is its path.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -86,13 +86,13 @@ class Run(os.PathLike[str]):
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
-    """A run directory, to look at what the run has stored.
+    """Open a run directory to read what the run has stored.
 
     Args:
-        folder: a directory that `train` or `marl-verl train` made, e.g. "runs/inventory-1".
+        folder: a directory created by `train` or `marl-verl train`, e.g. "runs/inventory-1".
 
     Raises:
-        MarlError: it is no run directory (the nearest one is offered).
+        MarlError: the folder is not a run directory (with the nearest one).
     """
     from marl_verl.config.stored import check_run
 
@@ -101,7 +101,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
 
 
 class _Steps(Mapping[int, T]):
-    """Step -> what its file holds, ascending; a file is read when its step is asked for."""
+    """Step -> content of its file, ascending; files are read on access."""
 
     def __init__(self, files: Mapping[int, Path], read: Callable[[Path], T]) -> None:
         self._files, self._read = files, read
@@ -128,8 +128,8 @@ def _episodes(path: Path) -> list[Episode]:
 def read_step(
     command: str, folder: Path, stored: Stored, remedy: str, what: str = "step", step: int | None = None
 ) -> tuple[str, bytes]:
-    """What a run has stored of a step (default: the newest): how an error names it, and its bytes. MarlError: it is not
-    there (nearest offered; `remedy` where a run has none), or cannot be read."""
+    """(name for errors, bytes) of a run's file of a step (default: the latest). MarlError: the run has no such step
+    (`remedy` if the run has none at all), or the file cannot be read."""
     if not folder.is_dir():
         raise missing("run in", folder, folder.parent.glob("*/"))
     steps = stored(RunDir(folder))
@@ -144,7 +144,7 @@ def read_step(
 
 
 def read_file(command: str, path: Path, what: str = "file") -> tuple[str, bytes]:
-    """A file: how an error names it, and its bytes. MarlError if it cannot be read."""
+    """(name for errors, bytes) of a file. MarlError if it cannot be read."""
     try:
         return f"'{path}'", path.read_bytes()
     except FileNotFoundError as error:
@@ -157,19 +157,19 @@ def read_file(command: str, path: Path, what: str = "file") -> tuple[str, bytes]
 
 
 def use_plugin_files(run: Path | None, given: Sequence[Path]) -> None:
-    """Use the plugin files that a run has copied, and those given."""
+    """Load the plugin files that a run has copied, and those given."""
     plugins.use_files(plugins.read_files(given) if run is None else plugins.files_of_run(run, given))
 
 
 def run_of(file: str | Path) -> Path | None:
-    """The run directory that a file is stored in, None for any other file."""
+    """The run directory that contains a file, or None."""
     folder = Path(file).parent
     return folder.parent if folder.name in (*PLACES, "evaluations") else None
 
 
 @contextmanager
 def about(source: str) -> Iterator[None]:
-    """Name the source at the beginning of an error message."""
+    """Prefix MarlErrors with the source."""
     try:
         yield
     except MarlError as error:
@@ -177,18 +177,18 @@ def about(source: str) -> Iterator[None]:
 
 
 def unpacked(content: bytes, source: str) -> bytes:
-    """The content of a file that may be packed with gzip. MarlError if it is and cannot be unpacked."""
+    """The content of a file, decompressed if it is gzip. MarlError if that fails."""
     if not content.startswith(b"\x1f\x8b"):
         return content
     try:
         return gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
-        raise MarlError(f"{source} is damaged: it cannot be unpacked ({error})") from error
+        raise MarlError(f"{source} is damaged: it cannot be decompressed ({error})") from error
 
 
 def _listed(steps: Sequence[int]) -> str:
-    """Steps in words, e.g. "1 to 40" or "10 to 200 (every 10), 203"."""
-    runs: list[list[int]] = []  # each with one distance between neighbours
+    """Steps as text, e.g. "1 to 40" or "10 to 200 (every 10), 203"."""
+    runs: list[list[int]] = []  # arithmetic sequences
     for step in steps:
         if runs and (len(runs[-1]) < 2 or step - runs[-1][-1] == runs[-1][1] - runs[-1][0]):
             runs[-1].append(step)

@@ -1,7 +1,7 @@
-"""Running a stored episode again: no model is asked, nothing is called, and its answer is scored anew.
+"""Replay a stored episode: without model requests or calls; its answer is scored again.
 
 Every act gets its recorded action. Masked acts get a placeholder: Delta = R(tau) - R(tau with the acts masked, other
-texts frozen); the acts whose observation changed are those that a model would be asked for again.
+texts frozen); acts whose observation changed would be sampled again by a model.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from marl_verl.version import __version__
 
 T = TypeVar("T")
 
-PLACEHOLDER = "(no answer)"  # what a masked act says: the default of the credits that mask
+PLACEHOLDER = "(no answer)"  # text of a masked act, the default of the credits that mask
 Key = tuple[str, str]  # (agent that the workflow called, slot)
 
 
 class _Sealed(Run):
-    """A run that makes no call, and remembers the first one that it would have had to make."""
+    """A run that makes no calls, and remembers the first one that is not in the journal."""
 
     __slots__ = ("unmade",)
     unmade: CallRecord | None
@@ -47,34 +47,36 @@ class _Sealed(Run):
 
 @dataclass
 class Rerun:
-    """The result of running an episode again; no score where it did not finish, or its score is that of a rollout."""
+    """The result of a replay; without a score if it did not finish, or if the stored score is that of a rollout."""
 
-    journal: Journal = Journal()  # what happened now
+    journal: Journal = Journal()  # of the replay
     masked: frozenset[Key] = frozenset()  # acts that got the placeholder
-    changed: set[Key] = field(default_factory=set)  # acts that were shown something else than the record says
-    waiting: tuple[Act, ...] = ()  # acts without a recorded action, at which it stands
+    changed: set[Key] = field(default_factory=set)  # acts whose observation differs from the recorded one
+    waiting: tuple[Act, ...] = ()  # pending acts, which have no recorded action
     missed: list[Key] = field(default_factory=list)  # recorded acts that were not reached
     finished: bool = False
-    answer: Any = None  # as a JSON value; of an unfinished one its latest proposal, None without
+    answer: Any = None  # as a JSON value; if unfinished, the latest proposal or None
     invalid: dict[Key, str] = field(default_factory=dict)
     score: float | None = None
     success: bool | None = None
-    ended: str | None = None  # why it went no further, where it failed
+    ended: str | None = None  # why the replay failed
 
     def named(self, keys: Collection[Key]) -> list[str]:
-        """Those of the acts that it has reached, as AGENT:SLOT, in order."""
+        """The reached acts among `keys`, as AGENT:SLOT, in order."""
         return [":".join(record.act.key) for record in self.journal.acts() if record.act.key in keys]
 
     def difference(self, again: Rerun | None) -> float | None:
-        """How much more the episode scored without the masks; None where one of the two is not known."""
+        """The score of `again` (without masks) minus this score; None if one of the two is unknown."""
         if again is None or again.score is None or self.score is None:
             return None
         return again.score - self.score
 
 
 def replay(file: EpisodeFile, episode: Episode, mask: Sequence[str] = ()) -> tuple[Rerun, Rerun | None]:
-    """Run an episode again: what came of it, and the same with some acts (AGENT:SLOT) masked, None without any.
-    MarlError: no such act (nearest offered), a part that is not registered here, an episode that cannot be replayed."""
+    """Replay an episode; return (the replay, the replay with the acts `mask` (AGENT:SLOT) masked, or None).
+
+    MarlError: no such act (with the nearest), a part that is not registered, an episode that cannot be replayed.
+    """
     acts = {":".join(record.act.key): record.act.key for record in episode.journal.acts()}
     for word in mask:
         if word not in acts:
@@ -103,14 +105,14 @@ async def _replay(file: EpisodeFile, episode: Episode, masked: list[Key]) -> tup
 
 
 def changes(file: EpisodeFile, episode: Episode, again: Rerun) -> str | None:
-    """How a replay differs from what is stored; None if it does not."""
+    """How a replay differs from the stored episode, or None."""
     found = differences(episode, again)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return f"episode '{episode.id}' is not what is stored: {found[0]}{more}{_versions(file)}" if found else None
 
 
 def _built(kind: str, stored: Supplied, base: type[T], file: EpisodeFile) -> T:
-    """A part that the file names, with its options. MarlError if it is not registered here, or has changed."""
+    """A part that the file names, with its options. MarlError if it is not registered, or has changed."""
     try:
         known, what = plugins.load(), plugins.KINDS[kind]
     except MarlError as error:  # one broken plugin, which need not be of this file
@@ -129,7 +131,7 @@ def _built(kind: str, stored: Supplied, base: type[T], file: EpisodeFile) -> T:
 
 
 def _versions(file: EpisodeFile) -> str:
-    """What has another version here than where the file was written, in parentheses; empty where nothing has."""
+    """Versions that differ from those in the file, in parentheses, or ""."""
     known, header = plugins.load(), file.header
     then, now = {"marl-verl": header.marl_verl}, {"marl-verl": __version__}
     for kind, part in (("workflows", header.workflow), ("tasks", header.task)):
@@ -143,10 +145,10 @@ def _versions(file: EpisodeFile) -> str:
 async def rerun(
     workflow: Workflow, tasks: TaskSet, agents: Collection[str], episode: Episode, masked: Collection[Key] = ()
 ) -> Rerun:
-    """Run an episode again, the action of masked acts replaced by the placeholder.
+    """Replay an episode, with the actions of masked acts replaced by the placeholder.
 
     Raises:
-        ReplayMismatch, WorkflowError: nothing is masked, and the workflow leaves the journal, or fails.
+        ReplayMismatch, WorkflowError: nothing is masked, and the workflow departs from the journal or fails.
         MarlError: the answer cannot be scored.
     """
     again, recorded = Rerun(masked=frozenset(masked)), episode.journal
@@ -166,20 +168,20 @@ async def rerun(
         again.journal, again.finished, again.invalid = run.journal, run.finished, dict(run.invalid)
         again.missed = [record.act.key for record in recorded.acts() if again.journal.act(*record.act.key) is None]
         if not masked and again.waiting and (episode.finished or again.missed):
-            raise run.mismatch(f"it goes on to {again.waiting[0]}, which the journal does not have")
+            raise run.mismatch(f"it continues to {again.waiting[0]}, which is not in the journal")
         if not masked and again.missed:
-            raise run.mismatch(f"it ends without act {':'.join(again.missed[0])}, which the journal has")
+            raise run.mismatch(f"it ends without act {':'.join(again.missed[0])}, which is in the journal")
         if not masked and again.finished and not episode.finished:
-            raise run.mismatch("it ends here, and went on when it was stored")
+            raise run.mismatch("it ends, and the stored episode was unfinished")
         answer = run.answer if run.finished else (run.proposals or [None])[-1]
     again.answer = plain(answer)
     to_record = not episode.finished and not again.missed and (again.masked or _same(again.answer, episode.answer))
-    if again.ended is None and (again.finished or to_record):  # as far as the answer that was scored
+    if again.ended is None and (again.finished or to_record):  # the replay reached the answer that was scored
         try:
             again.score, again.success = (
                 await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
             )
-        except Exception as error:  # a task set's own mistake: raised with its name, and kept as the cause
+        except Exception as error:  # raised by the task set
             name, task = type(tasks).__name__, episode.task.id
             raise MarlError(
                 f"task set {name} cannot score the answer on task '{task}': {format_error(error)}"
@@ -188,7 +190,7 @@ async def rerun(
 
 
 async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]:
-    """Give every act its action as soon as it is reached, as `episode.replay` does; returns the acts without one."""
+    """Resolve every act as soon as it is reached, as in `episode.replay`; return the pending acts."""
     standing = False
     while (acts := await (run.run_until_blocked() if standing else run.next())) is not None:
         known = [(act, record) for act in acts if (record := journal.act(*act.key)) is not None]
@@ -205,12 +207,12 @@ async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same (NaN is NaN)."""
+    """Whether two JSON values are equal (NaN equals NaN)."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def differences(episode: Episode, again: Rerun) -> list[str]:
-    """How a plain replay differs from what is stored, though every act was shown what the journal says."""
+    """How an unmasked replay with the same observations differs from the stored episode."""
     found = []
     if again.finished and not _same(again.answer, episode.answer):
         found.append(f"the answer is {again.answer!r}, stored is {episode.answer!r}")
@@ -218,7 +220,7 @@ def differences(episode: Episode, again: Rerun) -> list[str]:
         found.append(f"the score is {again.score:g}, stored is {episode.score:g}")
     elif again.success is not None and again.success != episode.success:
         found.append(f"success is {again.success}, stored is {episode.success}")
-    for turn in (turn for turn in episode.turns if turn.node is None):  # in a tree a later act may bring the mark
+    for turn in (turn for turn in episode.turns if turn.node is None):  # in a tree a later act may set the mark
         if (now := again.invalid.get(turn.key)) != turn.invalid:
             found.append(f"the mark on act {':'.join(turn.key)} is {now!r}, stored is {turn.invalid!r}")
     return found

@@ -1,4 +1,4 @@
-"""What `marl-verl replay --json` prints: the list of episodes, or one of them in full."""
+"""The output of `marl-verl replay --json`: the list of episodes, or one episode in full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def as_json(value: Any) -> str:
 
 
 def list_record(file: EpisodeFile) -> dict[str, Any]:
-    """What a file holds, for programs."""
+    """The content of a file as a JSON value."""
     header = file.header
     return {
         **_fields(header, "step", "split"),
@@ -35,12 +35,12 @@ def list_record(file: EpisodeFile) -> dict[str, Any]:
 
 
 def failure_record(failure: StoredFailure) -> dict[str, Any]:
-    """A failed attempt, for programs."""
+    """A failed attempt as a JSON value."""
     return {"id": failure.id, "failure": failure.reason, **_fields(failure, "detail", "uid", "session", "task")}
 
 
 def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None) -> dict[str, Any]:
-    """One episode in full, for programs; with what came of running it `again`, and with some acts `masked`."""
+    """One episode as a JSON value, with the results of its replay (`again`) and its masked replay (`masked`)."""
     turns, effects = {turn.key: _turn(turn) for turn in episode.turns}, []
     for record in episode.journal:
         if isinstance(record, CallRecord):

@@ -1,4 +1,4 @@
-"""What `marl-verl replay` prints: a list of what a file holds, or one episode as a conversation with its rewards."""
+"""The output of `marl-verl replay`: a list of episodes, or one episode as a conversation with its rewards."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from marl_verl.inspect.texts import aligned, count, indented, line
 from marl_verl.journals.read import EpisodeFile, StoredFailure
 from marl_verl.process.terminal import harmless
 
-MANY, FIRST, LAST = 40, 20, 5  # lines: of more than MANY the first FIRST and the last LAST are shown
-LONG, HEAD, TAIL = 1600, 800, 600  # characters: a longer text is shown by its first HEAD and its last TAIL
-REPEATED = 120  # characters at the start of what an agent sees, from which on they are left out if it has seen them
+MANY, FIRST, LAST = 40, 20, 5  # lines: a list of more than MANY is cut to its first FIRST and last LAST
+LONG, HEAD, TAIL = 1600, 800, 600  # characters: a text of more than LONG is cut to its first HEAD and last TAIL
+REPEATED = 120  # minimum length of a repeated beginning of an observation that is omitted
 
-Seen = dict[str, tuple[str, Observation]]  # agent -> its latest act, and what it saw there
+Seen = dict[str, tuple[str, Observation]]  # agent -> (name, observation) of its latest act
 
 
 def list_text(file: EpisodeFile, named: str, validation: Path | None = None) -> str:
-    """What a file holds, with totals; the command line calls it `named`, and `validation` is one more of its run."""
+    """The list of a file, with totals; `named`: arguments that select it, `validation`: a validation of its run."""
     episodes, failures = list(file.episodes.values()), file.failures
     reasons = ", ".join(f"{reason} {times}" for reason, times in sorted(Counter(f.reason for f in failures).items()))
     totals = f"{count(len(episodes), 'episode')}, {count(len(failures), 'failed attempt')}"
@@ -66,11 +66,11 @@ def _table(rows: list[list[str]]) -> list[str]:
 def episode_text(
     file: EpisodeFile, episode: Episode, again: Rerun | None, masked: Rerun | None, folder: str | None = None
 ) -> str:
-    """One episode as a conversation: who saw what, said what, and earned what; then the outcome.
+    """One episode as a conversation: observations, actions and rewards of the agents; then the result.
 
     Args:
-        again, masked: what came of running it again, and with some acts masked; None where it was not.
-        folder: the run that has stored the rows of this step, as the command line names it.
+        again, masked: results of the replay without and with masked acts, or None.
+        folder: the run that has stored the rows of this step, for a printed command.
     """
     trained = file.header.split == "train"  # only then is a turn a row
     lines = [f"episode {episode.id}, {origin(file)}", "", f"task {line(episode.task.id, 100)}"]
@@ -91,7 +91,7 @@ def episode_text(
         lines += ["", *_beside(episode, trained)]
     if masked is None and folder is not None and trained and episode.turns:
         what = f"--run {folder} --step {file.header.step} --row {_row(episode.turns[0])}"
-        lines += ["", f"how a turn came by its advantage: marl-verl explain {what}"]
+        lines += ["", f"how an advantage was computed: marl-verl explain {what}"]
     return harmless("\n".join(lines))
 
 
@@ -116,7 +116,7 @@ def _said(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, 
 
 
 def _place(turn: Turn, trained: bool) -> str:
-    """Its row if it is one, who took the act, its place in a tree, and what it earned."""
+    """The turn's row, agent, policy, position in a tree, and rewards."""
     parts = [f"row {_row(turn)}"] if trained else []
     if turn.called is not None:
         parts.append(f"taken by {turn.agent}")
@@ -128,7 +128,7 @@ def _place(turn: Turn, trained: bool) -> str:
 
 
 def _row(turn: Turn) -> str:
-    """Its key, as `marl-verl explain` takes it."""
+    """The row key of a turn, for `marl-verl explain`."""
     return f"{turn.uid}_{turn.session}_{turn.index}"
 
 
@@ -137,7 +137,7 @@ def _rewards(rewards: Mapping[str, float]) -> str:
 
 
 def _sight(observation: Observation, before: tuple[str, Observation] | None) -> str:
-    """An observation without what its agent has seen before: messages of a chat, or the start of a long text."""
+    """An observation without the part that its agent has already seen: chat messages, or the start of a long text."""
     name, old = before or ("", ())
     if observation == old:
         return f"(the same as {name})"
@@ -174,7 +174,7 @@ def _end(episode: Episode, again: Rerun | None) -> list[str]:
         standing = ", ".join(":".join(act.key) for act in again.waiting) if again is not None else ""
         lines.append(f"stands at {standing}" if standing else "unfinished")
         if again is not None and again.score is None:
-            lines.append("its score is that of a continuation, which is not in the journal")
+            lines.append("the score is that of a continuation, which is not in the journal")
     lines.append(_answer(episode))
     if again is not None and again.score is not None:
         return [*lines, _score(again)]
@@ -201,7 +201,7 @@ def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[st
 
 
 def _beside(episode: Episode, trained: bool) -> list[str]:
-    """The turns that are not on the path: by session, those of a tree with their nodes."""
+    """The off-path turns by session, in a tree with their nodes."""
     others = sorted(episode.off_path_turns, key=lambda turn: (turn.session, turn.index))
     several = any(turn.session != episode.session for turn in others)
     rows = [["session", "row", "node", "under", "act", "by", "rewards", "says"]]
@@ -233,7 +233,7 @@ def _clipped(text: str) -> str:
 
 
 def origin(file: EpisodeFile) -> str:
-    """What the file is, e.g. "training step 12: workflow review, ..."."""
+    """The origin of a file, e.g. "training step 12: workflow review, ..."."""
     header = file.header
     split = "training step" if header.split == "train" else "validation at step"
     parts = f"task set {header.task.name}, algorithm {header.algorithm.name}, sampler {header.sampler.name}"

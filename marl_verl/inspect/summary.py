@@ -1,4 +1,4 @@
-"""The end of a run: the table before and after, the learning curve, what to try next."""
+"""The summary at the end of a run: success before and after, the learning curve, and suggested commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from marl_verl.process.progress import Display
 
 
 def show(folder: Path, display: Display) -> None:
-    """Print the table, draw curve.png, and name two commands to go on with."""
+    """Print the table, draw curve.png, and suggest commands."""
     summary = json.loads((folder / "summary.json").read_text())
     curve = draw_curve(folder)
     table = Table(title=f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")

@@ -1,4 +1,4 @@
-"""Lines of text: tables, counts, and values in them."""
+"""Text formatting: tables, counts and values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from marl_verl.episode.errors import short
 
-LEFT = ("row", "key", "agent", "group", "player", "", "what")  # columns of text; numbers go to the right
+LEFT = ("row", "key", "agent", "group", "player", "", "what")  # left-aligned columns; others are numbers
 
 
 def columns(names: Sequence[str], lines: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """A table as lines, cut at `width`: text to the left, numbers to the right, nothing behind the last word."""
+    """A table as lines, cut at `width`: text left-aligned, numbers right-aligned, no trailing spaces."""
     sides = [">" if name not in LEFT else "<" for name in names]
     sizes = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
     rows = (zip(row, sides, sizes, strict=True) for row in [names, *lines])
@@ -20,19 +20,19 @@ def columns(names: Sequence[str], lines: Sequence[Sequence[str]], width: int | N
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of text; those that are empty below their title are left out."""
+    """Left-aligned columns; columns that are empty below their title are omitted."""
     filled = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in filled}
     return ["  ".join(f"{row[column]:<{widths[column]}}" for column in filled).rstrip() for row in rows]
 
 
 def indented(text: str, spaces: int) -> list[str]:
-    """The lines of a text, each with spaces before it."""
+    """The lines of a text, indented."""
     return [f"{' ' * spaces}{each}".rstrip() for each in text.split("\n")]
 
 
 def line(text: str, width: int) -> str:
-    """A text in one line of at most `width` characters."""
+    """A text as one line of at most `width` characters."""
     return short(" ".join(text.split()), width)
 
 
@@ -42,7 +42,7 @@ def count(number: int, what: str) -> str:
 
 
 def cell(value: Any) -> str:
-    """A number with six digits; a name with what a terminal would take for a command written out."""
+    """A number with six digits, or a name with control characters escaped."""
     if isinstance(value, float):
         return f"{value:.6g}".replace("-0", "0") if value == 0 else f"{value:.6g}"
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))

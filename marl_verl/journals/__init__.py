@@ -1,1 +1,1 @@
-"""Episodes on disk: written by a run, read without one."""
+"""Stored episodes: files that a run writes and `marl-verl replay` reads."""

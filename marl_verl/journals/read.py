@@ -1,4 +1,4 @@
-"""Reading a file of stored episodes back: every mistake in it is told with its line, and spoils no other episode."""
+"""Read files of stored episodes. Errors name the line; a damaged line does not affect other episodes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Header:
 
 
 class StoredFailure(msgspec.Struct, frozen=True, rename={"reason": "failure"}):
-    """An attempt that came to nothing: its class, what happened, and at which task."""
+    """A failed attempt: class of the failure, error message, and task."""
 
     reason: str
     detail: str
@@ -61,13 +61,13 @@ class StoredFailure(msgspec.Struct, frozen=True, rename={"reason": "failure"}):
 
     @property
     def id(self) -> str:
-        """As that of the episode that it would have become; in a tree several failures may have it."""
+        """The id that the episode would have; in a tree several failures may share it."""
         return f"{self.uid}_{self.session}"
 
 
 @dataclass(frozen=True)
 class StoredEpisode:
-    """A line with an episode: its number, what a list shows, and the rest of it as `data`."""
+    """A line with an episode: its number, the fields that a list shows, and the whole line as `data`."""
 
     id: str
     line: int
@@ -86,8 +86,8 @@ class EpisodeFile:
     """A file of stored episodes (id -> episode, in its order).
 
     Attributes:
-        source: how an error names it.
-        damaged: what is wrong with the lines that cannot be read, a sentence each.
+        source: name of the file in errors.
+        damaged: an error message for each line that cannot be read.
     """
 
     source: str
@@ -98,24 +98,24 @@ class EpisodeFile:
 
     @classmethod
     def parse(cls, content: bytes, source: str) -> EpisodeFile:
-        """Read a file. MarlError: it is empty, does not begin with a header, or has another schema."""
+        """Parse the content of a file. MarlError: it is empty, has no header, or another schema."""
         if not content.strip():
             raise MarlError(f"{source} is empty")
         found = cls(source, _header(content, source), {}, [], [])
         _, *lines = content.split(b"\n")
         for number, line in enumerate(lines, start=2):
             if line.strip():
-                found._add(number, line, cut=number > len(lines))  # the last one: no line break comes after it
+                found._add(number, line, cut=number > len(lines))  # the last one has no line break
         return found
 
     def episode(self, name: str) -> Episode:
-        """An episode by its id, with its journal. MarlError: no such episode (nearest offered), or a malformed line."""
+        """The episode with an id. MarlError: no such episode (with the nearest id), or a malformed line."""
         stored = self.episodes.get(name)
         if stored is None:
             known = [*self.episodes, *(each.id for each in self.failures)]
             hint = nearest(name, known)
-            if known and not hint.startswith("did"):  # it names all of them where none is near
-                hint = f"its {len(known)} are like '{known[0]}'"
+            if known and not hint.startswith("did"):  # `nearest` lists all of them if none is near
+                hint = f"its {len(known)} ids are like '{known[0]}'"
             lost = "".join(f"; {message}" for message in self.damaged[:1])
             raise MarlError(f"{self.source} has no episode '{name}': {hint}{lost}")
         try:
@@ -128,7 +128,7 @@ class EpisodeFile:
         try:
             data = json.loads(line)
             if not isinstance(data, dict):
-                raise MarlError("it is no JSON object")
+                raise MarlError("not a JSON object")
             if "failure" in data:
                 self.failures.append(decode(StoredFailure, data, "the failure"))
             else:
@@ -142,12 +142,12 @@ class EpisodeFile:
 
 
 def holds_episodes(content: bytes) -> bool:
-    """Whether a file begins as one of stored episodes does."""
+    """Whether the first line of a file is a header of stored episodes."""
     return _first(content)[0] is not None
 
 
 def _first(content: bytes) -> tuple[dict[str, Any] | None, str]:
-    """Line 1 where it is a header, or None and why it is no JSON."""
+    """(line 1 if it is a header, else None; why it is not JSON, else "")."""
     try:
         data = json.loads(content.partition(b"\n")[0])
     except (ValueError, RecursionError) as error:

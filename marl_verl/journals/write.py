@@ -1,6 +1,6 @@
-"""Episodes as JSON lines: what a run stores of a step, so that each of them can be replayed from the file alone.
+"""Write the episodes of a step as JSON lines, so that each episode can be replayed from the file alone.
 
-Line 1 is `header`; each other line is an episode as `marl_verl.episode.codec` has it, or a failed attempt.
+Line 1 is `header`; each other line is an episode, encoded by `marl_verl.episode.codec`, or a failed attempt.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def header(
     team: TeamConfig, algorithm: Algorithm, step: int, split: Split, seed: int, sampler: Named, sessions: int
 ) -> dict[str, Any]:
-    """The first line of a file: all that a replay needs besides an episode, and what the run was. The episodes were
-    sampled by `sampler`, `sessions` attempts a task."""
+    """The first line of a file: the data besides the episode that a replay needs, and the step of the run. The episodes
+    were sampled by `sampler` with `sessions` attempts per task."""
     shown = ("policy", "reward", "instructions")
     return {
         **{"schema": SCHEMA, "kind": KIND, "marl_verl": __version__, "step": step, "split": split, "seed": seed},
@@ -44,7 +44,7 @@ def _part(kind: str, named: Named) -> dict[str, Any]:
 
 
 def sample_lines(sample: Sample, uid: str, task: str, tokens: bool) -> list[str]:
-    """The lines of one task, with token ids and log-probabilities if `tokens`: its episodes as the sampler has them,
+    """The lines of one task, with token ids and log-probabilities if `tokens`: its episodes in the sampler's order,
     then its failures by session."""
     failures = sorted(sample.failures, key=lambda failure: (failure.session, failure.reason, failure.detail))
     found = [encode_episode(episode, tokens) for episode in sample.episodes]
@@ -52,7 +52,7 @@ def sample_lines(sample: Sample, uid: str, task: str, tokens: bool) -> list[str]
 
 
 def as_line(data: dict[str, Any]) -> str:
-    """One line of JSON, without its end; a text that UTF-8 cannot hold (half a surrogate pair) is escaped."""
+    """One line of JSON, without a line break; text that UTF-8 cannot encode (an unpaired surrogate) is escaped."""
     line = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     try:
         line.encode()

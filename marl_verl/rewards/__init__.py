@@ -1,4 +1,4 @@
-"""Rewards: how the components of a row become its one reward, and role rewards that any team can use."""
+"""Rewards: mixes, which combine the reward components of a row, and role rewards for any team."""
 
 from marl_verl.rewards.mix import Mix, RewardMix, total, weighted
 

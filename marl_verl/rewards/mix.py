@@ -1,4 +1,4 @@
-"""Mixes: the reward components of a row -> its one reward. And the role reward that fits every team."""
+"""Mixes, which combine the reward components of a row into its reward; and a role reward for any team."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from marl_verl.team import AgentConfig
 
 
 class RewardMix(Part):
-    """What makes one reward of a row's components. A frozen dataclass, whose fields are its options."""
+    """Combines the reward components of a row. A frozen dataclass, whose fields are its options."""
 
     kind: ClassVar[str] = "mixes"
 
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
-        """The reward components that sampling makes for a team with this mix."""
+        """The reward components that are set while sampling a team with this mix."""
         role = ("role",) if any(agent.reward for agent in agents.values()) else ()
         return frozenset(("team", *role, *self.required()))
 
     def required(self) -> tuple[str, ...]:
-        """Components that are made only where a mix asks for them: "tool"."""
+        """Components that are computed only if a mix requires them: "tool"."""
         return ()
 
     def compute(self, table: RowTable) -> FloatArray:
@@ -41,10 +41,11 @@ class RewardMix(Part):
 class Mix(RewardMix):
     """r = sum over components c of w_c * r_c.
 
-    `Mix(team=1.0, role=0.5)` names its components; `Mix()` adds up whatever components a row has, each with weight 1.
+    `Mix(team=1.0, role=0.5)` names its components; `Mix()` sums all components of a row with weight 1.
 
     Attributes:
-        weights: component -> weight, or None for all components alike. A named component must be there: see `weighted`.
+        weights: component -> weight, or None for the sum of all components. A named component must exist, see
+            `weighted`.
     """
 
     name: ClassVar[str] = "weights"
@@ -52,10 +53,10 @@ class Mix(RewardMix):
 
     def __init__(self, weights: Mapping[str, float] | None = None, **components: float) -> None:
         if weights is not None and components:
-            raise MarlError("give a mix its weights either as a mapping or by name, not both")
+            raise MarlError("a mix has weights as a mapping and by name. Give one of them, not both.")
         chosen = dict(weights) if weights is not None else dict(components) or None
         if chosen == {}:
-            raise MarlError("'weights' is empty: name a component, or leave it out to add up all of them")
+            raise MarlError("'weights' is empty: name a component, or omit it to sum all components")
         for name, weight in (chosen or {}).items():
             check_type(weight, float, f"weights.{name}")
         object.__setattr__(self, "weights", chosen)
@@ -69,7 +70,7 @@ class Mix(RewardMix):
 
 
 def total(table: RowTable) -> FloatArray:
-    """r = sum_c r_c over the components a row has, without those that a part reads by itself. MarlError if none."""
+    """r = sum_c r_c over the components of a row, without those that another part consumes. MarlError if none."""
     has_any = np.zeros(len(table), dtype=np.bool_)
     reward = np.zeros(len(table))
     for name, values in sorted(table.rewards.items()):
@@ -84,12 +85,12 @@ def total(table: RowTable) -> FloatArray:
 def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
     """r = sum_c w_c r_c.
 
-    An agent that never has a component gets 0 for it (an agent without a role reward), and so do all rows where none
-    has a component that the run declares. A component that is not declared and that no row has, or that an agent has on
-    some rows only, is an error: the rows compared with each other would be rewarded by different rules.
+    An agent that has a component on none of its rows gets 0 for it (an agent without a role reward). A component that
+    the run declares may be missing on all rows.
 
     Raises:
-        MarlError: in these two cases, naming the component, and the nearest one or the row.
+        MarlError: a component that is not declared and that no row has (with the nearest name), or that an agent has on
+            some of its rows only (with the row): these rows would be rewarded by different rules.
     """
     reward = np.zeros(len(table))
     for name, weight in sorted(weights.items()):
@@ -104,7 +105,7 @@ def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
 
 
 def check_finite(table: RowTable) -> None:
-    """Raise MarlError naming component, row and task if a reward is NaN or infinite."""
+    """Raise MarlError with component, row and task if a reward is NaN or infinite."""
     for name, values in table.rewards.items():
         if (row := first_true(~np.isfinite(values))) is not None:
             where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}', task '{table.uid.value(row)}')"

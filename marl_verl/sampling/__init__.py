@@ -1,4 +1,4 @@
-"""Ways to sample a team: each drives runs of a workflow in its own manner."""
+"""Samplers, and the functions from which they are built."""
 
 from marl_verl.sampling.attempt import AttemptFailed, ask, attempt, gather_all, scored
 from marl_verl.sampling.base import Candidate, Failure, Reason, Sample, Sampler, SamplingContext, drive

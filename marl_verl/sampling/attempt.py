@@ -1,4 +1,4 @@
-"""An attempt that may fail: what goes wrong in it becomes a `Failure` with its reason, and does not affect others."""
+"""Attempts: an error in one becomes a `Failure` with its reason and does not affect other attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class AttemptFailed(Exception):
-    """What ended an attempt, with its class; `__cause__` is the error itself."""
+    """An attempt failed; `reason` is the class of the failure, `__cause__` the original error."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -23,10 +23,10 @@ class AttemptFailed(Exception):
 
 
 async def attempt(context: SamplingContext, session: int, work: Awaitable[T]) -> T | Failure:
-    """The result of `work`, or why there is none: an error of workflow, policy or scoring, or its time is over.
+    """Return the result of `work`, or a `Failure` for an error of workflow, policy or scoring, or a timeout.
 
-    `work` asks policies by `ask` and scores by `scored`, which tell whose error it is. Errors of other kinds are
-    mistakes of the sampler, and propagate.
+    `work` must use `ask` for policy requests and `scored` for scoring, which classify errors. Other errors are bugs of
+    the sampler and propagate.
     """
     seconds = context.limits.episode_seconds
     limit = asyncio.timeout(seconds)
@@ -45,27 +45,27 @@ async def attempt(context: SamplingContext, session: int, work: Awaitable[T]) ->
 async def ask(
     context: SamplingContext, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None
 ) -> Action:
-    """`context.act`, whose errors are the policy's. Raises Failed."""
+    """Call `context.act`; its errors are raised as AttemptFailed with the reason "policy-error" or "timeout"."""
     return await _blamed(context.act(act, session, candidate, agent), "policy-error", f"{context.label}, {act}")
 
 
 async def scored(context: SamplingContext, work: Awaitable[T]) -> T:
-    """The result of `work`, whose errors are the scoring's. Raises Failed."""
+    """Await `work`; its errors are raised as AttemptFailed with the reason "score-error" or "timeout"."""
     return await _blamed(work, "score-error", f"{context.label}, scoring")
 
 
 async def _blamed(work: Awaitable[T], reason: Reason, where: str) -> T:
     try:
         return await work
-    except Exception as error:  # the attempt fails, and says why; the others go on
+    except Exception as error:  # only this attempt fails
         raise AttemptFailed(
             "timeout" if isinstance(error, TimeoutError) else reason, f"{where}: {format_error(error)}"
         ) from error
 
 
 async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """The results of concurrent work, in order. It returns when all of it has ended, and then raises the first error in
-    order, whichever was first in time."""
+    """Return the results of concurrent work, in order. After all of it has ended, raise the first error in that order,
+    which need not be the first in time."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         if tasks:
@@ -73,9 +73,9 @@ async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)  # unlike `gather`, which is gone while they still clean up
+        await asyncio.wait(tasks)  # `gather` would return while they still clean up
         raise
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # seen: only the first is raised
+            task.exception()  # retrieved, so that asyncio does not log it: only the first is raised
     return [task.result() for task in tasks]

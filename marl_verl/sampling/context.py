@@ -1,4 +1,4 @@
-"""The means of a sampler, but for asking policies: runs of a workflow on a task, turns, scores and rewards."""
+"""The part of `SamplingContext` that needs no model: runs, turns, scores and rewards."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async
 
 @dataclass(frozen=True)
 class TaskContext:
-    """A team on its kind of task: all that scoring and rewarding need to know.
+    """Workflow, task set, team and rewards of a run.
 
     Attributes:
-        rewards: role rewards by their names.
-        mix: how the algorithm makes one reward of the components; None adds them up.
-        limits: what one episode may take.
+        rewards: name -> role reward.
+        mix: how the algorithm combines the reward components; None sums them.
+        limits: limits of one episode.
     """
 
     workflow: Workflow
@@ -94,8 +94,8 @@ class BaseSamplingContext(SamplingContext):
         await self._reward_turns(turns, episode, run)
 
     async def _reward_turns(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
-        """`role` where the agent has a role reward; `tool` where the algorithm asks for it and the agent made calls:
-        the share of its calls in the episode that did not raise."""
+        """Set `invalid`; `role` if the agent has a role reward; and `tool` if the mix requires it and the agent made
+        calls: the share of its calls in the episode that did not raise."""
         tool = self.task_context.mix is not None and "tool" in self.task_context.mix.required()
         for turn in turns:
             turn.invalid = run.invalid.get(turn.key)
@@ -129,22 +129,25 @@ class BaseSamplingContext(SamplingContext):
 
 
 async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], what: str, seconds: float | None) -> float:
-    """The finite number that a user's function returns, within `seconds`. MarlError, which begins with `what` it is,
-    for anything else."""
+    """Call a user's function with a time limit of `seconds` and return its result as a finite number.
+
+    Raises:
+        MarlError: the result is not a finite number; the message begins with `what`.
+    """
     found = await perform(fn, arguments, seconds)
     name = getattr(fn, "__qualname__", fn)
     try:
         value = float(found)
     except (TypeError, ValueError) as error:
-        raise MarlError(f"{what} must be a number, {name} gave {found!r:.80}") from error
+        raise MarlError(f"{what} must be a number, {name} returned {found!r:.80}") from error
     if not math.isfinite(value):
-        raise MarlError(f"{what} must be finite, {name} gave {value}")
+        raise MarlError(f"{what} must be finite, {name} returned {value}")
     return value
 
 
 async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None = None) -> tuple[float, bool]:
-    """(score, success) of an answer. A task set without a `success` of its own is not made to score twice."""
+    """(score, success) of an answer. A task set that does not override `success` is called only once."""
     value = await number(tasks.score, (task, answer), "the score", seconds)
     if type(tasks).success is TaskSet.success:
-        return value, value >= 1.0  # what it would say
+        return value, value >= 1.0  # as in TaskSet.success
     return value, bool(await perform(tasks.success, (task, answer), seconds))

@@ -1,9 +1,9 @@
-"""Independent sampling: n sessions a task, none knowing of the others; and the best of them.
+"""Independent sampling: n independent sessions per task; and best-of-n.
 
     episode_g ~ pi(. | task),  g = 0 .. sessions - 1
 
-All sessions go at once, and each act is sampled as soon as its run reaches it: no episode waits for another, and no
-agent for one that acts beside it. The time for a task is that of its slowest episode's critical path.
+All sessions run concurrently, and each act is sampled as soon as its run reaches it: episodes do not wait for each
+other, nor do concurrent agents. The time for a task is that of the critical path of its slowest episode.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ T = TypeVar("T")
 
 
 class Independent(Sampler):
-    """Every session by itself, all concurrently: `sessions` episodes a task."""
+    """Independent sessions, all concurrent: `sessions` episodes per task."""
 
     async def sample(self, context: SamplingContext) -> Sample:
         return Sample(*await _sessions(context, _episode))
 
 
 class BestOf(Sampler):
-    """Best of n: n independent sessions, of which the team hands in the one that looks best without the solution.
+    """Best of n: n independent sessions, of which the one with the best public score is chosen.
 
         g* = argmax over g of public(answer_g),   the lowest g of equals
 
-    `public` is `TaskSet.public_score`: public tests, a check of the form. `score` then says what the episode is worth,
-    as at inference with n times the samples (Chen et al., arXiv 2107.03374, filter by public tests in this way). The
-    chosen episode is the sample's only one; the turns of the others are its `off_path_turns`, and rows as well.
+    `public` is `TaskSet.public_score`: public tests, a format check. `score` then scores the chosen episode, as at
+    inference with n samples (Chen et al., arXiv 2107.03374, filter by public tests in this way). The chosen episode is
+    the only one of the sample; the turns of the other sessions are its `off_path_turns`, and rows as well.
     """
 
     @property
@@ -51,7 +51,7 @@ class BestOf(Sampler):
 async def _sessions(
     context: SamplingContext, work: Callable[[SamplingContext, int], Awaitable[T]]
 ) -> tuple[list[T], list[Failure]]:
-    """What `work` makes of every session, all at once, and the sessions that failed."""
+    """Run `work` for all sessions concurrently and return (results, failures)."""
     done = await gather_all(attempt(context, g, work(context, g)) for g in range(context.sessions))
     return [each for each in done if not isinstance(each, Failure)], [
         each for each in done if isinstance(each, Failure)

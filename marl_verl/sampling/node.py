@@ -1,4 +1,4 @@
-"""A node of a sampled tree: one candidate for an act, the state that it leads to, and what that is worth."""
+"""A node of a sampled tree: one candidate for an act, the state that it leads to, and the value of that state."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from marl_verl.sampling.attempt import ask, scored
 from marl_verl.sampling.base import SamplingContext, drive
 
 PartialValue = Literal["proposal", "latest", "rollout", "zero"]
-"""What a state before the workflow's end is worth:
+"""How a state before the end of the workflow is valued:
 
-proposal    the score of what the workflow proposed since the state before (`team.propose`); where it proposed nothing,
-            of the end that one continuation reaches: an older proposal would give all candidates the same
-latest      as "proposal", and an older proposal will do: for agents that have rewards of their own
-rollout     the score of the end that one continuation reaches
-zero        nothing
+proposal    score of the latest proposal (`team.propose`) since the parent state; without one, as "rollout", since an
+            older proposal would give all candidates the same value
+latest      score of the latest proposal, even an older one; without one, as "rollout". For agents with role rewards
+rollout     score at the end of one continuation
+zero        0
 """
 
-SESSION = 0  # a tree is one session of its task
+SESSION = 0  # a tree is a single session of its task
 
 
 @dataclass
 class State:
-    """Where a run stands.
+    """The state of a blocked or finished run.
 
     Attributes:
-        journal: leads there.
-        acts: what it waits for, in the order reached; empty where the workflow has finished.
-        episode: the path to it, scored; None at the root.
-        turns: the path: one turn for every act of it that was sampled.
-        proposals: how many answers the workflow has proposed.
-        value: the mixed reward of the last turn.
-        value_tokens: tokens sampled to find what the state is worth.
+        journal: the effects that lead to the state.
+        acts: pending acts, in the order reached; empty if the workflow has finished.
+        episode: the path to the state, scored; None at the root.
+        turns: the turns of the path.
+        proposals: number of answers that the workflow has proposed.
+        value: mixed reward of the last turn.
+        value_tokens: tokens sampled to value the state.
     """
 
     journal: Journal
@@ -48,12 +48,12 @@ class State:
 
     @property
     def turn(self) -> Turn:
-        """The turn that led here."""
+        """The last turn of the path."""
         return self.turns[-1]
 
 
 async def root(context: SamplingContext, session: int) -> State:
-    """The state before any act. WorkflowError if the workflow fails, or ends, without one."""
+    """The state before any act. WorkflowError if the workflow fails or ends without an act."""
     async with context.start(session) as run:
         acts = await run.run_until_blocked()
         return State(run.journal, acts or (), proposals=len(run.proposals))
@@ -71,16 +71,16 @@ async def expand(
     partial_value: PartialValue,
     agent: str | None = None,
 ) -> State:
-    """Sample a candidate for one of a state's acts, and go on to where the run stands then.
+    """Sample a candidate for one of a state's acts, and run the workflow until it is blocked again.
 
     Args:
-        name: of the node; with it the request's seed.
-        index: of its row.
-        parent: node of the state.
-        agent: who takes the act, if not the one that the workflow called.
+        name: name of the node; part of the request's seed.
+        index: index of its row.
+        parent: name of the state's node.
+        agent: the agent that acts, if not the one that the workflow called.
 
     Raises:
-        Failed, WorkflowError: no action, or nothing that it leads to.
+        AttemptFailed, WorkflowError: no action could be sampled, or the next state not be reached or scored.
     """
     action = await ask(context, act, session, name, agent)
     journal = state.journal.extended(act, action)
@@ -103,9 +103,8 @@ async def _rewarded(context: SamplingContext, turn: Turn, episode: Episode, run:
 async def _outcome(
     context: SamplingContext, run: Run, session: int, name: str, partial_value: PartialValue, before: int
 ) -> tuple[Any, int, Run]:
-    """(the answer that a waiting run is judged by, None for none; tokens sampled to find it; the run that says whether
-    an act was of use: in the middle of a joint move only a rollout to the end can tell). In the state before,
-    `before` answers had been proposed."""
+    """(the answer by which a run is scored, or None; tokens sampled to find it; the run whose `invalid` marks count:
+    in the middle of a joint move only a rollout to the end sets them). `before`: number of proposals in the parent."""
     if run.finished:
         return run.answer, 0, run
     if (partial_value == "proposal" and len(run.proposals) > before) or (partial_value == "latest" and run.proposals):
@@ -126,21 +125,21 @@ async def _outcome(
 
 
 def check_restarted(context: SamplingContext, run: Run, journal: Journal) -> None:
-    """ReplayMismatch unless a run that stands has come by every act of the journal that it was started from.
+    """Raise ReplayMismatch unless a blocked run has reached every act of the journal that it was started from.
 
-    A workflow that does something else on replay would ask for the same acts again, and for ever.
+    A workflow that behaves differently on replay would request the same acts again and again.
     """
     reached = {act.key for act, _ in run.turns}
     standing = {act.key: act for act in run.waiting}
     for record in journal.acts():
         if record.act.key not in reached:
             now = standing.get(record.act.key)
-            how = "is not reached any more" if now is None else f"is shown something else: {changed(record.act, now)}"
+            how = "is not reached" if now is None else f"is shown another observation: {changed(record.act, now)}"
             raise ReplayMismatch(f"{context.label}: restarted from its journal, {record.act} {how}")
 
 
 def leaf_episode(state: State, off_path: Sequence[Turn] = ()) -> Episode:
-    """The episode of the path to a state, with the sampled turns that are not on it."""
+    """The episode of the path to a state, with the sampled turns that are not on the path."""
     assert state.episode is not None
     state.episode.off_path_turns = list(off_path)
     return state.episode

@@ -1,4 +1,4 @@
-"""Tasks: what a task set is, how files of tasks are read, and the two sets that come with the package."""
+"""Tasks: the task set interface, task files, and the two bundled task sets."""
 
 from marl_verl.tasks.base import Split, Task, TaskSet, distinct, held_out
 from marl_verl.tasks.files import read_tasks, write_tasks

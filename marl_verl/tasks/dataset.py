@@ -1,4 +1,4 @@
-"""The tasks of a run as verl's data loader sees them: JSON lines in the run directory, one task a row."""
+"""The tasks of a run as a verl dataset: JSON lines in the run directory, one task per row."""
 
 from __future__ import annotations
 

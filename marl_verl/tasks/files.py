@@ -1,4 +1,4 @@
-"""Tasks from and to files: JSON lines or parquet with `id`, `prompt` and `data`."""
+"""Read and write task files: JSON lines or parquet with `id`, `prompt` and `data`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marl_verl.tasks.base import Task
 
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
-    """One JSON line a task. MarlError, and no file, for a task whose data JSON cannot hold."""
+    """Write one JSON line per task. MarlError, and no file, if a task's data is not JSON-serialisable."""
     lines = []
     for task in tasks:
         try:
@@ -24,10 +24,11 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """The tasks of a `.jsonl`, `.json` (JSON lines too) or `.parquet` file.
+    """Read the tasks of a `.jsonl`, `.json` (also JSON lines) or `.parquet` file.
 
     Raises:
-        MarlError: no such file, empty, another ending, not JSON or parquet, a row without id or prompt, an id twice.
+        MarlError: missing or empty file, another suffix, not JSON or parquet, a row without id or prompt, a duplicate
+            id.
     """
     if not path.is_file():
         raise missing("task file", path, path.parent.glob("*"))
@@ -36,7 +37,7 @@ def read_tasks(path: Path) -> list[Task]:
         task = _task(row, path, number)
         first, _ = found.setdefault(task.id, (number, task))
         if first != number:
-            raise MarlError(f"task file '{path}', row {number}: id '{task.id}' is that of row {first}")
+            raise MarlError(f"task file '{path}', row {number}: id '{task.id}' is already the id of row {first}")
     if not found:
         raise MarlError(f"task file '{path}' is empty")
     return [task for _, task in found.values()]

@@ -1,11 +1,11 @@
-"""A square grid with walls: cells named by letter and number, shortest walks, and what a walk comes to."""
+"""A square grid with walls: cells named by letter and number, shortest walks, and legal walks."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
 
-# Up, down, left, right in (letter, number). Among equally short walks the one that takes the earlier entry is `walk`'s.
+# Right, left, down, up as (row, column) offsets. `walk` prefers earlier entries among equally short walks.
 STEPS = ((0, 1), (0, -1), (1, 0), (-1, 0))
 
 
@@ -30,7 +30,7 @@ def distances(size: int, walls: frozenset[str], goal: str) -> dict[str, int]:
     """Cell -> number of steps of the shortest walk to `goal` around the walls; absent where there is none."""
     found = {goal: 0}
     queue = [goal]
-    for cell in queue:  # which grows meanwhile
+    for cell in queue:  # which grows during the loop
         for near in neighbours(size)[cell]:
             if near not in walls and near not in found:
                 found[near] = found[cell] + 1
@@ -39,7 +39,7 @@ def distances(size: int, walls: frozenset[str], goal: str) -> dict[str, int]:
 
 
 def walk(size: int, walls: frozenset[str], start: str, goal: str) -> list[str]:
-    """A shortest walk from `start` to a goal that can be reached: the cells entered, the last one being the goal."""
+    """A shortest walk from `start` to a reachable `goal`: the cells entered, the last one is the goal."""
     left = distances(size, walls, goal)
     path: list[str] = []
     cell = start
@@ -50,7 +50,7 @@ def walk(size: int, walls: frozenset[str], start: str, goal: str) -> list[str]:
 
 
 def straight(size: int, start: str, goal: str) -> list[str]:
-    """The walk along the one axis on which `goal` is farther away, walls or not, until level with it."""
+    """The walk along the axis on which `goal` is farther away, up to its coordinate, ignoring walls."""
     (row, column), (goal_row, goal_column) = (divmod(cells(size).index(cell), size) for cell in (start, goal))
     if abs(goal_row - row) > abs(goal_column - column):
         step = 1 if goal_row > row else -1
@@ -60,7 +60,7 @@ def straight(size: int, start: str, goal: str) -> list[str]:
 
 
 def legal(size: int, walls: frozenset[str], start: str, path: Sequence[str]) -> list[str]:
-    """The part of `path` that can be walked from `start`: up to the first word that is no free neighbouring cell."""
+    """The legal prefix of `path` from `start`: up to the first word that is not a free neighbouring cell."""
     for walked, (cell, near) in enumerate(zip([start, *path], path, strict=False)):
         if near in walls or near not in neighbours(size)[cell]:
             return list(path[:walked])

@@ -1,5 +1,5 @@
-"""Inventory: the holder sees digits in order and sends as many; the asker sees an index and the message, and answers
-one digit. A shorter task than Plan-Path, for tests."""
+"""Inventory: the holder sees a list of digits and sends a message; the asker sees an index and the message, and answers
+with one digit. A shorter task than Plan-Path, for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marl_verl.tasks.base import DrawnTasks, Split, Task, held_out
 HOLDER, ASKER = "holder", "asker"
 DIGITS = tuple("0123456789")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
-NOTHING = "none"  # what the asker reads when the holder did not send as many digits as it holds
+NOTHING = "none"  # the asker's message if the holder did not send as many digits as it has
 HELD_OUT = 10  # one list in ten
 
 
@@ -32,11 +32,11 @@ class Inventory(DrawnTasks):
             raise MarlError(f"inventory: length must be 2 to 9, got {self.length}")
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 when the answer is the digit asked for, else 0. MarlError unless it is text."""
+        """1 if the answer is the requested digit, else 0. MarlError unless the answer is a text."""
         return float(_digit(answer) == task.data["digits"][task.data["index"] - 1])
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 when the answer is one digit, right or not, else 0: what shows without the list."""
+        """1 if the answer is one digit, correct or not, else 0: needs no knowledge of the list."""
         return float(_digit(answer) in DIGITS)
 
     def vocabulary(self) -> list[str]:
@@ -70,5 +70,5 @@ def holder_sees(task: Task) -> str:
 
 
 def asker_sees(task: Task, message: str) -> str:
-    """The asker's observation: what the holder sent, and which digit is wanted (in words: an index is no digit)."""
+    """The asker's observation: the holder's message and the index, as an ordinal to distinguish it from digits."""
     return f"message {message} index {ORDINALS[task.data['index'] - 1]}"

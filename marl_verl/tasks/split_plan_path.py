@@ -1,8 +1,8 @@
-"""Split Plan-Path: one agent knows where to go, the other knows how to get there; neither can succeed alone.
+"""Split Plan-Path: one agent knows the goal, the other one the map; neither can succeed alone.
 
 The scout sees the goal and a landmark and sends the mover one cell. The mover sees its start, the walls and that cell,
-and writes the cells to walk; walking straight on is never enough. The team succeeds when the walk is legal and *stops*
-on the goal (without that rule answers grow until they cross it).
+and writes the cells to walk; a straight walk never suffices. The team succeeds if the walk is legal and *stops* on the
+goal (without that rule, answers would grow until they cross it).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from marl_verl.tasks import grid
 from marl_verl.tasks.base import DrawnTasks, Split, Task, held_out
 
 SCOUT, MOVER = "scout", "mover"
-NOTHING = "none"  # what the mover reads when the scout did not send one cell
+NOTHING = "none"  # the mover's message if the scout did not send one cell
 HELD_OUT = 10  # one map in ten
 
 
 class SplitPlanPath(DrawnTasks):
     """Tasks on random maps. A map (start, walls, goal) is in one split only.
 
-    The careless scout names the landmark, and the careless mover walks along one axis and ignores the walls. Uniform
-    noise instead would leave the updates nothing to select.
+    In careless demonstrations the scout sends the landmark, and the mover walks along one axis and ignores the walls;
+    training then reweights both behaviours.
 
     Options:
         size: side of the grid, in cells (2 to 9).
         walls: number of wall cells.
-        reach: the most steps between start and goal (at least 2).
+        reach: maximum number of steps between start and goal (at least 2).
     """
 
     name = "split-plan-path"
@@ -51,11 +51,11 @@ class SplitPlanPath(DrawnTasks):
         return float(self._legal(task, answer)[-1:] == [task.data["goal"]])
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 for a legal walk of at least one step, wherever it stops, else 0: what shows without the goal."""
+        """1 for a legal walk of at least one step, wherever it stops, else 0: needs no knowledge of the goal."""
         return float(bool(self._legal(task, answer)))
 
     def _legal(self, task: Task, answer: Any) -> list[str]:
-        """The cells of an answer that is a legal walk, none for another one."""
+        """The cells of a legal walk, empty if the walk is illegal."""
         if not isinstance(answer, str):
             raise MarlError(f"split-plan-path scores a walk as text, got {type(answer).__name__}")
         path = answer.split()
@@ -80,7 +80,7 @@ class SplitPlanPath(DrawnTasks):
             return None
         ahead = grid.straight(self.size, start, goal)
         if ahead[-1] == goal and grid.legal(self.size, frozenset(walls), start, ahead) == ahead:
-            return None  # too easy: a mover that only ever walks straight on would do, trained or not
+            return None  # too easy: a straight walk would suffice
         board = f"start {start} walls {' '.join(walls)} goal {goal}"
         if held_out(f"{self.size} {board}", HELD_OUT) != (split == "test"):
             return None
@@ -90,10 +90,10 @@ class SplitPlanPath(DrawnTasks):
 
 
 def scout_sees(task: Task) -> str:
-    """The scout's observation: where to go, and a landmark that does not matter."""
+    """The scout's observation: the goal, and a landmark as a distractor."""
     return f"goal {task.data['goal']} landmark {task.data['landmark']}"
 
 
 def mover_sees(task: Task, start: str, message: str) -> str:
-    """The mover's observation: where it stands, the walls, and the cell that the scout sent."""
+    """The mover's observation: its position, the walls, and the cell that the scout sent."""
     return f"start {start} walls {' '.join(task.data['walls'])} message {message}"

@@ -1,4 +1,4 @@
-"""What plugin authors test with: teams without models."""
+"""Test utilities for plugin authors: teams without models, and checks of plugin parts."""
 
 from marl_verl.episode.row import row as row_of
 from marl_verl.testing.algorithm import check_algorithm

@@ -1,4 +1,4 @@
-"""A check for advantages and algorithms: what every one of them has to keep to. docs/plugins.md has an example."""
+"""Check the properties that every advantage estimator and algorithm must have; example in docs/plugins.md."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from marl_verl.testing.given import instance, must
 Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]
 
-OTHERS = (-7.0, 2.5)  # what the rewards of rows that must not matter are changed to
-MOST_GROUPS = 8  # that are looked at from outside; which, the seed says
+OTHERS = (-7.0, 2.5)  # replacement rewards for rows that must not matter
+MOST_GROUPS = 8  # maximum number of groups for which this is checked, chosen by the seed
 
 
 def check_algorithm(
     algorithm: Algorithm | Estimator, rows: Sequence[Row], *, reach: Reach = "group", orders: int = 3, seed: int = 0
 ) -> AdvantageResult:
-    """Assert what every algorithm promises of its advantages, on these rows; call it from a test.
+    """Assert the required properties of an algorithm's advantages on these rows; call it from a test.
 
-    It computes the advantages, and then again with the rows in `orders` other orders, with rows of padding among them,
-    and with rewards changed where they must not matter. It asserts that
+    It computes the advantages, and again with the rows in `orders` other orders, with padding rows inserted, and with
+    rewards changed where they must not matter. It asserts that
 
-        every number is finite (also of the stages, and a critic's target), every scale above 0
-        A = (ret - baseline) / scale to the bit
-        groups are what `group_by` says: two rows share one exactly if they agree in these columns
-        permuting the rows permutes all numbers, to the bit
-        rows of padding change nothing to the bit, get 0 everywhere, scale 1, and belong to no group
-        a row depends on no row outside its `reach`, neither on its rewards nor on its being there (rows of a tree are
-            taken away by whole tasks only)
+        every number is finite (including stages and a critic's target), and every scale above 0
+        A = (ret - baseline) / scale, bit for bit
+        groups match `group_by`: two rows share a group if and only if they agree in these columns
+        permuting the rows permutes all numbers, bit for bit
+        padding rows change nothing, and have 0 everywhere, scale 1 and no group
+        a row depends on no row outside its `reach`, neither on its rewards nor on its presence (rows of a tree are
+            removed by whole tasks only)
 
-    Rows for it: several tasks, sessions of uneven length, groups of one and of several, rewards that differ. Random
-    ones come from `marl_verl.testing.rows`, those of a workflow of yours from `[row_of(turn) for turn in sample.turns]`
-    with the sample that `check_sampler` returns.
+    Suitable rows: several tasks, sessions of uneven length, groups of one and of several rows, different rewards. Use
+    random rows of `marl_verl.testing.rows`, or rows of your workflow, `[row_of(turn) for turn in sample.turns]` with
+    the sample that `check_sampler` returns.
 
     Args:
-        algorithm: an estimator is taken with the sum of all reward components.
-        rows: as `RowTable.from_rows` takes them, without padding.
-        reach: what else the advantage of a row may depend on: the rows of its group; those of its task, for returns
-            that add up the turns of a session over groups; "batch": all rows, nothing is asserted.
-        seed: of orders and of the groups looked at.
+        algorithm: an estimator is used with the sum of all reward components.
+        rows: as for `RowTable.from_rows`, without padding.
+        reach: the rows on which the advantage of a row may depend: its group; its task, for returns that sum the turns
+            of a session across groups; "batch": all rows, nothing is asserted.
+        seed: of the orders and of the groups that are checked.
 
     Returns:
-        The advantages: what they are is for your test to say.
+        The advantages; your test must check their values.
 
     Raises:
-        AssertionError: which promise is broken, and at which row.
-        MarlError: as `Algorithm.compute`; rows of padding; an argument of another kind.
+        AssertionError: the violated property and the row.
+        MarlError: as in `Algorithm.compute`; padding rows; an argument of the wrong type.
     """
     if reach not in ("group", "task", "batch"):
         raise unknown("reach", reach, ("group", "task", "batch"))
@@ -61,7 +61,7 @@ def check_algorithm(
         algorithm = Algorithm(advantage=algorithm)
     instance(algorithm, Algorithm, "an Algorithm(...), or an Estimator such as Advantage(...)")
     if any(row.get("padding") for row in rows):
-        raise MarlError("check_algorithm puts rows of padding among yours by itself: leave them out")
+        raise MarlError("the rows contain padding rows, which check_algorithm adds itself. Remove them.")
     check = _Check(algorithm, [dict(row) for row in rows], Random(seed))
     check.explained()
     check.groups()
@@ -74,7 +74,7 @@ def check_algorithm(
 
 
 class _Check:
-    """One check: the rows, their advantages, and ways to compute them again."""
+    """One check: the rows, their advantages, and variants to compute again."""
 
     def __init__(self, algorithm: Algorithm, rows: list[dict[str, Any]], random: Random) -> None:
         self.algorithm, self.rows, self.random = algorithm, rows, random
@@ -82,17 +82,17 @@ class _Check:
         self.result = algorithm.compute(self.table)
 
     def explained(self) -> None:
-        """Finite, and as the equation says."""
+        """All numbers are finite and satisfy the equation."""
         for name, values in _numbers(self.result).items():
             must(values.shape == (len(self.rows),), f"`{name}` has shape {values.shape}, for {len(self.rows)} rows")
-            self.at(np.isfinite(values), f"`{name}` is no finite number", name)
+            self.at(np.isfinite(values), f"`{name}` is not a finite number", name)
         found = self.result
         self.at(found.scale > 0, "the scale is not above 0", "scale")
-        message = "the advantage is not (ret - baseline) / scale; make the result with Advantages.of"
+        message = "the advantage is not (ret - baseline) / scale; create the result with AdvantageResult.of"
         self.at(found.advantage == (found.ret - found.baseline) / found.scale, message, "advantage")
 
     def groups(self) -> None:
-        """Groups are what `group_by` says."""
+        """Groups match `group_by`."""
         columns = self.result.group_by
         keys = [tuple(self.table.value(column, row) for column in columns) for row in range(len(self.rows))]
         gather_all: dict[Any, list[int]] = {}
@@ -104,35 +104,35 @@ class _Check:
             must(members == gather_all[key], f"{self.named([row])} {message} {self.named(gather_all[key])}")
 
     def permuted(self) -> None:
-        """The order of the rows is that of the results."""
+        """Permuting the rows permutes the results."""
         order = self.random.sample(range(len(self.rows)), len(self.rows))
         again = self.algorithm.compute(RowTable.from_rows([self.rows[row] for row in order]))
         self.same(again, np.argsort(order), np.arange(len(self.rows)), "with the rows in another order")
 
     def padded(self) -> None:
-        """Rows that only fill a batch are nobody's business."""
+        """Padding rows change nothing."""
         count = self.random.randint(1, 4)
         real = np.ones(len(self.rows) + count, dtype=np.bool_)
         real[self.random.sample(range(len(real)), count)] = False
         left = iter(self.rows)
         again = self.algorithm.compute(RowTable.from_rows([next(left) if row else self.junk() for row in real]))
-        self.same(again, np.flatnonzero(real), np.arange(len(self.rows)), "with rows of padding among them")
+        self.same(again, np.flatnonzero(real), np.arange(len(self.rows)), "with padding rows")
         for name, values in _numbers(again).items():
             values = values[~real]
             wanted = 1.0 if name == "scale" else 0.0
-            must((values == wanted).all(), f"a row of padding has `{name}` {values[values != wanted]}, not {wanted}")
-        must((again.group[~real] == -1).all(), "a row of padding is in a group; its id has to be -1")
+            must((values == wanted).all(), f"a padding row has `{name}` {values[values != wanted]}, not {wanted}")
+        must((again.group[~real] == -1).all(), "a padding row is in a group; its group id must be -1")
 
     def junk(self) -> dict[str, Any]:
-        """A row of padding: half of them have names that no other row has."""
+        """A padding row; half of them have names that no other row has."""
         row = {**_rewarded(self.random.choice(self.rows), float("nan")), "padding": True}
-        row["team_reward"] = None if row["team_reward"] is None else OTHERS[0]  # it has to be finite
+        row["team_reward"] = None if row["team_reward"] is None else OTHERS[0]  # must be finite
         if self.random.random() < 0.5:
             row |= {"uid": "padding", "agent": "nobody", "node": "nowhere", "parent": "no node"}
         return row
 
     def outside(self, reach: Reach) -> None:
-        """What is far away may be anything, or not be there."""
+        """Changing or removing rows outside the reach changes nothing."""
         tree = any(row.get("parent") is not None for row in self.rows)
         tasks = np.array([row["uid"] for row in self.rows])
         for group in self.random.sample(found := sorted(set(self.result.group.tolist())), min(MOST_GROUPS, len(found))):
@@ -143,12 +143,12 @@ class _Check:
                 changed = [row if i else _rewarded(row, value) for row, i in zip(self.rows, inside, strict=True)]
                 again = self.algorithm.compute(RowTable.from_rows(changed))
                 self.same(again, mine, mine, f"with rewards of rows outside its {reach} changed to {value}")
-            there = np.flatnonzero(near if tree else inside)  # without a node's parent there is no tree
+            there = np.flatnonzero(near if tree else inside)  # a tree without a node's parent is invalid
             again = self.algorithm.compute(RowTable.from_rows([self.rows[row] for row in there]))
             self.same(again, np.searchsorted(there, mine), mine, f"without rows outside its {reach}")
 
     def same(self, again: AdvantageResult, at: IntArray, rows: IntArray, when: str) -> None:
-        """The numbers of `again` at some places are those of some rows."""
+        """The numbers of `again` at the indices `at` equal those of `rows`."""
         before, after = _numbers(self.result), _numbers(again)
         must(list(before) == list(after), f"there are {list(before)}, and {when} {list(after)}")
         for name in before:
@@ -157,7 +157,7 @@ class _Check:
                 self.fail(int(rows[one]), f"has {name} {old[one]!r}, and {when} {new[one]!r}")
 
     def at(self, right: Any, message: str, name: str) -> None:
-        """AssertionError that names the first row where it is not right."""
+        """Raise AssertionError with the first row that is not `right`."""
         if (row := first_true(~right)) is not None:
             self.fail(row, f"has {name} {_numbers(self.result)[name][row]!r}: {message}")
 
@@ -169,13 +169,13 @@ class _Check:
 
 
 def _rewarded(row: dict[str, Any], value: float) -> dict[str, Any]:
-    """A row with all its rewards changed to a value."""
+    """A row with all rewards set to a value."""
     team = None if row.get("team_reward") is None else value
     return {**row, "rewards": dict.fromkeys(row["rewards"], value), "team_reward": team}
 
 
 def _numbers(found: AdvantageResult) -> dict[str, FloatArray]:
-    """All numbers of a result, by their names: those of the equation, the stages before it, a critic's target."""
+    """Name -> numbers of a result: those of the equation, the stages, and a critic's target."""
     numbers = {name: getattr(found, name) for name in ("advantage", "ret", "reward", "baseline", "scale")}
     numbers |= {f"stage {place} ({what})": values for place, (what, values) in enumerate(found.stages)}
     return numbers if found.target is None else {**numbers, "target": found.target}

@@ -1,4 +1,4 @@
-"""A check for credits that replay episodes. docs/plugins.md has an example."""
+"""Check credits that replay episodes; example in docs/plugins.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
 
-ROUNDS = 50  # of the event loop, after which a replay surely stands at an act
+ROUNDS = 50  # iterations of the event loop after which a replay waits for an act
 
 
 def check_credit(
@@ -33,29 +33,29 @@ def check_credit(
     orders: int = 3,
     **options: Any,
 ) -> list[Episode]:
-    """Assert that a credit keeps to what `ReplayCredit` promises; call it from a test (it starts an event loop).
+    """Assert the required properties of a `ReplayCredit`; call it from a test (it starts an event loop).
 
-    It samples episodes with the scripted policy and credits each: twice, and `orders` times with actions arriving in
-    other orders. Then it cancels the credit at its first request, and lets its requests fail. It asserts that
+    It samples episodes with the scripted policy and credits each: twice, and `orders` times with other arrival orders
+    of the actions. Then it cancels the credit at its first request, and makes its requests fail. It asserts that
 
         every turn of a player has the component, a finite number, and no other turn has it
-        the tokens reported are those of the actions that were asked for
-        the episode's journal, its turns' actions and their other rewards are as they were
-        the same episode gets the same credit, whatever arrives first
-        nothing is left running, cancelled or not
-        a request that fails is told: `assign` raises Failed (or WorkflowError)
+        the reported number of tokens is that of the requested actions
+        the episode's journal, the actions of its turns and their other rewards are unchanged
+        the credit of an episode is independent of the arrival order
+        no task is left running, after a cancellation or otherwise
+        if a request fails, `assign` raises AttemptFailed or WorkflowError
 
     Args:
         tasks: scores the answers; without it every answer scores 1, and most credits are 0.
-        sessions: how many episodes; they have seeds of their own.
+        sessions: number of episodes, with different seeds.
         options: of `ScriptedContext`: rewards, mix, limits.
 
     Returns:
-        The episodes of the first time, credited: what they are credited with is for your test to say.
+        The credited episodes of the first pass; your test must check their credits.
 
     Raises:
-        AssertionError: which promise is broken, and where.
-        MarlError: the workflow failed, an option of the credit does not fit the team, an argument is of another kind.
+        AssertionError: the violated property and where.
+        MarlError: the workflow failed, an option of the credit does not fit the team, an argument of the wrong type.
     """
     instance(credit, ReplayCredit, "MyCredit(), of a dataclass MyCredit(ReplayCredit)")
 
@@ -66,7 +66,7 @@ def check_credit(
 
 
 class _Check:
-    """One check: the credit, and how to make the rollouts that it is tried on."""
+    """One check: the credit, and a factory of sampling contexts."""
 
     def __init__(self, credit: ReplayCredit, context: Callable[[int | None], ScriptedContext]) -> None:
         self.credit, self.context = credit, context
@@ -79,7 +79,7 @@ class _Check:
             again, other_tokens = await self.credited(shuffle)
             when = "the second time" if shuffle is None else "with actions arriving in another order"
             for old, new in zip(first, again, strict=True):
-                must(old.journal == new.journal, f"the episode itself is another one {when}: see check_workflow")
+                must(old.journal == new.journal, f"the sampled episode differs {when}: see check_workflow")
                 for turn, other in zip(old.turns, new.turns, strict=True):
                     one, two = turn.rewards.get(self.credit.component), other.rewards.get(self.credit.component)
                     must(one == two, f"{self.name} gives {_place(turn)} {one}, {when} {two}")
@@ -89,7 +89,7 @@ class _Check:
         return first
 
     async def sampled(self, shuffle: int | None) -> tuple[ScriptedContext, list[Episode]]:
-        """Rollouts, and the episodes that they give before anything is credited."""
+        """A context and its sampled episodes without credit."""
         context = self.context(shuffle)
         sample = await Independent().sample(context)
         if sample.failures:
@@ -97,7 +97,7 @@ class _Check:
         return context, sample.episodes
 
     async def credited(self, shuffle: int | None) -> tuple[list[Episode], list[int]]:
-        """(credited episodes, tokens reported for each), each looked at."""
+        """(credited episodes, tokens reported for each), all checked."""
         context, episodes = await self.sampled(shuffle)
         reported = []
         for episode in episodes:
@@ -118,19 +118,19 @@ class _Check:
         return int(tokens)
 
     def credits(self, episode: Episode, agents: tuple[str, ...]) -> None:
-        """Every player's turn has a finite one, nobody else's has any."""
+        """Every turn of a player has a finite credit, and no other turn has one."""
         players = self.credit.players(agents)
         for turn in episode.turns:
             value = turn.rewards.get(self.credit.component)
             if turn.agent not in players:
-                must(value is None, f"{self.name}: {_place(turn)} has it, and its agent is no player")
+                must(value is None, f"{self.name}: {_place(turn)} has a credit, and its agent is not a player")
             else:
                 must(value is not None, f"{self.name}: {_place(turn)} lacks '{self.credit.component}'")
                 finite = isinstance(value, int | float) and math.isfinite(value)
-                must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is no finite number")
+                must(finite, f"{self.name}: {_place(turn)} has {value!r}, which is not a finite number")
 
     def rest(self, before: Episode, after: Episode) -> None:
-        """All but the component is as it was."""
+        """Everything but the component is unchanged."""
         must(before.journal == after.journal, f"{self.name} changed the episode's journal")
         must(len(before.turns) == len(after.turns), f"{self.name} changed the number of the episode's turns")
         for old, new in zip(before.turns, after.turns, strict=True):
@@ -143,7 +143,7 @@ class _Check:
         must(same, f"{self.name} changed the episode's answer or score")
 
     async def cancelled(self) -> None:
-        """Cancelled while its requests are under way, it ends, and so does all that it started."""
+        """A cancellation during requests ends `assign` and all tasks that it started."""
         context, episodes = await self.sampled(None)
         context.delay = lambda act, session: 10**9
         for episode in episodes:
@@ -153,13 +153,13 @@ class _Check:
             under_way = not assigning.done()
             assigning.cancel()
             await asyncio.wait([assigning])
-            must(assigning.cancelled() or not under_way, f"{self.name} goes on when it is cancelled")
+            must(assigning.cancelled() or not under_way, f"{self.name} continues after it is cancelled")
             for _ in range(ROUNDS):
                 await asyncio.sleep(0)
             self.nothing_runs("was cancelled")
 
     async def failing(self, tokens: list[int]) -> None:
-        """With policies that fail, it raises for every episode that it needs them for."""
+        """If policy requests fail, `assign` raises for every episode that needs one."""
         context, episodes = await self.sampled(None)
         context.delay = _switched_off
         for episode, needed in zip(episodes, tokens, strict=True):
@@ -171,10 +171,10 @@ class _Check:
             except Exception as error:
                 if not lets_out(error):
                     raise
-                message = f"comes out of {self.name} as {type(error).__name__}"
-                raise AssertionError(f"a request failed, and {message}: ask policies by `ask`") from error
+                message = f"{self.name} raised {type(error).__name__}"
+                raise AssertionError(f"a request failed, and {message}: use `ask` for policy requests") from error
             self.nothing_runs("has raised")
-            must(raised or not needed, f"{self.name} gives credit though the policies that it asks fail")
+            must(raised or not needed, f"{self.name} assigns credit although its policy requests fail")
 
     def nothing_runs(self, when: str) -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -182,7 +182,7 @@ class _Check:
 
 
 def _switched_off(act: Act, session: int) -> int:
-    raise SwitchedOff("check_credit has switched the policies off")
+    raise SwitchedOff("check_credit makes all policy requests fail")
 
 
 def _place(turn: Turn) -> str:

@@ -1,4 +1,4 @@
-"""What the checks have in common: errors for arguments of a wrong kind, and policies that are switched off."""
+"""Helpers of the checks: errors for arguments of the wrong type, and policies that fail."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from marl_verl.errors import MarlError
 
 
 class SwitchedOff(ConnectionError):
-    """How a policy fails that a check has switched off."""
+    """The error of a policy request that a check makes fail."""
 
 
 def must(holds: Any, message: str) -> None:
-    """AssertionError unless it holds."""
+    """Raise AssertionError with a message unless a condition holds."""
     if not holds:
         raise AssertionError(message)
 
 
 def instance(given: object, kind: type[Any], write: str) -> None:
-    """MarlError unless it is an instance of a kind, with what to `write` instead."""
+    """Raise MarlError unless `given` is a `kind`; `write` is an example of a correct argument."""
     if isinstance(given, kind):
         return
     if isinstance(given, type) and issubclass(given, kind):
         name = given.__name__
-        raise MarlError(f"a {kind.__name__} is needed, and this is its class: write {name}() instead of {name}")
-    raise MarlError(f"a {kind.__name__} is needed, got {type(given).__name__} {given!r:.60}: write {write}")
+        raise MarlError(f"expected an instance of {kind.__name__}, got the class: write {name}() instead of {name}")
+    raise MarlError(f"expected a {kind.__name__}, got {type(given).__name__} {given!r:.60}: write {write}")
 
 
 def awaitable(work: Any, what: str) -> Awaitable[Any]:
-    """What a call gave, if it can be awaited; AssertionError if not."""
-    must(inspect.isawaitable(work), f"{what} must be an `async def`; called, it gave {work!r:.60}")
+    """The return value of a call, if it is awaitable; otherwise AssertionError."""
+    must(inspect.isawaitable(work), f"{what} must be an `async def`; it returned {work!r:.60}")
     return work  # type: ignore[no-any-return]
 
 
 def lets_out(error: BaseException | None) -> bool:
-    """Whether an error is, holds, or was raised from that of a policy that was switched off."""
+    """Whether an error is, contains, or was raised from a `SwitchedOff`."""
     if isinstance(error, BaseExceptionGroup):
         return any(lets_out(each) for each in error.exceptions)
     return error is not None and (isinstance(error, SwitchedOff) or lets_out(error.__cause__))

@@ -1,6 +1,6 @@
-"""The real stack in a test: a recipe trained as a user would, by the command line, and what it left.
+"""Run the real stack in a test: train a recipe with the command line, and read the files of the run.
 
-A start of Ray and vLLM takes about a minute: share one run among the tests that look at it (a fixture with
+Starting Ray and vLLM takes about a minute: share one run among the tests that inspect it (a fixture with
 scope="module").
 """
 
@@ -20,18 +20,18 @@ from typing import Any
 __all__ = ["Finished", "command", "explain", "resume", "rows", "train"]
 
 LIMIT = 900.0
-"""Seconds after which a run that hangs fails the test."""
+"""Time limit of a run, in seconds."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of `marl-verl train` that has ended.
+    """A finished run of `marl-verl train`.
 
     Attributes:
         folder: the run directory.
         code: exit code.
-        output: what it printed, and where it failed the end of its log.
-        left: what it left behind outside its folder, where somebody has looked.
+        output: printed output, with the end of the log if the run failed.
+        left: leftovers outside the run directory, if a test has searched for them.
     """
 
     folder: Path
@@ -45,7 +45,7 @@ class Finished:
         return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
 
     def lines(self, needed: str) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl that have a metric."""
+        """The lines of metrics.jsonl with the metric `needed`."""
         text = (self.folder / "metrics.jsonl").read_text(encoding="utf-8")
         return [line for line in map(json.loads, text.splitlines()) if needed in line]
 
@@ -57,7 +57,7 @@ def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, s
         variables: environment variables besides those of the test.
 
     Raises:
-        subprocess.TimeoutExpired: it took longer than `LIMIT`.
+        subprocess.TimeoutExpired: the run took longer than `LIMIT`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}")
@@ -70,19 +70,19 @@ def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = 
 
 
 def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """What `marl-verl explain --run FOLDER --step STEP --json` says: a record for each row."""
+    """The output of `marl-verl explain --run FOLDER --step STEP --json`: a record per row."""
     words = ("explain", "--run", str(folder), "--step", str(step), "--json")
     return json.loads(command(*words, variables=variables))
 
 
 def rows(folder: Path, step: int) -> list[dict[str, Any]]:
-    """The rows that a step stored, as they went into its advantages."""
+    """The stored rows of a step, the input of its advantages."""
     stored = gzip.decompress((folder / "rows" / f"step_{step:05d}.json.gz").read_bytes())
     return json.loads(stored)["rows"]
 
 
 def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
-    """What `marl-verl arguments...` prints. AssertionError if it fails, or says something on standard error."""
+    """The output of `marl-verl arguments...`. AssertionError if it fails or prints to standard error."""
     done = _marl_verl(arguments, variables, stderr=PIPE)
     if done.returncode or done.stderr:
         message = f"exit code {done.returncode}\n{done.stdout}{done.stderr}"

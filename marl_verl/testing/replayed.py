@@ -1,7 +1,7 @@
-"""What a sample says of its rows, against the same workflow run again from the rows alone: for `check_sampler`.
+"""Compare a sample with a replay of the workflow from its rows alone; for `check_sampler`.
 
-A node's journal is its parent's and the actions of the rows at the node; a row of a crossed tree is at several nodes,
-whose names its own joins by "+". Without nodes, a session's journal is its rows in order.
+The journal of a node is that of its parent plus the actions of the rows at the node; a row of a crossed tree is at
+several nodes, whose names are joined by "+". Without nodes, the journal of a session is its rows in order.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from marl_verl.sampling.context import BaseSamplingContext
 from marl_verl.testing.given import must
 
 Worth = Callable[[Run, Run], Any]
-"""(run at the parent, run at the node) -> the answer that the node's state is scored by, None for none."""
+"""(run at the parent, run at the node) -> the answer by which the node's state is scored, or None."""
 
 Key = tuple[str, str]
 """(agent that the workflow called, slot)."""
 
 
 def named(turn: Turn) -> str:
-    """A row, for an error."""
+    """A description of a row, for errors."""
     return f"row {turn.index} of session {turn.session} ({turn.agent}:{turn.slot}, node {turn.node})"
 
 
 async def check_replayed(
     sample: Sample, context: BaseSamplingContext, sampler: Sampler, worth: Worth | None = None
 ) -> None:
-    """AssertionError where the sample is not what its rows, replayed, come to; see `check_sampler`."""
+    """Raise AssertionError if the sample differs from the replay of its rows; see `check_sampler`."""
     for row in sample.turns:
         if sampler.branches:
-            must(row.node is not None, f"{named(row)} has no node, and the sampler says that it branches")
+            must(row.node is not None, f"{named(row)} has no node, although the sampler has branches = True")
         else:
-            must(row.node is row.parent is None, f"{named(row)} is in a tree, and the sampler says that it does not")
+            must(row.node is row.parent is None, f"{named(row)} has a node, although the sampler has branches = False")
     if sampler.branches:
         tree = await _Tree.replayed(sample.turns, context, worth, sampler.incremental)
         for episode in sample.episodes:
@@ -50,13 +50,13 @@ async def check_replayed(
 
 
 async def _check_sessions(sample: Sample, context: BaseSamplingContext) -> None:
-    """Each session's rows are one run to the workflow's end, rewarded as its answer says."""
+    """The rows of each session are a complete run of the workflow, with the rewards of its answer."""
     ends: dict[int, Episode] = {}
     for session in sorted({row.session for row in sample.turns}):
         rows = {row.key: row for row in sample.turns if row.session == session}
         end = ends[session] = await _to_the_end(session, list(rows.values()), context)
         for turn in end.turns:
-            must(turn.key in rows, f"act {turn.agent}:{turn.slot} of session {session} is no row")
+            must(turn.key in rows, f"act {turn.agent}:{turn.slot} of session {session} is not a row")
             row = rows[turn.key]
             must(row.turn == turn.turn, f"{named(row)} says turn {row.turn}, its act is turn {turn.turn}")
             score = f"its episode's score is {turn.team_reward}"
@@ -80,20 +80,20 @@ async def _to_the_end(session: int, rows: list[Turn], context: BaseSamplingConte
             must(len(run.turns) == len(rows), f"session {session} has rows for acts that its workflow does not reach")
             return await context.finish(run, session)
     except WorkflowError as error:
-        raise AssertionError(f"the rows of session {session} are no run of the workflow: {error}") from error
+        raise AssertionError(f"the rows of session {session} are not a run of the workflow: {error}") from error
 
 
 @dataclass
 class _Place:
-    """A node, or the root, replayed from the rows."""
+    """A node or the root, replayed from the rows."""
 
     run: Run
-    acts: Mapping[Key, Act]  # that its run stands at
-    rows: list[Turn] = field(default_factory=list)  # at the node
-    own: list[Turn] = field(default_factory=list)  # copies of them, rewarded anew
-    path: list[Turn] = field(default_factory=list)  # copies of all rows down to them
-    episode: Episode | None = None  # what the path has come to, where that is known
-    repeats: bool = False  # the answer was proposed on the way, so that it may have been rewarded there
+    acts: Mapping[Key, Act]  # pending acts of the run
+    rows: list[Turn] = field(default_factory=list)  # rows at the node
+    own: list[Turn] = field(default_factory=list)  # copies of them with recomputed rewards
+    path: list[Turn] = field(default_factory=list)  # copies of all rows of the path
+    episode: Episode | None = None  # the scored state, if known
+    repeats: bool = False  # whether the answer was proposed earlier on the path and may have been rewarded there
 
 
 @dataclass
@@ -109,7 +109,7 @@ class _Tree:
     async def replayed(
         cls, rows: list[Turn], context: BaseSamplingContext, worth: Worth | None, incremental: bool
     ) -> _Tree:
-        """The tree that some rows make, every node of it checked."""
+        """The tree of some rows, with every node checked."""
         tree = cls(context, worth, incremental)
         nodes: dict[tuple[int, str], list[Turn]] = {}
         for row in rows:
@@ -130,16 +130,16 @@ class _Tree:
         parent = rows[0].parent
         above = self.places.get((session, parent))
         if above is None:
-            raise AssertionError(f"{named(rows[0])} has parent {parent}, which is no node, or comes later")
+            raise AssertionError(f"{named(rows[0])} has parent {parent}, which is not an earlier node")
         journal = above.run.journal
         for row in rows:
             act = above.acts.get(row.key)
             if act is None:
                 stands = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
-                raise AssertionError(f"{named(row)} is not sampled from its parent, node {parent}: that is at {stands}")
+                raise AssertionError(f"{named(row)} is not an act of its parent, node {parent}, which is at {stands}")
             if act.observation != row.observation:
                 how = changed(replace(act, observation=row.observation), act)
-                raise AssertionError(f"{named(row)} is shown something else than its parent's state shows: {how}")
+                raise AssertionError(f"{named(row)} has another observation than its parent's state: {how}")
             must(act.turn == row.turn, f"{named(row)} says turn {row.turn}, its act is turn {act.turn}")
             must(journal.act(*row.key) is None, f"node {name} has two actions for {act}")
             journal = journal.extended(act, row.action)
@@ -152,7 +152,7 @@ class _Tree:
                 place.own = [replace(row, node=name, rewards={}, invalid=None) for row in rows]
                 place.path = [*above.path, *place.own]
                 same = _actions(run.journal) == _actions(journal)
-                must(same, f"the workflow does not come by all actions of node {name}")
+                must(same, f"the workflow does not reach all acts of node {name}")
                 if run.finished:
                     await self._score(place, run.answer, session)
                     new = len(run.proposals) > len(above.run.proposals)
@@ -161,14 +161,14 @@ class _Tree:
                     await self._score(place, self.worth(above.run, run), session)
                 return place
         except WorkflowError as error:
-            raise AssertionError(f"node {name} is no state of the workflow: {error}") from error
+            raise AssertionError(f"node {name} is not a state of the workflow: {error}") from error
 
     async def _score(self, place: _Place, answer: Any, session: int) -> None:
         place.episode = await self.context.state(place.run, session, place.path, answer)
         await self.context.reward(place.own, place.episode, place.run)
 
     def _check_row(self, row: Turn) -> None:
-        """Its rewards are the sum over its nodes, each by itself."""
+        """The rewards of a row are the sum over its nodes."""
         places = [self.places[row.session, name] for name in _names(row)]
         if any(place.episode is None or place.repeats for place in places):
             return
@@ -179,12 +179,12 @@ class _Tree:
         _check_rewards(row, rewards, why[0] if len(why) == len(own) else None)
 
     def leaf(self, episode: Episode) -> tuple[int, str]:
-        """The node that an episode's turns are the path to."""
+        """The last node of the path of an episode's turns."""
         must(episode.turns, "an episode has no turns")
         at, left = None, episode.turns
         while left:
             group = list(takewhile(lambda turn, above=at: turn.parent == above, left))  # type: ignore[misc]
-            must(group, f"{named(left[0])} comes after node {at} in an episode, and its parent is {left[0].parent}")
+            must(group, f"{named(left[0])} follows node {at} in an episode, but its parent is {left[0].parent}")
             shared = set.intersection(*(set(_names(turn)) for turn in group))
             message = f"turns of an episode that have parent {at} share the nodes {sorted(shared)}, not one"
             must(len(shared) == 1, message)
@@ -196,11 +196,11 @@ class _Tree:
         return episode.session, at
 
     def check(self, episode: Episode) -> None:
-        """An episode is what the run at its leaf has come to."""
+        """An episode equals the state of the run at its leaf."""
         leaf = self.leaf(episode)
         place = self.places[leaf]
         same = episode.finished == place.run.finished
-        must(same, f"the episode to {leaf[1]} says finished={episode.finished}: not so")
+        must(same, f"the episode to {leaf[1]} has finished={episode.finished}, its run {place.run.finished}")
         _check_end(episode, place.episode or episode, place.run.journal, f"the episode to node {leaf[1]}")
 
 
@@ -213,7 +213,7 @@ def _actions(journal: Journal) -> dict[Key, Action]:
 
 
 def _check_end(episode: Episode, end: Episode, journal: Journal, which: str) -> None:
-    """What an episode says of its end, against the replayed one."""
+    """Compare the end of an episode with the replayed one."""
     for name in ("answer", "score", "success"):
         message, found = getattr(episode, name), getattr(end, name)
         must(message == found, f"{which} has {name} {message!r:.80}; replayed it is {found!r:.80}")
@@ -223,8 +223,8 @@ def _check_end(episode: Episode, end: Episode, journal: Journal, which: str) -> 
 
 
 def _check_rewards(row: Turn, rewards: Mapping[str, float], invalid: str | None) -> None:
-    """Its own rewards, component by component."""
+    """Compare the rewards of a row, component by component."""
     same = row.rewards.keys() == rewards.keys()
     same = same and all(math.isclose(row.rewards[name], rewards[name], abs_tol=1e-9) for name in rewards)
-    must(same, f"{named(row)} has rewards {row.rewards}; what it leads to has {dict(rewards)}")
-    must(row.invalid == invalid, f"{named(row)} says invalid={row.invalid!r}; its workflow says {invalid!r}")
+    must(same, f"{named(row)} has rewards {row.rewards}; the state that it leads to has {dict(rewards)}")
+    must(row.invalid == invalid, f"{named(row)} has invalid={row.invalid!r}; its workflow sets {invalid!r}")

@@ -1,6 +1,6 @@
-"""Random batches of rows, as a sampler leaves them, for property tests of advantages and credits (with hypothesis).
+"""Hypothesis strategies for batches of rows, for property tests of advantages and credits.
 
-Rewards are multiples of 1/4, so that sums of them are exact and ties happen.
+Rewards are multiples of 1/4, so that sums are exact and ties occur.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ VALUES = st.integers(-8, 8).map(lambda number: number / 4)
 
 
 def algorithm(name: str, **options: Any) -> Algorithm:
-    """A registered algorithm with some options changed, as config names them."""
+    """A registered algorithm with options as in config."""
     return algorithm_named(name, options, "options")
 
 
 def row(uid: str, session: int, index: int, turn: int, agent: str, **rewards: float) -> dict[str, Any]:
-    """One row, in no tree, of three tokens."""
+    """One row of three tokens, without a tree."""
     who = {"uid": uid, "session": session, "index": index, "turn": turn, "agent": agent}
     return {**who, "node": None, "parent": None, "rewards": rewards, "length": 3}
 
 
 @st.composite
 def episodes(draw: st.DrawFn, tasks: int = 3, agents: int = 3, turns: int = 3, even: bool = False) -> Rows:
-    """Sessions of uneven length, in which agents skip turns (unless `even`); all components that anybody needs."""
+    """Sessions of uneven length in which agents skip turns (unless `even`), with all reward components."""
     rows = []
     per_task, length = draw(st.integers(1, 4)), draw(st.integers(1, turns))
     for task in range(draw(st.integers(1, tasks))):
@@ -42,7 +42,7 @@ def episodes(draw: st.DrawFn, tasks: int = 3, agents: int = 3, turns: int = 3, e
             index = itertools.count()
             for turn in range(length if even else draw(st.integers(1, turns))):
                 joint = draw(VALUES)
-                # not everybody acts in every turn, unless it has to be even
+                # not all agents act in every turn, unless `even`
                 names = st.lists(st.sampled_from(AGENTS[:agents]), min_size=1, max_size=agents, unique=True)
                 for agent in AGENTS[:agents] if even else draw(names):
                     new = row(f"q{task}", session, next(index), turn, agent, team=draw(VALUES), role=draw(VALUES))
@@ -55,7 +55,7 @@ def episodes(draw: st.DrawFn, tasks: int = 3, agents: int = 3, turns: int = 3, e
 
 @st.composite
 def trees(draw: st.DrawFn, tasks: int = 3, agents: int = 3, most: int = 8) -> Rows:
-    """A tree per task, as a search leaves it: each node is one attempt of one agent below an earlier one."""
+    """A tree per task, as from a tree search: each node is one attempt of one agent below an earlier one."""
     rows = []
     for task in range(draw(st.integers(1, tasks))):
         depth: dict[str, int] = {}
@@ -70,7 +70,7 @@ def trees(draw: st.DrawFn, tasks: int = 3, agents: int = 3, most: int = 8) -> Ro
 
 @st.composite
 def joint_trees(draw: st.DrawFn, agents: int = 2, depth: int = 3, everybody: bool = False) -> Rows:
-    """A joint tree per task: K joint actions at a node, each with a row for who acts in it and one shared reward."""
+    """A joint tree per task: K joint actions at a node, each with a row per acting agent and one shared reward."""
     rows: Rows = []
     for task in range(draw(st.integers(1, 2))):
         names, index = itertools.count(), itertools.count()
@@ -93,5 +93,5 @@ def joint_trees(draw: st.DrawFn, agents: int = 2, depth: int = 3, everybody: boo
 
 
 def keep(rows: Rows, **names: str) -> Rows:
-    """The rows with these components only, under the names that an algorithm knows."""
+    """The rows with only these components, renamed: new name -> old name."""
     return [{**r, "rewards": {new: r["rewards"][old] for new, old in names.items()}} for r in rows]

@@ -1,7 +1,7 @@
-"""A check that a sampler keeps its promises, without a model. docs/plugins.md has an example.
+"""Check the required properties of a sampler without a model; example in docs/plugins.md.
 
-Use a workflow whose observations hold what was said before, and whose calls are pure functions: what a sampler did is
-checked by running the workflow again from `node` and `parent`, apart from the sampler.
+Use a workflow whose observations contain the earlier actions and whose calls are pure functions: the check replays the
+workflow from `node` and `parent` of the rows, independently of the sampler.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_sc
 
 T = TypeVar("T")
 Request = tuple[int, tuple[str, str], Candidate, str]
-"""(session, act's key, candidate, who takes it): what a request's seed is made of."""
+"""(session, act's key, candidate, agent that acts): these determine a request's seed."""
 
-SECONDS = 60.0  # after which a sampler hangs
+SECONDS = 60.0  # time limit, after which a sampler counts as hanging
 
 
 def check_sampler(
@@ -43,38 +43,38 @@ def check_sampler(
     may_fail: bool = False,
     **options: Any,
 ) -> Sample:
-    """Assert what every sampler promises; call it from a test (it starts an event loop).
+    """Assert the required properties of a sampler; call it from a test (it starts an event loop).
 
-    First, that the workflow is fit for it: run again from any part of its journal, it does the same (`check_workflow`
-    looks closer). And that something is sampled: it asks for actions, makes episodes of them, and no attempt fails.
+    Preconditions: the workflow is deterministic, replayed from any prefix of its journal (`check_workflow` checks
+    more), and the sampler requests actions and returns episodes without failures.
 
-    Rows: keys are unique; every action is at most one row, and its tokens are in the rows, in `extra_tokens`, or those
-    of a failed attempt; no two requests have one seed; a parent is a node, and its rows come first.
+    Rows: keys are unique; every action is in at most one row, and its tokens are in the rows, in `extra_tokens`, or
+    those of a failed attempt; no two requests have the same seed; a parent is a node, and its rows come first.
 
-    Replayed, apart from the sampler: siblings share one observation, which is that of the state after their parent's
-    actions, so that states advance and later agents see earlier ones; an episode's turns are a path, and its journal
-    has their actions and no others; every row has the rewards of the state that it, and no other, leads to.
+    Replay, independent of the sampler: siblings share one observation, that of the state after their parent's actions,
+    so that states advance and later agents see earlier actions; the turns of an episode are a path, and its journal
+    has exactly their actions; every row has the rewards of the state that it leads to.
 
-    Run again: with actions arriving in `orders` other orders the sample is the same; one failing request becomes a
-    failure, and what is left keeps all of the above; cancelling propagates; and nothing is left running.
+    Repetition: with `orders` other arrival orders the sample is the same; one failing request becomes a failure, and
+    the rest keeps all of the above properties; a cancellation propagates; no task is left running.
 
     Args:
-        policy: its texts should depend on (act, session, candidate): equal candidates hide mistakes.
-        sessions: attempts wanted of the sampler.
+        policy: its texts should depend on (act, session, candidate): equal candidates hide bugs.
+        sessions: requested number of attempts.
         tasks, seed: as for `ScriptedContext`.
-        asked: how many actions it has to ask for, where that is known.
-        worth: for a sampler that branches, (run at the parent, run at the node) -> the answer that a state before the
-            workflow's end is to be scored by, None for no answer. Without it only the rewards of ends are checked.
-        may_fail: the workflow may fail with some actions, or with all: where you try many that were made at random.
+        asked: expected number of requested actions, if known.
+        worth: for a sampler that branches, (run at the parent, run at the node) -> the answer by which a state before
+            the workflow's end is scored, or None. Without it only the rewards of final states are checked.
+        may_fail: whether the workflow may fail with some or all actions, for tests with random workflows.
         options: of `ScriptedContext`: rewards, mix, limits.
 
     Returns:
         The sample.
 
     Raises:
-        AssertionError: a promise broken: which, and where.
+        AssertionError: the violated property and where.
         ReplayMismatch: the workflow is not deterministic.
-        MarlError: an attempt failed, undisturbed: why; or an argument is of another kind.
+        MarlError: an attempt failed without an injected failure; or an argument of the wrong type.
     """
     instance(sampler, Sampler, "MySampler(), of a class MySampler(Sampler)")
     check_scene(workflow, task, policy, tasks)
@@ -88,17 +88,17 @@ def check_sampler(
         except ReplayMismatch:
             raise
         except WorkflowError:
-            pass  # comes up when it is sampled
+            pass  # raised again when it is sampled
         context = watched()
         sample, requests = await _sampled(sampler, context), context.requests
         if (mismatch := context.mismatch()) is not None:
             raise mismatch
         if not may_fail:
             if sample.failures:
-                raise MarlError(f"an attempt failed, and nothing disturbed it: {sample.failures[0].detail}")
-            must(requests, "the sampler asked for no action")
-            must(sample.episodes, f"the sampler asked for {len(requests)} actions, and its sample has no episode")
-        must(asked in (None, len(requests)), f"the sampler asked for {len(requests)} actions, not {asked}")
+                raise MarlError(f"an attempt failed without an injected failure: {sample.failures[0].detail}")
+            must(requests, "the sampler requested no action")
+            must(sample.episodes, f"the sampler requested {len(requests)} actions, but its sample has no episode")
+        must(asked in (None, len(requests)), f"the sampler requested {len(requests)} actions, not {asked}")
         _check_rows(sample, context)
         await check_replayed(sample, context, sampler, worth)
         for order in range(orders):
@@ -106,7 +106,7 @@ def check_sampler(
             again = await _sampled(sampler, shuffled)
             _same(sample, again, details=not (context.concurrent() or shuffled.concurrent()))
             same = sorted(map(repr, shuffled.requests)) == sorted(map(repr, requests))
-            must(same, "with actions arriving in another order, it asks for other actions")
+            must(same, "with actions arriving in another order, the sampler requests other actions")
         if requests:
             await _check_failing(sampler, watched(broken=requests[len(requests) // 2]), worth)
             await _check_cancelling(sampler, watched(stuck=len(requests) // 2))
@@ -116,8 +116,8 @@ def check_sampler(
 
 
 class _Watched(ScriptedContext):
-    """Rollouts that know who asked for what, and disturb: by `order` of arrival, a request that is `broken`, or number
-    `stuck` that is never answered."""
+    """A context that records requests and injects disturbances: another arrival `order`, a request that fails
+    (`broken`), or one that is never resolved (number `stuck`)."""
 
     def __init__(
         self, *args: Any, order: int | None = None, broken: Request | None = None, stuck: int | None = None, **more: Any
@@ -125,7 +125,7 @@ class _Watched(ScriptedContext):
         super().__init__(*args, **more)
         self.order, self.broken, self.stuck = order, broken, stuck
         self.requests: list[Request] = []
-        self.request_of: dict[int, Request] = {}  # by the id of the action that was given
+        self.request_of: dict[int, Request] = {}  # id of the returned action -> request
         self.runs: list[Run] = []
         self.is_stuck = asyncio.Event()
 
@@ -134,12 +134,12 @@ class _Watched(ScriptedContext):
         return self.runs[-1]
 
     def mismatch(self) -> ReplayMismatch | None:
-        """Of the first run that did something else when started again: the sampler may have made it a failure."""
+        """The error of the first run with a ReplayMismatch, which the sampler may have returned as a failure."""
         errors = (run._fatal for run in self.runs)
         return next((error for error in errors if isinstance(error, ReplayMismatch)), None)
 
     def concurrent(self) -> bool:
-        """Whether a run had acts in tasks beside each other."""
+        """Whether a run had effects in concurrent tasks."""
         return any(run._concurrent for run in self.runs)
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
@@ -151,7 +151,7 @@ class _Watched(ScriptedContext):
         for _ in range(0 if self.order is None else Random(repr((self.order, request))).randrange(20)):
             await asyncio.sleep(0)
         if request == self.broken:
-            raise SwitchedOff("a request that check_sampler lets fail")
+            raise SwitchedOff("a request that check_sampler makes fail")
         action = await super().act(act, session, candidate, agent)
         self.request_of[id(action)] = request
         return action
@@ -168,7 +168,7 @@ async def _in_time(work: Awaitable[T], what: str) -> T:
 
 
 async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
-    """What the sampler gives, with nothing left running."""
+    """The sampler's result, asserting that no task is left running."""
     before = asyncio.all_tasks()
     sample = await _in_time(_called(sampler, context), "sampler")
     await _nothing_left(before, "when it has returned")
@@ -176,7 +176,7 @@ async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
 
 
 async def _called(sampler: Sampler, context: _Watched) -> Sample:
-    """What the sampler gives, if it is a sample."""
+    """The sampler's result, asserting that it is a valid `Sample`."""
     found = await awaitable(sampler.sample(context), "`sample`")
     must(isinstance(found, Sample), f"`sample` must return a Sample, it returned {found!r:.60}")
     for name, kind in (("episodes", Episode), ("failures", Failure)):
@@ -191,10 +191,10 @@ async def _check_failing(sampler: Sampler, broken: _Watched, worth: Worth | None
     except Exception as error:
         if not lets_out(error):
             raise
-        message = f"a request failed, and comes out of `sample` as {type(error).__name__}"
-        raise AssertionError(f"{message}: ask policies by `ask`, in an `attempt`") from error
+        message = f"a request failed, and `sample` raised {type(error).__name__}"
+        raise AssertionError(f"{message}: use `ask` for policy requests, in an `attempt`") from error
     failed = any(failure.reason == "policy-error" for failure in left.failures)
-    must(failed, "a request failed, and no failure of the sample tells it: ask policies by `ask`, in an `attempt`")
+    must(failed, "a request failed, but the sample has no such failure: use `ask` for policy requests, in an `attempt`")
     _check_rows(left, broken)
     await check_replayed(left, broken, sampler, worth)
 
@@ -207,18 +207,18 @@ async def _check_cancelling(sampler: Sampler, context: _Watched) -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     stuck.cancel()
-    if not sampling.done():  # as it is where the workflow ends without waiting for an action
+    if not sampling.done():  # it is done if the workflow ends without waiting for an action
         sampling.cancel()
         done, _ = await asyncio.wait([sampling], timeout=SECONDS)
-        must(done, "cancelling the sampler does not end it")
-        must(sampling.cancelled() or sampling.exception() is not None, "a cancelled sampler returns as if it were done")
+        must(done, "the sampler ignores its cancellation")
+        must(sampling.cancelled() or sampling.exception() is not None, "a cancelled sampler returned a result")
     if not sampling.cancelled():
         sampling.result()
     await _nothing_left(before, "when it was cancelled")
 
 
 async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
-    for _ in range(100):  # what was cancelled may take some rounds to end
+    for _ in range(100):  # cancelled tasks may take some iterations to end
         if asyncio.all_tasks() <= before:
             return
         await asyncio.sleep(0)
@@ -229,18 +229,18 @@ async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
 
 
 def _check_rows(sample: Sample, context: _Watched) -> None:
-    """Keys, seeds, and every sampled token in one place."""
+    """Check keys and seeds, and that every sampled token is counted once."""
     rows = list({id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.off_path_turns)}.values())
     for (session, index), count in Counter((row.session, row.index) for row in rows).items():
         must(count == 1, f"{count} rows have the key (session {session}, index {index})")
     for request, count in Counter(context.requests).items():
         session, (agent, slot), candidate, _ = request
-        message = f"act {agent}:{slot} of session {session} is asked for {count} times as candidate {candidate!r}"
-        must(count == 1, f"{message}: these get one seed")
+        message = f"act {agent}:{slot} of session {session} is requested {count} times as candidate {candidate!r}"
+        must(count == 1, f"{message}: these requests have the same seed")
     given = {id(action): action for action in context.given}
     for action, count in Counter(id(row.action) for row in rows).items():
-        must(action in given, "a row has an action that no policy gave")
-        must(count == 1, f"one action is {count} rows")
+        must(action in given, "a row has an action that no policy returned")
+        must(count == 1, f"one action is in {count} rows")
     in_rows = {id(row.action) for row in rows}
     other = sum(action.length for key, action in given.items() if key not in in_rows)
     extra = sum(sample.extra_tokens.values())
@@ -261,9 +261,9 @@ def _check_rows(sample: Sample, context: _Watched) -> None:
 
 
 def _same(first: Sample, again: Sample, details: bool) -> None:
-    """AssertionError, naming what differs.
+    """Raise AssertionError with the first difference.
 
-    Without `details`, failures may say something else: which of concurrent effects they name, arrival decides.
+    Without `details`, the messages of failures may differ: the named effect can depend on the arrival order.
     """
     when = "with actions arriving in another order"
     rows, others = first.turns, again.turns

@@ -22,17 +22,17 @@ from marl_verl.team import AgentConfig
 from marl_verl.testing.given import instance, must
 
 Reply = str | Sequence[str] | Callable[..., str]
-"""An agent's text: always the same; one for each turn (the last one again after them); or a function of the act, or of
-(act, session, candidate) where attempts are to differ."""
+"""An agent's text: a constant; one per turn (the last one is repeated); or a function of the act, or of (act, session,
+candidate) if attempts shall differ."""
 
 
 def shown(act: Act) -> str:
-    """What the agent sees last: the content of the last message."""
+    """The content of the last message of the observation."""
     return act.observation[-1]["content"]
 
 
 def scripted_action(act: Act, text: str) -> Action:
-    """An action with stand-in tokens: one id for each byte of the text, log-probability -1."""
+    """An action with synthetic tokens: one id per byte of the text, log-probability -1."""
     ids = list(text.encode())
     seen = "\n".join(message["content"] for message in act.observation)
     return Action(text, list(seen.encode()), ids, [-1.0] * len(ids), stop_reason="stop", version=0)
@@ -40,24 +40,24 @@ def scripted_action(act: Act, text: str) -> Action:
 
 @dataclass(frozen=True)
 class ScriptedPolicy:
-    """Fake policies.
+    """Fake policies with scripted replies.
 
     Attributes:
-        replies: agent -> what it says, for every agent of the team.
+        replies: agent -> its reply, for every agent of the team.
     """
 
     replies: Mapping[str, Reply]
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """The agents it speaks for."""
+        """The agents with scripted replies."""
         return tuple(self.replies)
 
     def act(self, act: Act, session: int = 0, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """The scripted action of `agent`, who is `act.agent` if not given.
+        """The scripted action of `agent` (default: `act.agent`).
 
         Raises:
-            MarlError: the agent has no script, or one that gives no text.
+            MarlError: the agent has no script, or its script does not return a text.
         """
         who = agent or act.agent
         if who not in self.replies:
@@ -69,7 +69,7 @@ class ScriptedPolicy:
         else:
             text = reply if isinstance(reply, str) else reply[min(act.turn, len(reply) - 1)]
         if not isinstance(text, str):
-            raise MarlError(f"the script of agent '{who}' must give a text, gave {text!r:.60} for {act}")
+            raise MarlError(f"the script of agent '{who}' must return a text, got {text!r:.60} for {act}")
         return scripted_action(act, text)
 
 
@@ -87,23 +87,23 @@ def check_scene(workflow: Workflow, task: Task, policy: ScriptedPolicy, tasks: T
 
 
 class ScriptedContext(BaseSamplingContext):
-    """`SamplingContext` without a model, for testing samplers and credit schemes.
+    """`SamplingContext` without a model, for testing samplers and credits.
 
     Args:
-        policy: what the agents say.
-        sessions: how many attempts are wanted.
+        policy: scripted replies of the agents.
+        sessions: number of attempts.
         tasks: scores the answers; without it every answer scores 1.
         seed: session g runs with seed + g.
-        delay: loop iterations before an action comes, for (act, session): arrival orders without a clock.
+        delay: (act, session) -> event loop iterations before the action arrives, for deterministic arrival orders.
         rewards: agent -> its role reward.
         options: of the `TaskContext`: mix, limits.
 
     Attributes:
         asked: (session, act, candidate) of every request, in order.
-        given: the actions that were given, in order.
+        given: the returned actions, in order.
 
     Raises:
-        MarlError: workflow, task, policy or tasks is of another kind.
+        MarlError: workflow, task, policy or tasks is of the wrong type.
     """
 
     def __init__(
@@ -149,12 +149,12 @@ def check_workflow(
     orders: int = 4,
     may_not_act: Sequence[str] = (),
 ) -> Run:
-    """Assert that a workflow can be replayed and lets everybody act; call it from a test (it starts an event loop).
+    """Assert that a workflow can be replayed and that every agent acts; call it from a test (it starts an event loop).
 
-    It runs the workflow with the scripted policy, and then again: from its whole journal, strictly, asking for nothing;
-    from the journal read back from JSON; from every prefix of it; and `orders` times with the actions of concurrent
-    acts arriving in other orders. Each must give the same journal (so what it calls must, too), proposals, marks of
-    invalid actions and answer.
+    It runs the workflow with the scripted policy, and again: from the whole journal, strictly and without requests;
+    from the journal after a JSON round trip; from every prefix of the journal; and `orders` times with other arrival
+    orders of concurrent actions. Each run must have the same journal (so calls must be deterministic, too), proposals,
+    invalid marks and answer.
 
     Args:
         may_not_act: agents of the policy that need not act on this task with these replies.
@@ -164,9 +164,9 @@ def check_workflow(
 
     Raises:
         AssertionError: agents of the policy never acted, or the answer (or a proposal) is an action, not its text.
-        ReplayMismatch: which effect differs, and how.
+        ReplayMismatch: an effect differs between runs.
         WorkflowError: the workflow failed.
-        MarlError: workflow, task or policy is of another kind, or `may_not_act` names an agent without a script.
+        MarlError: workflow, task or policy is of the wrong type, or `may_not_act` names an agent without a script.
     """
     check_scene(workflow, task, policy)
     for agent in may_not_act:
@@ -175,7 +175,7 @@ def check_workflow(
     first, acted = asyncio.run(replayable(workflow, task, policy, seed, orders))
     name = f"workflow '{type(workflow).__name__}' on task '{task.id}'"
     never = [agent for agent in policy.agents if agent not in acted and agent not in may_not_act]
-    advice = f"change replies or task so that it does, or say may_not_act={never}"
+    advice = f"change the replies or the task, or pass may_not_act={never}"
     must(not never, f"{name} never lets {', '.join(never)} act: {advice}")
     answers, proposes = _has_action(first.answer), _has_action(first.proposals)
     must(not answers, f"{name} answers with an Action, which cannot be scored: return action.text")
@@ -186,7 +186,7 @@ def check_workflow(
 async def replayable(
     workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int, orders: int
 ) -> tuple[Run, set[str]]:
-    """(first run of a workflow that gives the same however it is run again, the agents that were asked in any run)."""
+    """Check that a workflow is replayable; return (its first run, the agents that acted in any run)."""
     acted: set[str] = set()
 
     async def run(what: str, journal: Journal | None = None, strict: bool = False, shuffle: int | None = None) -> Run:
@@ -212,33 +212,33 @@ async def replayable(
 
 
 def _has_action(answer: Any) -> bool:
-    """Whether it is one, or a list or dict with one."""
+    """Whether an answer is an Action, or a list or dict that contains one."""
     if isinstance(answer, Mapping):
         return _has_action(list(answer.values()))
     return isinstance(answer, Action) or (isinstance(answer, list | tuple) and any(map(_has_action, answer)))
 
 
 def shuffled(seed: int | None) -> Callable[[Act, int], int] | None:
-    """Delays of 0 to 40 loop iterations, enough to turn any two acts of a small workflow around."""
+    """Delays of 0 to 40 loop iterations, enough to swap the arrival of any two acts of a small workflow."""
     return None if seed is None else lambda act, _: random.Random(repr((seed, act.key))).randrange(40)
 
 
 def _same(first: Run, again: Run, what: str) -> None:
-    """Raise ReplayMismatch, naming the first effect that differs."""
+    """Raise ReplayMismatch with the first effect that differs."""
     name = f"workflow '{type(first.workflow).__name__}' on task '{first.task.id}', {what}"
     different = [(old, new) for old, new in zip(first.journal, again.journal, strict=False) if old != new]
     if different:
         raise ReplayMismatch(f"{name}: {_difference(*different[0])}")
     old, new = tuple(first.journal), tuple(again.journal)
     if len(new) < len(old):
-        raise ReplayMismatch(f"{name}: it does not come to {_effect(old[len(new)])}, to which it came first")
+        raise ReplayMismatch(f"{name}: it does not reach {_effect(old[len(new)])}, which the first run reached")
     if len(new) > len(old):
-        raise ReplayMismatch(f"{name}: it comes to {_effect(new[len(old)])}, to which it did not come first")
-    ends = {"proposals": "proposals", "invalid": "marks of invalid actions", "answer": "answer"}
+        raise ReplayMismatch(f"{name}: it reaches {_effect(new[len(old)])}, which the first run did not reach")
+    ends = {"proposals": "proposals", "invalid": "invalid marks", "answer": "answer"}
     for attribute, shown_as in ends.items():
         one, two = getattr(first, attribute), getattr(again, attribute)
         if one != two:
-            raise ReplayMismatch(f"{name}: another {shown_as}: first {one!r:.200}, now {two!r:.200}")
+            raise ReplayMismatch(f"{name}: different {shown_as}: first {one!r:.200}, now {two!r:.200}")
 
 
 def _effect(record: Record) -> str:
@@ -249,5 +249,5 @@ def _difference(old: Record, new: Record) -> str:
     if isinstance(old, ActRecord) and isinstance(new, ActRecord) and old.act.key == new.act.key:
         if old.act.observation != new.act.observation:
             return f"{old.act} is shown another observation: {changed(old.act, new.act)}"
-        return f"{old.act} is at another place, or has another action: first {old}, now {new}"
-    return f"another effect: first {old}, now {new}"
+        return f"{old.act} has another index or action: first {old}, now {new}"
+    return f"different effect: first {old}, now {new}"

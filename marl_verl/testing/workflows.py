@@ -1,8 +1,8 @@
-"""Random small workflows as data, policies whose candidates differ, and scores by a hash: for property tests.
+"""Random small workflows as data, policies with different candidates, and hash-based scores: for property tests.
 
-Every observation holds all that was said, called and drawn before (in a lane: before the lanes, and in that lane), so
-that two runs that differ in one of these show later agents different observations. Scores are multiples of 1/8: sums of
-them are exact, and ties happen.
+Every observation contains all earlier actions, calls and draws (in a lane: those before the lanes and in that lane), so
+that runs that differ in one of these have different later observations. Scores are multiples of 1/8, so that sums are
+exact and ties occur.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ TASK = Task("q1", "question")
 
 
 def number(*parts: Any) -> int:
-    """A number that depends on all of the parts."""
+    """A hash of the parts as an integer."""
     return int.from_bytes(hashlib.blake2s(repr(parts).encode(), digest_size=8).digest(), "big")
 
 
 def eighth(*parts: Any) -> float:
-    """0, 1/8, ..., 1."""
+    """A hash of the parts as one of 0, 1/8, ..., 1."""
     return number(*parts) % 9 / 8
 
 
 def talkers(seed: int = 0, agents: Sequence[str] = AGENTS) -> ScriptedPolicy:
-    """A policy for every agent, who says one to four letters that depend on what it sees, session and candidate."""
+    """A policy per agent that replies with one to four letters, which depend on observation, session and candidate."""
 
     def reply(agent: str) -> Callable[[Act, int, Candidate], str]:
         def say(act: Act, session: int, candidate: Candidate) -> str:
@@ -52,7 +52,7 @@ def talkers(seed: int = 0, agents: Sequence[str] = AGENTS) -> ScriptedPolicy:
 
 
 class Hashed(TaskSet):
-    """Scores an answer by a hash of it; its public score is another one."""
+    """Scores an answer by a hash; the public score is another hash."""
 
     def score(self, task: Task, answer: Any) -> float:
         return eighth("score", task.id, answer)
@@ -62,7 +62,7 @@ class Hashed(TaskSet):
 
 
 def own_words(task: Task, turn: Turn, episode: Episode) -> float:
-    """A role reward that depends on the turn, on how far its episode went, and on the answer."""
+    """A role reward that depends on the turn, the length of its episode and the answer."""
     return eighth("role", turn.agent, turn.action.text, len(episode.turns), episode.answer)
 
 
@@ -75,14 +75,14 @@ class Solo:
 
 @dataclass(frozen=True)
 class Joint:
-    """Several agents act at once."""
+    """Several agents act jointly."""
 
     agents: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """One agent works in several named slots at once, `lengths[i]` acts in slot i, with a call after each of them."""
+    """One agent acts in several named slots concurrently: `lengths[i]` acts in slot i, each followed by a call."""
 
     agent: str
     lengths: tuple[int, ...]
@@ -90,14 +90,14 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Call:
-    """A pure function of what was said last; for an agent, or the team. Some calls raise."""
+    """A call, for an agent or the team, of a pure function of the last message. Some calls raise."""
 
     agent: str | None
 
 
 @dataclass(frozen=True)
 class Branch:
-    """What is done next depends on what was said last."""
+    """The next steps depend on the last message."""
 
     even: tuple[Step, ...]
     odd: tuple[Step, ...]
@@ -105,7 +105,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Mark:
-    """`propose` an answer, `draw` a random number, tell that an action was `invalid` (some are), `fail` (some do)."""
+    """`propose` an answer, `draw` a random number, mark actions as `invalid` (some are), `fail` (sometimes)."""
 
     what: str
 
@@ -114,14 +114,14 @@ Step = Solo | Joint | Lanes | Call | Branch | Mark
 
 
 def measure(text: str) -> int:
-    """What the programs call: pure, and it raises for some texts."""
+    """The function that programs call: pure; raises for some texts."""
     if number("call", text) % 5 == 0:
         raise ValueError(f"cannot measure {text}")
     return number(text) % 100
 
 
 class Programmed(Workflow):
-    """Does what its program says, and answers with all that happened."""
+    """Executes its program and answers with all messages."""
 
     program: tuple[Step, ...] = ()
 
@@ -177,7 +177,7 @@ class Programmed(Workflow):
 
 
 def acts_of(program: Sequence[Step]) -> int:
-    """How many acts a program has at most."""
+    """The maximum number of acts of a program."""
     count = 0
     for step in program:
         if isinstance(step, Branch):
@@ -226,7 +226,7 @@ def workflows(
 
 
 async def cancelled_cleanly(sampling: Awaitable[Any]) -> None:
-    """Cancelling `sampling`, which would not end by itself, propagates and leaves nothing running."""
+    """Assert that cancelling `sampling`, which would not end otherwise, propagates and leaves no task running."""
     task = asyncio.ensure_future(sampling)
     await asyncio.sleep(0.01)
     task.cancel()

@@ -149,7 +149,7 @@ def test_other_mistakes_are_told_in_a_sentence() -> None:
         build(CodeWithTests, {"megabytes": 1}, "marl.task.options")
     with pytest.raises(MarlError, match="refine-code: longest must be 40 or more, got 2"):
         build(RefineCode, {"longest": 2}, "marl.workflow.options")
-    with pytest.raises(NotImplementedError, match=r"makes no tasks of its own: give marl.task.train_file"):
+    with pytest.raises(NotImplementedError, match=r"cannot generate tasks: set marl.task.train_file"):
         TASKS.generate("train", 1, 0)
 
 

@@ -228,7 +228,7 @@ def test_options_and_scores_that_do_not_fit_are_told() -> None:
         TASKS.score(Task("x", "?", {}), "1912")
     with pytest.raises(MarlError, match="scores a text, got int"):
         TASKS.score(TASK, 1912)
-    with pytest.raises(NotImplementedError, match=r"makes no tasks of its own: give marl\.task\.train_file"):
+    with pytest.raises(NotImplementedError, match=r"cannot generate tasks: set marl\.task\.train_file"):
         TASKS.generate("train", 1, 0)
 
 

@@ -392,7 +392,7 @@ def test_all_replays_of_all_episodes_go_at_once() -> None:
         (lambda: Counterfactual(unit="turn"), "unknown unit 'turn': valid: act, agent"),  # type: ignore[arg-type]
         (
             lambda: Counterfactual(component="team"),
-            "'component' must be a name of its own, not one of team, role, tool",
+            "'component' must be a name other than team, role, tool",
         ),
         (lambda: Counterfactual(without="boss"), "'without' must be a list of agents, got 'boss'"),  # type: ignore[arg-type]
         (lambda: SampledShapley(exact_up_to=17), "'exact_up_to' must be between 0 and 16, got 17"),
@@ -674,9 +674,9 @@ class Broken(Counterfactual):
     ("how", "message"),
     [
         ("tokens", r"reports \d+ tokens, and \d+ were sampled"),
-        ("no number", "turn 0_0 of agent 'planner' has nan, which is no finite number"),
+        ("no number", "turn 0_0 of agent 'planner' has nan, which is not a finite number"),
         ("a turn without", "turn 0_0 of agent 'planner' lacks 'credit'"),
-        ("another player", "turn 0_0 of agent 'planner' has it, and its agent is no player"),
+        ("another player", "turn 0_0 of agent 'planner' has a credit, and its agent is not a player"),
         ("another reward", "changed rewards of turn 0_0 of agent 'planner'"),
         ("action", "changed the (episode's journal|action)"),
         ("turn", "changed turn 0_0"),
@@ -685,8 +685,8 @@ class Broken(Counterfactual):
         ("arrival", "with actions arriving in another order"),
         ("left running", "leaves 1 tasks running when it has returned"),
         ("left behind", "leaves 1 tasks running when it has raised"),
-        ("ignores failures", "gives credit though the policies that it asks fail"),
-        ("ignores cancellation", "goes on when it is cancelled"),
+        ("ignores failures", "assigns credit although its policy requests fail"),
+        ("ignores cancellation", "continues after it is cancelled"),
     ],
 )
 def test_the_kit_finds_what_is_wrong(how: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""`Run.run_until_blocked`: where a run can go no further without an action, whatever arrives first."""
+"""`Run.run_until_blocked`: when a run is blocked, independent of the arrival order of actions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def two_lanes(task: Task, team: Team) -> str:
     return "+".join(await asyncio.gather(lane("a"), lane("b")))
 
 
-def test_all_acts_of_concurrent_lanes_and_of_a_joint_move_are_told_together() -> None:
+def test_all_acts_of_concurrent_lanes_and_of_a_joint_move_are_returned_together() -> None:
     async def work(task: Task, team: Team) -> str:
         await asyncio.gather(team["a"].act("x"), team.act({"b": "y", "c": "z"}))
         return "end"
@@ -112,7 +112,7 @@ def test_after_one_of_several_acts_is_answered_the_others_still_wait() -> None:
     play(go())
 
 
-def test_next_and_stand_can_be_mixed() -> None:
+def test_next_and_run_until_blocked_can_be_mixed() -> None:
     async def go() -> None:
         async with started(two_lanes) as run:
             assert names(await run.next()) == ["a:0"]
@@ -132,7 +132,7 @@ def test_next_and_stand_can_be_mixed() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 4, 8])
-def test_a_lane_deep_in_gathers_is_waited_for_while_another_stands(depth: int) -> None:
+def test_a_lane_deep_in_gathers_is_waited_for_while_another_is_blocked(depth: int) -> None:
     """Between two acts a deep lane takes many rounds of the loop: down, and up again, through every level."""
 
     async def work(task: Task, team: Team) -> str:
@@ -213,7 +213,7 @@ def test_a_workflow_that_ends_while_others_wait_is_finished() -> None:
     play(go())
 
 
-def test_a_workflow_that_raises_while_others_wait_is_told() -> None:
+def test_an_error_is_raised_while_other_lanes_wait() -> None:
     async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
             await team["a"].act("x")
@@ -226,13 +226,13 @@ def test_a_workflow_that_raises_while_others_wait_is_told() -> None:
         async with started(work) as run:
             assert names(await run.run_until_blocked()) == ["a:0", "b:0"]
             answer(run, "a")
-            with pytest.raises(WorkflowError, match=r"at act b:0: KeyError: 'gone' \(test_stand.py"):
+            with pytest.raises(WorkflowError, match=r"at act b:0: KeyError: 'gone' \(test_run_until_blocked.py"):
                 await run.run_until_blocked()
 
     play(go())
 
 
-def test_a_broken_rule_is_told_though_another_lane_waits_and_the_workflow_hides_it() -> None:
+def test_a_rule_violation_is_raised_while_another_lane_waits_and_the_workflow_hides_it() -> None:
     async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
             try:
@@ -304,7 +304,7 @@ def test_two_who_wait_at_once_is_an_error() -> None:
     play(go())
 
 
-def test_a_state_that_no_replay_reaches_is_told() -> None:
+def test_a_state_that_no_replay_reaches_raises() -> None:
     tries = iter(range(10))
 
     async def work(task: Task, team: Team) -> str:
@@ -316,7 +316,7 @@ def test_a_state_that_no_replay_reaches_is_told() -> None:
 
     async def go() -> None:
         async with started(work) as run:
-            with pytest.raises(ReplayMismatch, match="only live it stands at act a:0"):
+            with pytest.raises(ReplayMismatch, match="waits for act a:0 with this observation only live"):
                 await run.run_until_blocked()
 
     play(go())
