@@ -107,7 +107,7 @@ def test_errors_are_those_of_the_command(
 
 
 def test_what_to_train_is_given_once() -> None:
-    with pytest.raises(MarlError, match="give a recipe"):
+    with pytest.raises(MarlError, match="no recipe is given"):
         train()
     with pytest.raises(MarlError, match="give one of them"):
         train(RECIPE, resume="runs/x")

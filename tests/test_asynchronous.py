@@ -710,7 +710,10 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], message: 
     [
         ({"correction": {"rollout_is": None}}, "use marl.policies.one.loss=ppo-clip-tis"),
         ({"correction": {"rollout_is": None}, "one": {"loss": "gspo"}}, "use marl.policies.one.loss=gspo-tis"),
-        ({"one": {"loss": "reinforce"}}, "loss 'reinforce' of policy 'one' holds for rows that the current weights"),
+        (
+            {"one": {"loss": "reinforce"}},
+            "loss 'reinforce' of policy 'one' is valid only for rows that the current weights",
+        ),
         ({"gpus": 3}, "'marl.schedule.batch' is 8, which does not divide among the 3 ranks of policy 'one'"),
         ({"scope": "team"}, "does not train a critic"),
         ({"algorithm": "mappo"}, "does not train a critic, and algorithm 'mappo' has one"),

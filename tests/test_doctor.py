@@ -303,7 +303,7 @@ def test_every_plugin_that_is_wrong_is_told_and_the_report_goes_on(site: Callabl
     assert "SystemExit: 3" in wrong["plugin quits"].message
     assert "No module named 'nowhere_at_all'" in wrong["plugin broken"].message
     assert "did you mean 'marl_register'" in wrong["plugin misspelt"].message
-    assert "is made for marl-verl >=7" in wrong["plugin later"].message
+    assert "requires marl-verl >=7" in wrong["plugin later"].message
     assert wrong["plugin broken"].do.startswith("pip install --upgrade broken, or export MARL_VERL_PLUGINS=")
     assert {each.check for each in found if each.state == "ok"} == {
         f"plugin {n}" for n in ("first", "good", "second", "third")

@@ -204,7 +204,7 @@ def test_equal_answers_are_one_and_those_that_cannot_be_compared_fail_by_themsel
     found, _ = tree(Arrays(), tasks=None)
     assert ones(found) == {"0": 1.0, "0.0": 0.0, "1": 1.0, "1.0": 0.0}
     assert [failure.reason for failure in found.failures] == ["score-error"] * 2
-    assert "type 'ndarray' cannot be compared with what was proposed: give it a '=='" in found.failures[0].detail
+    assert "type 'ndarray' cannot be compared with the proposal: define '==' for it" in found.failures[0].detail
 
 
 @pytest.mark.parametrize("joint", ["aligned", "cross"])
@@ -698,8 +698,6 @@ def test_options_are_checked() -> None:
     with pytest.raises(MarlError, match=r"'sampler.joint' must be one of 'aligned', 'cross'.*did you mean 'cross'"):
         build(JointTree, {"joint": "crossed"}, "sampler")
     assert build(JointTree, {"stop_above": 1}, "sampler").stop_above == 1
-    with pytest.raises(
-        MarlError, match="'stop_above' has no score to stop by where 'partial_value' is 'zero': leave it"
-    ):
+    with pytest.raises(MarlError, match="'stop_above' needs scores where 'partial_value' is 'zero': leave it"):
         build(JointTree, {"stop_above": 1, "partial_value": "zero"}, "sampler")
     assert build(JointTree, {"partial_value": "zero"}, "sampler").stop_above is None

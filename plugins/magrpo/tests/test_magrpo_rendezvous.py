@@ -171,7 +171,7 @@ def test_one_alone_moves_for_both() -> None:
 
 
 def test_other_teams_are_told_who_plays() -> None:
-    with pytest.raises(MarlError, match=r"rendezvous is played by 'left' and 'right', or by 'alone': got left"):
+    with pytest.raises(MarlError, match=r"rendezvous needs the agents 'left' and 'right', or 'alone': got left"):
         check_workflow(Meet(), PLACE, ScriptedPolicy({"left": "stay"}))
     with pytest.raises(MarlError, match="turns must be at least 1, got 0"):
         Meet(turns=0)
