@@ -166,7 +166,7 @@ def test_a_problem_has_one_id_wherever_it_comes_from() -> None:
     [
         ('{"text": "x"}\n', r"row 1 has none of problem, question, prompt as text: it has text"),
         ('{"problem": "x", "answer": ""}\n', "row 1 has none of answer"),
-        ("[1]\n", "line 1 is no object"),
+        ("[1]\n", "line 1 is not an object"),
         ("{\n", "line 1 is not JSON"),
         ("", "has no rows"),
     ],
@@ -189,4 +189,4 @@ def test_the_command_says_what_it_wrote_or_what_is_wrong(
     assert capsys.readouterr().out == f"1 problems in {target}\n"
     monkeypatch.setattr("sys.argv", ["math_rows", str(tmp_path / "none.jsonl"), str(target)])
     assert math_rows.main() == 2
-    assert capsys.readouterr().err == f"math_rows: there is no file '{tmp_path / 'none.jsonl'}'\n"
+    assert capsys.readouterr().err == f"math_rows: no file '{tmp_path / 'none.jsonl'}'\n"

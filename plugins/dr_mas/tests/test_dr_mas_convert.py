@@ -78,10 +78,10 @@ def test_an_id_is_of_the_question_in_any_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "rows", "output"),
     [
-        ("math", [PLAIN[0], {"question": "?", "answer": 2}], "row 2 is no row of 'math': needs prompt and"),
-        ("math", [{"prompt": "?", "reward_model": {}}], "row 1 is no row of 'math': needs prompt and"),
-        ("hotpotqa", [{"question": "?", "golden_answers": ["a"]}], "row 1 is no row of 'hotpotqa': needs question,"),
-        ("hotpotqa", [{**HOTPOT, "context": [["title only"]]}], "row 1 is no row of 'hotpotqa': not enough values"),
+        ("math", [PLAIN[0], {"question": "?", "answer": 2}], "row 2 is not a row of 'math': needs prompt and"),
+        ("math", [{"prompt": "?", "reward_model": {}}], "row 1 is not a row of 'math': needs prompt and"),
+        ("hotpotqa", [{"question": "?", "golden_answers": ["a"]}], "row 1 is not a row of 'hotpotqa': needs question,"),
+        ("hotpotqa", [{**HOTPOT, "context": [["title only"]]}], "row 1 is not a row of 'hotpotqa': not enough values"),
         ("math", ["a text"], "row 1 must be an object, got 'a text'"),
         ("math", [], "has no rows"),
     ],

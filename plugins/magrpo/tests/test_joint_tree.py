@@ -698,6 +698,6 @@ def test_options_are_checked() -> None:
     with pytest.raises(MarlError, match=r"'sampler.joint' must be one of 'aligned', 'cross'.*did you mean 'cross'"):
         build(JointTree, {"joint": "crossed"}, "sampler")
     assert build(JointTree, {"stop_above": 1}, "sampler").stop_above == 1
-    with pytest.raises(MarlError, match="'stop_above' needs scores where 'partial_value' is 'zero': leave it"):
+    with pytest.raises(MarlError, match="'stop_above' needs scores, but 'partial_value' is 'zero': leave it"):
         build(JointTree, {"stop_above": 1, "partial_value": "zero"}, "sampler")
     assert build(JointTree, {"partial_value": "zero"}, "sampler").stop_above is None
