@@ -232,7 +232,7 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
     assert list(Path().iterdir()) == []
 
 
-def test_a_dry_run_tells_of_critics_and_of_a_run_in_its_own_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_critics_and_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(RECIPE), "--dry-run", "marl.algorithm.name=mappo", "marl.critic.optim.lr=1e-3"]) == 0
     output = capsys.readouterr().out
     assert "critic  team: sees the joint observation; from the model of policy holder, lr 0.001, in the" in output
@@ -461,7 +461,7 @@ def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])
     output = capsys.readouterr().out

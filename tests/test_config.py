@@ -91,7 +91,7 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
         ("trainer.test_freq=1,2", "has several values"),
     ],
 )
-def test_a_mistaken_override_is_told_before_anything_is_composed(recipe: Path, line: str, message: str) -> None:
+def test_an_invalid_override_raises_before_composition(recipe: Path, line: str, message: str) -> None:
     with pytest.raises(MarlError) as error:
         compose(recipe, [line], hardware="cpu")
     assert message in str(error.value)

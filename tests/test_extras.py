@@ -42,14 +42,14 @@ def test_taking_a_plugin_away_takes_its_names_and_nothing_else(extra: str) -> No
 
 
 @every
-def test_every_name_stands_for_something(extra: str) -> None:
+def test_every_name_is_registered(extra: str) -> None:
     found = plugins.discover(extra)
     for kind, name in brought(extra):
         assert found.get(kind, name) is not None
 
 
 @every
-def test_a_name_whose_plugin_is_left_out_says_so(extra: str) -> None:
+def test_the_name_of_an_excluded_plugin_raises(extra: str) -> None:
     found = plugins.discover("")
     for kind, name in brought(extra):
         with pytest.raises(
@@ -59,7 +59,7 @@ def test_a_name_whose_plugin_is_left_out_says_so(extra: str) -> None:
 
 
 @every
-def test_a_name_whose_plugin_is_not_installed_says_what_brings_it(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_missing_plugin_suggests_the_installation(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = brought(extra)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
     found = plugins.discover()
@@ -70,7 +70,7 @@ def test_a_name_whose_plugin_is_not_installed_says_what_brings_it(extra: str, mo
         assert str(error.value) == f"{KINDS[kind]} '{name}' {expected}"
 
 
-def test_the_command_line_says_it_with_exit_code_2(
+def test_the_command_line_prints_the_error_with_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = plugins.assemble({}, only="")

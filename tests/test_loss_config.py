@@ -181,7 +181,9 @@ def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
         ("reinforce", [f"{ACTOR}.ppo_mini_batch_size=4"], "policy 'one' would make 2"),
     ],
 )
-def test_what_does_not_go_with_a_loss_is_told(small: DictConfig, loss: str, overrides: list[str], message: str) -> None:
+def test_settings_incompatible_with_a_loss_raise(
+    small: DictConfig, loss: str, overrides: list[str], message: str
+) -> None:
     with pytest.raises(MarlError) as error:
         learning(small, loss, *overrides)
     assert message in str(error.value)

@@ -166,9 +166,7 @@ def test_the_default_folder_is_the_name_here(
         ("grpo", "algorithm 'grpo', which the plugin would register, is already registered by marl-verl "),
     ],
 )
-def test_a_bad_name_is_refused_in_a_sentence(
-    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_name_raises(name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new-plugin", f"--output={tmp_path / 'it'}", "--", name]) == 2
     errors = capsys.readouterr().err
     assert re.search(message, errors), errors
@@ -186,7 +184,7 @@ def test_what_is_there_already_is_left_alone(there: str, tmp_path: Path, capsys:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_place_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_parent_folder_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert new(tmp_path / "no" / "it", "my-team") == 2
     assert f"no folder '{tmp_path / 'no'}' to write 'it' into" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -87,7 +87,7 @@ def test_a_pool_may_have_the_name_of_a_policy_that_is_elsewhere() -> None:
         ),
     ],
 )
-def test_a_bad_pool_is_told(policies: dict[str, Any], pools: dict[str, Any], message: str) -> None:
+def test_an_invalid_pool_raises(policies: dict[str, Any], pools: dict[str, Any], message: str) -> None:
     config, team = case(policies, pools)
     with pytest.raises(MarlError) as error:
         pools_of(config, team)
@@ -140,7 +140,7 @@ def test_a_server_must_fit_its_pool() -> None:
         assert message in str(error.value)
 
 
-def test_slots_on_a_cpu_are_as_many_as_are_needed_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_on_a_cpu_are_as_many_as_needed_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HARDWARE_VARIABLE, "cpu")
     config, team = case({name: {} for name in "abcdefgh"})
     check_placement(config, team)

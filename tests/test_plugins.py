@@ -166,7 +166,7 @@ def test_the_variable_limits_what_is_loaded(install: Install, monkeypatch: pytes
         plugins.load.cache_clear()
 
 
-def test_processes_with_other_plugins_are_told(install: Install) -> None:
+def test_processes_with_other_plugins_raise(install: Install) -> None:
     mine = plugins.discover("").fingerprint()
     install(GAMES)
     theirs = plugins.discover("games").fingerprint()
@@ -315,7 +315,7 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
         ("class Sokoban2: ...", ["no attribute 'Sokoban'", "did you mean 'Sokoban2'"]),
     ],
 )
-def test_a_lazy_target_is_imported_late_and_told_if_it_cannot(
+def test_a_lazy_target_is_imported_on_use_and_raises_if_it_cannot(
     install: Install, tmp_path: Path, parts: str | None, message: list[str]
 ) -> None:
     install(GAMES)

@@ -103,20 +103,20 @@ def test_a_mistake_is_named(path: str, value: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_an_endpoint_is_frozen_whatever_is_said() -> None:
+def test_an_endpoint_is_always_frozen() -> None:
     marl = {**MARL, "policies": {"base": {}, "other": {"endpoint": {"url": "http://x/v1", "model": "m"}}}}
     team = read_team(marl)
     assert team.policies["other"].endpoint == Endpoint("http://x/v1", "m", None)
     assert [policy.trained for policy in team.policies.values()] == [True, False]
 
 
-def test_an_evaluation_has_a_team_in_which_nobody_learns() -> None:
+def test_an_evaluation_accepts_a_team_without_trained_policies() -> None:
     marl = copy.deepcopy(MARL)
     marl["policies"]["base"] = {"frozen": True}
     assert not any(policy.trained for policy in read_team(marl, allow_frozen=True).policies.values())
 
 
-def test_a_policy_says_what_it_learns_with() -> None:
+def test_a_policy_has_its_own_loss() -> None:
     marl = copy.deepcopy(MARL)
     marl["policies"]["base"] = {"loss": "gspo", "pool": "big", "model": {"lora_rank": 8}}
     policy = read_team(marl).policies["base"]

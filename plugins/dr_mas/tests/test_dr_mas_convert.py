@@ -86,7 +86,7 @@ def test_an_id_is_of_the_question_in_any_file(tmp_path: Path) -> None:
         ("math", [], "has no rows"),
     ],
 )
-def test_rows_of_another_form_are_a_sentence_and_no_file(
+def test_rows_of_another_form_raise_and_write_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str, rows: list[Any], output: str
 ) -> None:
     source, target = lines(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"

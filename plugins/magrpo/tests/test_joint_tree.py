@@ -433,7 +433,7 @@ class OneFails(Broken):
     fails = staticmethod(lambda act, name: (act.agent, name) == ("two", "1"))
 
 
-def test_an_action_that_fails_takes_its_joint_actions_with_it_and_is_told_once() -> None:
+def test_a_failed_action_removes_its_joint_actions_and_is_reported_once() -> None:
     found, _ = tree(Writers(turns=1), k=3, context=OneFails)
     assert [turn.node for turn in found.turns] == ["0", "0", "2", "2"]
     assert [turn.index for turn in found.turns] == [0, 1, 2, 3]
@@ -631,7 +631,7 @@ def test_a_workflow_that_cannot_begin_fails_every_joint_action() -> None:
 
 
 @pytest.mark.parametrize("joint", ["aligned", "cross"])
-def test_an_action_that_takes_too_long_is_told_once(joint: str) -> None:
+def test_an_action_that_times_out_is_reported_once(joint: str) -> None:
     class Slow(ScriptedContext):
         async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
             if (act.agent, candidate) == ("two", "1"):
