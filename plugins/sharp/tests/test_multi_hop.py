@@ -261,7 +261,7 @@ def test_rows_of_musique_become_tasks_that_the_team_takes(tmp_path: Path, capsys
     ("content", "reply"),
     [
         (None, "no file"),
-        ("{", "line 1 is no JSON"),
+        ("{", "line 1 is not JSON"),
         ("[]", "line 1 must be an object"),
         (line(answer=3), "line 1 has no text 'answer'"),
         (line(answer_aliases="x"), "line 1 has no list 'answer_aliases'"),
