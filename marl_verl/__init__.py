@@ -1,7 +1,7 @@
-"""marl-verl: teams of LLM agents, trained with multi-agent reinforcement learning on top of unmodified verl.
+"""marl-verl: train teams of LLM agents with multi-agent reinforcement learning, on unmodified verl.
 
-Scripts and notebooks use `train`, `evaluate`, `explain` and `load_run`. Authors of plugins use the other names.
-Names are imported when they are first used, so that `marl-verl --help` and reading files stay fast.
+Scripts and notebooks use `train`, `evaluate`, `explain` and `load_run`; plugins use the other names. Names are imported
+lazily, so that `marl-verl --help` and reading files stay fast.
 """
 
 from __future__ import annotations

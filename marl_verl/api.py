@@ -35,7 +35,7 @@ StrPath = str | os.PathLike[str]
 Overrides = Sequence[str] | Mapping[str, Any]
 
 _AT_WORK = threading.Lock()
-"""Hydra and the sweep of a run's processes are for one run in a process at a time."""
+"""Hydra and the cleanup of a run's processes support one run per process at a time."""
 
 
 def train(
@@ -49,25 +49,25 @@ def train(
 ) -> Run:
     """Train a team from a recipe, as `marl-verl train` does. Returns when training has finished.
 
-    Training runs in processes of its own; nothing of them is left when this function returns or raises. It may be
-    called in a notebook, and in any thread; a process trains or evaluates one run at a time.
+    Training runs in separate processes, which have all ended when this function returns or raises. It may be called in
+    a notebook, and in any thread; a process trains or evaluates one run at a time.
 
     Args:
-        recipe: a YAML file, or its content as a mapping (`defaults` may be left out).
+        recipe: a YAML file, or its content as a mapping (`defaults` is optional).
         overrides: `["a.b=1"]` in the grammar of the command line, or `{"a.b": 1}`.
-        plugins: plugin files, besides those that the recipe names; docs/one-file-plugins.md.
+        plugins: plugin files in addition to those of the recipe; docs/one-file-plugins.md.
         resume: a run directory to continue, instead of a recipe.
-        dry_run: check everything and write nothing; the run that is returned has no directory yet.
-        progress: print progress, or not; or a function that is called with every event, a dict such as
-            `{"event": "step", "step": 1, "steps": 20, "metrics": {...}}`. What it raises ends the run.
+        dry_run: check everything and write nothing; the returned run has no directory yet.
+        progress: whether to print progress; or a function that is called with every event, a dict such as
+            `{"event": "step", "step": 1, "steps": 20, "metrics": {...}}`. An exception of it ends the run.
 
     Returns:
         The run: metrics, summary, checkpoints, episodes.
 
     Raises:
-        MarlError: a mistake in the arguments, the recipe or a plugin, before any work starts.
+        MarlError: an error in the arguments, the recipe or a plugin, before training starts.
         RunError: training failed after it had started; the message has the reason and the path of the log.
-        KeyboardInterrupt: Ctrl-C; the run has ended, and can be resumed from its newest checkpoint.
+        KeyboardInterrupt: Ctrl-C; the run has ended, and can be resumed from its latest checkpoint.
 
     Example:
         >>> run = train("recipes/quickstart/inventory.yaml", {"trainer.total_training_steps": 2})
@@ -108,22 +108,25 @@ def evaluate(
     output: StrPath | None = None,
     progress: Progress = True,
 ) -> Evaluation:
-    """Measure a trained team on held-out tasks, as `marl-verl eval` does.
+    """Evaluate a trained team on held-out tasks, as `marl-verl eval` does.
 
     Args:
         run: a run directory, or what `train` or `load_run` returned.
-        overrides: how the team plays, as in `train`.
-        step: of the checkpoint; default: the newest; 0: before training.
-        tasks: only the first of the held-out tasks; default: all.
-        sessions: sampled episodes of each task; default: 8.
-        k: of pass@k, each at most `sessions`.
+        overrides: config that changes how the team acts, in the form of `train`.
+        step: of the checkpoint; default: the latest; 0: before training.
+        tasks: number of held-out tasks, the first ones; default: all.
+        sessions: number of sampled episodes per task; default: 8.
+        k: values of k for pass@k, each at most `sessions`.
         swap: pairs of agents that exchange their policies, `("a", "b")` or `"a=b"`.
-        untrained: agents that act with their policy's model from before training.
-        seed: of sampling; default: that of the run.
-        greedy_only: leave the sampled episodes out.
-        plugins: plugin files, besides those that the run has copied.
-        output: a file that gets the numbers too, as JSON.
+        untrained: agents that act with their policy's untrained model.
+        seed: sampling seed; default: that of the run.
+        greedy_only: skip the sampled episodes.
+        plugins: plugin files in addition to the run's copies.
+        output: a file to which the numbers are also written, as JSON.
         progress: as in `train`.
+
+    Returns:
+        The evaluation: its numbers and its file.
 
     Raises: as `train`.
 
@@ -147,19 +150,19 @@ def evaluate(
 def explain(
     source: Mapping[str, Any] | StrPath, *, step: int | None = None, plugins: Sequence[StrPath] = ()
 ) -> ExplainedRows:
-    """How the advantage of each row was computed, as `marl-verl explain` shows it.
+    """Explain how the advantage of each row was computed, as `marl-verl explain` does.
 
     Args:
         source: a document {"algorithm": ..., "options": ..., "rows": [...]}, a file with one, or a run directory.
-        step: of the run; default: the newest that is stored.
-        plugins: plugin files, besides those that the run has copied.
+        step: of the run; default: the latest stored one.
+        plugins: plugin files in addition to the run's copies.
 
     Returns:
         A list with a record per row: reward, return, baseline, scale, advantage, group and more. Its `text()` is the
         table that the command prints, and `text(row="q0_1_0")` the derivation of one row.
 
     Raises:
-        MarlError: whatever is wrong with the document, or a step that the run has not stored.
+        MarlError: an invalid document, or a step that the run has not stored.
 
     Example:
         >>> print(explain("runs/inventory-1", step=12).text())
@@ -171,7 +174,7 @@ def explain(
     files = [Path(file) for file in plugins]
     if isinstance(source, Mapping):
         if step is not None:
-            raise MarlError("a step is one of a run, and the source is a document: leave 'step' out")
+            raise MarlError("'step' needs a run, but the source is a document: leave 'step' out")
         use_plugin_files(None, files)
         return ExplainedRows(source)
     path = Path(source)
@@ -186,7 +189,7 @@ def explain(
 @contextmanager
 def _alone() -> Iterator[None]:
     if not _AT_WORK.acquire(blocking=False):
-        why = "wait until that has finished, or start the other run in a process of its own"
+        why = "wait until it has finished, or start the other run in another process"
         raise MarlError(f"this process already trains or evaluates a run: {why}")
     try:
         yield
@@ -195,7 +198,7 @@ def _alone() -> Iterator[None]:
 
 
 def _outside_loop(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """Call a function that runs an event loop of its own, which a thread with one (a notebook's) cannot do."""
+    """Call a function that runs an event loop; in another thread if this one already runs a loop (a notebook)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -213,16 +216,18 @@ def _plan(
 
     if resume is not None:
         if recipe is not None:
-            raise MarlError("a recipe and a run to resume are given: give one of them")
+            raise MarlError("both a recipe and a run to resume are given: leave one out")
         return continue_run(Path(resume), overrides, plugins)
     if recipe is None:
-        raise MarlError("give a recipe, e.g. recipes/quickstart/split_plan_path.yaml, or a run to resume")
+        raise MarlError(
+            "no recipe is given: give one, e.g. recipes/quickstart/split_plan_path.yaml, or a run to resume"
+        )
     if not isinstance(recipe, Mapping):
         return plan_run(Path(recipe), overrides, plugins)
     content: dict[str, Any] = {"defaults": ["marl_trainer", "_self_"], **recipe}
     marl = content.get("marl")
     files = marl.get("plugins") if isinstance(marl, Mapping) else None
-    if isinstance(files, list | tuple):  # of a recipe without a file: relative to the working directory
+    if isinstance(files, list | tuple):  # relative to the working directory, since the recipe has no file
         content["marl"] = {**content["marl"], "plugins": [str(Path(file).absolute()) for file in files]}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "team.yaml"
@@ -233,9 +238,9 @@ def _plan(
 
 
 def _lines(overrides: Overrides) -> list[str]:
-    """Overrides as the command line has them."""
+    """Overrides as a list of `key=value`."""
     if isinstance(overrides, str):
-        raise MarlError(f"overrides must be a list such as ['{overrides}'] or a mapping, got the text '{overrides}'")
+        raise MarlError(f"overrides must be a list such as ['{overrides}'] or a mapping, got the string '{overrides}'")
     if isinstance(overrides, Mapping):
         return [f"{key}={_written(key, value)}" for key, value in overrides.items()]
     return list(overrides)

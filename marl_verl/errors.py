@@ -1,4 +1,4 @@
-"""Errors of users: the message names what is wrong and what to do about it."""
+"""User errors: the message names what is wrong and what to do about it."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,17 +8,17 @@ __all__ = ["MarlError", "MarlWarning", "RunError", "format_error", "missing", "n
 
 
 class MarlError(Exception):
-    """A mistake in config, data, plugin or model. The command line prints it and exits with 2."""
+    """A user error in config, data, plugin or model. The command line prints the message and exits with code 2."""
 
 
 class MarlWarning(UserWarning):
-    """Something that may be a mistake and does not prevent what the user wants."""
+    """A possible user error that does not stop the command."""
 
 
 class RunError(Exception):
     """Training or an evaluation failed after it had started. The message has the reason and the path of the log.
 
-    `log` has the output of all processes; `mistake`: the reason is a user's mistake (exit code 2, else 1).
+    `log` is the file with the output of all processes; `mistake`: the cause is a user error (exit code 2, else 1).
     """
 
     def __init__(self, reason: str, log: Path, mistake: bool) -> None:
@@ -32,18 +32,18 @@ def shown(value: object, width: int = 60) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Any exception in one line: a MarlError as it is, another one with its class."""
+    """An exception as text: a MarlError's message, or class and message of any other."""
     return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """The hint that ends an error about an unknown name: the nearest valid one, or all of them if none is near."""
+    """The hint at the end of an error about an unknown name: the nearest valid name, or all if none is near."""
     options = sorted(set(valid))
     begun = sorted((option for option in options if name and option.startswith(name)), key=len)
     close = begun or difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"valid: {', '.join(options)}" if options else "there are none"
+    return f"valid: {', '.join(options)}" if options else "none is available"
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> MarlError:

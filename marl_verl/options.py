@@ -1,8 +1,8 @@
-"""Options: the annotated attributes of a class are what a user may set in config; types and ranges are checked.
+"""Options: the annotated attributes of a class are its config keys; types and ranges are checked.
 
 class Search(Sampler):
-    width: Positive = 4                                  # a whole number >= 1
-    decay: Annotated[float, Interval(gt=0, le=1)] = 0.9  # of `annotated_types`: Ge, Gt, Le, Lt, Interval
+    width: Positive = 4                                  # an integer >= 1
+    decay: Annotated[float, Interval(gt=0, le=1)] = 0.9  # `annotated_types`: Ge, Gt, Le, Lt, Interval
     order: Literal["depth", "breadth"] = "depth"
 """
 
@@ -23,13 +23,13 @@ Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[int, Ge(0)]
 
 BOUNDS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", operator.le), "lt": ("<", operator.lt)}
-"""Attribute of an annotation -> how a range is written, and the comparison."""
-LARGEST = 1e300  # numbers beyond it, infinities and NaN are no options: they would surface far from where they were set
+"""Attribute of an annotation -> (sign in messages, comparison)."""
+LARGEST = 1e300  # larger numbers, infinities and NaN are rejected: they would fail far from where they were set
 
 
 @dataclass_transform()
 class Options:
-    """Base of everything a user configures by name: its annotated attributes become keyword options (a dataclass)."""
+    """Base of parts that are configured by name: annotated attributes become keyword options (a dataclass)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -41,10 +41,10 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
 
     Args:
         options: option name -> value, as read from config; a mapping where the option is a dataclass itself.
-        where: how the user wrote it, e.g. "marl.task.options"; it begins the error.
+        where: config key of the section, e.g. "marl.task.options"; it begins the error message.
 
     Raises:
-        MarlError: unknown option (nearest offered), wrong type, a missing one, or a value that `cls` itself refuses.
+        MarlError: an unknown option (with the nearest), a wrong type, a missing option, or a value that `cls` rejects.
     """
     if not isinstance(options, Mapping | None):
         raise MarlError(f"'{where}' must be a mapping of options, got {options!r}")
@@ -65,7 +65,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
             raise MarlError(f"'{where}.{name}' is missing")
     try:
         return cls(**given)
-    except (MarlError, ValueError, TypeError) as error:  # a check of its own, in `__post_init__`
+    except (MarlError, ValueError, TypeError) as error:  # raised by `__post_init__`
         raise MarlError(f"{where}: {error}") from error
 
 
@@ -79,7 +79,7 @@ def check_type(value: Any, hint: Any, where: str) -> None:
 
 
 def _in_words(hint: Any) -> str:
-    """A type as somebody who writes YAML knows it."""
+    """Describe a type in terms of YAML."""
     origin = get_origin(hint)
     if origin is Annotated:
         return _in_words(hint.__origin__) + " and".join(f" {sign} {bound:g}" for sign, _, bound in _bounds(hint))
@@ -115,7 +115,7 @@ def _matches(value: Any, hint: Any) -> bool:
         return value in get_args(hint)
     if hint is None or hint is type(None):
         return value is None
-    if hint is float:  # an int is a good float in YAML; a bool is neither
+    if hint is float:  # YAML writes a float such as 1.0 also as 1; a bool is no number
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62

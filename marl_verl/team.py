@@ -1,4 +1,4 @@
-"""A team as the user wrote it: agents, the policies they act with, and everything named in the `marl` section."""
+"""The typed `marl` section of a config: agents, policies, and the names of task, workflow and algorithm."""
 
 import dataclasses
 import re
@@ -12,13 +12,13 @@ from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Positive, build
 
 OWN_KEYS = ("frozen", "tiny", "endpoint", "loss", "pool")
-"""Keys of a policy in config that are not a part of verl's `actor_rollout_ref`."""
+"""Keys of a policy's section that are not keys of verl's `actor_rollout_ref`."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an agent's actions are drawn; `None` leaves verl's `rollout` value."""
+    """Sampling options of an agent; None keeps the value of verl's `rollout`."""
 
     temperature: Annotated[float, Ge(0)] | None = None
     top_p: Annotated[float, Interval(gt=0, le=1)] | None = None
@@ -39,11 +39,11 @@ class AgentConfig:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server outside the run that speaks OpenAI's chat completions."""
+    """An external endpoint: a server outside the run with OpenAI's chat completions API."""
 
-    url: str  # its base, e.g. "http://localhost:8000/v1"
-    model: str  # as the server calls it
-    key_variable: str | None = None  # environment variable with the key; None where none is needed
+    url: str  # base URL, e.g. "http://localhost:8000/v1"
+    model: str  # model name on the server
+    key_variable: str | None = None  # environment variable with the API key; None if none is needed
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class PolicyConfig:
     """A model with its own optimiser and servers."""
 
     name: str
-    frozen: bool = False  # it acts and is never updated
-    tiny: dict[str, Any] | None = None  # options of a tiny model made on the spot; None with a `model.path`
-    endpoint: Endpoint | None = None  # the server outside that acts; such a policy is frozen
-    loss: str | None = None  # registered loss; None for the algorithm's
-    pool: str | None = None  # of `marl.pools`, shared by those that name it; None for a pool of its own
+    frozen: bool = False  # acts, but is never updated
+    tiny: dict[str, Any] | None = None  # options of a tiny model made for the run; None with a `model.path`
+    endpoint: Endpoint | None = None  # the external endpoint that acts; such a policy is frozen
+    loss: str | None = None  # registered loss; None for the algorithm's loss
+    pool: str | None = None  # shared pool of `marl.pools`; None for a dedicated pool
     override: dict[str, Any] = field(default_factory=dict)  # a partial `actor_rollout_ref`
 
     @property
@@ -64,7 +64,7 @@ class PolicyConfig:
 
     @property
     def lora_rank(self) -> int:
-        """Of the adapter that its own keys ask for; 0 without one."""
+        """Rank of the adapter that the policy's own keys set; 0 without one."""
         model = self.override.get("model")
         rank = model.get("lora_rank") if isinstance(model, Mapping) else 0
         return rank if isinstance(rank, int) else 0
@@ -93,10 +93,13 @@ class TeamConfig:
 
 
 def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig:
-    """The team of a composed `marl` section (plain containers); `allow_frozen`: also one in which no policy learns.
+    """Read the team of a composed `marl` section (plain containers).
+
+    Args:
+        allow_frozen: accept a team without a trained policy.
 
     Raises:
-        MarlError: an agent without a policy or with an unknown one, a policy nobody uses, an unknown key, a bad name.
+        MarlError: an agent without a policy or with an unknown one, an unused policy, an unknown key, an invalid name.
     """
     policies = {str(name): _policy(str(name), values) for name, values in _mapping(marl, "policies").items()}
     agents = {str(name): _agent(str(name), values, policies) for name, values in _mapping(marl, "agents").items()}
@@ -106,7 +109,9 @@ def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig
     used = {agent.policy for agent in agents.values()}
     for name in policies:
         if name not in used:
-            raise MarlError(f"policy '{name}' is used by no agent: give it to one of {_listed(agents)}, or remove it")
+            raise MarlError(
+                f"policy '{name}' is used by no agent: assign it to one of the agents {_listed(agents)}, or remove it"
+            )
     if not allow_frozen and all(policy.frozen for policy in policies.values()):
         raise MarlError(f"all policies are frozen ({_listed(policies)}): nothing would be trained")
     return TeamConfig(agents, policies, *(_named(marl, kind) for kind in ("task", "workflow", "algorithm")))
@@ -121,7 +126,7 @@ def _named(marl: Mapping[str, Any], kind: str) -> Named:
 
 
 def _mapping(section: Mapping[str, Any], key: str, where: str = "marl") -> Mapping[str, Any]:
-    """A part of the config that has keys of its own; empty where it is missing or null."""
+    """A subsection of the config; empty where it is missing or null."""
     found = section.get(key)
     if not isinstance(found, Mapping | None):
         raise MarlError(f"'{where}.{key}' must be a mapping, got {found!r}")
@@ -133,9 +138,11 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _keys(where: str, name: str, values: Any) -> dict[str, Any]:
-    """The keys that config gives an agent or a policy, with its name, which is the key of its section `where`."""
+    """The keys of an agent's or policy's section `where`, with its name added."""
     if not _NAME.fullmatch(name):
-        raise MarlError(f"'{where}': a name must be letters, digits and '-', and begin with a letter, got '{name}'")
+        raise MarlError(
+            f"'{where}': a name must consist of letters, digits and '-' and begin with a letter, got '{name}'"
+        )
     if not isinstance(values, Mapping | None):
         raise MarlError(f"'{where}' must be a mapping, got {values!r}")
     if "name" in (values or {}):
@@ -150,7 +157,7 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig]) -> Agen
         raise MarlError(f"agent '{name}' has no policy: '{where}.policy' must name one of {_listed(policies)}")
     agent = build(AgentConfig, {key: value for key, value in given.items() if value is not None}, where)
     if agent.policy not in policies:
-        raise MarlError(f"agent '{name}' has the unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
+        raise MarlError(f"agent '{name}' has unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
     return agent
 
 
@@ -161,12 +168,12 @@ def _policy(name: str, values: Any) -> PolicyConfig:
     policy = build(PolicyConfig, {**own, "override": override}, where)
     if policy.endpoint is not None:
         if policy.tiny is not None or override:
-            what = f"policy '{name}' is an endpoint, and has {_listed(['tiny'] if policy.tiny else override)} as well"
-            raise MarlError(f"{what}: its model is outside, so that only url, model and key_variable can be set")
+            what = f"policy '{name}' is an external endpoint, but has {_listed(['tiny'] if policy.tiny else override)}"
+            raise MarlError(f"{what}: remove it, an endpoint has only url, model and key_variable")
         policy = dataclasses.replace(policy, frozen=True)
     if policy.frozen and policy.lora_rank:
-        why = "an adapter that is never trained does nothing; leave one of the two out"
-        raise MarlError(f"policy '{name}' is frozen and has {where}.model.lora_rank={policy.lora_rank}: {why}")
+        why = "an untrained adapter has no effect; remove one of the two"
+        raise MarlError(f"policy '{name}' is frozen, but has {where}.model.lora_rank={policy.lora_rank}: {why}")
     if policy.frozen and policy.loss is not None:
-        raise MarlError(f"policy '{name}' is frozen and has {where}.loss='{policy.loss}': it learns nothing")
+        raise MarlError(f"policy '{name}' is frozen, but has {where}.loss='{policy.loss}': remove the loss")
     return policy

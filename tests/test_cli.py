@@ -86,7 +86,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
         (["train", "r.yaml", "--dry-rum"], "unknown option '--dry-rum': did you mean '--dry-run'?"),
         (["plugins", "--jsn"], "unknown option '--jsn': did you mean '--json'?"),
         (["plugins", "extra"], "unknown option 'extra'"),
-        (["train"], "which recipe?"),
+        (["train"], "no recipe is given"),
         (["train", "--resume"], "--resume"),
         (["train", "--resume", "runs/nothing"], "no run in 'runs/nothing'"),
     ],
@@ -113,7 +113,7 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ("marl.policies.holder.tiny=null", "policy 'holder' has no model"),
         (
             "marl.policies.holder.model.path=/nope",
-            "two models, marl.policies.holder.tiny and marl.policies.holder.model.path",
+            "both marl.policies.holder.tiny and marl.policies.holder.model.path",
         ),
         (
             "marl.policies.holder.tiny=null marl.policies.holder.model.path=/nope/x",
@@ -123,7 +123,7 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
             "marl.policies.holder.tiny=null marl.policies.holder.model=x",
             "'marl.policies.holder.model' must be a mapping",
         ),
-        ("marl.agents.holder.policy=hold", "agent 'holder' has the unknown policy 'hold': did you mean 'holder'?"),
+        ("marl.agents.holder.policy=hold", "agent 'holder' has unknown policy 'hold': did you mean 'holder'?"),
         ("marl.agents.holder.reward=valid-anser", "unknown reward 'valid-anser': did you mean 'valid-answer'?"),
         ("marl.agents.holder.sampling.top=1", "unknown key 'marl.agents.holder.sampling.top'"),
         ("marl.task.name=inventry", "unknown task 'inventry': did you mean 'inventory'?"),
@@ -160,9 +160,9 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ("trainer.total_training_steps=0", "'trainer.total_training_steps' must be a whole number >= 1, got 0"),
         ("trainer.total_training_steps=x", "'trainer.total_training_steps' must be a number, got 'x'"),
         ("data.train_batch_size=40", "data.train_batch_size=40 is not a multiple of"),
-        ("data.train_files=x", "'data.train_files' must stay None, it is 'x': a team's tasks are marl.task.train_file"),
-        ("actor_rollout_ref.rollout.n=8", "must stay 1, it is 8: attempts a task are marl.sampler.sessions"),
-        ("marl.policies.asker.rollout.n=8", "'marl.policies.asker.rollout.n' must stay 1"),
+        ("data.train_files=x", "'data.train_files' must be None, got 'x': a team's tasks are marl.task.train_file"),
+        ("actor_rollout_ref.rollout.n=8", "must be 1, got 8: the number of attempts per task is marl.sampler.sessions"),
+        ("marl.policies.asker.rollout.n=8", "'marl.policies.asker.rollout.n' must be 1"),
         ("algorithm.adv_estimator=gae", "a team's advantage is marl.algorithm.name"),
     ],
 )
@@ -191,7 +191,7 @@ def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> Non
             "each of these turns has the full value of its state",
         ),
         ("name=magrpo options.sampler=greedy-tree", "(the algorithm's own sampler is 'joint-tree')"),
-        ("name=grpo options.credit=c3", "credit 'c3' does not go with sampler 'independent': it compares siblings"),
+        ("name=grpo options.credit=c3", "credit 'c3' is incompatible with sampler 'independent': it compares siblings"),
         ("name=grpo options.credit=step-groups options.credit_step=team options.sampler=greedy-tree", "a session"),
         ("options.credit=shapley options.returns=discounted", "credit 'shapley' is repeated on every turn of an agent"),
         ("name=sharp", "marl.algorithm.options.credit_without: unknown agent 'planner'"),
@@ -213,7 +213,7 @@ def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
 
 def test_a_reference_of_a_whole_model_needs_a_gpu(refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
     kl = "marl.policies.holder.actor.use_kl_loss=true"
-    assert "policy 'holder': actor.use_kl_loss of a whole model needs a GPU" in refused("train", str(RECIPE), kl)
+    assert "policy 'holder': actor.use_kl_loss of a full model needs a GPU" in refused("train", str(RECIPE), kl)
     for fits in ("marl.policies.holder.model.lora_rank=4", "marl.policies.holder.frozen=true", "trainer.device=cuda"):
         assert main(["train", str(RECIPE), "--dry-run", kl, fits]) == 0
     capsys.readouterr()
@@ -235,7 +235,7 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
     assert list(Path().iterdir()) == []
 
 
-def test_a_dry_run_tells_of_critics_and_of_a_run_in_its_own_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_critics_and_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(RECIPE), "--dry-run", "marl.algorithm.name=mappo", "marl.critic.optim.lr=1e-3"]) == 0
     output = capsys.readouterr().out
     assert "critic  team: sees the joint observation; from the model of policy holder, lr 0.001, in the" in output
@@ -261,7 +261,7 @@ def test_a_run_directory_that_is_there(refused: Refused) -> None:
 
 def test_a_place_that_cannot_be_written_to(refused: Refused) -> None:
     Path("file").write_text("")
-    assert "is no folder that can be written to" in refused("train", str(RECIPE), "marl.run.dir=file/runs")
+    assert "is not a writable folder" in refused("train", str(RECIPE), "marl.run.dir=file/runs")
 
 
 def test_too_little_disk_or_memory(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_too_little_disk_or_memory(refused: Refused, monkeypatch: pytest.MonkeyP
         assert "0.1 GiB are free on the disk of" in refused("train", str(RECIPE))
     with monkeypatch.context() as patch:
         patch.setattr(checks.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=1 << 30))
-        assert "1.0 GiB of memory are free, 2 policies on a CPU need about 8 GiB" in refused("train", str(RECIPE))
+        assert "1.0 GiB of memory are free, but 2 policies on a CPU need about 8 GiB" in refused("train", str(RECIPE))
 
 
 def test_task_files(refused: Refused) -> None:
@@ -287,9 +287,9 @@ def test_a_model_folder_that_lacks_something(refused: Refused, capsys: pytest.Ca
     folder.mkdir()
     command = ["train", str(RECIPE), "marl.policies.holder.tiny=null", f"marl.policies.holder.model.path={folder}"]
     for name, content, lacks in (
-        ("config.json", "{}", "there is no config.json in 'model'"),
-        ("model.safetensors", "", "there is no weights (*.safetensors) in 'model'"),
-        ("tokenizer_config.json", "{}", "there is no tokenizer in 'model'"),
+        ("config.json", "{}", "no config.json in 'model'"),
+        ("model.safetensors", "", "no weights (*.safetensors) in 'model'"),
+        ("tokenizer_config.json", "{}", "no tokenizer in 'model'"),
         ("chat_template.jinja", "{{ messages }}", "the weights in 'model/model.safetensors' cannot be read"),
     ):
         assert lacks in refused(*command)
@@ -464,7 +464,7 @@ def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])
     output = capsys.readouterr().out

@@ -88,10 +88,10 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
         ("a.b", "'a.b' is not of the form key=value"),
         ("=3", "'=3' is not of the form key=value"),
         ("trainer.logger=[console", "'trainer.logger=[console' is not of the form key=value"),
-        ("trainer.test_freq=1,2", "gives several values"),
+        ("trainer.test_freq=1,2", "has several values"),
     ],
 )
-def test_a_mistaken_override_is_told_before_anything_is_composed(recipe: Path, line: str, message: str) -> None:
+def test_an_invalid_override_raises_before_composition(recipe: Path, line: str, message: str) -> None:
     with pytest.raises(MarlError) as error:
         compose(recipe, [line], hardware="cpu")
     assert message in str(error.value)
@@ -111,8 +111,8 @@ def test_parsed_overrides_keep_their_values() -> None:
         ("recipe.yaml", "", "must begin with 'defaults: [marl_trainer, _self_]'"),
         ("recipe.yaml", "defaults: [ppo_trainer, _self_]", "must begin with 'defaults: [marl_trainer, _self_]'"),
         ("recipe.yaml", "- 1", "must begin with"),
-        ("recipe.yml", RECIPE, "must be a file that ends in .yaml"),
-        ("ppo_trainer.yaml", RECIPE, "has the name of a config that it builds on"),
+        ("recipe.yml", RECIPE, "must be a .yaml file"),
+        ("ppo_trainer.yaml", RECIPE, "has the name of a config file that it extends"),
         ("recipe.yaml", RECIPE.replace("marl_trainer", "marl_trainer, nothing"), "Could not load 'nothing'"),
         ("recipe.yaml", RECIPE + "\ntrainer: {a: 1, a: 2}\n", "duplicate key"),
     ],
@@ -143,7 +143,7 @@ VALID = {
         ({"trainer": {"step": 1}}, "unknown key 'trainer.step': did you mean 'steps'?"),
         ({"trainer": 3}, "'trainer' must be a mapping, got 3"),
         ({"trainer": {"steps": "many"}}, "'trainer.steps' must be a number, got 'many'"),
-        ({"trainer": {"steps": {"a": 1}}}, "'trainer.steps' must be one value such as 1"),
+        ({"trainer": {"steps": {"a": 1}}}, "'trainer.steps' must be a single value such as 1"),
         ({"trainer": {"shuffle": 1}}, "'trainer.shuffle' must be true or false, got 1"),
         ({"trainer": {"rate": True}}, "'trainer.rate' must be a number, got True"),
         ({"marl": None}, "'marl' must be a mapping, got None"),

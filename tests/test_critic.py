@@ -222,7 +222,7 @@ def test_a_tiny_critic(composed: DictConfig) -> None:
     assert made() is None
     tiny = made("marl.critic.tiny={hidden: 32}", "marl.run.seed=7")
     assert (tiny.task, tiny.agents, tiny.hidden, tiny.seed) == ("inventory", ["holder", "asker"], 32, 7)
-    with pytest.raises(MarlError, match=r"two models, marl.critic.tiny and marl.critic.model.path"):
+    with pytest.raises(MarlError, match=r"both marl.critic.tiny and marl.critic.model.path"):
         made("marl.critic.tiny={}", "marl.critic.model.path=/some")
     with pytest.raises(MarlError, match=r"unknown key 'marl.critic.tiny.hiden': did you mean 'hidden'"):
         made("marl.critic.tiny={hiden: 32}")

@@ -315,7 +315,7 @@ def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., Non
     assert "SystemExit: 3" in wrong["plugin quits"].message
     assert "No module named 'nowhere_at_all'" in wrong["plugin broken"].message
     assert "did you mean 'marl_register'" in wrong["plugin misspelt"].message
-    assert "is made for marl-verl >=7" in wrong["plugin later"].message
+    assert "requires marl-verl >=7" in wrong["plugin later"].message
     assert wrong["plugin broken"].do.startswith("pip install --upgrade broken, or export MARL_VERL_PLUGINS=")
     assert {each.check for each in found if each.state == "ok"} == {
         f"plugin {n}" for n in ("first", "good", "second", "third")

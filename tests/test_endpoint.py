@@ -312,17 +312,17 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "output"),
     [
-        (Endpoint("localhost:8000/v1", "m"), "'marl.policies.judge.endpoint.url' must be a http address such as"),
+        (Endpoint("localhost:8000/v1", "m"), "'marl.policies.judge.endpoint.url' must be an HTTP URL such as"),
         (
             Endpoint("ftp://host/v1", "m"),
-            "must be a http address such as http://localhost:8000/v1, got 'ftp://host/v1'",
+            "must be an HTTP URL such as http://localhost:8000/v1, got 'ftp://host/v1'",
         ),
-        (Endpoint("http:///v1", "m"), "must be a http address"),
-        (Endpoint("", "m"), "must be a http address"),
-        (Endpoint("http://host:port/v1", "m"), "'marl.policies.judge.endpoint.url' is no address"),
+        (Endpoint("http:///v1", "m"), "must be an HTTP URL"),
+        (Endpoint("", "m"), "must be an HTTP URL"),
+        (Endpoint("http://host:port/v1", "m"), "'marl.policies.judge.endpoint.url' must be a URL"),
         (
             Endpoint("http://host/v1/chat/completions/", "m"),
-            "must be the server's base, 'http://host/v1', got 'http://host/v1/chat/completions/'",
+            "must be the server's base URL 'http://host/v1', got 'http://host/v1/chat/completions/'",
         ),
         (Endpoint("http://host/v1", " "), "'marl.policies.judge.endpoint.model' is empty"),
         (Endpoint("http://host/v1", "m", "NO_SUCH_KEY"), "environment variable NO_SUCH_KEY, which is not set"),
@@ -358,7 +358,7 @@ def test_an_endpoint_is_reached_with_its_key(monkeypatch: pytest.MonkeyPatch) ->
     ("reply", "output"),
     [
         (models("n", "qwen-small"), "no model 'qwen-smal': did you mean 'qwen-small'"),
-        (models(), "no model 'qwen-smal': there are none"),
+        (models(), "no model 'qwen-smal': none is available"),
         (
             models(*(f"{n:02}" for n in range(30))),
             "30 models available, such as 00, 01, 02, .*, 08, 09$",

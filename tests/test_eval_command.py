@@ -172,7 +172,7 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         ("marl.agents.asker.sampling.max_tokens=9", "must be <= data.max_response_length=8, got 9"),
         ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be a number >= 0 and <= 1"),
         ("actor_rollout_ref.rollout.temprature=1", "did you mean 'actor_rollout_ref.rollout.temperature'?"),
-        ("actor_rollout_ref.rollout.n=2", "must stay 1, it is 2"),
+        ("actor_rollout_ref.rollout.n=2", "must be 1, got 2"),
         ("marl.policies.asker.pool=both", "policy 'asker' is on the pool 'both', and marl.pools has none"),
         ("marl.task.test_file=no.jsonl", "no task file 'no.jsonl'"),
         ("data", "'data' is not of the form key=value"),
@@ -183,7 +183,7 @@ def test_a_mistaken_evaluation(refused: Refused, run: Path, arguments: str, mess
 
 
 def test_a_run_that_is_not_there(refused: Refused, run: Path) -> None:
-    assert "which run? e.g. marl-verl eval runs/NAME" in refused()
+    assert "no run is given: e.g. marl-verl eval runs/NAME" in refused()
     assert f"no run in 'runs/inventry-1': did you mean '{run}'?" in refused("runs/inventry-1")
 
 

@@ -403,9 +403,9 @@ def test_a_file_that_cannot_be_read(refused: Command, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "which file?"),
-        (["a.json", "--run", "runs/x"], "'a.json' or --run 'runs/x': explain one of them"),
-        (["a.json", "--step", "1"], "--step is a step of a run"),
+        ([], "no file or run is given"),
+        (["a.json", "--run", "runs/x"], "both FILE 'a.json' and --run 'runs/x' are given: leave one out"),
+        (["a.json", "--step", "1"], "--step needs a run"),
         (["--run", "runs/x", "--step", "one"], "invalid int value: 'one'"),
         (["--run", "runs/x"], "no run in 'runs/x'"),
         (["--run", "."], "run '.' has no stored steps"),

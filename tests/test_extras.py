@@ -42,47 +42,51 @@ def test_taking_a_plugin_away_takes_its_names_and_nothing_else(extra: str) -> No
 
 
 @every
-def test_every_name_stands_for_something(extra: str) -> None:
+def test_every_name_is_registered(extra: str) -> None:
     found = plugins.discover(extra)
     for kind, name in brought(extra):
         assert found.get(kind, name) is not None
 
 
 @every
-def test_a_name_whose_plugin_is_left_out_says_so(extra: str) -> None:
+def test_the_name_of_an_excluded_plugin_raises(extra: str) -> None:
     found = plugins.discover("")
     for kind, name in brought(extra):
-        with pytest.raises(MarlError, match=rf"of plugin '{extra}', which MARL_VERL_PLUGINS leaves out: add '{extra}'"):
+        with pytest.raises(
+            MarlError, match=rf"belongs to plugin '{extra}', which MARL_VERL_PLUGINS excludes: add '{extra}'"
+        ):
             found.get(kind, name)
 
 
 @every
-def test_a_name_whose_plugin_is_not_installed_says_what_brings_it(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_missing_plugin_suggests_the_installation(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = brought(extra)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
     found = plugins.discover()
     for kind, name in wanted:
         with pytest.raises(MarlError) as error:
             found.get(kind, name)
-        expected = f"comes with marl-verl-{extra}, which is not installed: pip install 'marl-verl[{extra}]'"
+        expected = f"is registered by marl-verl-{extra}, which is not installed: pip install 'marl-verl[{extra}]'"
         assert str(error.value) == f"{KINDS[kind]} '{name}' {expected}"
 
 
-def test_the_command_line_says_it_with_exit_code_2(
+def test_the_command_line_prints_the_error_with_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = plugins.assemble({}, only="")
     alone.disabled = ()
     monkeypatch.setattr(plugins, "load", lambda: alone)
     assert main(["train", str(INVENTORY), "marl.algorithm.name=sharp", "--dry-run"]) == 2
-    message = "algorithm 'sharp' comes with marl-verl-sharp, which is not installed: pip install 'marl-verl[sharp]'"
+    message = (
+        "algorithm 'sharp' is registered by marl-verl-sharp, which is not installed: pip install 'marl-verl[sharp]'"
+    )
     assert capsys.readouterr().err.strip() == f"marl-verl: {message}"
 
 
 def test_a_name_whose_plugin_is_broken_has_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marl_verl_sharp.plugin.marl_register", None)
     with pytest.raises(
-        MarlError, match=r"credit 'shapley' comes with marl-verl-sharp, which cannot be loaded: .* no hook"
+        MarlError, match=r"credit 'shapley' is registered by marl-verl-sharp, which cannot be loaded: .* no hook"
     ):
         plugins.discover().get("credits", "shapley")
 
@@ -101,8 +105,8 @@ def test_a_plugin_for_another_version_is_broken(wanted: str, tmp_path: Path, mon
     (info / "entry_points.txt").write_text(f"[{GROUP}]\nlater = later_plugin\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     (message,) = plugins.discover().broken.values()
-    assert message.startswith("later 1.0 (plugin 'later') is made for marl-verl ")
-    assert f"and this is {marl_verl.__version__}" in message
+    assert message.startswith("later 1.0 (plugin 'later') requires marl-verl ")
+    assert f"but this is {marl_verl.__version__}" in message
     assert VARIABLE in message
     assert "later" not in {source.plugin for source in plugins.discover("").loaded}  # left out, it does no harm
 

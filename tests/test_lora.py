@@ -54,7 +54,7 @@ def test_without_an_adapter_nothing_changes() -> None:
         ({"lora_rank": True}, "fsdp2", "got True"),
         ({"lora_alpha": 0}, "fsdp2", "model.lora_alpha must be above 0, got 0"),
         ({"lora_rank": 0, "lora": {"rank": 8}}, "fsdp2", "model.lora.rank=8 is for the Megatron backend"),
-        ({}, "megatron", "needs actor.strategy fsdp2 or fsdp, it is 'megatron'"),
+        ({}, "megatron", "needs actor.strategy fsdp2 or fsdp, got 'megatron'"),
     ],
 )
 def test_what_cannot_go(model: dict[str, Any], strategy: str, message: str) -> None:

@@ -94,7 +94,7 @@ def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one
     for name, low in (("one", 3e-4), ("two", 0.01)):
         actor = config.policies[name].actor_rollout_ref.actor
         assert (actor.policy_loss.loss_mode, actor.clip_ratio_low, actor.clip_ratio_high) == ("gspo", low, 4e-4)
-    with pytest.raises(MarlError, match="policy 'two' does not ask for them"):
+    with pytest.raises(MarlError, match="policy 'two' does not request them"):
         resolved(composed, *mine)
 
 
@@ -120,20 +120,20 @@ def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
         (
             "gspo-tis",
             [f"{CORRECTION}.rollout_is=sequence"],
-            f"'{CORRECTION}.rollout_is' is 'sequence', and loss 'gspo-tis' makes it 'token'",
+            f"'{CORRECTION}.rollout_is' is 'sequence', but loss 'gspo-tis' sets it to 'token'",
         ),
-        ("ppo-clip-tis", [f"{CORRECTION}.rollout_is_threshold=5.0"], "is 5.0, and loss 'ppo-clip-tis' makes it 2.0"),
+        ("ppo-clip-tis", [f"{CORRECTION}.rollout_is_threshold=5.0"], "is 5.0, but loss 'ppo-clip-tis' sets it to 2.0"),
         (
             "gspo",
             [f"{ACTOR}.clip_ratio_low=0.1"],
-            f"'{ACTOR}.clip_ratio_low' is 0.1, and loss 'gspo' makes it 0.0003: leave it out, or set "
+            f"'{ACTOR}.clip_ratio_low' is 0.1, but loss 'gspo' sets it to 0.0003: leave it out, or set "
             "marl.policies.<name>.actor.clip_ratio_low",
         ),
-        ("ppo-clip", [f"{ACTOR}.policy_loss.loss_mode=gspo"], "policy_loss.loss_mode' is 'gspo', and loss 'ppo-clip'"),
+        ("ppo-clip", [f"{ACTOR}.policy_loss.loss_mode=gspo"], "policy_loss.loss_mode' is 'gspo', but loss 'ppo-clip'"),
         (
             "gspo-tis",
             [f"{CORRECTION}.bypass_mode=true"],
-            "so that rollout_is=token (loss 'gspo-tis') has nothing to correct: set bypass_mode=false",
+            "so that rollout_is=token (loss 'gspo-tis') has no effect: set bypass_mode=false",
         ),
         (
             "gspo",
@@ -161,23 +161,29 @@ def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
             "did you mean 'token_k",
         ),
         ("gspo", [f"{CORRECTION}.rollout_rs=token_k2"], "without a threshold"),
-        ("gspo", [f"{CORRECTION}.loss_type=reinforce"], "is 'reinforce' and is not used: choose another loss"),
+        (
+            "gspo",
+            [f"{CORRECTION}.loss_type=reinforce"],
+            "is 'reinforce', but only 'ppo_clip' is supported: choose another loss",
+        ),
         (
             "gspo-tis",
             ["actor_rollout_ref.rollout.calculate_log_probs=false"],
-            "policy 'one' does not ask for them: set rollout.calculate_log_probs=true",
+            "policy 'one' does not request them: set rollout.calculate_log_probs=true",
         ),
         (
             "reinforce",
             [f"{ACTOR}.ppo_epochs=2"],
-            "loss 'reinforce' takes one optimiser update a batch, policy 'one' would take 2 (ppo_epochs=2, "
+            "loss 'reinforce' allows one optimiser update per batch, but policy 'one' would make 2 (ppo_epochs=2, "
             "ppo_mini_batch_size=256, data.train_batch_size=8): set ppo_epochs=1 and ppo_mini_batch_size=8, "
             "below actor_rollout_ref.actor or marl.policies.one.actor",
         ),
-        ("reinforce", [f"{ACTOR}.ppo_mini_batch_size=4"], "policy 'one' would take 2"),
+        ("reinforce", [f"{ACTOR}.ppo_mini_batch_size=4"], "policy 'one' would make 2"),
     ],
 )
-def test_what_does_not_go_with_a_loss_is_told(small: DictConfig, loss: str, overrides: list[str], message: str) -> None:
+def test_settings_incompatible_with_a_loss_raise(
+    small: DictConfig, loss: str, overrides: list[str], message: str
+) -> None:
     with pytest.raises(MarlError) as error:
         learning(small, loss, *overrides)
     assert message in str(error.value)
@@ -194,7 +200,7 @@ def test_verls_bypass_mode_loss_has_settings_of_its_own(small: DictConfig) -> No
 def test_a_registered_loss_must_be_one(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     found = plugins.load()
     monkeypatch.setattr(type(found), "get", _with_wrong_loss(type(found).get))
-    with pytest.raises(MarlError, match=r"loss 'ppo-clip' must be a Loss, it is {'loss_mode': 'vanilla'}"):
+    with pytest.raises(MarlError, match=r"loss 'ppo-clip' must be a Loss, got {'loss_mode': 'vanilla'}"):
         resolved(composed)
 
 

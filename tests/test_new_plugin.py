@@ -150,25 +150,23 @@ def test_the_default_folder_is_the_name_here(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("my method", "'my method' is no name of a distribution"),
-        ("-x-", "is no name of a distribution"),
-        ("x/../y", "is no name of a distribution"),
-        ("", "is no name of a distribution"),
-        ("größe", "is no name of a distribution"),
-        ("x\n", "is no name of a distribution"),
-        ("3d-team", "its module could not be called '3d_team'"),
-        ("class", "its module could not be called 'class'"),
-        ("tests", "its module could not be called 'tests'"),
+        ("my method", "'my method' is not a valid distribution name"),
+        ("-x-", "is not a valid distribution name"),
+        ("x/../y", "is not a valid distribution name"),
+        ("", "is not a valid distribution name"),
+        ("größe", "is not a valid distribution name"),
+        ("x\n", "is not a valid distribution name"),
+        ("3d-team", "'3d_team'"),
+        ("class", "'class'"),
+        ("tests", "'tests'"),
         ("x" * 33, "longer than 32 characters"),
-        ("Sharp", "there is a plugin 'sharp' already, of marl-verl-sharp"),
-        ("NumPy", "a distribution 'numpy' is installed already"),
-        ("json", "there is a module 'json' already"),
-        ("grpo", "algorithm 'grpo', which the plugin would register, is of marl-verl "),
+        ("Sharp", "plugin 'sharp' already exists, of marl-verl-sharp"),
+        ("NumPy", "distribution 'numpy' is already installed"),
+        ("json", "module 'json' already exists"),
+        ("grpo", "algorithm 'grpo', which the plugin would register, is already registered by marl-verl "),
     ],
 )
-def test_a_bad_name_is_refused_in_a_sentence(
-    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_name_raises(name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new-plugin", f"--output={tmp_path / 'it'}", "--", name]) == 2
     errors = capsys.readouterr().err
     assert re.search(message, errors), errors
@@ -182,13 +180,13 @@ def test_what_is_there_already_is_left_alone(there: str, tmp_path: Path, capsys:
     {"folder": place.mkdir, "file": place.touch, "link": lambda: place.symlink_to("nowhere")}[there]()
     before = sorted(tmp_path.rglob("*"))
     assert new(place, "my-team") == 2
-    assert "there is '" in capsys.readouterr().err
+    assert "' already exists: " in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_place_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_parent_folder_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert new(tmp_path / "no" / "it", "my-team") == 2
-    assert f"there is no folder '{tmp_path / 'no'}' to write 'it' into" in capsys.readouterr().err
+    assert f"no folder '{tmp_path / 'no'}' to write 'it' into" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

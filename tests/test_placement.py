@@ -69,8 +69,8 @@ def test_a_pool_may_have_the_name_of_a_policy_that_is_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("policies", "pools", "message"),
     [
-        ({"a": {"pool": "bgi"}}, {"big": {}}, "policy 'a' is on the unknown pool 'bgi': did you mean 'big'?"),
-        ({"a": {"pool": "big"}}, {}, "policy 'a' is on the pool 'big', and marl.pools has none: add marl.pools.big="),
+        ({"a": {"pool": "bgi"}}, {"big": {}}, "policy 'a' is on unknown pool 'bgi': did you mean 'big'?"),
+        ({"a": {"pool": "big"}}, {}, "policy 'a' is on pool 'big', but marl.pools is empty: add marl.pools.big="),
         ({"a": {}}, {"big": {}}, "pool 'big' of marl.pools is used by no policy"),
         ({"a": {"pool": "big"}}, {"big": {"gpu": 1}}, "unknown key 'marl.pools.big.gpu': did you mean 'gpus'?"),
         (
@@ -83,11 +83,11 @@ def test_a_pool_may_have_the_name_of_a_policy_that_is_elsewhere() -> None:
         (
             {"a": {}, "d": {"endpoint": {"url": "http://x/v1", "model": "m"}, "pool": "big"}},
             {"big": {}},
-            "policy 'd' is an endpoint outside: it cannot be on pool 'big'",
+            "policy 'd' is an external endpoint: it cannot be on pool 'big'",
         ),
     ],
 )
-def test_a_bad_pool_is_told(policies: dict[str, Any], pools: dict[str, Any], message: str) -> None:
+def test_an_invalid_pool_raises(policies: dict[str, Any], pools: dict[str, Any], message: str) -> None:
     config, team = case(policies, pools)
     with pytest.raises(MarlError) as error:
         pools_of(config, team)
@@ -100,7 +100,7 @@ def test_more_policies_than_gpus_with_the_sum() -> None:
     with pytest.raises(MarlError) as error:
         check_placement(config, team)
     message = str(error.value)
-    assert "the policies need 1 (a) + 1 (b) + 2 (c) = 4 GPUs, this machine has 2: " in message
+    assert "the policies need 1 (a) + 1 (b) + 2 (c) = 4 GPUs, but this machine has 2: " in message
     assert "colocate policies (marl.pools)" in message
     check_placement(*case({"a": {}, "b": {}}))
 
@@ -127,7 +127,7 @@ def test_servers_on_one_pool_share_its_memory() -> None:
 
 def test_a_server_must_fit_its_pool() -> None:
     for wide, gpus, nodes, message in (
-        (3, 4, 1, "policy 'a' has 4 GPUs on 1 nodes = 4, and a server of it needs tensor_model_parallel_size=3 x"),
+        (3, 4, 1, "policy 'a' has 4 GPUs on 1 nodes = 4, but a server of it needs tensor_model_parallel_size=3 x"),
         (6, 4, 3, "needs tensor_model_parallel_size=6 x data_parallel_size=1 x pipeline_model_parallel_size=1 = 6"),
     ):
         with pytest.raises(MarlError) as error:
@@ -140,19 +140,19 @@ def test_a_server_must_fit_its_pool() -> None:
         assert message in str(error.value)
 
 
-def test_slots_on_a_cpu_are_as_many_as_are_needed_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_on_a_cpu_are_as_many_as_needed_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HARDWARE_VARIABLE, "cpu")
     config, team = case({name: {} for name in "abcdefgh"})
     check_placement(config, team)
     config.ray_kwargs.ray_init.num_gpus = 3
-    with pytest.raises(MarlError, match=r"= 8 GPUs, ray_kwargs.ray_init.num_gpus allows 3"):
+    with pytest.raises(MarlError, match=r"= 8 GPUs, but ray_kwargs.ray_init.num_gpus allows 3"):
         check_placement(config, team)
 
 
 def test_several_nodes_need_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HARDWARE_VARIABLE, "cpu")
     config, team = case({"a": {}}, nnodes=2)
-    with pytest.raises(MarlError, match=r"the policies need 1 x 2 nodes \(a\) = 2 GPUs, one machine has 1"):
+    with pytest.raises(MarlError, match=r"the policies need 1 x 2 nodes \(a\) = 2 GPUs, but one machine has 1"):
         check_placement(config, team)
     config.ray_kwargs.ray_init.address = "auto"  # asked when it is there
     check_placement(config, team)
@@ -165,7 +165,7 @@ def test_the_nodes_of_a_pool_are_different_machines() -> None:
     for nodes, there in (([1, 3], "1 + 3"), ([4], "4")):
         with pytest.raises(MarlError) as error:
             check_room([two], nodes, "Ray has")
-        message = f"for pool 'a' 1 of 2 machines have 2 free ones (Ray has {there})"
+        message = f"for pool 'a' 1 of 2 machines have 2 free GPUs (Ray has {there})"
         assert message in str(error.value)
 
 

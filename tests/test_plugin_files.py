@@ -142,7 +142,7 @@ def test_a_path_that_is_no_plugin_file_is_an_error(write: Write, tmp_path: Path)
     path = write()
     with pytest.raises(MarlError, match=r"no plugin file '.*onse\.py': did you mean '.*ones\.py'\?"):
         plugins.read_files([path.with_name("onse.py")])
-    with pytest.raises(MarlError, match=r"'.*' does not end in \.py: name one Python file"):
+    with pytest.raises(MarlError, match=r"'.*' does not end in \.py\. Give a Python file"):
         plugins.read_files([tmp_path])
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(MarlError, match="is not UTF-8 text"):
@@ -151,7 +151,7 @@ def test_a_path_that_is_no_plugin_file_is_an_error(write: Write, tmp_path: Path)
 
 def test_files_that_are_too_large_are_an_error(write: Write) -> None:
     noise = "".join(f"# {os.urandom(30).hex()}\n" for _ in range(3000))
-    with pytest.raises(MarlError, match=r"plugin files ones\.py take .* bytes packed, and 65,536 is the most"):
+    with pytest.raises(MarlError, match=r"plugin files ones\.py take .* bytes packed, but the limit is 65,536"):
         used(write(code=noise))
 
 

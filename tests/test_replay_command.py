@@ -317,8 +317,8 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
     assert "run 'other' has no stored steps: train it with marl.run.keep_journals=1" in refused("--run", "other")
     assert "no run in 'othr': did you mean 'other'?" in refused("--run", "othr")
     assert "'.' is a folder: a run is replayed with --run '.'" in refused(".")
-    assert "--step is a step of a run" in refused("f.jsonl", "--step", "3")
-    assert "which file? e.g. marl-verl replay journals/step_00012.jsonl" in refused()
+    assert "--step needs a run" in refused("f.jsonl", "--step", "3")
+    assert "no file or run is given: e.g. marl-verl replay journals/step_00012.jsonl" in refused()
 
 
 def run_of_three_steps() -> None:
@@ -842,8 +842,8 @@ def test_unknown_episodes_and_files(refused: Shown) -> None:
     assert "'f.jsonl' has no episode 'q_11': did you mean 'q_1'?" in refused(path, "--episode", "q_11")
     assert "'f.jsonl' has no episode 'zebra': its 4 ids are like 'q_0'" in refused(path, "--episode", "zebra")
     assert "no file 'f.json': did you mean 'f.jsonl'?" in refused("f.json")
-    assert "which of the 3 episodes of 'f.jsonl'? give --episode ID" in refused(path, "--mask", "solver:0")
-    assert "--mask replays and --stored does not" in refused(path, "--mask", "solver:0", "--stored")
+    assert "'f.jsonl' has 3 episodes: select one with --episode ID" in refused(path, "--mask", "solver:0")
+    assert "--mask needs a replay, which --stored disables" in refused(path, "--mask", "solver:0", "--stored")
     assert "unknown option '--epsode': did you mean '--episode'?" in refused(path, "--epsode", "q_1")
 
 
@@ -852,7 +852,7 @@ def test_a_file_without_episodes_is_listed(texts: Shown, refused: Shown) -> None
     assert "0 episodes, 1 failed attempt (policy-error 1)\n\nfailed  reason\nq_0     policy-error  no server\n" in shown
     assert shown.endswith("one of them: marl-verl replay f.jsonl --episode q_0\n")
     assert texts("f.jsonl", "--episode", "q_0").endswith("task t1\n\npolicy-error\n  no server\n")
-    assert "'f.jsonl' has no episode of which an act could be masked" in refused("f.jsonl", "--mask", "solver:0")
+    assert "'f.jsonl' has no episode to mask" in refused("f.jsonl", "--mask", "solver:0")
 
 
 # In a process of its own

@@ -96,5 +96,7 @@ def test_a_sampler_that_fails_is_named() -> None:
         async def sample(self, context: Any) -> Sample:
             return Sample()
 
-    with pytest.raises(MarlError, match="sampler 'independent' fails on a synthetic task of the team: it has no turn"):
+    with pytest.raises(
+        MarlError, match="sampler 'independent' fails on a synthetic task of the team: it returned no turns"
+    ):
         check_advantage(synthetic("grpo", Broken()))

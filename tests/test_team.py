@@ -43,7 +43,7 @@ def test_a_team_is_read_with_its_types() -> None:
         ("agents", ["solver"], "'marl.agents' must be a mapping"),
         ("agents.solver", "base", "'marl.agents.solver' must be a mapping"),
         ("agents.solver", None, "agent 'solver' has no policy: 'marl.agents.solver.policy' must name one of 'base'"),
-        ("agents.solver.policy", "bse", "agent 'solver' has the unknown policy 'bse': did you mean 'base'?"),
+        ("agents.solver.policy", "bse", "agent 'solver' has unknown policy 'bse': did you mean 'base'?"),
         ("agents.solver.policy", 3, "'marl.agents.solver.policy' must be text, got 3"),
         ("agents.solver.instruction", "x", "did you mean 'instructions'?"),
         ("agents.solver.name", "x", "the name is the key of the section, 'solver'"),
@@ -53,9 +53,13 @@ def test_a_team_is_read_with_its_types() -> None:
         ("agents.solver.sampling.top_p", 0, "top_p' must be a number > 0 and <= 1 or null, got 0"),
         ("agents.solver.sampling.top_k", 0, "top_k' must be -1 or a whole number >= 1 or null, got 0"),
         ("agents.solver.sampling.max_tokens", 0, "max_tokens' must be a whole number >= 1 or null, got 0"),
-        ("agents.a_b", {"policy": "base"}, "'marl.agents.a_b': a name must be letters, digits and '-'"),
-        ("policies", None, "agent 'solver' has the unknown policy 'base': there are none"),
-        ("policies.spare", {}, "policy 'spare' is used by no agent: give it to one of 'judge', 'solver', 'writer'"),
+        ("agents.a_b", {"policy": "base"}, "'marl.agents.a_b': a name must consist of letters, digits and '-'"),
+        ("policies", None, "agent 'solver' has unknown policy 'base': none is available"),
+        (
+            "policies.spare",
+            {},
+            "policy 'spare' is used by no agent: assign it to one of the agents 'judge', 'solver', 'writer'",
+        ),
         ("policies.base", 7, "'marl.policies.base' must be a mapping"),
         ("policies.base.frozen", "yes", "'marl.policies.base.frozen' must be true or false"),
         ("policies.base.frozen", True, "all policies are frozen ('base', 'other')"),
@@ -63,18 +67,22 @@ def test_a_team_is_read_with_its_types() -> None:
         (
             "policies.other.model",
             {"lora_rank": 8},
-            "policy 'other' is frozen and has marl.policies.other.model.lora_rank=8",
+            "policy 'other' is frozen, but has marl.policies.other.model.lora_rank=8",
         ),
-        ("policies.other.loss", "gspo", "policy 'other' is frozen and has marl.policies.other.loss='gspo'"),
+        ("policies.other.loss", "gspo", "policy 'other' is frozen, but has marl.policies.other.loss='gspo'"),
         ("policies.other.pool", 3, "'marl.policies.other.pool' must be text or null, got 3"),
         ("policies.base.endpoint", "http://x", "'marl.policies.base.endpoint' must be a mapping or null"),
         ("policies.base.endpoint", {"url": "http://x"}, "'marl.policies.base.endpoint.model' is missing"),
         ("policies.base.endpoint", {"ulr": "http://x"}, "'marl.policies.base.endpoint.ulr': did you mean 'url'?"),
-        ("policies.base.endpoint", {"url": "u", "model": "m"}, "policy 'base' is an endpoint, and has 'actor' as well"),
+        (
+            "policies.base.endpoint",
+            {"url": "u", "model": "m"},
+            "policy 'base' is an external endpoint, but has 'actor'",
+        ),
         (
             "policies.other.endpoint",
             {"url": "u", "model": "m"},
-            "policy 'other' is an endpoint, and has 'tiny' as well",
+            "policy 'other' is an external endpoint, but has 'tiny'",
         ),
         ("task.name", "???", "'marl.task.name' is missing"),
         ("task.name", None, "'marl.task.name' is missing"),
@@ -95,20 +103,20 @@ def test_a_mistake_is_named(path: str, value: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_an_endpoint_is_frozen_whatever_is_said() -> None:
+def test_an_endpoint_is_always_frozen() -> None:
     marl = {**MARL, "policies": {"base": {}, "other": {"endpoint": {"url": "http://x/v1", "model": "m"}}}}
     team = read_team(marl)
     assert team.policies["other"].endpoint == Endpoint("http://x/v1", "m", None)
     assert [policy.trained for policy in team.policies.values()] == [True, False]
 
 
-def test_an_evaluation_has_a_team_in_which_nobody_learns() -> None:
+def test_an_evaluation_accepts_a_team_without_trained_policies() -> None:
     marl = copy.deepcopy(MARL)
     marl["policies"]["base"] = {"frozen": True}
     assert not any(policy.trained for policy in read_team(marl, allow_frozen=True).policies.values())
 
 
-def test_a_policy_says_what_it_learns_with() -> None:
+def test_a_policy_has_its_own_loss() -> None:
     marl = copy.deepcopy(MARL)
     marl["policies"]["base"] = {"loss": "gspo", "pool": "big", "model": {"lora_rank": 8}}
     policy = read_team(marl).policies["base"]

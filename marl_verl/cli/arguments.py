@@ -1,4 +1,4 @@
-"""Arguments that several commands have: --plugin FILE, and FILE or --run DIR with --step N."""
+"""Arguments shared by several commands: --plugin FILE, and FILE or --run DIR with --step N."""
 
 import argparse
 import sys
@@ -14,25 +14,27 @@ def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
-    """FILE, or --run DIR with --step N; `file` says what FILE is."""
+    """Add FILE, or --run DIR with --step N; `file` is the help text of FILE."""
     parser.add_argument("file", nargs="?", metavar="FILE", help=file)
     parser.add_argument("--run", type=Path, dest="folder", metavar="DIR", help="a run directory, instead of a file")
-    parser.add_argument("--step", type=int, metavar="N", help="which step of the run; left out: the newest stored one")
+    parser.add_argument("--step", type=int, metavar="N", help="step of the run (default: the latest stored)")
 
 
 def check_file_arguments(options: argparse.Namespace, example: str) -> None:
-    """Raise MarlError unless a file or a run is named, and a step only of a run; `example` is a file's name."""
+    """Raise MarlError unless a file or a run is given, and --step only with a run; `example` is a file name."""
     command = options.command
     if options.folder is not None and options.file is not None:
-        raise MarlError(f"'{options.file}' or --run '{options.folder}': {command} one of them")
+        raise MarlError(f"both FILE '{options.file}' and --run '{options.folder}' are given: leave one out")
     if options.folder is None and options.step is not None:
-        raise MarlError("--step is a step of a run: give --run DIR with it")
+        raise MarlError("--step needs a run: add --run DIR")
     if options.folder is None and options.file is None:
-        raise MarlError(f"which file? e.g. marl-verl {command} {example}, or marl-verl {command} --run runs/NAME")
+        raise MarlError(
+            f"no file or run is given: e.g. marl-verl {command} {example}, or marl-verl {command} --run runs/NAME"
+        )
 
 
 def file_content(options: argparse.Namespace) -> tuple[str, bytes]:
-    """FILE: how an error names it, and its bytes."""
+    """(name of FILE in error messages, its bytes)."""
     if options.file == "-":
         return "standard input", sys.stdin.buffer.read()
     return read_file(options.command, Path(options.file))

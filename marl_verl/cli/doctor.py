@@ -1,4 +1,4 @@
-"""`marl-verl doctor [--json] [--quick]`: whether runs can work on this machine, and what to do where they cannot."""
+"""`marl-verl doctor [--json] [--quick]`: check whether runs can work on this machine, and suggest fixes."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from marl_verl.process.terminal import harmless, show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Check Python, packages, GPUs, memory, disk and plugins. Exit code 1 if a run cannot work."
     parser.add_argument("--json", action="store_true", help="print a JSON list, one record per finding")
-    parser.add_argument("--quick", action="store_true", help="do not load torch, vLLM and verl, which takes seconds")
+    parser.add_argument("--quick", action="store_true", help="skip loading torch, vLLM and verl, which takes seconds")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,8 +26,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
-    """Every finding, as soon as it is there; `note` is called with what is checked next."""
-    # not at the top: `marl-verl doctor --help` is quick
+    """Yield each finding when its check ends; `note` is called with the name of the next check."""
+    # imported here to keep `marl-verl doctor --help` fast
     from marl_verl.doctor import loading, machine, packages
 
     yield from packages.check()
@@ -38,7 +38,7 @@ def findings(quick: bool, note: Callable[[str], None]) -> Iterator[Finding]:
 
 
 def shown(quick: bool) -> list[Finding]:
-    """The findings, each printed as soon as it is there, and how many of a kind there are."""
+    """Print each finding when its check ends, then the number of errors and warnings. Returns the findings."""
     display, found = Display(), []
     try:
         for each in findings(quick, display.note if display.console.is_terminal else lambda _: None):
@@ -53,7 +53,7 @@ def shown(quick: bool) -> list[Finding]:
 
 
 def text(finding: Finding) -> str:
-    """A finding in a line, and what to do about it in a second one."""
+    """A finding on one line, and what to do about it on a second."""
     lines = [f"{finding.state:<8} {finding.check}: {finding.message}"]
     if finding.do:
         lines.append(f"{'':<8} do: {finding.do}")

@@ -1,4 +1,4 @@
-"""`marl-verl eval RUN`: how good the team is on held-out tasks, also with policies exchanged or put back to before."""
+"""`marl-verl eval RUN`: evaluate a team on held-out tasks, optionally with swapped or untrained policies."""
 
 import argparse
 import json
@@ -15,44 +15,46 @@ from marl_verl.process.progress import Display
 from marl_verl.process.terminal import show
 
 EXAMPLES = """
-  marl-verl eval runs/inventory-1                              the newest checkpoint, on all held-out tasks
+  marl-verl eval runs/inventory-1                              the latest checkpoint, on all held-out tasks
   marl-verl eval runs/inventory-1 --step 0                     the team before training
   marl-verl eval runs/inventory-1 --swap asker=holder          the two agents exchange their policies
-  marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its model from before training
+  marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its untrained model
   marl-verl eval runs/inventory-1 --sessions 32 --k 1,8,32     pass@k from 32 sampled sessions a task
   marl-verl eval runs/inventory-1 --greedy-only --json         for programs; progress goes to standard error
 """
 
 PASSED_ON = ("step", "tasks", "sessions", "k", "swap", "untrained", "seed", "greedy_only", "output")
-"""Options that are arguments of `evaluate`."""
+"""Options that are passed to `evaluate` under the same name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Measure a team on held-out tasks: success played greedily, avg@k and pass@k of sampled sessions, each with a "
-        "95 % confidence interval, and what each agent did. key=value changes how the team plays, e.g. "
+        "Evaluate a team on held-out tasks: greedy success, avg@k and pass@k of sampled sessions, each with a 95 % "
+        "confidence interval, and statistics of each agent. key=value changes how the team acts, e.g. "
         "marl.task.test_size=1000 or actor_rollout_ref.rollout.temperature=0.7."
     )
     parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="how the team plays")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="config overrides that change how the team acts"
+    )
     add_plugin_argument(parser)
-    parser.add_argument("--step", type=int, metavar="N", help="of which checkpoint; left out: the newest; 0: untrained")
+    parser.add_argument("--step", type=int, metavar="N", help="checkpoint step (default: latest; 0: before training)")
     parser.add_argument("--tasks", type=int, metavar="N", help="only the first N held-out tasks")
-    parser.add_argument("--sessions", type=int, metavar="K", help="sampled sessions of each task (8)")
-    parser.add_argument("--k", metavar="1,4,8", help="of pass@k, each at most --sessions")
+    parser.add_argument("--sessions", type=int, metavar="K", help="sampled sessions per task (default: 8)")
+    parser.add_argument("--k", metavar="1,4,8", help="values of k for pass@k, each at most --sessions")
     again: dict[str, Any] = {"action": "append", "default": []}
     parser.add_argument("--swap", **again, metavar="a=b", help="agents a and b exchange their policies")
-    untrained = "this agent acts with its policy's model from before training; may be repeated"
+    untrained = "this agent acts with its policy's untrained model; may be repeated"
     parser.add_argument("--untrained", **again, metavar="NAME", help=untrained)
-    parser.add_argument("--seed", type=int, metavar="S", help="of sampling; left out: the run's")
-    parser.add_argument("--greedy-only", action="store_true", help="without the sampled sessions")
+    parser.add_argument("--seed", type=int, metavar="S", help="sampling seed (default: the run's)")
+    parser.add_argument("--greedy-only", action="store_true", help="skip the sampled sessions")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write that object to a file, too")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to a file")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.run is None:
-        raise MarlError("which run? e.g. marl-verl eval runs/NAME")
+        raise MarlError("no run is given: e.g. marl-verl eval runs/NAME")
     display = Display(Console(stderr=True, highlight=False, soft_wrap=True) if options.json else None)
     given = {name: getattr(options, name) for name in PASSED_ON}
     done = evaluate(options.run, options.overrides, plugins=options.plugin, progress=display, **given)
@@ -60,5 +62,5 @@ def run(options: argparse.Namespace) -> int:
         show(json.dumps(done.numbers, indent=1))
     else:
         results(done.numbers, display)
-        display.print(f"in {done.file}, episodes: marl-verl replay {done.file.with_suffix('.jsonl')}")
+        display.print(f"results: {done.file}, episodes: marl-verl replay {done.file.with_suffix('.jsonl')}")
     return 0

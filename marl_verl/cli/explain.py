@@ -1,4 +1,4 @@
-"""`marl-verl explain FILE` and `marl-verl explain --run DIR`: how each row came by its advantage."""
+"""`marl-verl explain FILE` and `marl-verl explain --run DIR`: show how each advantage was computed."""
 
 import argparse
 import json
@@ -12,23 +12,25 @@ from marl_verl.inspect.files import run_of, use_plugin_files
 from marl_verl.process.terminal import show
 
 EXAMPLES = """
-FILE is JSON, or JSON packed with gzip, with the keys algorithm, options and rows; others are ignored:
+FILE is JSON, optionally gzipped, with the keys algorithm, options and rows; other keys are ignored:
 
   {"algorithm": "at-grpo", "options": {}, "rows": [
     {"uid": "q0", "session": 0, "index": 0, "turn": 0, "agent": "coder", "rewards": {"team": 1.0}, "length": 5},
     {"uid": "q0", "session": 1, "index": 0, "turn": 0, "agent": "coder", "rewards": {"team": 0.0}, "length": 6}]}
 
   marl-verl explain rows.json                          every row: reward, return, baseline, scale, advantage, group
-  marl-verl explain rows.json --row q0_1_0             one row's derivation, beside the rows of its group
-  marl-verl explain --run runs/inventory-1 --step 12   what training did in step 12
-  marl-verl explain --run runs/inventory-1 --json      the newest stored step, as JSON
+  marl-verl explain rows.json --row q0_1_0             one row's derivation, with the rows of its group
+  marl-verl explain --run runs/inventory-1 --step 12   the advantages of training step 12
+  marl-verl explain --run runs/inventory-1 --json      the latest stored step, as JSON
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show how each row came by its advantage: from a file, or from what a training step stored."
+    parser.description = (
+        "Show how the advantage of each row was computed, for the rows of a file or of a stored training step."
+    )
     add_plugin_argument(parser)
-    add_file_arguments(parser, "what to explain; - is standard input")
+    add_file_arguments(parser, "rows to explain; - is standard input")
     parser.add_argument("--row", metavar="KEY", help="only this row: KEY is {uid}_{session}_{index}")
     parser.add_argument("--json", action="store_true", help="print a JSON list, one record per row")
 

@@ -1,4 +1,4 @@
-"""`marl-verl export RUN --policy NAME --output DIR`: a trained policy as a folder that transformers and vLLM load."""
+"""`marl-verl export RUN --policy NAME --output DIR`: write a trained policy for transformers and vLLM."""
 
 import argparse
 import dataclasses
@@ -11,35 +11,35 @@ from marl_verl.process.terminal import harmless, show
 
 EXAMPLES = """
 The folder has weights (safetensors), config, tokenizer with chat template and generation config. A policy that trained
-an adapter (LoRA) becomes an adapter in peft's format, which names its base model; --merge makes a whole model of it.
-Weights keep the precision of training. Nothing is started, and DIR is written whole or not at all.
+an adapter (LoRA) is written as an adapter in peft's format, which names its base model; --merge writes a full model.
+Weights keep the precision of training. No process is started, and DIR is written completely or not at all.
 
-  marl-verl export runs/inventory-1 --policy asker --output asker             the newest complete checkpoint
-  marl-verl export runs/inventory-1 --policy asker --output asker --step 20   that of step 20
-  marl-verl export runs/inventory-1 --policy asker --output asker --merge     of an adapter: with its base, one model
+  marl-verl export runs/inventory-1 --policy asker --output asker             the latest complete checkpoint
+  marl-verl export runs/inventory-1 --policy asker --output asker --step 20   the checkpoint of step 20
+  marl-verl export runs/inventory-1 --policy asker --output asker --merge     the adapter merged into its base model
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write a trained policy as a Hugging Face folder, or as an adapter."
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--policy", metavar="NAME", help="which one; may be left out where only one was trained")
+    parser.add_argument("--policy", metavar="NAME", help="policy to export; optional if only one was trained")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder, or an empty one")
-    parser.add_argument("--step", type=int, metavar="N", help="which checkpoint; left out: the newest complete one")
-    parser.add_argument("--merge", action="store_true", help="merge an adapter into its base: one whole model")
-    parser.add_argument("--json", action="store_true", help="tell what was written as JSON")
+    parser.add_argument("--step", type=int, metavar="N", help="checkpoint step (default: the latest complete one)")
+    parser.add_argument("--merge", action="store_true", help="merge an adapter into its base model")
+    parser.add_argument("--json", action="store_true", help="print a summary as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     check_output(options.output)
-    # torch warns that no process group is there, which reading shards does not need
+    # torch warns about the missing process group, which reading shards does not need
     logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
     source = choose(options.folder, options.policy, options.step)
     done = export(source, options.output, options.merge)
     if options.json:
         show(json.dumps(dataclasses.asdict(done)))
     else:
-        kinds = {"model": "a whole model", "merged": "a whole model with the adapter merged"}
+        kinds = {"model": "a full model", "merged": "a full model with the adapter merged"}
         kind = kinds.get(done.kind, f"an adapter of '{done.base}'")
         what = f"policy {done.policy} of step {done.step} as {kind}"
         size = f"{done.parameters:,} parameters ({done.dtype}), {done.size / 1e6:.2f} MB"

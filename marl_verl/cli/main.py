@@ -1,4 +1,4 @@
-"""`marl-verl`: one module a command, each imported only when it is called, so that `--help` is quick."""
+"""`marl-verl`: one module per command, imported only when the command is called, so that `--help` is fast."""
 
 import argparse
 import importlib
@@ -14,19 +14,19 @@ from marl_verl.process.terminal import harmless
 from marl_verl.version import __version__
 
 COMMANDS = {
-    "train": "train a team as a recipe says",
-    "eval": "measure a trained team on held-out tasks",
+    "train": "train a team from a recipe",
+    "eval": "evaluate a trained team on held-out tasks",
     "export": "write a trained policy as a folder that transformers and vLLM load",
-    "explain": "show how each row came by its advantage",
-    "replay": "run a stored episode again, without a model, and show it",
-    "plugins": "list plugins and every name they register",
-    "new-plugin": "write a package for a plugin of your own",
-    "doctor": "check this machine, and say what to do about each finding",
+    "explain": "show how each advantage was computed",
+    "replay": "replay a stored episode without a model, and show it",
+    "plugins": "list plugins and the names that they register",
+    "new-plugin": "write the package of a new plugin",
+    "doctor": "check this machine, and suggest a fix for each problem",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Exit code 0; 2 for a user's mistake, 1 for a run that failed, 130 after Ctrl-C."""
+    """Run a command. Exit code 0; 2 for a user error, 1 for a run that failed, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
 
     def run() -> int:
@@ -39,13 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def reported(work: Callable[[], int], debug: bool = False) -> int:
-    """The exit code of a function; its error is printed in one line, with `debug` its traceback or the log's end."""
+    """Run a function and return its exit code. Prints an error on one line; with `debug` also traceback or log end."""
     try:
         return work()
     except MarlError as error:
         if debug:
             traceback.print_exc()
-        reply = harmless(" ".join(str(error).split()))  # one line, whatever a plugin's error holds
+        reply = harmless(" ".join(str(error).split()))  # one line, also for a plugin's multi-line error
         print("marl-verl:", reply, file=sys.stderr)
         return 2
     except RunError as error:
@@ -54,7 +54,7 @@ def reported(work: Callable[[], int], debug: bool = False) -> int:
         print("marl-verl:", error, file=sys.stderr)
         return 2 if error.mistake else 1
     except KeyboardInterrupt as error:
-        if not error.args:  # else it is printed already
+        if not error.args:  # otherwise it was printed already
             print("marl-verl: interrupted", file=sys.stderr)
         return 130
 
@@ -62,7 +62,7 @@ def reported(work: Callable[[], int], debug: bool = False) -> int:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
-    """Print our own warnings as errors are printed, without the line of code that raised them."""
+    """Print a MarlWarning in the form of an error, without the line of code that issued it."""
     if issubclass(category, MarlWarning):
         print("marl-verl: warning:", harmless(" ".join(str(message).split())), file=sys.stderr)
     else:
@@ -74,10 +74,10 @@ def _module(command: str) -> Any:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with errors printed as all others: one line, without the usage text."""
+    """Argument parser that raises errors as MarlError: one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
-        raise MarlError(f"{message}: `{self.prog} --help` shows what there is")
+        raise MarlError(f"{message}: see `{self.prog} --help`")
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -94,13 +94,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     for name, help_text in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
         command.add_argument("--debug", default=argparse.SUPPRESS, **debug)
-        if name == chosen:  # the other commands' arguments need not be known
+        if name == chosen:  # only the chosen command's module is imported
             module, used = _module(name), command
             module.add_arguments(command)
             if hasattr(module, "EXAMPLES"):
                 command.epilog, command.formatter_class = module.EXAMPLES, argparse.RawDescriptionHelpFormatter
     options, rest = parser.parse_known_args(arguments)
-    # argparse takes no more overrides once an option has come: `train recipe.yaml --dry-run key=value`
+    # argparse leaves overrides after an option in `rest`: `train recipe.yaml --dry-run key=value`
     for word in rest:
         if word.startswith("-") or not hasattr(options, "overrides"):
             valid = re.findall(r"(?<![\w-])--[\w-]+", used.format_help())

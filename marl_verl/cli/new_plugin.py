@@ -1,6 +1,6 @@
-"""`marl-verl new-plugin NAME [--output FOLDER]`: write a package for a plugin, whose tests pass as written.
+"""`marl-verl new-plugin NAME [--output FOLDER]`: write the package of a new plugin, with passing tests.
 
-The package in `marl_verl/scaffold` is copied, with its name and the versions of marl-verl that it is for replaced.
+It copies the package in `marl_verl/scaffold`, and replaces its name and the required versions of marl-verl.
 """
 
 import argparse
@@ -21,15 +21,17 @@ from marl_verl.process.terminal import show
 from marl_verl.version import __version__
 
 SCAFFOLD = Path(__file__).parent.parent / "scaffold"
-NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"  # the scaffold's, replaced by the package's own
-HIDDEN = {"gitignore": ".gitignore"}  # names that would have a meaning inside the scaffold
+NAME, MODULE, VERSIONS = "my-method", "my_method", ">=0.1,<0.2"  # of the scaffold, replaced in the copy
+HIDDEN = {"gitignore": ".gitignore"}  # files whose real name would take effect inside the scaffold
 LONGEST = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Write a package for a plugin: an example of a team and of a method, tests and a recipe."
-    parser.add_argument("name", metavar="NAME", help="of the distribution, such as my-method")
-    parser.add_argument("--output", metavar="FOLDER", type=Path, help="where to write it; default: NAME, here")
+    parser.description = "Write the package of a new plugin: an example of a team and of a method, tests and a recipe."
+    parser.add_argument("name", metavar="NAME", help="name of the distribution, such as my-method")
+    parser.add_argument(
+        "--output", metavar="FOLDER", type=Path, help="folder to write (default: NAME in the working directory)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,24 +43,24 @@ def run(options: argparse.Namespace) -> int:
         f"wrote {folder}: plugin '{name}', module {module(name)} with a team and a method\n"
         "next:\n"
         f"  cd {shlex.quote(str(folder))}\n"
-        '  pip install -e ".[test]"                   # marl-verl finds it by its entry point\n'
-        "  python -m pytest                           # passes as it is\n"
+        '  pip install -e ".[test]"                   # marl-verl finds the plugin by its entry point\n'
+        "  python -m pytest                           # all tests pass\n"
         "  marl-verl train recipes/train.yaml         # two tiny models, on a CPU\n"
-        f"then change {module(name)}/, and delete what you do not need; see docs/plugins.md of marl-verl"
+        f"then edit {module(name)}/, and delete what you do not need; see docs/plugins.md of marl-verl"
     )
     return 0
 
 
 def distribution(given: str) -> str:
-    """The normal form of a distribution's name. MarlError where it, or the module's name made of it, is none."""
+    """Normalise a distribution's name. MarlError where it, or the module name derived from it, is invalid."""
     name = canonicalize_name(given)
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name):
-        raise MarlError(f"'{given}' is no name of a distribution: letters, digits and - between them, such as {NAME}")
+        raise MarlError(f"'{given}' is not a valid distribution name: use letters, digits and -, such as {NAME}")
     if name[0].isdigit() or keyword.iskeyword(module(name)) or module(name) in ("tests", "recipes"):
-        raise MarlError(f"'{given}' cannot be the name of a plugin: its module could not be called '{module(name)}'")
+        raise MarlError(f"'{given}' cannot be the name of a plugin: '{module(name)}' is not a usable module name")
     if len(name) > LONGEST:
-        why = "every name that it registers begins with it"
-        raise MarlError(f"'{given}' is longer than {LONGEST} characters, and {why}")
+        why = "every registered name begins with it"
+        raise MarlError(f"'{given}' is longer than {LONGEST} characters, but {why}")
     return name
 
 
@@ -67,27 +69,27 @@ def module(name: str) -> str:
 
 
 def check_free(name: str) -> None:
-    """MarlError where something installed has the name: a distribution, a plugin, a module, or a registered part."""
+    """MarlError where an installed distribution, plugin, module or registered part has the name."""
     for point in importlib.metadata.entry_points(group=plugins.GROUP):
         owner = point.dist.metadata["Name"] if point.dist is not None else "an unknown distribution"
         if canonicalize_name(point.name) == name:
-            raise MarlError(f"there is a plugin '{point.name}' already, of {owner}: choose another name")
+            raise MarlError(f"plugin '{point.name}' already exists, of {owner}: choose another name")
     if name in {canonicalize_name(found.metadata["Name"] or "") for found in importlib.metadata.distributions()}:
-        raise MarlError(f"a distribution '{name}' is installed already: choose another name")
+        raise MarlError(f"distribution '{name}' is already installed: choose another name")
     found = importlib.util.find_spec(module(name))
     if found is not None and found.origin is not None:
-        raise MarlError(f"there is a module '{module(name)}' already, in '{found.origin}': choose another name")
+        raise MarlError(f"module '{module(name)}' already exists in '{found.origin}': choose another name")
     for entry in plugins.load().find("algorithms", name):
-        what = f"algorithm '{name}', which the plugin would register, is of {entry.source}"
+        what = f"algorithm '{name}', which the plugin would register, is already registered by {entry.source}"
         raise MarlError(f"{what}: choose another name")
 
 
 def write(name: str, folder: Path) -> None:
-    """Make the folder for this minor version: everything goes into one beside it, which then gets its name."""
+    """Write the package for this minor version: into a temporary folder beside `folder`, then rename it."""
     if os.path.lexists(folder):
-        raise MarlError(f"there is '{folder}' already: take another place with --output, or move it away")
+        raise MarlError(f"'{folder}' already exists: give another folder with --output, or move it")
     if not folder.parent.is_dir():
-        raise MarlError(f"there is no folder '{folder.parent}' to write '{folder.name}' into")
+        raise MarlError(f"no folder '{folder.parent}' to write '{folder.name}' into: create it first")
     major, minor = (int(part) for part in __version__.split(".")[:2])
     versions = f">={major}.{minor},<{major}.{minor + 1}"
     try:

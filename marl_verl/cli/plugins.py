@@ -1,4 +1,4 @@
-"""`marl-verl plugins [--json]`: which distributions supply which names, and what is switched off."""
+"""`marl-verl plugins [--json]`: list plugins, the names that they register, and the disabled ones."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from marl_verl.process.terminal import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "List the plugins, what they register, and what MARL_VERL_PLUGINS leaves out."
+    parser.description = "List the plugins, the names that they register, and those that MARL_VERL_PLUGINS excludes."
     add_plugin_argument(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON list, one record per plugin")
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def text(record: dict[str, Any]) -> str:
-    """One plugin as a paragraph: who it is, then one line per kind with its names."""
+    """One plugin as a paragraph: its source on the first line, then one line of names per kind."""
     state = f"   broken: {record['error']}" if record["error"] else ""
     state = state if record["enabled"] else "   disabled: not in MARL_VERL_PLUGINS"
     lines = [f"{record['plugin']}   {record['distribution']} {record['version']}   {record['target']}{state}"]

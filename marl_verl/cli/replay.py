@@ -1,4 +1,4 @@
-"""`marl-verl replay FILE [--episode ID] [--mask AGENT:SLOT]`: a stored episode, run again and shown."""
+"""`marl-verl replay FILE [--episode ID] [--mask AGENT:SLOT]`: replay a stored episode and show it."""
 
 import argparse
 import re
@@ -17,37 +17,37 @@ from marl_verl.process.run_dir import RunDir
 from marl_verl.process.terminal import harmless, show
 
 TRAINING = "s"
-"""How the id of a training episode begins: `s12t00000_0` is of step 12. Those of validations have other letters."""
+"""First letter of a training episode's id (`s12t00000_0`: step 12). Validations have others."""
 
 EXAMPLES = """
-FILE is what a run writes to journals/ (every training step) and episodes/ (some of a validation): JSON lines, with all
-that a replay needs. The workflow runs again with the recorded actions and call results; no model is asked, nothing is
-called. The answer is scored anew. Exit code 2 where something differs from what is stored,
-or cannot be read. FILE may be packed with gzip; - is standard input.
+FILE is a file of a run's journals/ (one per training step) or episodes/ (some episodes of each validation): JSON lines.
+The workflow runs again with the recorded actions and call results; no model is queried and no call is executed. The
+answer is scored again. Exit code 2 where the result differs from the stored one, or a line cannot be read. FILE may be
+gzipped; - is standard input.
 
-  marl-verl replay runs/inventory-1/journals/step_00012.jsonl    what the file holds; its only episode, if it has one
-  marl-verl replay --run runs/inventory-1 --step 12              the same file; without --step the newest
-  marl-verl replay --run runs/inventory-1 --episode s7t00000_1   an id says its step; g20t00000_0 is of a validation
-  marl-verl replay FILE --episode s12t00000_0                    one episode: who saw what, said what, and earned what
-  marl-verl replay FILE --episode s12t00000_0 --mask holder:0    what it comes to if the holder's first act said nothing
-  marl-verl replay FILE --episode s12t00000_0 --stored           without running anything: the plugin may be missing
+  marl-verl replay runs/inventory-1/journals/step_00012.jsonl    list the file's episodes, or show the only one
+  marl-verl replay --run runs/inventory-1 --step 12              the same file; default: the latest step
+  marl-verl replay --run runs/inventory-1 --episode s7t00000_1   the id has the step; g20t00000_0 is of a validation
+  marl-verl replay FILE --episode s12t00000_0                    one episode: observations, actions and rewards
+  marl-verl replay FILE --episode s12t00000_0 --mask holder:0    the result with the holder's first action masked
+  marl-verl replay FILE --episode s12t00000_0 --stored           the stored episode, without a replay or its plugin
   marl-verl replay FILE --episode s12t00000_0 --json             in full, for programs
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Run a stored episode again, without a model, and show it as a conversation with its rewards."
+    parser.description = "Replay a stored episode without a model, and show it as a conversation with its rewards."
     add_plugin_argument(parser)
     add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
-    parser.add_argument("--episode", metavar="ID", help="which episode; left out: a list of them, or the only one")
-    mask = "replace what this act said by a placeholder, and keep all other texts; may be repeated"
+    parser.add_argument("--episode", metavar="ID", help="id of the episode (default: list all, or show the only one)")
+    mask = "replace the action of this act by a placeholder, and keep all others; may be repeated"
     parser.add_argument("--mask", action="append", default=[], metavar="AGENT:SLOT", help=mask)
-    parser.add_argument("--stored", action="store_true", help="show what is stored, and run nothing")
+    parser.add_argument("--stored", action="store_true", help="show the stored episode without a replay")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 2 also where the replay reached another end than is stored, or where lines of the file are damaged."""
+    """Exit code 2 also where the replay differs from the stored episode, or lines of the file are damaged."""
     problem = _shown(options)
     if problem is not None:
         print(f"marl-verl: {harmless(problem)}", file=sys.stderr)
@@ -55,17 +55,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shown(options: argparse.Namespace) -> str | None:
-    """Print what the user asked for; what is wrong with it."""
+    """Print the list or the episode. Returns a problem with the file or the replay, None without one."""
     if options.stored and options.mask:
-        raise MarlError("--mask replays and --stored does not: give one of them")
+        raise MarlError("--mask needs a replay, which --stored disables: leave one out")
     source, content = _chosen(options)
     file = EpisodeFile.parse(unpacked(content, source), source)
     name = options.episode
     if name is None:
         alone = len(file.episodes) == 1 and not file.damaged and (options.mask or not file.failures)
         if not alone and options.mask:
-            which = f"which of the {len(file.episodes)} episodes of {source}? give --episode ID"
-            raise MarlError(which if file.episodes else f"{source} has no episode of which an act could be masked")
+            which = f"{source} has {len(file.episodes)} episodes: select one with --episode ID"
+            raise MarlError(which if file.episodes else f"{source} has no episode to mask")
         if not alone:
             return _list(file, options)
         name = next(iter(file.episodes))
@@ -79,7 +79,7 @@ def _shown(options: argparse.Namespace) -> str | None:
 
 
 def _chosen(options: argparse.Namespace) -> tuple[str, bytes]:
-    """The file that the user named; of a run the step whose episode is wanted, or the newest."""
+    """(name, content) of the given file; of a run, that of the given episode's step, --step, or the latest."""
     check_file_arguments(options, "journals/step_00012.jsonl")
     use_plugin_files(options.folder if options.file is None else run_of(options.file), options.plugin)
     if options.file is not None:
@@ -116,7 +116,7 @@ def _episode(file: EpisodeFile, episode: Episode, options: argparse.Namespace) -
 
 
 def _run(file: EpisodeFile, options: argparse.Namespace) -> str | None:
-    """The run that a file belongs to, for a command line, if that has also stored the rows of its step."""
+    """The file's run, quoted for a command line; None unless it has also stored the rows of that step."""
     folder: Path | None = options.folder
     if folder is None and (parent := Path(options.file).parent).name == "journals":
         folder = parent.parent

@@ -1,4 +1,4 @@
-"""`marl-verl train RECIPE [key=value ...]`: check everything, make what is needed, start the trainer, show it."""
+"""`marl-verl train RECIPE [key=value ...]`: check the recipe, prepare models, run the trainer, show progress."""
 
 import argparse
 from pathlib import Path
@@ -20,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train. With --resume the first word is an override, too."""
+    """Train. With --resume the first positional argument is an override."""
     recipe, overrides = options.recipe, options.overrides
     if options.resume is not None:
         recipe, overrides = None, [str(word) for word in (recipe, *overrides) if word is not None]
     elif recipe is None:
-        raise MarlError("which recipe? e.g. marl-verl train recipes/quickstart/split_plan_path.yaml")
+        raise MarlError("no recipe is given: e.g. marl-verl train recipes/quickstart/split_plan_path.yaml")
     train(recipe, overrides, plugins=options.plugin, resume=options.resume, dry_run=options.dry_run)
     return 0

@@ -1,4 +1,4 @@
-"""What can be wrong with a run, each in a function that raises MarlError. Nothing here writes."""
+"""Checks of a run before it starts: each function raises MarlError where a check fails. They write no files."""
 
 import asyncio
 import os
@@ -37,30 +37,30 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Seconds | None, "marl.rollout.episode_seconds"),
     (Positive, "marl.checkpoint.keep actor_rollout_ref.actor.ppo_mini_batch_size"),
 )
-"""Type of a value, where the default in marl_trainer.yaml allows more, and the keys that have it."""
-FIXED = (  # a key of verl's that a team does not use, the value it keeps, and where a team says it
+"""(type, keys): the type of these keys, stricter than the default in marl_trainer.yaml implies."""
+FIXED = (  # a verl key that a team does not use, its required value, and the key that replaces it
     ("data.train_files", None, "a team's tasks are marl.task.train_file"),
     ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
     ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
-    ("actor_rollout_ref.rollout.n", 1, "attempts a task are marl.sampler.sessions"),
+    ("actor_rollout_ref.rollout.n", 1, "the number of attempts per task is marl.sampler.sessions"),
     ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
 )
 
 
 def part(kind: str, name: str, base: type | None) -> Any:
-    """A registered part, which must be a subclass of `base`; with None, something that can be called."""
+    """Return a registered part. MarlError unless it is a subclass of `base`, or callable where `base` is None."""
     known = plugins.load()
     found = known.get(kind, name)
     right = callable(found) if base is None else isinstance(found, type) and issubclass(found, base)
     if not right:
         wanted = "a function" if base is None else f"a subclass of {base.__name__}"
         source = known.entry(kind, name).source
-        raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, it is {found!r:.80}")
+        raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, got {found!r:.80}")
     return found
 
 
 def check_fixed(config: DictConfig, team: TeamConfig) -> None:
-    """Keys of verl's that a team says elsewhere: taking them and doing nothing would mislead."""
+    """MarlError for a verl key that has no effect on a team: another key replaces it."""
     for key, value, why in FIXED:
         found = [(key, OmegaConf.select(config, key))]
         if (part := key.removeprefix("actor_rollout_ref.")) != key:
@@ -69,16 +69,16 @@ def check_fixed(config: DictConfig, team: TeamConfig) -> None:
                 found.append((f"marl.policies.{name}.{part}", value if given is None else given))
         for where, given in found:
             if given != value:
-                raise MarlError(f"'{where}' must stay {value!r}, it is {given!r}: {why}")
+                raise MarlError(f"'{where}' must be {value!r}, got {given!r}: {why}")
 
 
 def check_numbers(config: DictConfig) -> None:
-    """The values of `RANGES`, and that something is validated."""
+    """Check the values of `RANGES`, and that at least one validation takes place."""
     for hint, keys in RANGES:
         for key in keys.split():
             check_type(OmegaConf.select(config, key), hint, key)
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
-        raise MarlError("nothing would be validated: leave trainer.val_before_train on, or set trainer.test_freq")
+        raise MarlError("no validation would take place: leave trainer.val_before_train on, or set trainer.test_freq")
 
 
 def check_batches(config: DictConfig, team: TeamConfig) -> None:
@@ -94,11 +94,11 @@ def check_batches(config: DictConfig, team: TeamConfig) -> None:
         if batch % min(part, batch):
             near = min((size for size in range(1, batch + 1) if batch % size == 0), key=lambda size: abs(size - part))
             what = f"data.train_batch_size={batch} is not a multiple of {where}.actor.ppo_mini_batch_size={part}"
-            raise MarlError(f"{what}: a batch must be divisible into updates, e.g. {near}")
+            raise MarlError(f"{what}: set a divisor of the batch size, e.g. {near}")
 
 
 def check_sampling(config: DictConfig, team: TeamConfig) -> None:
-    """An agent's own limits must fit those of its batch."""
+    """Check each agent's sampling options against the batch's length and its policy's temperature."""
     longest = config.data.max_response_length
     for agent in team.agents.values():
         tokens, given = agent.sampling.max_tokens or 0, agent.sampling.temperature
@@ -110,18 +110,18 @@ def check_sampling(config: DictConfig, team: TeamConfig) -> None:
         learnt = rollout.get("temperature", config.actor_rollout_ref.rollout.temperature)
         if given not in (None, learnt) and not policy.frozen:
             what = (
-                f"agent '{agent.name}' samples at temperature {given:g}, and its policy '{name}' learns at {learnt:g}"
+                f"agent '{agent.name}' samples at temperature {given:g}, but policy '{name}' is trained at {learnt:g}"
             )
             raise MarlError(f"{what}: set marl.policies.{name}.rollout.temperature instead")
 
 
 def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: int) -> list[Task]:
-    """The tasks of a split: from `marl.task.SPLIT_file` where it is set, else made by the task set."""
+    """The tasks of a split: from `marl.task.SPLIT_file` where it is set, else generated by the task set."""
     if (file := options[f"{split}_file"]) is not None:
         path = Path(str(file)).expanduser()
         if not path.is_file():
             message = str(missing("task file", path, path.parent.glob("*")))
-            hint = "" if "did you mean" in message else "; the README of a recipe says how to make its data"
+            hint = "" if "did you mean" in message else "; see the README of the recipe for how to make its data"
             raise MarlError(f"marl.task.{split}_file: {message}{hint}")
         return read_tasks(path)
     try:
@@ -136,7 +136,7 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
             raise MarlError(f"the task set made no {split} tasks")
         (most, times), *_ = Counter(task.id for task in found).most_common(1)
         if times > 1:
-            raise MarlError(f"{times} {split} tasks have the id '{most}': an id names one task")
+            raise MarlError(f"{times} {split} tasks have the id '{most}': task ids must be unique")
     if both := {task.id for task in tasks["train"]} & {task.id for task in tasks["test"]}:
         why = "held-out tasks must not be trained on"
         raise MarlError(f"{len(both)} tasks are in both splits, e.g. '{min(both)}': {why}")
@@ -146,9 +146,12 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
 
 
 def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[str, ...], ...]:
-    """Run the workflow once with empty actions; the agents of each move. MarlError where no action could mend it."""
+    """Run the workflow once with empty actions and return the agents of each move.
+
+    MarlError for an error that does not depend on the actions.
+    """
     moves: list[tuple[str, ...]] = []
-    limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # by itself, a loop without an end never lets the time-out come
+    limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # an endless loop would block `wait_for`
 
     async def play() -> None:
         async with Run(workflow, task, list(team.agents), seed=0, limits=limits) as run:
@@ -163,12 +166,12 @@ def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[st
     try:
         asyncio.run(asyncio.wait_for(play(), timeout=REHEARSAL_SECONDS))
     except WorkflowError as error:
-        # empty actions are not what the workflow is made for; in training such an episode is counted
+        # a workflow may reject empty actions; in training such an episode counts as a failed attempt
         if not moves or isinstance(error, UnknownAgentError | StepTimeout):
             raise
     except TimeoutError as error:
         if not moves:
-            what = f"workflow '{team.workflow.name}' did not act within {REHEARSAL_SECONDS:.0f} s"
+            what = f"workflow '{team.workflow.name}' did not request an act within {REHEARSAL_SECONDS:.0f} s"
             raise MarlError(f"{what} on task '{task.id}'") from error
     return tuple(moves)
 
@@ -176,10 +179,10 @@ def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[st
 def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
     parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise MarlError(f"run directory '{folder}' cannot be made: '{parent}' is no folder that can be written to")
+        raise MarlError(f"run directory '{folder}' cannot be created: '{parent}' is not a writable folder")
     free = shutil.disk_usage(parent).free
     if free < DISK_BYTES:
-        raise MarlError(f"{free / GIB:.1f} GiB are free on the disk of '{parent}', a run needs at least 1 GiB")
+        raise MarlError(f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB")
     if has_accelerator():
         return
     inside = [policy for policy in team.policies.values() if policy.endpoint is None]
@@ -188,4 +191,4 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
     if available < needed:
         what = f"{len(inside)} policies on a CPU need about {needed / GIB:.0f} GiB"
         remedy = "close other programs, or let the agents share a policy"
-        raise MarlError(f"{available / GIB:.1f} GiB of memory are free, {what}: {remedy}")
+        raise MarlError(f"{available / GIB:.1f} GiB of memory are free, but {what}: {remedy}")

@@ -1,4 +1,4 @@
-"""From a recipe and overrides to one checked config: verl's Hydra config below, the recipe above, errors found."""
+"""Compose a recipe and overrides over verl's Hydra config, and check every key and value."""
 
 import copy
 import functools
@@ -23,7 +23,7 @@ from marl_verl.platforms.active import has_accelerator
 
 HERE = Path(__file__).parent
 
-# free-form parts of the config: what stands below them belongs to somebody else, who checks it
+# free-form sections of the config: their keys are checked by the code that reads them, not here
 VERL_OPEN = re.compile(
     r"(.+\.)?(engine_kwargs|override_config|override_transformer_config|override_optimizer_config)(\..+)?"
 )
@@ -34,13 +34,17 @@ OPEN = re.compile(
 
 
 def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None) -> DictConfig:
-    """The config of a recipe with overrides in Hydra's grammar, not resolved. MarlError for whatever is wrong in them.
+    """Compose a recipe with overrides in Hydra's grammar; interpolations stay unresolved.
 
-    `hardware` is "cpu" or "gpu"; None looks at the machine.
+    Args:
+        hardware: "cpu" or "gpu"; None detects it.
+
+    Raises:
+        MarlError: the recipe or an override is invalid.
     """
     _check_recipe(recipe)
     given = parse_overrides(overrides)
-    # groups choose among whole files of verl's, e.g. model_engine=megatron
+    # a config group selects a whole file of verl's config, e.g. model_engine=megatron
     groups = [str(change.input_line) for change in given if _is_group(change)]
     plain = [change for change in given if not _is_group(change)]
     if not any(change.key_or_group == "hardware" for change in given):
@@ -59,7 +63,7 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
 
 
 def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """A copy of a composed config with `key=value` overrides, in the same grammar. MarlError as `compose`."""
+    """Return a copy of a composed config with `key=value` overrides applied. MarlError as `compose`."""
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
     known = OmegaConf.to_container(config)
@@ -79,7 +83,7 @@ def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Hydra's grammar, one line at a time, so that the error names the one that is wrong."""
+    """Parse overrides in Hydra's grammar, one at a time, so that an error names the invalid one."""
     parsed = []
     for line in overrides:
         wrong_form = f"'{line}' is not of the form key=value, e.g. trainer.total_training_steps=20"
@@ -90,18 +94,20 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         if not change.key_or_group:
             raise MarlError(wrong_form)
         if change.is_sweep_override():
-            raise MarlError(f"'{line}' gives several values; a list is written [1,2], a text with commas in quotes")
+            raise MarlError(
+                f"'{line}' has several values (a sweep): write a list as [1,2], or quote a text with commas"
+            )
         parsed.append(change)
     return parsed
 
 
 def _adds(change: Override) -> bool:
-    """Whether the user says, with Hydra's `+`, that the key is new on purpose."""
+    """Whether the override adds a key with Hydra's `+`."""
     return change.is_add() or change.is_force_add()
 
 
 def _forced(change: Override) -> str:
-    """The override as Hydra takes it: a key of a free-form part need not be there yet."""
+    """The override for Hydra; a key of a free-form section gets `++`, as it may not exist yet."""
     line = str(change.input_line)
     return line if _adds(change) or change.is_delete() or not OPEN.fullmatch(change.key_or_group) else f"++{line}"
 
@@ -116,7 +122,7 @@ def _names_a_member(change: Override) -> bool:
 
 
 def _check_name(change: Override, config: DictConfig) -> None:
-    """An override of an agent or a policy that the recipe lacks is a typing error, unless it has a `+`."""
+    """MarlError for an override of an agent or policy that the recipe does not define, unless it has a `+`."""
     if _names_a_member(change):
         kind, name = change.key_or_group.split(".")[1:3]
         names = [str(known) for known in OmegaConf.select(config, f"marl.{kind}") or {}]
@@ -125,13 +131,13 @@ def _check_name(change: Override, config: DictConfig) -> None:
 
 
 def _check_known(change: Override, base: Any) -> None:
-    """An override of a key that `base` lacks is an error, unless it has a `+` or is of a free-form part."""
+    """MarlError for an override of a key that `base` lacks, unless it has a `+` or is in a free-form section."""
     key, paths = change.key_or_group, dict(key_paths(base))
     parent, _, last = key.rpartition(".")
-    # whatever stands below an empty mapping or null belongs to somebody else
+    # keys below an empty mapping or null are checked by the code that reads them
     if _adds(change) or OPEN.fullmatch(key) or key in paths or paths.get(parent, base) in ({}, None):
         return
-    # the nearest key: beside it where its parent exists, else anywhere; never the whole list of six hundred
+    # suggest the nearest key, of the same section where it exists, else of all: never list all 600 keys
     beside = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
     hint, anywhere = nearest(last, beside) if beside else "", nearest(key, paths)
     if hint.startswith("did"):
@@ -146,7 +152,7 @@ def _check_recipe(recipe: Path) -> None:
     if not recipe.is_file():
         raise missing("recipe file", recipe, recipe.parent.glob("*.yaml"))
     if recipe.suffix != ".yaml":
-        raise MarlError(f"recipe '{recipe}' must be a file that ends in .yaml")
+        raise MarlError(f"recipe '{recipe}' must be a .yaml file")
     try:
         content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -155,7 +161,7 @@ def _check_recipe(recipe: Path) -> None:
     if not isinstance(defaults, list) or "marl_trainer" not in defaults:
         raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]'")
     if any((folder / recipe.name).exists() for folder in _search_path()):
-        raise MarlError(f"recipe '{recipe}' has the name of a config that it builds on: rename it")
+        raise MarlError(f"recipe '{recipe}' has the name of a config file that it extends: rename the recipe")
 
 
 def verl_configs() -> Path:
@@ -172,7 +178,7 @@ def _search_path() -> list[Path]:
 
 @functools.cache
 def _base(groups: tuple[str, ...]) -> Any:
-    """Every key there is, with its default, as plain containers."""
+    """All keys with their defaults, as plain containers."""
     return OmegaConf.to_container(_hydra(HERE, "marl_trainer", list(groups)))
 
 
@@ -188,7 +194,7 @@ def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:
 
 
 def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything in nested mappings, the mappings themselves included."""
+    """Yield (dotted key, value) for every key of nested mappings, including keys whose value is a mapping."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             path = f"{prefix}.{key}" if prefix else str(key)
@@ -199,8 +205,8 @@ def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = (), free: re.Pattern[str] = OPEN) -> None:
     """Raise MarlError on the first key of `given` (in section `where`) that `valid` lacks or has with another type.
 
-    An empty mapping or null in `valid` takes anything, and verl's own keys may be set to null. Keys in `allowed` may be
-    new, and nothing below `free` is checked.
+    An empty mapping or null in `valid` accepts any value, and verl's own keys may be set to null. Keys in `allowed` may
+    be new, and sections that match `free` are not checked.
     """
     ours = where.startswith("marl") and free is OPEN
     if not isinstance(given, dict):
@@ -210,7 +216,7 @@ def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = ()
     if free.fullmatch(where) or valid in ({}, None):
         return
     if not isinstance(valid, dict):
-        raise MarlError(f"'{where}' must be one value such as {valid!r}, got {given!r}")
+        raise MarlError(f"'{where}' must be a single value such as {valid!r}, got {given!r}")
     for key, value in given.items():
         path = f"{where}.{key}" if where else str(key)
         if any(path == name or path.startswith(name + ".") for name in allowed):
@@ -222,12 +228,12 @@ def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = ()
 
 
 def _undecided(value: Any) -> bool:
-    """An interpolation or a missing value: what it will be is not known yet."""
+    """Whether a value is an interpolation or missing (`???`), so that its type is not known yet."""
     return isinstance(value, str) and (value == "???" or "${" in value)
 
 
 def _check_value(given: Any, valid: Any, where: str, strict: bool) -> None:
-    """One value against the default's type: true or false, a number, or (in the `marl` section) text."""
+    """Check one value against the type of its default: bool, number, or (in the `marl` section) text."""
     if _undecided(given) or _undecided(valid) or (given is None and not strict):
         return
     if isinstance(valid, bool):

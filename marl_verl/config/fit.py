@@ -1,7 +1,7 @@
-"""Whether the parts of a run go together, each by itself and with team and task: checked before it starts.
+"""Compatibility checks of sampler, algorithm, team and task set, made before a run starts.
 
-Synthetic rows, which a run's own sampler makes of synthetic actions and scores, without a model, show whether an
-algorithm fits a team: they have its nodes, sessions, turns and components.
+The run's own sampler makes synthetic rows of synthetic actions and scores, without a model. They have the nodes,
+sessions, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_MOVES, SECONDS = 3, 30.0
 
 
 def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
-    """The samplers of training and validation: where a config says it -> the sampler with its options."""
+    """Section of the config ("sampler", "validation") -> the sampler with its options."""
     found: dict[str, Sampler] = {}
     for section, name in (("sampler", algorithm.sampler), ("validation", marl["validation"]["sampler"])):
         kind, where = part("samplers", str(name), Sampler), f"marl.{section}.options"
@@ -47,7 +47,7 @@ def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
 def check_samplers(
     found: dict[str, Sampler], validation: str, algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
 ) -> None:
-    """Each sampler of `samplers` with the team and the task set; `validation` is the name of the validation's."""
+    """Check the samplers of `samplers` against team and task set; `validation` is the validation sampler's name."""
     for section, sampler in found.items():
         name = algorithm.sampler if section == "sampler" else validation
         try:
@@ -55,36 +55,36 @@ def check_samplers(
         except MarlError as error:
             raise MarlError(f"marl.{section}.options: {error}") from error
         if sampler.public and type(tasks).public_score is TaskSet.public_score:
-            what = f"marl.{section}: sampler '{name}' chooses by public score, and task '{team.task.name}' has none"
-            raise MarlError(f"{what}: write TaskSet.public_score, or use sampler 'independent'")
+            what = f"marl.{section}: sampler '{name}' needs public scores, but task set '{team.task.name}' has none"
+            raise MarlError(f"{what}: implement TaskSet.public_score, or use sampler 'independent'")
     if found["validation"].branches and not found["validation"].public:
         remedy = "use 'independent', 'best-of', or 'tree-search' with options {guide: public}"
-        raise MarlError(f"sampler '{validation}' chooses by the true score, which a validation must not know: {remedy}")
+        raise MarlError(f"sampler '{validation}' selects by the true score, which a validation must not use: {remedy}")
 
 
 def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
-    """Whether credit and advantage are for rows such as the sampler makes."""
+    """MarlError if credit or advantage is incompatible with the rows that the sampler makes."""
     credit: Any = algorithm.credit
-    # a credit that takes the place of component `team` is no increment
+    # a credit that replaces component `team` is not an increment
     incremental = sampler.incremental and "team" not in credit.consumed()
     if (why := algorithm.advantage.incompatibility(Rows(sampler.branches, sampler.crossed, incremental))) is not None:
         own = algorithm_named(team.algorithm.name, None, "").sampler
         hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
-        pair = f"sampler '{algorithm.sampler}' does not go with algorithm '{team.algorithm.name}'"
+        pair = f"sampler '{algorithm.sampler}' is incompatible with algorithm '{team.algorithm.name}'"
         raise MarlError(f"{pair}: {why}{hint}")
     if (why := credit.incompatibility(sampler.branches)) is not None:
-        raise MarlError(f"credit '{credit.name}' does not go with sampler '{algorithm.sampler}': {why}")
+        raise MarlError(f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}")
     if not isinstance(credit, ReplayCredit):
         return
     if sampler.branches or sampler.public:
-        what = f"credit '{credit.name}' replays whole episodes, and sampler '{algorithm.sampler}' has turns beside them"
+        what = f"credit '{credit.name}' replays whole episodes, but sampler '{algorithm.sampler}' makes off-path turns"
         raise MarlError(f"{what}: use sampler 'independent'")
     try:
         credit.check(list(team.agents))
     except MarlError as error:
         raise MarlError(f"marl.algorithm.options.{error}") from error
     if credit.repeated and algorithm.advantage.sums_turns:
-        what = f"credit '{credit.name}' is repeated on every turn of an agent, and the returns sum turns"
+        what = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
         remedy = "use returns 'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
         raise MarlError(f"{what}: {remedy}")
 
@@ -98,18 +98,18 @@ def check_advantage(synthetic: SyntheticTeam) -> None:
 
 
 def check_reference(resolved: DictConfig, team: TeamConfig) -> None:
-    """KL to the start needs a reference; on a CPU verl has none of a whole model, only an adapter switched off."""
+    """MarlError for a KL loss of a whole model on a CPU: verl supports a reference model there only for an adapter."""
     for name in [name for name, policy in team.policies.items() if policy.trained]:
         part = resolved.policies[name].actor_rollout_ref
         if part.actor.use_kl_loss and not part.model.lora_rank and resolved.trainer.device == "cpu":
-            why = "because verl keeps its reference in pinned memory"
-            remedy = f"on a CPU give it an adapter (marl.policies.{name}.model.lora_rank), or no KL"
+            why = "because verl keeps the reference model in pinned memory"
+            remedy = f"on a CPU set marl.policies.{name}.model.lora_rank, or actor.use_kl_loss=false"
             raise MarlError(f"policy '{name}': actor.use_kl_loss of a whole model needs a GPU, {why}: {remedy}")
 
 
 @dataclass(frozen=True)
 class SyntheticTeam:
-    """What makes synthetic rows; `moves` are the workflow's first (agents that act at once), as rehearsed."""
+    """Maker of synthetic rows; `moves` are the first moves of the rehearsed workflow (agents that act concurrently)."""
 
     sampler: Sampler
     algorithm: Algorithm
@@ -132,10 +132,12 @@ class SyntheticTeam:
         except TimeoutError as error:
             raise MarlError(f"sampler '{name}' took longer than {SECONDS:.0f} s for one synthetic task.") from error
         if sample.failures or not sample.turns:
-            why = sample.failures[0].detail if sample.failures else "it has no turn"
+            why = sample.failures[0].detail if sample.failures else "it returned no turns"
             raise MarlError(f"sampler '{name}' fails on a synthetic task of the team: {why}")
         credit = self.algorithm.credit
-        if isinstance(credit, ReplayCredit):  # replays are not made: a credit may know its own workflow only
+        if isinstance(
+            credit, ReplayCredit
+        ):  # credit values without replays: a credit may support its own workflow only
             players = credit.players(list(agents))
             for turn in (turn for turn in sample.turns if turn.agent in players):
                 turn.rewards[credit.component] = (1 + turn.session) / (1 + turn.index)
@@ -147,14 +149,14 @@ class SyntheticTeam:
 
 
 class _SyntheticWorkflow(Workflow):
-    """Some moves, after each of which the team proposes an answer."""
+    """Workflow of given moves; the team proposes an answer after each."""
 
     moves: tuple[tuple[str, ...], ...]
 
     async def run(self, task: Task, team: Team) -> str:
         message = ""
         for move in self.moves:
-            for agent in move:  # the tool component of an agent needs a call
+            for agent in move:  # reward component `tool` needs a call
                 await team[agent].call(len, agent)
             seen = {agent: f"{task.id}: {agent} acts" for agent in move}
             actions = await team.act(seen) if len(seen) > 1 else {move[0]: await team[move[0]].act(seen[move[0]])}
@@ -167,7 +169,7 @@ class _SyntheticWorkflow(Workflow):
 
 
 class _SyntheticTasks(TaskSet):
-    """Scores that differ between answers, and still more between tasks."""
+    """Task set whose scores differ between answers, and more between tasks."""
 
     def score(self, task: Task, answer: Any) -> float:
         return _number(answer, 97) / 8 + 20.0 * task.data["number"]
@@ -187,12 +189,12 @@ class _SyntheticContext(BaseSamplingContext):
         return Action(text, stop_reason="stop", version=0, tokens=1 + _number(text, 16))
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
-        """The sum of the components: what is wrong with the mix shows in the advantage."""
+        """The sum of the components; errors of the mix appear when the advantage is computed."""
         return [sum(turn.components.values()) for turn in turns]
 
 
 def _role_reward(task: Task, turn: Turn, episode: Episode) -> float:
-    """Another one for each agent of a joint move, also for one without a role reward."""
+    """A role reward that differs between the agents of a joint move."""
     return 1.0 + (turn.session + turn.index) % 2
 
 

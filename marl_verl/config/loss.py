@@ -1,4 +1,4 @@
-"""A loss put into a config: the settings of verl's that it makes, and what in the config cannot go with it."""
+"""Apply a loss to a config: merge its verl settings, and check the config for settings incompatible with it."""
 
 import copy
 import re
@@ -14,14 +14,14 @@ from marl_verl.errors import MarlError, nearest
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 ANOTHER_LOSS = "choose another loss (marl.algorithm.options.loss)"
 
-# verl's names; its own list is in a module that takes seconds to import
+# verl's names, repeated here because the module that defines them takes seconds to import
 LEVELS = ("token", "sequence")
 REJECTIONS = tuple(f"{part}_k{k}" for part in ("token", "seq_sum", "seq_mean") for k in (1, 2, 3))
 REJECTIONS = (*REJECTIONS, "seq_max_k2", "seq_max_k3")
 
 
 def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
-    """A copy of a config with the loss merged over it. MarlError where the two differ, or nothing would apply it."""
+    """Return a copy of a config with the loss's settings merged over it. MarlError for a conflict between the two."""
     _check_not_set(config, name, ACTOR, loss.actor)
     _check_not_set(config, name, CORRECTION, loss.correction)
     whole = copy.deepcopy(config)
@@ -35,31 +35,31 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
 
 
 def updates_per_batch(config: DictConfig, model: Any) -> int:
-    """Optimiser updates of an actor or critic (its section) in an epoch over a batch: mini-batches count tasks."""
+    """Optimiser updates per epoch over a batch; `model` is an actor or critic section (mini-batches count tasks)."""
     return max(1, int(config.data.train_batch_size) // int(model.ppo_mini_batch_size))
 
 
 def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None:
-    """MarlError where a policy cannot learn with the loss; `config` has the policy's `actor_rollout_ref`."""
+    """MarlError where a policy's settings are incompatible with its loss; `config` has its `actor_rollout_ref`."""
     actor, correction = config.actor_rollout_ref.actor, config.algorithm.rollout_correction
     batch = config.data.train_batch_size
     updates = actor.ppo_epochs * updates_per_batch(config, actor)
     if loss.one_update and updates != 1:
         sizes = f"ppo_epochs={actor.ppo_epochs}, ppo_mini_batch_size={actor.ppo_mini_batch_size}"
-        what = f"loss '{name}' takes one optimiser update a batch, policy '{policy}' would take {updates}"
+        what = f"loss '{name}' allows one optimiser update per batch, but policy '{policy}' would make {updates}"
         remedy = f"ppo_epochs=1 and ppo_mini_batch_size={batch}, below {ACTOR} or marl.policies.{policy}.actor"
         raise MarlError(f"{what} ({sizes}, data.train_batch_size={batch}): set {remedy}")
     needed = correction.rollout_is or correction.rollout_rs or correction.bypass_mode
     if needed and not config.actor_rollout_ref.rollout.calculate_log_probs:
-        what = f"{CORRECTION} needs the log-probs of the sampled tokens, and policy '{policy}' does not ask for them"
+        what = f"{CORRECTION} needs the log-probs of the sampled tokens, but policy '{policy}' does not request them"
         raise MarlError(f"{what}: set rollout.calculate_log_probs=true")
     if actor.policy_loss.loss_mode == "bypass_mode":
         what = f"policy '{policy}' has policy_loss.loss_mode=bypass_mode, which ignores {CORRECTION}"
-        raise MarlError(f"{what}: set its options there, and another loss_mode")
+        raise MarlError(f"{what}: set another loss_mode, and the correction in {CORRECTION}")
 
 
 def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[str, Any]) -> None:
-    """The config must not say something else than the loss: verl's default is not saying anything."""
+    """MarlError where the config sets a key of the loss to another value; verl's default counts as not set."""
     default = _verl_default(where)
     for key, value in key_paths(settings):
         if isinstance(value, Mapping):
@@ -68,11 +68,11 @@ def _check_not_set(config: DictConfig, name: str, where: str, settings: Mapping[
         if given is not None and given not in (value, OmegaConf.select(default, key)):
             instead = f"set marl.policies.<name>.actor.{key}" if where == ACTOR else ANOTHER_LOSS
             remedy = f"leave it out, or {instead}"
-            raise MarlError(f"'{where}.{key}' is {given!r}, and loss '{name}' makes it {value!r}: {remedy}")
+            raise MarlError(f"'{where}.{key}' is {given!r}, but loss '{name}' sets it to {value!r}: {remedy}")
 
 
 def _check_correction(settings: DictConfig, name: str) -> None:
-    """A correction that verl would refuse after minutes, or that nothing would apply."""
+    """MarlError for a rollout correction that verl would reject minutes later, or that would have no effect."""
     level, rejection, threshold = settings.rollout_is, settings.rollout_rs, settings.rollout_is_threshold
     if level is not None and level not in LEVELS:
         raise MarlError(f"unknown value '{level}' of '{CORRECTION}.rollout_is': {nearest(str(level), LEVELS)}")
@@ -85,15 +85,17 @@ def _check_correction(settings: DictConfig, name: str) -> None:
     if rejection is not None and settings.rollout_rs_threshold is None:
         raise MarlError(f"'{CORRECTION}.rollout_rs' is {rejection!r} without a threshold: set its rollout_rs_threshold")
     if settings.bypass_mode and (level or rejection):
-        idle = f"{'rollout_is' if level else 'rollout_rs'}={level or rejection} (loss '{name}') has nothing to correct"
-        what = f"'{CORRECTION}.bypass_mode' takes the sampled log-probs for the old ones, so that {idle}"
+        idle = f"{'rollout_is' if level else 'rollout_rs'}={level or rejection} (loss '{name}') has no effect"
+        what = f"'{CORRECTION}.bypass_mode' uses the rollout log-probs as the old ones, so that {idle}"
         raise MarlError(f"{what}: set bypass_mode=false, or {ANOTHER_LOSS}")
     if settings.loss_type != "ppo_clip":
-        raise MarlError(f"'{CORRECTION}.loss_type' is {settings.loss_type!r} and is not used: {ANOTHER_LOSS}")
+        raise MarlError(
+            f"'{CORRECTION}.loss_type' is {settings.loss_type!r}, but only 'ppo_clip' is supported: {ANOTHER_LOSS}"
+        )
 
 
 def _is_threshold(value: Any) -> bool:
-    """Whether verl takes it: an upper bound, or "lower_upper"."""
+    """Whether verl accepts the threshold: an upper bound, or "lower_upper"."""
     try:
         bounds = [float(bound) for bound in str(value).split("_")]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Registered parts that a config or a file names: used by the command line, the trainer and the rollout workers."""
+"""Look up the registered algorithm and metrics that a config or a file names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,16 +10,16 @@ from marl_verl.team import TeamConfig
 
 
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
-    """A registered algorithm with options, which the user wrote as `where`. MarlError where one of them is wrong."""
+    """Return a registered algorithm with options; `where` is their config key. MarlError for an invalid option."""
     known = plugins.load()
     found = known.get("algorithms", name)
     if not isinstance(found, Algorithm):
-        raise MarlError(f"algorithm '{name}' must be an Algorithm, it is {found!r:.80}")
+        raise MarlError(f"algorithm '{name}' must be an Algorithm, got {found!r:.80}")
     return found.with_options(options, where=where, find=known.get)
 
 
 def algorithm_of(team: TeamConfig) -> Algorithm:
-    """The team's algorithm with its options. MarlError as `algorithm_named`, also for a loss or a metric of it."""
+    """Return the team's algorithm with its options. MarlError as `algorithm_named`, also for its loss or a metric."""
     algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
     plugins.load().get("losses", algorithm.loss)
     metrics_of(algorithm)
@@ -27,7 +27,7 @@ def algorithm_of(team: TeamConfig) -> Algorithm:
 
 
 def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
-    """The metrics that an algorithm names. MarlError for an unknown name, or one that is of no `Metric`."""
+    """Return the metrics of an algorithm. MarlError for an unknown name, or a target that is not a `Metric`."""
     known = plugins.load()
     found = []
     for name in algorithm.metrics:
@@ -35,6 +35,6 @@ def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
         metric = target() if isinstance(target, type) else target
         if not isinstance(metric, Metric):
             source = known.entry("metrics", name).source
-            raise MarlError(f"metric '{name}' of {source} must be a Metric, it is {target!r:.80}")
+            raise MarlError(f"metric '{name}' of {source} must be a Metric, got {target!r:.80}")
         found.append(metric)
     return tuple(found)

@@ -1,7 +1,7 @@
-"""Which policies run on which GPUs (logical slots on a CPU), and whether there are enough of them.
+"""Placement of policies on GPUs (logical slots on a CPU), and a check that there are enough of them.
 
-A policy has a pool of its own, `trainer.n_gpus_per_node` GPUs on `trainer.nnodes` nodes, or is colocated with others on
-one of `marl.pools`: these sample side by side, and learn one after the other, while the servers of the pool sleep.
+A policy has a dedicated pool, `trainer.n_gpus_per_node` GPUs on `trainer.nnodes` nodes, or is colocated with others on
+a shared pool of `marl.pools`: these sample concurrently and are trained one by one, while the pool's servers sleep.
 """
 
 import math
@@ -19,11 +19,11 @@ from marl_verl.platforms.active import has_accelerator
 from marl_verl.team import TeamConfig
 
 WIDTHS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-"""Of `rollout`: their product is the number of GPUs of one server."""
+"""Keys of `rollout` whose product is the number of GPUs of one server."""
 
 
 def server_gpus(rollout: Any) -> int:
-    """The number of GPUs of one server; `rollout` is the section, or verl's dataclass of it."""
+    """The number of GPUs of one server; `rollout` is the config section, or verl's dataclass for it."""
     return math.prod(int(getattr(rollout, name)) for name in WIDTHS)
 
 
@@ -37,7 +37,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Pool:
-    """`gpus` on each of `nodes`, that some policies run on; `shared`: `marl.pools` names it, policies take turns."""
+    """`gpus` on each of `nodes`, and the policies on them; `shared`: a pool of `marl.pools`, not a dedicated one."""
 
     name: str
     gpus: int
@@ -55,21 +55,21 @@ class Pool:
 
 
 def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
-    """The pools of a team, in the order of its policies; endpoints need none. MarlError for a pool that is wrong."""
+    """The pools of a team, in the order of its policies; endpoints have none. MarlError for an invalid pool."""
     named: Any = OmegaConf.to_container(config.marl.pools, resolve=True) or {}
     sizes = {str(name): build(Size, values, f"marl.pools.{name}") for name, values in named.items()}
     members: dict[tuple[str, bool], list[str]] = {}
     for policy in team.policies.values():
         if policy.endpoint is not None:
             if policy.pool is not None:
-                raise MarlError(f"policy '{policy.name}' is an endpoint outside: it cannot be on pool '{policy.pool}'")
+                raise MarlError(f"policy '{policy.name}' is an external endpoint: it cannot be on pool '{policy.pool}'")
             continue
         if policy.pool is not None and not sizes:
             remedy = f"add marl.pools.{policy.pool}={{gpus: 1, nodes: 1}}"
-            raise MarlError(f"policy '{policy.name}' is on the pool '{policy.pool}', and marl.pools has none: {remedy}")
+            raise MarlError(f"policy '{policy.name}' is on pool '{policy.pool}', but marl.pools is empty: {remedy}")
         if policy.pool is not None and policy.pool not in sizes:
             hint = nearest(policy.pool, sizes)
-            raise MarlError(f"policy '{policy.name}' is on the unknown pool '{policy.pool}': {hint}")
+            raise MarlError(f"policy '{policy.name}' is on unknown pool '{policy.pool}': {hint}")
         members.setdefault((policy.pool or policy.name, policy.pool is not None), []).append(policy.name)
     for name in sizes:
         if (name, True) not in members:
@@ -80,7 +80,7 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
 
 
 def check_placement(config: DictConfig, team: TeamConfig) -> None:
-    """MarlError unless every policy fits its pool, and the pools this machine where the run starts its own Ray."""
+    """MarlError unless every policy fits its pool and, where the run starts Ray itself, the pools fit this machine."""
     pools = pools_of(config, team)
     for pool in pools:
         own = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}
@@ -103,15 +103,15 @@ def _check_servers(pool: Pool, policy: str, rollout: Any) -> None:
     each = server_gpus(rollout)
     product = " x ".join(f"{name}={int(rollout[name])}" for name in WIDTHS)
     if pool.size % each:
-        what = f"policy '{policy}' has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, and a server of it needs"
-        raise MarlError(f"{what} {product} = {each}: {pool.size} is no multiple of {each}")
+        what = f"policy '{policy}' has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, but a server of it needs"
+        raise MarlError(f"{what} {product} = {each}: {pool.size} is not a multiple of {each}")
     if each > pool.gpus and each % pool.gpus:
         what = f"a server of policy '{policy}' needs {product} = {each} GPUs"
-        raise MarlError(f"{what}, which is no whole number of its nodes' {pool.gpus}")
+        raise MarlError(f"{what}, which is not a multiple of the {pool.gpus} GPUs per node")
 
 
 def _check_memory(pool: Pool, context: Mapping[str, Any]) -> None:
-    """The servers of a shared pool are awake at the same time, and all of them sleep while one policy learns."""
+    """Check that the servers of a shared pool fit in memory while all are awake, and can sleep during training."""
     shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in context.items()}
     if sum(shares.values()) > 1:
         output = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
@@ -122,7 +122,7 @@ def _check_memory(pool: Pool, context: Mapping[str, Any]) -> None:
         raise MarlError(f"{what}: {remedy}")
     for name, rollout in context.items():
         if not rollout.free_cache_engine or not rollout.enable_sleep_mode:
-            what = f"policy '{name}' shares pool '{pool.name}', where servers must sleep while a policy learns"
+            what = f"policy '{name}' shares pool '{pool.name}', where servers must sleep during training"
             raise MarlError(f"{what}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on")
 
 
@@ -134,19 +134,19 @@ def _visible_gpus() -> int:
 
 
 def check_room(pools: Sequence[Pool], nodes: Sequence[float], there: str) -> None:
-    """MarlError unless the pools find free GPUs on `nodes` (GPUs of each), which `there` names, e.g. "Ray has"."""
+    """MarlError unless the pools fit on `nodes` (GPUs of each); `there` names their owner, e.g. "Ray has"."""
     needed, total = sum(pool.size for pool in pools), " + ".join(map(str, pools))
     sizes = " + ".join(f"{count:g}" for count in nodes)
     fewer = "lower trainer.n_gpus_per_node"
     advice = f"let agents share a policy (marl.agents.<name>.policy), colocate policies (marl.pools), or {fewer}"
     if needed > sum(nodes):
-        raise MarlError(f"the policies need {total} = {needed} GPUs, {there} {sizes or 0}: {advice}")
+        raise MarlError(f"the policies need {total} = {needed} GPUs, but {there} {sizes or 0}: {advice}")
     free = sorted(nodes, reverse=True)
     for pool in sorted(pools, key=lambda pool: -pool.gpus):
-        # best fit: the fullest machines that still have room, a different one for each node
+        # best fit: the machines with the fewest sufficient free GPUs, a different one for each node
         fitting = sorted((left, i) for i, left in enumerate(free) if left >= pool.gpus)
         if len(fitting) < pool.nodes:
-            found = f"for pool '{pool.name}' {len(fitting)} of {pool.nodes} machines have {pool.gpus} free ones"
-            raise MarlError(f"the policies need {total} GPUs, and {found} ({there} {sizes}): {advice}")
+            found = f"for pool '{pool.name}' {len(fitting)} of {pool.nodes} machines have {pool.gpus} free GPUs"
+            raise MarlError(f"the policies need {total} GPUs, but {found} ({there} {sizes}): {advice}")
         for _, i in fitting[: pool.nodes]:
             free[i] -= pool.gpus

@@ -1,7 +1,7 @@
-"""A composed config made whole: verl's full config per policy (`policies`) and per critic (`critics`), resolved.
+"""Resolve a composed config, and add verl's full config per policy (`policies`) and per critic (`critics`).
 
-A critic runs as the policy whose GPUs it shares does: same strategy, engine, precision and token limits, and the same
-model unless `marl.critic` names another. Its loss is a mean over rows, since a row has one value.
+A critic takes strategy, engine, precision and token limits from the policy whose GPUs it shares, and its model too
+unless `marl.critic` names another. Its loss is a mean over rows, since a row has one value.
 """
 
 import copy
@@ -27,15 +27,15 @@ from marl_verl.platforms.active import has_accelerator
 from marl_verl.team import OWN_KEYS, PolicyConfig, TeamConfig
 
 CRITIC_KEYS = ("scope", "tiny", "max_prompt_length")
-"""Keys of `marl.critic` that are not a part of verl's `critic`."""
+"""Keys of `marl.critic` that are not keys of verl's `critic`."""
 ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
-"""Where verl keeps an engine's settings: in `actor`, in `critic`."""
+"""Section of an engine's settings: (in `actor`, in `critic`)."""
 LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules", "exclude_modules")
-"""Of a policy's `model`, what its critic does not take over: the critic has no adapter unless it says so itself."""
+"""Keys of a policy's `model` that its critic does not inherit: it has an adapter only if `marl.critic` sets one."""
 
 
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
-    """The config that the trainer reads. MarlError where it cannot be resolved, or is incompatible with a loss."""
+    """The resolved config for the trainer. MarlError where it cannot be resolved, or is incompatible with a loss."""
     try:
         pools = {name: pool for pool in pools_of(config, team) for name in pool.policies}
         policies = {name: _policy(config, team, name, pools[name]) for name in pools}
@@ -47,7 +47,7 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
             if first is not None:
                 # verl reads a tokenizer and a model config from here; every policy has its own under `policies`
                 whole.actor_rollout_ref = OmegaConf.create(policies[first]["actor_rollout_ref"])
-                # a validation's sampling, and that of endpoints, is everybody's and not the first policy's
+                # validation and endpoints use the team's sampling settings, not the first policy's
                 for key in ("name", "temperature", "top_p", "top_k", "val_kwargs"):
                     whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
                 correction = policies[first]["algorithm"]["rollout_correction"]
@@ -63,16 +63,16 @@ def _resolved(config: DictConfig) -> DictConfig:
 
 
 def loss_of(team: TeamConfig, policy: str) -> tuple[str, Loss]:
-    """(name, loss) that a policy learns with. MarlError if it is unknown, or registered and no `Loss`."""
+    """(name, loss) of a policy. MarlError if the name is unknown, or its target is not a `Loss`."""
     name = team.policies[policy].loss or algorithm_of(team).loss
     loss = plugins.load().get("losses", name)
     if not isinstance(loss, Loss):
-        raise MarlError(f"loss '{name}' must be a Loss, it is {loss!r:.80}")
+        raise MarlError(f"loss '{name}' must be a Loss, got {loss!r:.80}")
     return name, loss
 
 
 def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict[str, Any]:
-    """What the trainer merges over the whole config for a policy, with nothing left to resolve."""
+    """The resolved sections that the trainer merges over the whole config for a policy."""
     policy = team.policies[name]
     called, loss = loss_of(team, name)
     own = with_loss(config, called, loss)  # a copy
@@ -80,7 +80,7 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     _override(own, policy)
     if policy.trained:
         own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
-        if pool.shared and has_accelerator():  # a policy whose turn it is not leaves the GPU, unless it says otherwise
+        if pool.shared and has_accelerator():  # offload to CPU between this policy's updates, unless the policy sets it
             message = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
             for key in ("param_offload", "optimizer_offload"):
                 if message.get(key) is None:
@@ -95,17 +95,17 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
 
 
 def _override(config: DictConfig, policy: PolicyConfig) -> None:
-    """Merge a policy's part over `actor_rollout_ref`, which has the loss."""
+    """Merge a policy's override over `actor_rollout_ref`, which includes the loss."""
     _check_part(policy.override, config.actor_rollout_ref, f"marl.policies.{policy.name}", OWN_KEYS)
     config.actor_rollout_ref = OmegaConf.merge(config.actor_rollout_ref, policy.override)
     own = config.actor_rollout_ref
     own.rollout.name = rollout_name(policy.name)
-    own.rollout.n = 1  # verl divides by it where it counts episodes a task; a team's sampler decides that
+    own.rollout.n = 1  # verl divides by it to count episodes per task; for a team the sampler sets that number
     own.actor.optim.total_training_steps = config.trainer.total_training_steps
     if policy.frozen:
         own.model.lora_rank = 0
         if "dummy" in str(own.rollout.load_format):
-            own.rollout.load_format = "auto"  # nobody will send it weights
+            own.rollout.load_format = "auto"  # weights are never synced to its servers
 
 
 def _check_part(override: Mapping[str, Any], whole: DictConfig, where: str, own: tuple[str, ...]) -> None:
@@ -118,26 +118,26 @@ def _check_part(override: Mapping[str, Any], whole: DictConfig, where: str, own:
 
 
 def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
-    """The settings, with an adapter (W + (alpha / r) B A) a copy under which it reaches servers and checkpoints."""
+    """The settings; with an adapter (W + (alpha / r) B A) a copy adjusted for servers and checkpoints."""
     model = actor_rollout_ref.model
     rank, strategy = model.lora_rank, str(actor_rollout_ref.actor.strategy)
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
         raise MarlError(f"model.lora_rank must be a whole number, 0 for no adapter, got {rank!r}")
     if OmegaConf.select(model, "lora.rank") and strategy.startswith("fsdp"):
-        what = f"model.lora.rank={model.lora.rank} is for the Megatron backend, and actor.strategy is '{strategy}'"
+        what = f"model.lora.rank={model.lora.rank} is for the Megatron backend, but actor.strategy is '{strategy}'"
         raise MarlError(f"{what}: set model.lora_rank")
     if not rank:
         return actor_rollout_ref
     if not strategy.startswith("fsdp"):
-        raise MarlError(f"model.lora_rank={rank} needs actor.strategy fsdp2 or fsdp, it is '{strategy}'")
+        raise MarlError(f"model.lora_rank={rank} needs actor.strategy fsdp2 or fsdp, got '{strategy}'")
     if not model.lora_alpha > 0:
-        raise MarlError(f"model.lora_alpha must be above 0, got {model.lora_alpha}: the adapter would do nothing")
+        raise MarlError(f"model.lora_alpha must be above 0, got {model.lora_alpha}: the adapter would have no effect")
     own = copy.deepcopy(actor_rollout_ref)
     OmegaConf.set_struct(own, False)
     if "dummy" in str(own.rollout.load_format):
-        own.rollout.load_format = "auto"  # the servers read the base model themselves, only the adapter is synced
-    # the base is on disk already. verl's `hf_model` of an adapter is a file whose names no model has: transformers
-    # would load random weights from it without an error
+        own.rollout.load_format = "auto"  # the servers load the base model themselves, only the adapter is synced
+    # the base is on disk already. verl's `hf_model` of an adapter has parameter names that match no model:
+    # transformers would load random weights from it without an error
     saved = own.actor.checkpoint
     saved.save_contents = [part for part in saved.save_contents if part in ("model", "optimizer", "extra")]
     saved.save_lora_only = True
@@ -147,7 +147,7 @@ def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
 def critic_configs(
     config: DictConfig, team: TeamConfig, algorithm: Algorithm, policies: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Critic ("team", or its policy's name) -> what the trainer needs; {} where none is used. As `check_critic`."""
+    """Critic ("team", or its policy's name) -> its config for the trainer; {} without critics. As `check_critic`."""
     scope = check_critic(config, team, algorithm)
     trained = [policy.name for policy in team.policies.values() if policy.trained]
     if scope is None or not trained:
@@ -162,7 +162,7 @@ def critic_configs(
 
 
 def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> str | None:
-    """The scope of the run's critics (the algorithm's). MarlError for a `marl.critic` that is wrong or not used."""
+    """The scope of the run's critics (the algorithm's). MarlError for an invalid or unused `marl.critic`."""
     section, wish, name = _section(config), algorithm.advantage.wants_critic(), team.algorithm.name
     scope = section.get("scope")
     check_type(scope, Literal["policy", "team"] | None, "marl.critic.scope")
@@ -171,9 +171,9 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
     if wish is None and given:
         others = "marl.algorithm.name=ippo or mappo (or marl.algorithm.options.returns=gae)"
         remedy = f"leave marl.critic out, or choose {others}"
-        raise MarlError(f"'marl.critic.{given[0]}' is set, and algorithm '{name}' uses no critic: {remedy}")
+        raise MarlError(f"'marl.critic.{given[0]}' is set, but algorithm '{name}' uses no critic: {remedy}")
     if scope not in (None, wish):
-        what = f"'marl.critic.scope' is '{scope}', and algorithm '{name}' needs a critic of scope '{wish}'"
+        what = f"'marl.critic.scope' is '{scope}', but algorithm '{name}' needs a critic of scope '{wish}'"
         raise MarlError(f"{what}: leave it out, or set marl.algorithm.options.critic={scope}")
     _check_part(_override_of(section), config.critic, "marl.critic", CRITIC_KEYS)
     path = (section.get("model") or {}).get("path")
@@ -183,7 +183,7 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
 
 
 def tiny_critic(config: DictConfig, team: TeamConfig) -> TinyModel | None:
-    """The tiny model of `marl.critic.tiny`, for `marl.critic.model.path`. MarlError as `tiny_model`."""
+    """The tiny model of `marl.critic.tiny`, None if not set. MarlError as `tiny_model`."""
     section = _section(config)
     tiny = section.get("tiny")
     if tiny is None:
@@ -205,10 +205,10 @@ def _override_of(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
-    """verl's critic config, with nothing left to resolve: verl's defaults, the policy's settings, the user's."""
+    """verl's resolved critic config: the user's settings over the policy's over verl's defaults."""
     whole = copy.deepcopy(config)
     OmegaConf.set_struct(whole, False)
-    whole.actor_rollout_ref = policy  # verl's critic takes batch sizes and epochs from there
+    whole.actor_rollout_ref = policy  # verl's critic interpolates batch sizes and epochs from it
     actor, base = policy["actor"], whole.critic
     base.strategy = actor["strategy"]
     for mine, theirs in ENGINES:
@@ -217,7 +217,7 @@ def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any
     model = {key: value for key, value in policy["model"].items() if key not in LORA and key in base.model}
     base.model = OmegaConf.merge(base.model, model)
     override = _override_of(_section(config))
-    if (override.get("model") or {}).get("path"):  # the policy's tokenizer and config are of the policy's model
+    if (override.get("model") or {}).get("path"):  # not the tokenizer and config of the policy's model
         base.model.tokenizer_path = base.model.hf_config_path = None
     base.ppo_max_token_len_per_gpu = actor["ppo_max_token_len_per_gpu"]
     base.loss_agg_mode, base.loss_scale_factor = "token-mean", None

@@ -1,9 +1,9 @@
-"""When a run samples and when it learns (`marl.schedule`): its settings, and what is incompatible with them.
+"""The schedule of sampling and training (`marl.schedule`): its settings, and checks for incompatible ones.
 
-With `mode: async` each policy learns when its buffer is full, from rows that may be older than its weights. Then the
-advantage of a task's rows may not depend on other tasks, and the loss must know the sampling probabilities pi_rollout:
-as a weight min(pi_old / pi_rollout, c), truncated importance sampling with pi_old of the weights that begin the update,
-or in the ratio itself, pi / pi_rollout (`bypass_mode`).
+With `mode: async` each policy is trained when its buffer is full, on rows that may be older than its weights. Then the
+advantage of a task's rows must not depend on other tasks, and the loss must use the sampling probabilities pi_rollout:
+either as a weight min(pi_old / pi_rollout, c), truncated importance sampling with pi_old of the weights at the start of
+the update, or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 """
 
 from dataclasses import dataclass
@@ -24,31 +24,31 @@ WHERE = "marl.schedule"
 
 @dataclass(frozen=True)
 class Settings:
-    """The `marl.schedule` section. sync: sample, then learn; async: learn when a buffer is full, and go on sampling."""
+    """The `marl.schedule` section. sync: sample, then train; async: train when a buffer is full, and keep sampling."""
 
     mode: Literal["sync", "async"] = "sync"
-    fill: Positive = 16  # rows that a policy's buffer must have before it learns; this and the rest are for async
-    batch: Positive = 8  # rows of one optimiser update
-    ahead: NonNegative = 1  # batches of tasks that are sampled beyond the one that is waited for
-    max_staleness: Positive = 4  # updates of its policy that a row may be behind
+    fill: Positive = 16  # rows in a policy's buffer that start its training; this and the options below are for async
+    batch: Positive = 8  # rows per optimiser update
+    ahead: NonNegative = 1  # batches of tasks sampled ahead of the current one
+    max_staleness: Positive = 4  # updates by which a row may be older than its policy
 
     def __post_init__(self) -> None:
         if self.batch > self.fill:
-            raise MarlError(f"a buffer that is full has fill={self.fill} rows, an update takes batch={self.batch}")
+            raise MarlError(f"'batch' must be at most fill={self.fill}, got {self.batch}: lower batch, or raise fill")
 
 
 def settings_of(config: DictConfig) -> Settings:
-    """The section of a config. MarlError: an unknown key, a wrong type, a value that makes no sense."""
+    """The `marl.schedule` section of a config. MarlError: an unknown key, a wrong type, an invalid value."""
     return build(Settings, OmegaConf.to_container(config.marl.schedule, resolve=True), WHERE)  # type: ignore[arg-type]
 
 
 def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam) -> None:
-    """MarlError unless a run can learn as `marl.schedule` says; `config` is resolved, with `policies`."""
+    """MarlError if `marl.schedule` is incompatible with the run; `config` is resolved, with `policies`."""
     settings = settings_of(config)
     if settings.mode == "sync":
         return
     if algorithm.advantage.wants_critic() or OmegaConf.select(config, "marl.critic.scope") is not None:
-        what = f"{WHERE}.mode=async does not train a critic, and algorithm '{team.algorithm.name}' has one"
+        what = f"{WHERE}.mode=async does not train a critic, but algorithm '{team.algorithm.name}' has one"
         raise MarlError(f"{what}: use mode=sync")
     for name, policy in team.policies.items():
         if not policy.trained:
@@ -56,11 +56,11 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
         others = [other for other, each in team.policies.items() if other != name and each.pool == policy.pool]
         if policy.pool is not None and others:
             what = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
-            remedy = f"with {WHERE}.mode=async give each a pool of its own, or use mode=sync"
+            remedy = f"with {WHERE}.mode=async give each a separate pool, or use mode=sync"
             raise MarlError(f"{what} policy learns: {remedy}")
         own = config.policies[name]
         _check_loss(own, name, policy.loss or algorithm.loss)
-        # every GPU that learns must have as many rows of an update
+        # the rows of an update are split equally among the GPUs that train
         width = OmegaConf.select(own, "actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1
         slots = int(own.trainer.n_gpus_per_node) * int(own.trainer.nnodes)
         ranks = slots // int(width)
@@ -71,25 +71,25 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
 
 
 def _check_loss(own: DictConfig, policy: str, name: str) -> None:
-    """Whether a policy's loss knows that its rows were sampled by other weights."""
+    """MarlError if a policy's loss does not correct for rows that older weights sampled."""
     where = f"marl.policies.{policy}.loss"
-    if plugins.load().get("losses", name).one_update:  # a `Loss`: `resolve` has looked
-        what = f"loss '{name}' of policy '{policy}' holds for rows that the current weights sampled"
-        raise MarlError(f"{what}, and with {WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync")
+    if plugins.load().get("losses", name).one_update:  # a `Loss`: `resolve` has checked its type
+        what = f"loss '{name}' of policy '{policy}' is valid only for rows that the current weights sampled"
+        raise MarlError(f"{what}, but with {WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync")
     correction = own.algorithm.rollout_correction
     if not correction.rollout_is and not correction.bypass_mode:
         corrected = "gspo-tis" if name == "gspo" else "ppo-clip-tis"
-        what = f"with {WHERE}.mode=async rows are older than the weights that learn from them"
+        what = f"with {WHERE}.mode=async rows are older than the weights trained on them"
         why = f"loss '{name}' of policy '{policy}' does not correct for that"
         remedy = f"use {where}={corrected} (or marl.algorithm.options.loss for all), or"
-        raise MarlError(f"{what}, and {why}: {remedy} algorithm.rollout_correction.bypass_mode=true")
+        raise MarlError(f"{what}, but {why}: {remedy} algorithm.rollout_correction.bypass_mode=true")
 
 
 def _check_independent(synthetic: SyntheticTeam) -> None:
-    """Synthetic rows of three tasks, one with a single attempt, must get the same together as each by itself."""
+    """MarlError unless synthetic rows of three tasks get the same advantages together as each task alone."""
     compute, table = synthetic.algorithm.compute, synthetic.table
     tasks = [synthetic.rows(number, attempts) for number, attempts in enumerate((3, 2, 1))]
-    output = f"algorithm '{synthetic.team.algorithm.name}' does not go with {WHERE}.mode=async"
+    output = f"algorithm '{synthetic.team.algorithm.name}' is incompatible with {WHERE}.mode=async"
     try:
         gather_all = compute(table([row for rows in tasks for row in rows])).advantage
         apart = np.concatenate([compute(table(rows)).advantage for rows in tasks])
@@ -97,4 +97,4 @@ def _check_independent(synthetic: SyntheticTeam) -> None:
         raise MarlError(f"{output}: {error}") from error
     if not np.allclose(gather_all, apart, rtol=1e-9, atol=1e-12):
         what = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
-        raise MarlError(f"{output}: {what}, and a row gets its advantage as soon as its own task is finished")
+        raise MarlError(f"{output}: {what}, but with async a row's advantage is computed when its own task is finished")

@@ -1,4 +1,4 @@
-"""Names and replica ranks of a policy's servers: verl has them per job, here each policy of each run has its own."""
+"""Names and replica ranks of a policy's servers: unique per policy and run, where verl's are unique per job only."""
 
 import json
 import os
@@ -12,7 +12,7 @@ RANKS_A_POLICY, RANKS_A_RUN, RUNS = 1_000, 10_000, 100_000
 
 
 def rollout_name(policy: str) -> str:
-    """The name under which verl knows the servers of a policy (`actor_rollout_ref.rollout.name`)."""
+    """verl's name for the servers of a policy (`actor_rollout_ref.rollout.name`)."""
     return f"vllm-{policy}"
 
 

@@ -1,4 +1,4 @@
-"""Reading the config of a run: from its directory, and the team that it names."""
+"""Read the stored config of a run, and its team."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from marl_verl.team import TeamConfig, read_team
 
 
 def read_config(path: Path) -> DictConfig:
-    """A config that a run has stored. MarlError if it cannot be read."""
+    """Read a config that a run has stored. MarlError if it cannot be read."""
     try:
         config = OmegaConf.load(path)
     except (OSError, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
         raise MarlError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
-        raise MarlError(f"'{path}' is no config of a run")
+        raise MarlError(f"'{path}' is not the config of a run")
     return config
 
 
@@ -31,11 +31,11 @@ def marl_section(config: DictConfig) -> dict[str, Any]:
 
 
 def team_of(config: DictConfig) -> TeamConfig:
-    """The team of a run's resolved config; in an evaluation every policy is frozen. MarlError as `marl_section`."""
+    """The team of a run's resolved config; all policies may be frozen (evaluation). MarlError as `marl_section`."""
     return read_team(marl_section(config), allow_frozen=True)
 
 
 def check_run(folder: Path, *files: str) -> None:
-    """Raise MarlError (nearest run offered) unless a folder has the files that a run directory has."""
+    """Raise MarlError (with the nearest run) unless a folder has these files of a run directory."""
     if not all((folder / name).is_file() for name in files):
         raise missing("run in", folder, [path.parent for path in folder.parent.glob(f"*/{files[0]}")])

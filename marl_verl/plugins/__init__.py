@@ -1,4 +1,4 @@
-"""Plugins: the hooks, what is registered under which name and by whom, and the parts that come with marl-verl."""
+"""Plugins: hooks, the registry of parts by name and distribution, and the built-in parts."""
 
 from marl_verl.plugins.files import COPIES, PluginFile, copy_files, file_names, files_in_use, files_of_run, read_files
 from marl_verl.plugins.loading import GROUP, HOOKS, VARIABLE, assemble, check_same, discover, load, use_files

@@ -1,4 +1,4 @@
-"""The parts that come with marl-verl, registered through the same hook as a plugin's; all lazy."""
+"""The built-in parts, registered lazily through the same hook as those of plugins."""
 
 from marl_verl.core_parts import CORE_PARTS
 from marl_verl.plugins.registry import Registry, hookimpl

@@ -1,9 +1,9 @@
-"""Plugins that are one file: named in a recipe or on the command line, and loaded from a copy in every process.
+"""One-file plugins: named in a recipe or on the command line, and loaded from a copy in every process.
 
 The process that starts a run reads the files (`read_files`), and puts their contents into the environment variable
-MARL_VERL_PLUGIN_FILES (`activate`). Every process below it inherits the variable, and Ray passes it on to the nodes of
-a cluster: no process has to see the run directory. The run directory has copies in `plugins/`, which a continued run,
-an evaluation, a replay and `explain` load (`files_of_run`).
+MARL_VERL_PLUGIN_FILES (`activate`). Child processes inherit the variable, and Ray passes it to the nodes of a cluster,
+so no process needs access to the run directory. The run directory has copies in `plugins/`, which a resumed run, an
+evaluation, a replay and `explain` load (`files_of_run`).
 """
 
 import base64
@@ -26,13 +26,13 @@ from marl_verl.plugins.registry import Source
 
 FILES_VARIABLE = "MARL_VERL_PLUGIN_FILES"
 COPIES = "plugins"  # folder of a run directory with the copies
-PACKAGE = "marl_verl_file_plugins"  # parent of the modules that files are loaded as
-LIMIT = 64 * 1024  # most bytes of the variable: Linux allows 128 KiB, and Ray adds to it on a command line
+PACKAGE = "marl_verl_file_plugins"  # parent package of the modules loaded from files
+LIMIT = 64 * 1024  # maximum bytes of the variable: Linux allows 128 KiB, and Ray passes it on a command line
 
 
 @dataclass(frozen=True)
 class PluginFile:
-    """A plugin file: its name in `plugins/` of a run (the distribution of its parts), where it was read, its text."""
+    """A plugin file: its name in `plugins/` of a run (the distribution of its parts), its path and its text."""
 
     name: str
     path: str
@@ -52,7 +52,7 @@ class PluginFile:
 
 
 def file_names(paths: Iterable[Path]) -> dict[str, Path]:
-    """Name in the run directory -> absolute path. Another file of the same name is "2/my_team.py"."""
+    """Name in the run directory -> absolute path. A second file of the same name is named "2/my_team.py"."""
     named: dict[str, Path] = {}
     for path in dict.fromkeys(path.expanduser().resolve() for path in paths):
         name, number = path.name, 1
@@ -64,13 +64,13 @@ def file_names(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def read_files(paths: Iterable[Path]) -> list[PluginFile]:
-    """Read plugin files, each once. MarlError: no such file (nearest offered), not .py, not readable, not UTF-8."""
+    """Read plugin files, each once. MarlError: no such file (with the nearest), not .py, not readable, not UTF-8."""
     return [_read(name, path) for name, path in file_names(paths).items()]
 
 
 def _read(name: str, path: Path) -> PluginFile:
     if path.suffix != ".py":
-        raise MarlError(f"plugin file '{path}' does not end in .py: name one Python file with a `marl_register` hook.")
+        raise MarlError(f"plugin file '{path}' does not end in .py. Give a Python file with a `marl_register` hook.")
     if not path.is_file():
         raise missing("plugin file", path, path.parent.glob("*.py"))
     try:
@@ -82,7 +82,7 @@ def _read(name: str, path: Path) -> PluginFile:
 
 
 def files_of_run(run: Path, given: Sequence[Path] = ()) -> list[PluginFile]:
-    """The copies in a run directory, and files given besides. MarlError as `read_files`, or for a changed copy."""
+    """The copies in a run directory, and the files in `given`. MarlError as `read_files`, or for a changed copy."""
     folder = run / COPIES
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
     copies = {name: _read(name, path) for name, path in paths.items()}
@@ -103,13 +103,13 @@ def copy_files(files: Iterable[PluginFile], run: Path) -> None:
 
 
 def activate(files: Sequence[PluginFile]) -> bool:
-    """Use these files in this process and those that it starts; whether they are others. MarlError if too large."""
+    """Use these files in this process and its children. Returns whether they changed. MarlError if too large."""
     packed = zlib.compress(json.dumps([asdict(file) for file in files]).encode(), 9)
     value = base64.b64encode(packed).decode() if files else ""
     if len(value) > LIMIT:
         names = ", ".join(file.name for file in files)
-        what = f"the plugin files {names} take {len(value):,} bytes packed, and {LIMIT:,} is the most"
-        raise MarlError(f"{what}: make a package of them, `marl-verl new-plugin` writes one.")
+        what = f"the plugin files {names} take {len(value):,} bytes packed, but the limit is {LIMIT:,}"
+        raise MarlError(f"{what}. Make a package of them: `marl-verl new-plugin` writes one.")
     if value == os.environ.get(FILES_VARIABLE, ""):
         return False
     os.environ[FILES_VARIABLE] = value
@@ -123,12 +123,12 @@ def files_in_use() -> list[PluginFile]:
 
 
 def load_file(file: PluginFile) -> types.ModuleType:
-    """Run a plugin file as a module, once for a name and content; no disk is read. MarlError with the line."""
+    """Import a plugin file from its text, once per name and content. MarlError with the line that failed."""
     stem = re.sub(r"[^A-Za-z0-9]+|^(?=[0-9])", "_", file.name.removesuffix(".py"))
     name = f"{PACKAGE}.{stem}_{file.version}"
     if name in sys.modules:
         return sys.modules[name]
-    package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, a module each."))
+    package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, one module each."))
     package.__path__ = []
     loader = _Loader(file)
     spec = importlib.util.spec_from_loader(name, loader)
@@ -138,7 +138,7 @@ def load_file(file: PluginFile) -> types.ModuleType:
     sys.modules[name] = module  # dataclasses, pickle and lazy targets look it up
     try:
         loader.exec_module(module)
-    except Exception as error:  # foreign code may raise anything: the error names file and line, and keeps the cause
+    except Exception as error:  # plugin code may raise anything: the error names file and line, and keeps the cause
         del sys.modules[name]
         if isinstance(error, SyntaxError) and error.filename == file.path:
             what = f"plugin file '{file.path}', line {error.lineno}: syntax error: {error.msg}"
@@ -150,7 +150,7 @@ def load_file(file: PluginFile) -> types.ModuleType:
 
 
 class _Loader(importlib.abc.InspectLoader):
-    """Gives the text as the module's source, also to tracebacks and `inspect`."""
+    """Loader that returns the stored text as source, also for tracebacks and `inspect`."""
 
     def __init__(self, file: PluginFile) -> None:
         self.file = file

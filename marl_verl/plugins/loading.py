@@ -1,8 +1,8 @@
-"""Discovery: which plugins a process has, loaded once.
+"""Plugin discovery: find and load the plugins of this process, once.
 
-`load()` takes the built-in parts, every entry point of group `marl_verl` that the environment variable
-MARL_VERL_PLUGINS allows ("" none, a comma list those it names), and the plugin files in use (`files.py`). Ray workers
-do not inherit what the driver registered, and discover for themselves: `check_same` compares.
+`load()` loads the built-in parts, every entry point of group `marl_verl` that the environment variable
+MARL_VERL_PLUGINS allows (unset: all, "": none, or a comma-separated list of names), and the plugin files in use
+(`files.py`). Ray workers run discovery themselves; `check_same` compares the result with the driver's.
 """
 
 import functools
@@ -34,7 +34,7 @@ Candidates = list[tuple[Source, Callable[[], object]]]
 
 @functools.cache
 def load() -> Plugins:
-    """This process's plugins: `discover` with MARL_VERL_PLUGINS, done once, with a warning for each broken plugin."""
+    """Return this process's plugins: `discover` with MARL_VERL_PLUGINS, once, with a warning per broken plugin."""
     found = discover(os.environ.get(VARIABLE))
     for why in found.broken.values():
         warnings.warn(why, MarlWarning, stacklevel=2)
@@ -42,28 +42,28 @@ def load() -> Plugins:
 
 
 def discover(only: str | None = None) -> Plugins:
-    """Find and load plugins anew; for those that cannot be imported or registered see `Plugins.broken`.
+    """Find and load plugins; those that cannot be imported or registered are in `Plugins.broken`.
 
     Args:
         only: None loads everything installed, "" the built-in parts, "a,b" these entry points.
 
     Raises:
-        MarlError: an entry point in `only` that is not installed (nearest offered), or a plugin file that is broken.
+        MarlError: an entry point in `only` that is not installed (with the nearest name), or a broken plugin file.
     """
     given = files.files_in_use()
     return _load_all(only, [(file.source, functools.partial(files.load_file, file)) for file in given])
 
 
 def use_files(given: Sequence[files.PluginFile]) -> None:
-    """Load these plugin files, and no others, in this process and in those that it starts. MarlError as `activate`."""
+    """Load only these plugin files in this process and its children. MarlError as `activate`."""
     if files.activate(given):
         load.cache_clear()
 
 
 def assemble(plugins: Mapping[str, object], only: str | None = "") -> Plugins:
-    """These plugin objects, by name, without any installation: for tests and notebooks.
+    """Load these plugin objects (name -> object) without installation, for tests and notebooks.
 
-    `only` are the installed ones beside them, as in `discover`. MarlError for a broken one of `plugins`.
+    `only` selects the installed plugins to load besides, as in `discover`. MarlError for a broken one of `plugins`.
     """
     given = [(Source(name, "in-memory", "0", repr(each)), each) for name, each in plugins.items()]
     return _load_all(only, [(source, functools.partial(_given, each)) for source, each in given])
@@ -74,13 +74,13 @@ def _given(plugin: object) -> object:
 
 
 def _candidates(only: str | None) -> tuple[Candidates, tuple[Source, ...]]:
-    """(what is to be loaded, the built-in parts first; what MARL_VERL_PLUGINS leaves out)."""
+    """(plugins to load, the built-in parts first; plugins that MARL_VERL_PLUGINS excludes)."""
     points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (_dist(point)[0], point.name))
     installed = {point.name for point in points}
     wanted = installed if only is None else {name.strip() for name in only.split(",")} - {""}
     for name in sorted(wanted - installed):
         hint = nearest(name, installed)
-        raise MarlError(f"{VARIABLE} names '{name}', a plugin that no installed distribution has: {hint}")
+        raise MarlError(f"{VARIABLE} names '{name}', but no installed distribution has this plugin: {hint}")
     sources = [(point, Source(point.name, *_dist(point), point.value)) for point in points]
     found = [(source, functools.partial(_load_point, point, source)) for point, source in sources]
     return (
@@ -90,36 +90,36 @@ def _candidates(only: str | None) -> tuple[Candidates, tuple[Source, ...]]:
 
 
 def _dist(point: importlib.metadata.EntryPoint) -> tuple[str, str]:
-    """Name and version of an entry point's distribution; "unknown" where its metadata do not say."""
+    """Name and version of an entry point's distribution; "unknown" where its metadata lack them."""
     if point.dist is None:
         return "unknown", "unknown"
     return point.dist.metadata["Name"] or "unknown", point.dist.metadata["Version"] or "unknown"
 
 
 def _load_point(point: importlib.metadata.EntryPoint, source: Source) -> object:
-    """The plugin behind an entry point. MarlError where its distribution is for another version of marl-verl."""
+    """Import the plugin of an entry point. MarlError where its distribution requires another version of marl-verl."""
     for line in (point.dist.requires if point.dist else None) or ():
         wanted = Requirement(line)
         applies = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
         fits = wanted.specifier.contains(__version__, prereleases=True)
         if canonicalize_name(wanted.name) == "marl-verl" and applies and not fits:
-            remedy = f"install a version of {source.distribution} for it, or leave it out with {VARIABLE}"
-            raise MarlError(f"{source} is made for marl-verl {wanted.specifier}, and this is {__version__}: {remedy}")
+            remedy = f"install a matching version of {source.distribution}, or exclude the plugin with {VARIABLE}"
+            raise MarlError(f"{source} requires marl-verl {wanted.specifier}, but this is {__version__}: {remedy}")
     return point.load()
 
 
 def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
-    """Raise MarlError unless another process (`where`: "rollout worker 3") has the plugins that this one has."""
+    """Raise MarlError unless another process (`where`: "rollout worker 3") has the same plugins as this one."""
     missing, extra = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
     message = [f"only the driver has {', '.join(missing)}"] if missing else []
     message += [f"only {where} has {', '.join(extra)}"] if extra else []
     if message:
-        same = f"install the same plugins on every machine, and set {VARIABLE} the same everywhere"
-        raise MarlError(f"the plugins of {where} are not the driver's: {', '.join(message)}: {same}")
+        same = f"Install the same plugins on every machine, and set the same {VARIABLE} everywhere."
+        raise MarlError(f"the plugins of {where} differ from the driver's: {', '.join(message)}. {same}")
 
 
 def _load_all(only: str | None, given: Candidates) -> Plugins:
-    """Load the installed plugins and those given, in order. MarlError for a broken one that is built in or given."""
+    """Load the installed plugins, then those in `given`. MarlError where a built-in or given one is broken."""
     installed, disabled = _candidates(only)
     required = {BUILTIN, *(source for source, _ in given)}
     manager = _manager()
@@ -146,11 +146,11 @@ def _run(fetch: Callable[[], object], parts: Registry) -> tuple[object, tuple[st
         plugin = fetch()
         plugin = plugin() if inspect.isclass(plugin) else plugin
     _check_hook_names(plugin, source)
-    alone = _manager()  # with this plugin only, so that what is registered is its own
+    alone = _manager()  # a manager with this plugin only, so that all registered parts are its own
     _register(alone, plugin, source)
     hooks = tuple(sorted(caller.name for caller in alone.get_hookcallers(plugin) or []))
     if not hooks:
-        raise MarlError(f"{source} implements no hook; there are {', '.join(sorted(HOOKS))}")
+        raise MarlError(f"{source} implements no hook; valid: {', '.join(sorted(HOOKS))}")
     with _foreign(f"{source} failed in marl_register"):
         alone.hook.marl_register(registry=parts)
     return plugin, hooks
@@ -164,7 +164,7 @@ def _manager() -> pluggy.PluginManager:
 
 @contextmanager
 def _foreign(what: str) -> Iterator[None]:
-    """Raise whatever the code of a plugin raises as MarlError, which begins with `what` and keeps the cause."""
+    """Convert any exception of plugin code to a MarlError that begins with `what` and keeps the cause."""
     try:
         yield
     except MarlError:
@@ -174,14 +174,14 @@ def _foreign(what: str) -> Iterator[None]:
 
 
 def _check_hook_names(plugin: object, source: Source) -> None:
-    """MarlError for a misspelt or unmarked hook, which pluggy ignores."""
+    """MarlError for a misspelt hook, or one without `@hookimpl`: pluggy ignores both."""
     for name in dir(plugin):
         if not name.startswith("marl_") or not inspect.isroutine(getattr(plugin, name)):
             continue
         if name not in HOOKS:
             raise MarlError(f"{source} has the unknown hook '{name}': {nearest(name, HOOKS)}")
         if not hasattr(getattr(plugin, name), f"{PROJECT}_impl"):
-            raise MarlError(f"{source} has '{name}' without '@hookimpl' above it: it would never be called")
+            raise MarlError(f"{source} has '{name}' without the decorator '@hookimpl': the hook would never be called")
 
 
 def _register(manager: pluggy.PluginManager, plugin: object, source: Source) -> None:
@@ -189,4 +189,4 @@ def _register(manager: pluggy.PluginManager, plugin: object, source: Source) -> 
         manager.register(plugin, name=f"{source.distribution}:{source.plugin}")
         manager.check_pending()
     except (pluggy.PluginValidationError, ValueError) as error:
-        raise MarlError(f"{source} is no valid plugin: {cause(error)}") from error
+        raise MarlError(f"{source} is not a valid plugin: {cause(error)}") from error

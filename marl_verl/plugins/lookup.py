@@ -1,4 +1,4 @@
-"""`Plugins`: the parts of this process by kind and name, who registered each, and which plugins are broken."""
+"""`Plugins`: the parts of this process by kind and name, the source of each, and the broken plugins."""
 
 import functools
 import hashlib
@@ -26,9 +26,9 @@ EXTRAS: Mapping[str, str] = {
     "second-guess-verdict",
     "sharp": "sharp counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
 }
-"""Extra (and entry point, and the end of the distribution's name) -> the names that it brings, of any kind.
+"""Extra (also the entry point, and the suffix of the distribution's name) -> the names that its plugin registers.
 
-An unknown name gets the command that installs its plugin. A test compares the table with what the plugins register.
+The error for an unknown name uses it to suggest an installation command. A test compares it with the plugins.
 """
 
 
@@ -37,25 +37,27 @@ class Plugins:
     """The plugins of this process; `plugins.hook.marl_step_finished(step=1, metrics={})` calls every observer."""
 
     hook: pluggy.HookRelay
-    loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)  # -> its hooks; the built-in parts come first
-    disabled: tuple[Source, ...] = ()  # what MARL_VERL_PLUGINS leaves out; it was not imported
-    broken: dict[Source, str] = field(default_factory=dict)  # -> why it could not be loaded; none of its names is there
+    loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)  # -> hook names; the built-in parts first
+    disabled: tuple[Source, ...] = ()  # excluded by MARL_VERL_PLUGINS, not imported
+    broken: dict[Source, str] = field(
+        default_factory=dict
+    )  # -> why it could not be loaded; none of its names is registered
     _entries: list[Entry] = field(default_factory=list)
     _targets: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def add(self, registry: Registry) -> None:
-        """Take in what a plugin has registered."""
+        """Add the entries of a plugin's registry."""
         self._entries += registry.entries.values()
 
     def get(self, kind: str, name: str) -> Any:
-        """The object registered under a name, e.g. `get("workflows", "inventory")`, imported if lazy. As `entry`."""
+        """The object of a name, e.g. `get("workflows", "inventory")`, imported if lazy. MarlError as `entry`."""
         if (kind, name) not in self._targets:
             entry = self.entry(kind, name)
             self._targets[kind, name] = resolve(entry) if isinstance(entry.target, str) else entry.target
         return self._targets[kind, name]
 
     def entry(self, kind: str, name: str) -> Entry:
-        """Who registered a name, or "distribution:name"; imports nothing. MarlError for an unknown name, or several."""
+        """The entry of a name, or "distribution:name", without importing it. MarlError if unknown or ambiguous."""
         found = self.find(kind, name)
         if not found:
             raise self._unknown(kind, name)
@@ -66,7 +68,7 @@ class Plugins:
         return found[0]
 
     def find(self, kind: str, name: str) -> list[Entry]:
-        """The entries that a name, or "distribution:name", may mean: none, one, or one of each distribution."""
+        """The entries of a name, or "distribution:name": at most one per distribution."""
         distribution, colon, plain = name.rpartition(":")
         found = [entry for entry in self.entries(kind) if entry.name == plain]
         return [entry for entry in found if not colon or entry.distribution == distribution]
@@ -82,11 +84,11 @@ class Plugins:
         return sorted((entry for entry in self._entries if entry.kind == kind), key=lambda entry: entry.name)
 
     def fingerprint(self) -> tuple[str, ...]:
-        """What has to be the same in every process of a run: "distribution==version:plugin", sorted."""
+        """Loaded plugins as "distribution==version:plugin", sorted: equal in every process of a run."""
         return tuple(sorted(f"{source.distribution}=={source.version}:{source.plugin}" for source in self.loaded))
 
     def describe(self, content: bool = False) -> list[dict[str, Any]]:
-        """One JSON-able record per plugin, as `marl-verl plugins --json` prints it; `content`: with its hash."""
+        """One JSON record per plugin, as `marl-verl plugins --json` prints; `content` adds the content hash."""
         return [
             {
                 **{name: getattr(source, name) for name in ("plugin", "distribution", "version", "target")},
@@ -107,12 +109,14 @@ class Plugins:
         extra = next((extra for extra, names in EXTRAS.items() if name in names.split()), None)
         for source, why in self.broken.items():
             if source.plugin == extra:
-                return MarlError(f"{what} comes with marl-verl-{extra}, which cannot be loaded: {why}")
+                return MarlError(f"{what} is registered by marl-verl-{extra}, which cannot be loaded: {why}")
         if extra in {source.plugin for source in self.disabled}:
-            return MarlError(f"{what} is of plugin '{extra}', which MARL_VERL_PLUGINS leaves out: add '{extra}' to it")
+            return MarlError(
+                f"{what} belongs to plugin '{extra}', which MARL_VERL_PLUGINS excludes: add '{extra}' to it"
+            )
         if extra is not None and extra not in {source.plugin for source in self.loaded}:
             how = f"pip install 'marl-verl[{extra}]'"
-            return MarlError(f"{what} comes with marl-verl-{extra}, which is not installed: {how}")
+            return MarlError(f"{what} is registered by marl-verl-{extra}, which is not installed: {how}")
         valid = [*self.names(kind), *(f"{e.distribution}:{e.name}" for e in self.entries(kind) if ":" in name)]
         error = unknown(KINDS[kind], name, valid)
         why = "; ".join(self.broken.values())
@@ -120,7 +124,7 @@ class Plugins:
 
 
 def cause(error: BaseException) -> str:
-    """A foreign exception in one line, e.g. "ModuleNotFoundError: No module named 'x'"."""
+    """An exception in one line, e.g. "ModuleNotFoundError: No module named 'x'"."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -131,21 +135,21 @@ def resolve(entry: Entry) -> Any:
     what = f"{KINDS[entry.kind]} '{entry.name}' of {entry.source}"
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # a foreign module may raise anything: the error names it, and keeps the cause
+    except Exception as error:  # a plugin's module may raise anything: the error names it, and keeps the cause
         raise MarlError(f"{what}: cannot import '{target}': {cause(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             hint = nearest(part, [name for name in dir(found) if not name.startswith("_")])
-            raise MarlError(f"{what}: cannot import '{target}': it has no '{part}'; {hint}")
+            raise MarlError(f"{what}: cannot import '{target}': no attribute '{part}'; {hint}")
         found = getattr(found, part)
     return found
 
 
 @functools.cache
 def content_of(source: Source) -> str:
-    """The content hash of a plugin: an author may change the code and forget the version.
+    """The content hash of a plugin, which detects changed code under an unchanged version.
 
-    sha256 over the Python files of its top-level package or module, by place; "" without files.
+    sha256 over the Python files of its top-level package or module, sorted by path; "" without files.
     """
     if source.content:
         return source.content

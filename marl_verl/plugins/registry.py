@@ -1,4 +1,4 @@
-"""The hooks that a plugin can implement, and `Registry`, with which it registers parts by name.
+"""The hooks that a plugin can implement, and `Registry`, which registers parts by name.
 
 A plugin is a module, a class (instantiated without arguments) or an instance whose functions carry `@hookimpl`. A
 distribution offers it under the entry-point group `marl_verl`::
@@ -42,7 +42,7 @@ KINDS: Mapping[str, str] = {
     "metrics": "metric",
     "algorithms": "algorithm",
 }
-"""What can be registered -> one of them in an error message."""
+"""Kind of part -> its singular noun for error messages."""
 
 PROJECT = "marl_verl"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -54,7 +54,7 @@ LAZY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a plugin comes from."""
+    """The origin of a plugin."""
 
     plugin: str  # name of the entry point
     distribution: str
@@ -68,7 +68,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered name. `target` is the object, or the "package.module:attribute" that is imported on first use."""
+    """A registered part. `target` is the object, or a "package.module:attribute" that is imported on first use."""
 
     kind: str
     name: str
@@ -94,12 +94,14 @@ class Entry:
 
 @dataclass
 class Registry:
-    """The names that one plugin registers: the argument of `marl_register`.
+    """The parts that one plugin registers: the argument of `marl_register`.
 
-    Every method takes a name and a target: the object itself, or "package.module:attribute", which is imported when a
-    run first uses the name. Where a class serves, it is instantiated without arguments or with the options of the
-    recipe. An object of the wrong kind is an error when a run uses the name. MarlError: a malformed name or target, or
-    a name that the plugin has registered already.
+    Every method takes a name and a target: the object itself, or "package.module:attribute", which is imported on first
+    use. A class is instantiated without arguments or with the options of the recipe. The kind of the target is checked
+    when a run uses the name.
+
+    Raises:
+        MarlError: a malformed name or target, or a name that the plugin has registered already.
     """
 
     source: Source
@@ -126,23 +128,23 @@ class Registry:
         self._add("credits", name, target)
 
     def mix(self, name: str, target: type[RewardMix] | RewardMix | str) -> None:
-        """Register a reward mix: its `compute(table)` [n] makes one reward of a row's components."""
+        """Register a reward mix: its `compute(table)` returns one reward per row [n], from the row's components."""
         self._add("mixes", name, target)
 
     def returns(self, name: str, target: type[Returns] | Returns | str) -> None:
-        """Register a return: its `compute(table, reward)` [n] is what is compared between rows."""
+        """Register a return: its `compute(table, reward)` returns one return per row [n]."""
         self._add("returns", name, target)
 
     def advantage(self, name: str, target: type[Estimator] | Estimator | str) -> None:
-        """Register an advantage: its `compute(table, reward)` gives one advantage per row."""
+        """Register an advantage: its `compute(table, reward)` returns one advantage per row [n]."""
         self._add("advantages", name, target)
 
     def loss(self, name: str, target: Loss | str) -> None:
-        """Register a loss: one of verl's policy losses, with the settings that belong to it."""
+        """Register a loss: one of verl's policy losses with its settings."""
         self._add("losses", name, target)
 
     def metric(self, name: str, target: type[Metric] | Metric | str) -> None:
-        """Register a metric: of a step's rows, or of what was sampled for one task."""
+        """Register a metric: of a step's rows, or of one task's sample."""
         self._add("metrics", name, target)
 
     def algorithm(self, name: str, target: Algorithm | str) -> None:
@@ -152,7 +154,7 @@ class Registry:
     def _add(self, kind: str, name: str, target: object) -> None:
         what = f"{KINDS[kind]} {name!r} of {self.source}"
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise MarlError(f"{what}: a name is made of letters, digits and . _ + -")
+            raise MarlError(f"{what}: a name must consist of letters, digits and . _ + -")
         if target is None:
             raise MarlError(f"{what}: the target is None")
         if isinstance(target, str) and not LAZY.fullmatch(target):
@@ -164,7 +166,7 @@ class Registry:
 
 @hookspec
 def marl_register(registry: Registry) -> None:
-    """Register parts: `registry.workflow("debate", Debate)`, ... Called first, and once in every process of a run."""
+    """Register parts: `registry.workflow("debate", Debate)`, ... Called first, once in every process of a run."""
 
 
 @hookspec

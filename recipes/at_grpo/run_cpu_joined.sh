@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Roles trained alone, joined: what the team is worth before a first step together is the run's success at step 0.
+# Roles trained alone, then joined: the run's success at step 0 is the team's success before joint training.
 # PLANNER, EXECUTOR: folders that `marl-verl export RUN --policy NAME --output FOLDER` wrote from the runs of
 # run_cpu_planner_alone.sh and run_cpu_executor_alone.sh.
 set -euo pipefail

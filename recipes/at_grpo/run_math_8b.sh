@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The paper's larger models: a Qwen3-8B a role (8 GPUs).
+# The paper's larger models: one Qwen3-8B per role (8 GPUs).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_math.sh" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Baseline: the team with GRPO. Whole episodes, and every row of a task in one group, whoever acted and when.
+# Baseline: the team with GRPO. Whole episodes, and all rows of a task in one group, over agents and turns.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_math.sh" marl.algorithm.name=grpo marl.algorithm.options.rewards=alpha "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A LoRA a role on one base model (rank 16, alpha 32, as in the authors' configs).
+# One LoRA per role on one base model (rank 16, alpha 32, as in the authors' configs).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_math.sh" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Baseline: a single agent that answers in one go, with GRPO.
+# Baseline: a single agent that answers in one act, with GRPO.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_math_grpo.sh" \

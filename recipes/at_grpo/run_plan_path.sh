@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# AT-GRPO (arXiv 2510.11062): Plan-Path on boards of 10 x 10, 4 turns, a Qwen3-1.7B a role (2 GPUs).
+# AT-GRPO (arXiv 2510.11062): Plan-Path on boards of 10 x 10, 4 turns, one Qwen3-1.7B per role (2 GPUs).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/at_grpo_plan_path.yaml" \

@@ -1,9 +1,9 @@
-"""Runs side by side: held-out success, gradient norms of each policy, amplification of each agent.
+"""Compare runs: held-out success, gradient norms of each policy, amplification of each agent.
 
     python recipes/dr_mas/compare.py runs/method runs/grpo
 
 The paper's claim is that spikes of the gradient norm disappear: `max/median` is over the steps of a run. Amplification
-is what one mean and std for all agents would do (in every run), `A^2` what the advantages trained with are.
+is the effect that one mean and std for all agents would have, `A^2` the second moment of the actual advantages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Line = Mapping[str, Any]
 
 
 def table(folder: Path) -> list[str]:
-    """A run in lines."""
+    """The lines of one run."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [line for line in lines if "train/success" in line]
@@ -54,7 +54,7 @@ def column(steps: Sequence[Line], metric: str) -> list[float]:
 
 
 def main(folders: Sequence[str]) -> int:
-    """Print the runs. Exit code 2 with a sentence where one is none, or has not ended."""
+    """Print the runs. Exit code 2 and an error message for a folder that is not a finished run."""
     for folder in map(Path, folders):
         if not (folder / "summary.json").is_file():
             print(f"compare: '{folder}' is no run that has ended: it has no summary.json", file=sys.stderr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Baseline: the solver alone, with GRPO (of one agent Dr. MAS is the same).
+# Baseline: the solver alone, with GRPO (with one agent Dr. MAS is the same).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu_grpo.sh" \

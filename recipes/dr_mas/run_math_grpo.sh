@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Baseline: one mean and std for all rows of a task, whoever acted; the same rewards.
+# Baseline: one mean and std for all rows of a task, over all agents; the same rewards.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_math.sh" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Baseline: one agent that searches or answers by itself, with GRPO (of one agent Dr. MAS is the same).
+# Baseline: one agent that searches or answers by itself, with GRPO (with one agent Dr. MAS is the same).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_search_grpo.sh" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Between the turns it is told only whether all tests pass.
+# Feedback between the turns: only whether all tests pass.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_code.sh" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Nothing is told between the turns but the code of both.
+# No feedback between the turns: agents see only both codes.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_code.sh" \

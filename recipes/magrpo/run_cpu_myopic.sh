@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The same tree without returns: a joint action is worth its own reward only.
+# The same tree without returns: the return of a joint action is its own reward only.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu.sh" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GRPO on whole episodes: 10 a task, only the last turn's reward, which stands on every turn; one group a task.
+# GRPO on whole episodes: 10 a task, only the last turn's reward, set on every turn; one group per task.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu.sh" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Without the tree: 10 sessions that share the first observation only, so as many joint actions (20 a task) as the tree has; a
-# turn is compared with the same turn of the others.
+# turn is compared with the same turn of the other sessions.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu.sh" \

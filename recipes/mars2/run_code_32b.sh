@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two different 32B models, as in the paper's main claim. Which two is not said in what we read: these are the 32B models of the
+# Two different 32B models, as in the paper's main claim. Our sources do not name the two models: these are the 32B models of the
 # families of run_code.sh. Learning rate and batches are those of the 8B script, for the same reason.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

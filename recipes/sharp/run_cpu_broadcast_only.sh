@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Baseline: every agent is paid by the team's score alone. Credits are measured all the same, and not used;
+# Baseline: every agent is rewarded by the team's score alone. Credits are still computed, but not used;
 # marl.algorithm.options.credit=none saves their replays.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Baseline: every agent is paid by the team's terminal accuracy alone; nothing is replayed.
+# Baseline: every agent is rewarded by the team's terminal accuracy alone, without replays.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 

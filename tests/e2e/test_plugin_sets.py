@@ -22,6 +22,6 @@ def test_a_worker_with_other_plugins_stops_the_run_at_its_start(tmp_path: Path) 
     )
     assert run.code == 2, run.output
     (printed,) = [line for line in run.output.splitlines() if line.startswith("marl-verl:")]
-    assert "the plugins of rollout worker 0 are not the driver's: only the driver has marl-verl-sharp==" in printed
+    assert "the plugins of rollout worker 0 differ from the driver's: only the driver has marl-verl-sharp==" in printed
     assert not (run.folder / "metrics.jsonl").exists()
     assert left_running() == []

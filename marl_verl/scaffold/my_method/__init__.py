@@ -1,4 +1,4 @@
-"""A plugin of marl-verl. Everything is registered lazily: listing plugins imports nothing but this file."""
+"""A plugin of marl-verl. All parts are registered lazily: listing plugins imports only this file."""
 
 from marl_verl.plugins import Registry, hookimpl
 
@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 
 @hookimpl
 def marl_register(registry: Registry) -> None:
-    """Give each part the name that recipes use for it."""
+    """Register each part under the name that recipes use."""
     registry.task("my-method-numbers", "my_method.team:Numbers")
     registry.workflow("my-method-call-out", "my_method.team:CallOut")
     registry.reward("my-method-digits", "my_method.team:digits_right")

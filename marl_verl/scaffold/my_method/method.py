@@ -1,7 +1,7 @@
-"""The method: which episodes are sampled, what a turn is credited with, and what is compared with what.
+"""The method: a sampler, a credit, a baseline, and the algorithm that combines them.
 
 A = (R - median) / (std + eps)               over an agent's n-th acts in the sessions of one task
-R = team + 0.5 * role + 0.5 * credit         what the team earned, and what the turn did for it
+R = team + 0.5 * role + 0.5 * credit         team reward, and the turn's role reward and credit
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from marl_verl.sampling import Failure, Sample, Sampler, SamplingContext, ask, a
 
 
 class Saving(Sampler):
-    """`first` sessions at once, and the others only if one of these did not succeed: a solved task costs less.
+    """Sample `first` sessions, and the rest only if one of them did not succeed: a solved task costs less.
 
     Options:
-        first: sessions that every task gets.
+        first: minimum number of sessions per task.
     """
 
     first: int = 4
@@ -39,12 +39,12 @@ class Saving(Sampler):
 
 
 async def play(context: SamplingContext, sessions: range) -> list[Episode | Failure]:
-    """Some sessions, all at once. A session that raises becomes a failure and does not affect the others."""
+    """Sample sessions concurrently. A session that raises becomes a failure and does not affect the others."""
     return await gather_all(attempt(context, session, episode(context, session)) for session in sessions)
 
 
 async def episode(context: SamplingContext, session: int) -> Episode:
-    """One run of the workflow to its end: every act is sampled from its agent's policy, the answer is scored."""
+    """Run the workflow to its end: each act is sampled from its agent's policy, and the answer is scored."""
     async with context.start(session) as run:
         await drive(run, lambda act: ask(context, act, session))
         return await scored(context, context.finish(run, session))
@@ -52,13 +52,13 @@ async def episode(context: SamplingContext, session: int) -> Episode:
 
 @dataclass(frozen=True)
 class StepForward(ReplayCredit):
-    """credit_t = v_t - v_(t-1), where v_t is the score of turn t's words as the answer, and v_(-1) = 0.
+    """credit_t = v_t - v_(t-1), where v_t is the score of turn t's text as the answer, and v_(-1) = 0.
 
-    A writer that garbles a right call has -1, one that copies it 0. The credits of an episode add up to its score.
+    A writer that garbles a right call gets -1, one that copies it 0. The credits of an episode add up to its score.
     """
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
-        """Fill in the component on every turn; 0 tokens were sampled for it."""
+        """Set the component on every turn. Returns the number of tokens sampled for it, 0."""
         before = 0.0
         for turn in episode.turns:
             value = await scored(context, context.score(turn.action.text))
@@ -69,17 +69,17 @@ class StepForward(ReplayCredit):
 
 @dataclass(frozen=True)
 class Median(Baseline):
-    """b = median of the group's returns: one lucky session does not move it."""
+    """b = median of the group's returns, which is robust to a single lucky session."""
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
-        """One baseline per value [S]; `group` [S] are ids without gaps."""
+        """Return one baseline per value [n]; `group` [n] are ids without gaps."""
         ordered = value[np.lexsort((value, group))]
         count = np.bincount(group)
         first = np.cumsum(count) - count
         return ((ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2)[group]
 
 
-# every part is an object, or a name that is registered
+# each part is an object or a registered name
 ALGORITHM = Algorithm(
     sampler="my-method-saving",
     rewards=Mix(team=1.0, role=0.5, credit=0.5),

@@ -20,17 +20,19 @@ class Numbers(TaskSet):
         """`count` numbers of a split. MarlError if there are fewer."""
         there = [number for number in NUMBERS if (number in HELD_OUT) == (split == "test")]
         if count > len(there):
-            raise MarlError(f"there are {len(there)} {split} numbers, not {count}: set marl.task.{split}_size")
+            raise MarlError(
+                f"there are only {len(there)} {split} numbers, got a count of {count}: lower marl.task.{split}_size"
+            )
         return [Task(f"number-{n}", " ".join(n), {"digits": list(n)}) for n in random.Random(seed).sample(there, count)]
 
     def score(self, task: Task, answer: Any) -> float:
         """1 for the number, digit by digit, else 0."""
         return float(str(answer).split() == task.data["digits"])
 
-    # what a tiny model learns from before training; a task for real models needs neither
+    # for the warm-up of tiny models; task sets for real models need neither method
 
     def vocabulary(self) -> list[str]:
-        """Every word that an observation or an answer can hold."""
+        """All words of observations and answers."""
         return [*DIGITS, "number", "heard", "nothing"]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
@@ -39,23 +41,23 @@ class Numbers(TaskSet):
         seen = {"caller": "number", "writer": "heard"}[agent]
         pairs = []
         for number in draw.choices(sorted(set(NUMBERS) - HELD_OUT), k=count):
-            # wrong in such a way that one agent's mistake does not undo the other's
+            # wrong in a way that one agent's error cannot cancel the other's
             message = number if draw.random() < good else number[0] * 3
             pairs.append((f"{seen} {' '.join(number)}", " ".join(message)))
         return pairs
 
 
 class CallOut(Workflow):
-    """The caller calls the number out, the writer writes down what it hears; until the two agree.
+    """The caller sends the number, the writer writes it down, in rounds until the two agree.
 
     Options:
-        rounds: at most.
+        rounds: maximum number of rounds.
     """
 
     rounds: int = 2
 
     async def run(self, task: Task, team: Team) -> str:
-        """What the writer wrote last: the team's answer, which the task scores."""
+        """Return the team's answer, which the task set scores: the writer's last text."""
         written = ""
         for _ in range(self.rounds):
             called = await team["caller"].act(f"number {task.prompt}")
@@ -63,14 +65,14 @@ class CallOut(Workflow):
                 team.invalid(called, "not as many digits as the number has")
             wrote = await team["writer"].act(f"heard {called.text or 'nothing'}")
             written = wrote.text
-            team.propose(written)  # the answer, should the episode end here: samplers that branch score it
+            team.propose(written)  # the answer if the episode ended here; samplers that branch score it
             if written == called.text:
                 break
         return written
 
 
 def digits_right(task: Task, turn: Turn, episode: Episode) -> float:
-    """The share of the number's digits that the turn has in their places."""
+    """The share of the number's digits that the turn has in the right place."""
     digits = task.data["digits"]
     message = turn.action.text.split()
     return sum(a == b for a, b in zip(message, digits, strict=False)) / max(len(digits), len(message))

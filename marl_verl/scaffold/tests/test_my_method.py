@@ -25,7 +25,7 @@ def test_held_out_numbers_are_never_trained_on() -> None:
     train, test = (Numbers().generate(split, count, 0) for split, count in (("train", 900), ("test", 100)))
     assert not {task.id for task in train} & {task.id for task in test}
     assert Numbers().generate("train", 20, 3) == Numbers().generate("train", 20, 3)
-    with pytest.raises(MarlError, match="100 test numbers, not 101"):
+    with pytest.raises(MarlError, match="100 test numbers, got a count of 101"):
         Numbers().generate("test", 101, 0)
 
 
@@ -43,7 +43,7 @@ def test_the_workflow_can_be_replayed() -> None:
     assert Numbers().score(TASK, run.answer) == 1.0
 
 
-def test_they_go_on_until_they_agree() -> None:
+def test_rounds_repeat_until_both_agree() -> None:
     policy = ScriptedPolicy({"caller": ["4 2", "4 2 7"], "writer": ["4", "4 2 7"]})
     run = check_workflow(CallOut(rounds=3), TASK, policy)
     assert len(run.journal) == 4  # two acts in each of two rounds
@@ -59,7 +59,7 @@ def test_a_turn_earns_the_share_of_digits_that_it_has_right() -> None:
 
 
 def row(uid: str, session: int, index: int, team: float, credit: float) -> dict[str, Any]:
-    """The caller's and the writer's acts in turn."""
+    """One row: acts of the caller and the writer alternate."""
     rewards = {"team": team, "role": team / 2, "credit": credit}
     act = {"turn": index // 2, "agent": ("caller", "writer")[index % 2], "slot": str(index // 2)}
     return {"uid": uid, "session": session, "index": index, **act, "rewards": rewards, "length": 3}
@@ -75,7 +75,7 @@ ROWS = [
 
 
 def caller(right: int) -> ScriptedPolicy:
-    """A caller that is right in the first sessions, and a writer that writes what it hears."""
+    """A caller that is right in the first `right` sessions, and a writer that copies its message."""
     return ScriptedPolicy(
         {
             "caller": lambda act, session, candidate: "4 2 7" if session < right else f"4 {session} {act.turn}",

@@ -1,4 +1,4 @@
-"""AT-GRPO: candidates for one act are compared, the best goes on."""
+"""AT-GRPO (arXiv 2510.11062): candidates for one act are compared, and the best is the next state."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from marl_verl.rewards import RewardMix, total, weighted
 class AlphaMix(RewardMix):
     """r = alpha * team + role; with alpha None, r = sum of the components.
 
-    Source: AT-GRPO, arXiv 2510.11062: the team's reward and the agent's own, mixed by alpha.
+    Source: AT-GRPO, arXiv 2510.11062: team reward and role reward, mixed by alpha.
 
     Attributes:
-        alpha: the team reward's weight. None suits teams without role rewards.
+        alpha: weight of the team reward. Use None for teams without role rewards.
     """
 
     name: ClassVar[str] = "alpha"
@@ -39,13 +39,13 @@ AT_GRPO = Algorithm(
 )
 """A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent; r = alpha * team + role.
 
-Compared: the candidates that the agent had for the act, sampled from one shared state; the best of them is the state
-that the next agent sees. Source: AT-GRPO, arXiv 2510.11062. alpha None adds up the components instead, so that teams
-without role rewards train too.
+Compared: the agent's candidates for one act, sampled from one shared state; the best leads to the state that the next
+agent sees. Source: AT-GRPO, arXiv 2510.11062. With alpha None the components are summed instead, for teams
+without role rewards.
 """
 
 AT_GRPO_SESSIONS = dataclasses.replace(AT_GRPO, sampler="independent")
 """A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent.
 
-Compared: what the same agent did at the same turn in the other episodes of the task. AT-GRPO's groups without its tree.
+Compared: the same agent's actions at the same turn of the task's other episodes. AT-GRPO's groups without its tree.
 """

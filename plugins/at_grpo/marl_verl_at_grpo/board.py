@@ -1,4 +1,4 @@
-"""A square board with walls: what moves come to on it, and how far the goal is."""
+"""A square board with walls: the result of moves, and the distance to the goal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 def moves_in(text: str) -> tuple[str, ...] | None:
-    """The moves that a text asks for: its last list in brackets, `["U", "R"]`, or, without one, all of its words.
+    """Parse the moves in a text: its last list in brackets, `["U", "R"]`, or, without one, all of its words.
 
-    None where there are none, or something else among them. Small letters and whole words (`up`) will do.
+    None without moves, or if anything else is among them. Lower case and words (`up`) are accepted.
     """
     listed = _LIST.findall(text)
     words = re.sub(r"[\s,'\"`]+", " ", listed[-1] if listed else text).split()
@@ -31,13 +31,13 @@ def moves_in(text: str) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class Walk:
-    """What some moves came to.
+    """The result of a sequence of moves.
 
     Attributes:
-        cell: where they ended.
-        taken: moves that led somewhere.
-        refused: moves off the board or into a wall; one stays where it is, and the next is tried from there.
-        reached: whether the goal was. What comes after it is not played.
+        cell: the final cell.
+        taken: number of moves that changed the cell.
+        refused: number of moves off the board or into a wall, which do not change the cell.
+        reached: whether the goal was reached; later moves are not executed.
     """
 
     cell: str
@@ -67,7 +67,7 @@ class Board:
         return None if found in self.walls else found
 
     def walk(self, cell: str, moves: Sequence[str]) -> Walk:
-        """Play some moves from a cell."""
+        """Execute moves from a cell."""
         taken = refused = 0
         for move in moves:
             if cell == self.goal:
@@ -80,7 +80,7 @@ class Board:
         return Walk(cell, taken, refused, cell == self.goal)
 
     def left(self, cell: str) -> int:
-        """Moves of a shortest walk to the goal; the number of cells where there is none."""
+        """Length of a shortest walk to the goal; the number of cells if there is none."""
         return _distances(self).get(cell, self.size**2)
 
     def drawn(self, cell: str) -> str:

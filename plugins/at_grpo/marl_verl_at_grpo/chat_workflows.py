@@ -1,7 +1,7 @@
-"""Plan-Path for chat models, as the paper has it: a tool caller, whose program finds a way, and a planner, who moves.
+"""Plan-Path for chat models, as in the paper: a tool caller, whose program finds a path, and a planner, which moves.
 
-Source: AT-GRPO, arXiv 2510.11062, and its public code: the tool caller acts first in each turn, the planner sees what
-its program printed, and decides; 4 turns on a board of 10 x 10. The words of the prompts are our own.
+Source: AT-GRPO, arXiv 2510.11062, and its public code: the tool caller acts first in each turn, the planner sees the
+program's output, and decides; 4 turns on a board of 10 x 10. The wording of the prompts is our own.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LIST = 'End your answer with a list of moves, such as ["U", "R"].'
 
 
 def board_text(board: Board, cell: str, turn: int, turns: int) -> str:
-    """The board as everybody sees it in a turn."""
+    """The board as all agents see it in a turn."""
     (row, column), (goal_row, goal_column) = place(cell), place(board.goal)
     where = f"You stand at row {row}, column {column}; the goal is at row {goal_row}, column {goal_column} (from 0)."
     return f"{RULES}\n\n{board.drawn(cell)}\n\n{where}\nTurn {turn + 1} of {turns}."
 
 
 class _Turns(Workflow):
-    """What the two have in common.
+    """Base of both workflows.
 
     Options:
-        turns: the most times that the team may move.
+        turns: maximum number of turns.
     """
 
     turns: int = 4
@@ -49,14 +49,14 @@ class _Turns(Workflow):
 
 
 class ToolCallerPlanner(_Turns):
-    """In each turn the tool caller writes a program, and the planner, who sees what it printed, moves.
+    """In each turn the tool caller writes a program, and the planner, which sees its output, moves.
 
-    The moves that a program prints are the tool caller's plan: proposed as the team's answer, so that its candidates
-    have scores and rewards of their own.
+    The moves that a program prints are the tool caller's plan. They are proposed as the team's answer, so that its
+    candidates get their own scores and rewards.
     """
 
     async def run(self, task: Task, team: Team) -> str:
-        """What was planned and moved, as a `log`."""
+        """Return the plans and moves as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for turn in range(self.turns):
             seen = board_text(board, log.stands(board, lines).cell, turn, self.turns)
@@ -81,10 +81,10 @@ class ToolCallerPlanner(_Turns):
 
 
 class OneChatWalker(_Turns):
-    """One agent plans and moves, turn by turn, without a tool: the single agent that teams are compared with."""
+    """One agent plans and moves, turn by turn, without a tool: the single-agent baseline."""
 
     async def run(self, task: Task, team: Team) -> str:
-        """What was moved, as a `log`."""
+        """Return the moves as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for turn in range(self.turns):
             seen = board_text(board, log.stands(board, lines).cell, turn, self.turns)

@@ -1,8 +1,8 @@
-r"""Final answers of mathematical texts: found, brought to one form, compared.
+r"""Final answers of mathematical texts: extract, normalise and compare them.
 
-Compared exactly, after normalisation: 0.5, 1/2, \frac{1}{2} and .50 are one number, and 1,000 is 1000. What is no
-number is compared as text without spaces and dollar signs. Two expressions that are equal only by algebra (x + 1 and
-1 + x) count as different; a library that decides that (math-verify) brings a computer algebra system and a parser
+Compared exactly, after normalisation: 0.5, 1/2, \frac{1}{2} and .50 are one number, and 1,000 is 1000. Other
+answers are compared as text without spaces and dollar signs. Two expressions that are equal only by algebra (x + 1 and
+1 + x) count as different; a library that compares these (math-verify) requires a computer algebra system and a parser
 generator.
 """
 
@@ -18,7 +18,7 @@ _WORDS = re.compile(r"\\(?:text|mathrm|mathbf)\{([^{}]*)\}")
 
 
 def boxed(text: str) -> str | None:
-    r"""What the last \boxed{...} of a text holds, braces inside counted; None without one."""
+    r"""The content of the last \boxed{...} of a text, with nested braces; None without one."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
@@ -43,7 +43,7 @@ def stated(text: str) -> str | None:
 
 
 def normal(answer: str) -> str:
-    """An answer in one form: a number as its reduced fraction, anything else as text without marks."""
+    """Normalise an answer: a number to its reduced fraction, anything else to text without marks."""
     text = _WORDS.sub(r"\1", _MARKS.sub("", answer)).rstrip(".")
     text = text.removesuffix("\\%").removesuffix("%").removesuffix("^\\circ").removesuffix("^{\\circ}")
     text = _FRACTION.sub(lambda match: f"{match[1] or match[3]}/{match[2] or match[4]}", text)
@@ -55,5 +55,5 @@ def normal(answer: str) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two answers are one."""
+    """Whether two answers are equal after normalisation."""
     return normal(one) == normal(other)

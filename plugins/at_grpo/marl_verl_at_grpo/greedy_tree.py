@@ -1,13 +1,13 @@
-"""The greedy tree: K candidates for an act, all of them rows, the best of them is what the next agent sees.
+"""Greedy tree: K candidates per act, all of which are rows; the best one leads to the state of the next act.
 
 At the n-th act of the path, in state s_n, by the agent that the workflow calls there:
 
     a_k ~ pi(. | o(s_n)),  k = 0 .. K - 1         from one shared state, concurrently
-    r_k = reward(s_n, a_k)                        its own: of the state that a_k, and no other, leads to
-    s_(n+1) = what a_(k*) leads to,  k* = the lowest k with the largest r_k
+    r_k = reward(s_n, a_k)                        reward of the state that a_k leads to
+    s_(n+1) = state after a_(k*),  k* = the lowest k with the largest r_k
 
-Source: AT-GRPO, arXiv 2510.11062, tree-structured sampling. Where the run stands at several acts (a joint move, or
-concurrent lanes), they are taken one after the other, those first that it reached first.
+Source: AT-GRPO, arXiv 2510.11062, tree-structured sampling. Where the run is blocked on several acts (a joint move, or
+concurrent lanes), they are sampled one after the other, in the order in which the run reached them.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from marl_verl.sampling import (
 
 
 class GreedyTree(Sampler):
-    """One tree a task: `sessions` is K, the candidates for each act.
+    """Sample one tree per task: `sessions` is K, the number of candidates per act.
 
-    Node "n-k" is candidate k for the n-th act of the winners' path, and its parent is the winner before; a row's index
-    is n * K + k. The one episode is the winners' path, the other candidates are its `off_path_turns`. A candidate that
-    fails is no row; where all candidates for an act fail, the path ends before that act.
+    Node "n-k" is candidate k for the n-th act of the winners' path, and its parent is the previous winner; a row's
+    index is n * K + k. The single episode is the winners' path, the other candidates are its `off_path_turns`. A failed
+    candidate is no row; if all candidates for an act fail, the path ends before that act.
 
     Attributes:
         partial_value: the value of a state before the end of the workflow; see `node.PartialValue`. Tokens sampled to
-            find it are counted as "rollout" and are not rows.
+            estimate it are counted as "rollout" and are not rows.
     """
 
     branches: ClassVar[bool] = True
     partial_value: PartialValue = "proposal"
 
     async def sample(self, context: SamplingContext) -> Sample:
-        """Grow one path from the root to the workflow's end."""
+        """Sample one path from the root to the workflow's end."""
         found = Sample()
         start = await attempt(context, SESSION, root(context, SESSION))
         if isinstance(start, Failure):
@@ -92,9 +92,9 @@ class _Path:
     """The winners so far.
 
     Attributes:
-        state: where the last winner led.
-        waiting: the acts that it stands at; one that stood there before comes before those reached since.
-        number: of the next act.
+        state: state after the last winner.
+        waiting: acts that the run is blocked on, in the order in which it reached them.
+        number: number of the next act.
         off_path_turns: the candidates that were not chosen.
     """
 
@@ -107,8 +107,8 @@ class _Path:
         self.waiting = list(self.state.acts)
 
     def go_on(self, states: list[State]) -> None:
-        """Go on with the best of some candidates."""
-        self.state = max(states, key=lambda state: state.value)  # the first of several
+        """Continue with the best of the candidates."""
+        self.state = max(states, key=lambda state: state.value)  # the first of equals
         self.off_path_turns += [state.turn for state in states if state is not self.state]
         before = [act.key for act in self.waiting]
         self.waiting = sorted(

@@ -1,10 +1,10 @@
-"""What a team on a board did, line by line: its answer, from which a score and everybody's reward can be told.
+"""Log of a team's plans and moves on a board: its answer, from which score and role rewards are computed.
 
     planner plans U R
     executor moves R U
 
-The team stands where its moves led; a plan at the end counts as if it were carried out to the letter. A line without
-moves that can be read ends with "?".
+The moves determine the team's cell; a plan on the last line counts as if it were executed exactly. A line without
+parsable moves ends with "?".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING = "?"
 
 @dataclass(frozen=True)
 class Line:
-    """One act. `moves` None: it could not be read."""
+    """One act. `moves` is None if they could not be parsed."""
 
     agent: str
     verb: Verb
@@ -33,7 +33,7 @@ class Line:
 
 
 def written(lines: Sequence[Line]) -> str:
-    """The answer."""
+    """Format lines as the team's answer."""
     return "\n".join(map(str, lines))
 
 
@@ -41,7 +41,7 @@ def read(answer: Any) -> list[Line]:
     """The lines of an answer.
 
     Raises:
-        MarlError: it is not what `written` gives.
+        MarlError: the answer is not in the format of `written`.
     """
     if not isinstance(answer, str):
         raise MarlError(f"a walk is scored from a text, got {type(answer).__name__}")
@@ -56,11 +56,11 @@ def _line(text: str) -> Line:
 
 
 def stands(board: Board, lines: Sequence[Line]) -> Walk:
-    """Where the moves among some lines led from the start: all of them, as one walk. Plans move nobody."""
+    """The walk of all moves in the lines, from the start; plans are ignored."""
     return board.walk(board.start, [move for line in lines if line.verb == "moves" for move in line.moves or ()])
 
 
 def walk(board: Board, lines: Sequence[Line]) -> Walk:
-    """The same, with a plan at the end carried out to the letter."""
+    """As `stands`, with a plan on the last line executed as moves."""
     last = [Line(line.agent, "moves", line.moves) for line in lines[-1:]]
     return stands(board, [*lines[:-1], *last])

@@ -1,9 +1,9 @@
-r"""Mathematics with a final answer: a tool user, whose program computes, and a reasoner, who decides.
+r"""Mathematics with a final answer: a tool user, whose program computes, and a reasoner, which decides.
 
-Source: AT-GRPO, arXiv 2510.11062, and its public code: tool user first, then reasoner, up to 4 turns, over as soon as
-the two agree; each is rewarded for its own answer. The words of the prompts are our own.
+Source: AT-GRPO, arXiv 2510.11062, and its public code: tool user first, then reasoner, up to 4 turns, until the two
+agree; each is rewarded for its own answer. The wording of the prompts is our own.
 
-A team's answer is what each of its acts answered, in order: [["tool-user", "41"], ["reasoner", "42"]], null where an
+A team's answer is the list of its acts' answers, in order: [["tool-user", "41"], ["reasoner", "42"]], null where an
 act gave none. The last one is the team's.
 """
 
@@ -33,7 +33,7 @@ class FinalAnswers(TaskSet):
 
 
 def checked(answer: Any) -> Answers:
-    """A team's answer, as described above."""
+    """Check the form of a team's answer."""
     pairs = isinstance(answer, list) and all(isinstance(each, list) and len(each) == 2 for each in answer)
     if not pairs:
         raise MarlError(f"a team's answers are a list of [agent, answer], got {answer!r:.60}")
@@ -50,10 +50,10 @@ def right(task: Task, answer: str | None) -> float:
 
 
 def own_answer(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward `at-own-answer`: r = 1 if the answer of this very act is right, else 0; -0.1 if it gave none.
+    """Role reward `at-own-answer`: r = 1 if the answer of this act is right, else 0; -0.1 without an answer.
 
     Raises:
-        MarlError: the episode's answer has none of this act (a sampler that leaves states without an answer).
+        MarlError: the episode's answer has no entry for this act (a sampler whose states have no answer).
     """
     own = [answer for agent, answer in checked(episode.answer or []) if agent == turn.agent]
     if turn.turn >= len(own):
@@ -62,10 +62,10 @@ def own_answer(task: Task, turn: Turn, episode: Episode) -> float:
 
 
 class ToolUserReasoner(Workflow):
-    """In each turn the tool user writes a program, and the reasoner, who sees what it printed, answers.
+    """In each turn the tool user writes a program, and the reasoner, which sees its output, answers.
 
     Options:
-        turns: the most turns; it is over before where the program and the reasoner agree.
+        turns: maximum number of turns; the episode ends earlier if program and reasoner agree.
     """
 
     turns: int = 4
@@ -75,7 +75,7 @@ class ToolUserReasoner(Workflow):
             raise MarlError(f"ToolUserReasoner: turns must be 1 or more, got {self.turns}")
 
     async def run(self, task: Task, team: Team) -> Answers:
-        """What each act answered."""
+        """Return the answer of each act."""
         answers: Answers = []
         before = ""
         for _ in range(self.turns):
@@ -105,10 +105,10 @@ class ToolUserReasoner(Workflow):
 
 
 class OneReasoner(Workflow):
-    """One agent answers, in one go and without a tool: the single agent that teams are compared with."""
+    """One agent answers in one act, without a tool: the single-agent baseline."""
 
     async def run(self, task: Task, team: Team) -> Answers:
-        """What it answered."""
+        """Return its answer."""
         message = await team[REASONER].act(f"{task.prompt}\n\n{BOXED}")
         answer = stated(message.text)
         if answer is None:

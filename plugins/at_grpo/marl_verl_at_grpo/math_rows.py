@@ -1,9 +1,9 @@
-"""Rows of public mathematics sets as tasks: `python -m marl_verl_at_grpo.math_rows FILE TASKS.jsonl`.
+"""Convert public mathematics data sets to tasks: `python -m marl_verl_at_grpo.math_rows FILE TASKS.jsonl`.
 
-Reads JSON lines or parquet of Polaris, GSM8K, MATH, AIME and sets like them: a problem under `problem`, `question` or
-`prompt`, an answer under `answer`, `final_answer` or `solution`, in whatever case. Of a solution it takes what stands
-behind "####" (GSM8K) or in the last box (MATH). A row's id is made of its problem: a problem that is in the training
-file and the held-out one has one id in both, which a run refuses.
+Reads JSON lines or parquet of Polaris, GSM8K, MATH, AIME and similar sets: a problem under `problem`, `question` or
+`prompt`, an answer under `answer`, `final_answer` or `solution`, in any case. Of a solution it takes the text
+after "####" (GSM8K) or in the last box (MATH). A row's id is a hash of its problem: a problem in both the training file
+and the held-out file has the same id in both, which a run rejects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ANSWER = ("answer", "final_answer", "solution")
 
 
 def task_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """{"id", "prompt", "data": {"answer"}} of one row. MarlError, which `where` begins: no problem, no answer."""
+    """{"id", "prompt", "data": {"answer"}} of one row. MarlError (beginning with `where`): no problem or answer."""
     problem = _text(row, PROBLEM, where)
     answer = final(_text(row, ANSWER, where))
     name = hashlib.sha256(" ".join(problem.split()).encode()).hexdigest()[:16]
@@ -32,7 +32,7 @@ def task_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def final(solution: str) -> str:
-    """The final answer of a solution; a text that marks none is the answer itself."""
+    """The final answer of a solution; a text without a marked answer is the answer itself."""
     if "####" in solution:
         return solution.rpartition("####")[2].strip()
     return boxed(solution) or solution.strip()
@@ -48,9 +48,9 @@ def _text(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
 
 
 def rows_of(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a .jsonl or .parquet file. MarlError: no such file, another ending, a line that is no object."""
+    """The rows of a .jsonl or .parquet file. MarlError: no such file, another suffix, a line that is not an object."""
     if not path.is_file():
-        raise MarlError(f"there is no file '{path}'")
+        raise MarlError(f"no file '{path}'")
     if path.suffix == ".parquet":
         import pyarrow.parquet
 
@@ -65,12 +65,12 @@ def rows_of(path: Path) -> Iterator[Mapping[str, Any]]:
             except json.JSONDecodeError as error:
                 raise MarlError(f"'{path}', line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise MarlError(f"'{path}', line {number} is no object")
+                raise MarlError(f"'{path}', line {number} is not an object")
             yield row
 
 
 def convert(source: Path, target: Path) -> int:
-    """Write the tasks of a file, each problem once. Returns how many. MarlError as above, and no file."""
+    """Write the tasks of a file, each problem once. Returns their number. On a MarlError no file is written."""
     tasks: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(rows_of(source), start=1):
         task = task_row(row, f"'{source}', row {number}")
@@ -83,7 +83,7 @@ def convert(source: Path, target: Path) -> int:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl_at_grpo.math_rows", description=__doc__)
     parser.add_argument("source", type=Path, metavar="FILE")
     parser.add_argument("target", type=Path, metavar="TASKS.jsonl")

@@ -1,4 +1,4 @@
-"""What AT-GRPO reports besides: how long its episodes are, and what choosing the best candidate gains."""
+"""Metrics of AT-GRPO: turns per episode, and the gain from choosing the best candidate."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Turns(Metric):
-    """`team/turns`: turns of an episode, the mean over a task's episodes. The paper sees them fall over training."""
+    """`team/turns`: mean number of turns over a task's episodes. In the paper it falls over training."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """A turn is one round of the team: the most acts that any of its agents had."""
+        """An episode's turns are the largest number of acts of any of its agents."""
         counts = [max(turn.turn for turn in episode.turns) + 1 for episode in sample.episodes if episode.turns]
         return {"team/turns": sum(counts) / len(counts)} if counts else {}
 
 
 @dataclass(frozen=True)
 class Chosen(Metric):
-    """`tree/gain/AGENT`: best minus mean reward of an act's candidates, the mean over the acts of an agent.
+    """`tree/gain/AGENT`: best minus mean reward of an act's candidates, averaged over the acts of an agent.
 
-    Zero where all candidates are alike: then the tree chooses nothing, and the act teaches nothing. Only where turns
-    have a node. The reward is the sum of the components.
+    Zero if all candidates have the same reward: then the act gives no learning signal. Only for turns with a node. The
+    reward is the sum of the components.
     """
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:

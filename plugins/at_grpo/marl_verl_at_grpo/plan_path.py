@@ -13,19 +13,19 @@ from marl_verl_at_grpo import log
 from marl_verl_at_grpo.board import STEPS, WORDS, Board, cells, place
 
 HELD_OUT = 10  # one board in ten
-TRIES = 10_000  # random draws before a kind of board is held to be impossible
+TRIES = 10_000  # random draws before the options are considered unsatisfiable
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
 NONE = "none"
 WORD = {move: word for word, move in WORDS.items()}
 
 
 class PlanPath(TaskSet):
-    """Random boards; an answer is a `log`, and worth 1 where it ends on the goal. The defaults are the paper's.
+    """Random boards; an answer is a `log`, with score 1 if it ends on the goal. The defaults are the paper's.
 
     Options:
         size: side of the board, in cells (2 to 26).
-        wall_share: chance of a cell to be a wall (0 to below 1).
-        near, far: the least and the most moves of a shortest walk; far 0 sets no bound.
+        wall_share: probability that a cell is a wall (0 to below 1).
+        near, far: minimum and maximum length of a shortest walk; far 0: no maximum.
     """
 
     size: int = 10
@@ -46,7 +46,7 @@ class PlanPath(TaskSet):
         """`count` different tasks. A board (walls, start, goal) is in one split only, whatever the seed.
 
         Raises:
-            MarlError: the split has not that many (small boards).
+            MarlError: the split has fewer tasks (small boards).
         """
         rng = random.Random(f"{type(self).__name__} {split} {seed}")
         tasks: dict[str, Task] = {}
@@ -64,11 +64,11 @@ class PlanPath(TaskSet):
         return float(log.walk(Board.of(task), log.read(answer)).reached)
 
     def _fit(self, task: Task) -> bool:
-        """Whether a board is worth playing."""
+        """Whether a board is accepted as a task."""
         return True
 
     def _next(self, rng: random.Random, split: Split, easy: bool = False) -> Task:
-        """The next random task of the split; with `easy`, whether it is worth playing or not."""
+        """The next random task of the split; with `easy`, also one that `_fit` rejects."""
         for _ in range(TRIES):
             task = self._draw(rng, split)
             if task is not None and (easy or self._fit(task)):
@@ -98,13 +98,13 @@ class PlanPath(TaskSet):
 
 
 class TinyPlanPath(PlanPath):
-    """Small boards for tiny models, one token a word, with a crowd that shows how to speak.
+    """Small boards for tiny models, one token per word, with demonstrations.
 
-    Only boards that both agents are needed for: the two of `demonstrations` at their best reach the goal, and do not
-    where either of them is the careless one.
+    Only boards that need both agents: the right policies of `demonstrations` reach the goal together, but not if either
+    agent is careless.
 
     Options:
-        turns: the most turns that the two need, with one move in each.
+        turns: maximum number of turns that the two need, with one move each.
     """
 
     size: int = 4
@@ -119,7 +119,7 @@ class TinyPlanPath(PlanPath):
         return not self._reached(task, True, False) and not self._reached(task, False, True)
 
     def _reached(self, task: Task, planner: bool, executor: bool) -> bool:
-        """Whether a team reaches the goal whose planner or executor is at its best, or careless."""
+        """Whether a team reaches the goal; `planner`, `executor`: whether that agent acts right or carelessly."""
         board, at = Board.of(task), str(task.data["start"])
         for _ in range(self.turns):
             plan = bee_line(at, board.goal if planner else str(task.data["landmark"]))
@@ -127,16 +127,16 @@ class TinyPlanPath(PlanPath):
                 break
             move = around(board, at, plan) if executor else plan[0]
             if planner and executor and move not in plan:
-                return False  # a side step: nobody in the team could know to which side
+                return False  # a side step, whose direction neither agent can know
             at = board.walk(at, [move]).cell
         return at == board.goal
 
     def vocabulary(self) -> list[str]:
-        """Every word that an observation or an answer can hold."""
+        """All words of observations and answers."""
         return [*cells(self.size), *WORDS, "at", "goal", "landmark", "blocked", "plan", NONE]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of a mixed crowd, on cells of boards that are not held out.
+        """(observation, answer) pairs of mixed quality, on cells of training boards.
 
         A share `good` is right: the planner plans straight for the goal (it knows no walls), the executor makes the
         move that is free and nearest to the plan, the solo agent does both. Of the others, the careless planner and
@@ -164,7 +164,7 @@ class TinyPlanPath(PlanPath):
 
 
 def bee_line(at: str, to: str, most: int = 2) -> tuple[str, ...]:
-    """The first moves straight to a cell, walls or not: along both axes in turn, the longer way first."""
+    """The first `most` moves straight to a cell, ignoring walls: along the axis with the larger distance first."""
     (row, column), (goal_row, goal_column) = place(at), place(to)
     down, right = goal_row - row, goal_column - column
     moves: list[str] = []
@@ -179,7 +179,7 @@ def bee_line(at: str, to: str, most: int = 2) -> tuple[str, ...]:
 
 
 def around(board: Board, at: str, plan: Sequence[str]) -> str:
-    """The free move that ends nearest to where the plan would without walls; of equals the one that it names first."""
+    """The free move that ends nearest to the plan's target without walls; ties: the plan's first."""
     row, column = place(at)
     aim = (row + sum(STEPS[move][0] for move in plan), column + sum(STEPS[move][1] for move in plan))
 
@@ -197,21 +197,21 @@ def message(moves: Sequence[str]) -> str:
 
 
 def planner_sees(task: Task, at: str) -> str:
-    """Where the team stands and where it is to go, and a landmark that does not matter; no walls."""
+    """The planner's observation: cell, goal and an irrelevant landmark, without walls."""
     return f"at {at} goal {task.data['goal']} landmark {task.data['landmark']}"
 
 
 def executor_sees(task: Task, at: str, plan: Sequence[str] | None) -> str:
-    """Which moves are blocked where the team stands, and the plan; no goal."""
+    """The executor's observation: blocked moves and the plan, without the goal."""
     return f"blocked {blocked(task, at)} plan {message(plan) if plan else NONE}"
 
 
 def solo_sees(task: Task, at: str) -> str:
-    """What both see."""
+    """The observations of both agents."""
     return f"{planner_sees(task, at)} blocked {blocked(task, at)}"
 
 
 def blocked(task: Task, at: str) -> str:
-    """The moves that a wall or the edge refuses, in words."""
+    """The moves blocked by a wall or the edge, in words."""
     board = Board.of(task)
     return message([move for move in STEPS if board.beside(at, move) is None]) or NONE

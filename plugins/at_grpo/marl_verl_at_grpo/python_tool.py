@@ -1,7 +1,7 @@
-"""A tool: run a Python program, and read what it prints.
+"""Tool that runs a Python program and returns its output.
 
-Limits of time, memory and output keep an unlucky program from harming the run. They are no sandbox: a program can read
-the machine's files and its network. Train with this tool in a container that has neither.
+Limits on time, memory and output keep a faulty program from harming the run. They are not a sandbox: a program can
+access the machine's files and network. Train with this tool in a container without either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 SECONDS = 5.0
 MEMORY = 1 << 30
 LONGEST = 2000
-"""Characters of the output that are kept: its end."""
+"""Maximum characters of the output; its end is kept."""
 
 _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 _RUNNER = f"""
@@ -36,12 +36,12 @@ def program_in(text: str) -> str | None:
 
 
 async def run_python(program: str, seconds: float = SECONDS) -> str:
-    """What a program prints; where it fails, what it printed and the last line of the error.
+    """Run a program and return its output; if it fails, with the last line of the error.
 
-    It runs in an interpreter of its own, in an empty folder, without the environment of this process.
+    It runs in a separate interpreter, in an empty folder, without the environment of this process.
 
     Args:
-        seconds: until it and all its children are ended.
+        seconds: time limit, after which the program and its children are killed.
     """
     with tempfile.TemporaryDirectory() as folder:
         process = await asyncio.create_subprocess_exec(

@@ -1,25 +1,25 @@
-"""Role rewards on a board: what an agent's own moves, or the moves it plans, are worth where it stands.
+"""Role rewards on a board, for an agent's moves or planned moves from the team's cell.
 
 `at-plan-path`:
 
     r = d(s) - d(s')                       nearer to the goal, in moves of a shortest walk around the walls
         - 0.01 * [moves taken] - 0.1 * [moves refused]
-        - 0.1 where no moves can be read
+        - 0.1 if no moves can be parsed
         + 1 at the goal, + 0.5 if the whole walk there is a shortest one
-        - 1 where the last turn is over, and the goal was not reached
+        - 1 for the last act of an episode that did not reach the goal
 
-s is where the team stood before the act, s' where these moves lead from there; for a planner as if they were carried
-out to the letter. Local: nothing that the team does afterwards is in it. The team's reward, success, comes besides.
+s is the team's cell before the act, s' the cell after these moves; a planner's moves count as if executed exactly. The
+reward is local: it does not depend on later acts. The team reward, success, is a separate component.
 
 Source: the constants and the potential are those of AT-GRPO's public code (arXiv 2510.11062), where the potential is
-minus the Manhattan distance, discounted by 0.99. Here it is the distance around the walls, undiscounted: the other pays
-for walking into dead ends, and for standing still far from the goal.
+minus the Manhattan distance, discounted by 0.99. Here it is the distance around the walls, undiscounted: theirs
+rewards walking into dead ends, and staying far from the goal.
 
-`at-bee-line`, for a planner that knows no walls: the first, second and third line, and + 1 at the goal, on the board
-without its walls. With `at-plan-path` the best of K plans would often be one that walls do not block, by luck: the
-planner would be taught what it cannot know, and the executor would have less to go around than later.
+`at-bee-line`, for a planner that does not see walls: the first, second and third line, and + 1 at the goal, on the
+board without walls. With `at-plan-path` the best of K plans would often be one that by chance no wall blocks: the
+planner would be trained on what it cannot know, and the executor would see fewer blocked plans than later.
 
-`at-bee-line-paid`: the same, and 10 besides: a role that earns more, whatever it does.
+`at-bee-line-paid`: the same plus 10, a role reward on a different scale.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
     """The reward of one act on a board.
 
     Raises:
-        MarlError: the episode's answer has no line for the act (a sampler that leaves states without an answer).
+        MarlError: the episode's answer has no line for the act (a sampler whose states have no answer).
     """
     lines, number = _line(turn, episode)
     board, line = Board.of(task), lines[number]
@@ -71,7 +71,7 @@ def at_bee_line(task: Task, turn: Turn, episode: Episode) -> float:
 
 
 def at_bee_line_paid(task: Task, turn: Turn, episode: Episode) -> float:
-    """`at_bee_line`, and `PAY` in any case."""
+    """`at_bee_line` plus the constant `PAY`."""
     return PAY + at_bee_line(task, turn, episode)
 
 

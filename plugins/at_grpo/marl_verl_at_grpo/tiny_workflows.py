@@ -1,4 +1,4 @@
-"""Plan-Path in turns, for tiny models: a planner and an executor, and one agent that does it all."""
+"""Plan-Path in turns, for tiny models: a planner and an executor, and a single agent."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MOVES: dict[log.Verb, int] = {"plans": 2, "moves": 1}
 
 
 class _Turns(Workflow):
-    """What the two have in common.
+    """Base of both workflows.
 
     Options:
-        turns: the most times that the team may move, one move each.
+        turns: maximum number of turns, with one move each.
     """
 
     turns: int = 4
@@ -26,7 +26,7 @@ class _Turns(Workflow):
             raise MarlError(f"{type(self).__name__}: turns must be 1 or more, got {self.turns}")
 
     async def _line(self, team: Team, agent: str, verb: log.Verb, seen: str) -> log.Line:
-        """What an agent says: one move, or two of a plan. What it says beyond them is not heard."""
+        """One act as a log line: one move, or a plan of two. Further moves are dropped and marked invalid."""
         most = MOVES[verb]
         action = await team[agent].act(seen)
         moves = moves_in(action.text)
@@ -39,13 +39,13 @@ class _Turns(Workflow):
 
 
 class PlannerExecutor(_Turns):
-    """In each turn the planner, who knows the goal, plans two moves, and the executor, who knows the walls, makes one.
+    """In each turn the planner, which sees the goal, plans two moves; the executor, which sees the walls, makes one.
 
-    After every act the team's answer so far is proposed: a candidate is scored by the state that it leads to.
+    After every act the log so far is proposed as answer: a candidate is scored by the state that it leads to.
     """
 
     async def run(self, task: Task, team: Team) -> str:
-        """What was planned and moved, as a `log`."""
+        """Return the plans and moves as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for _ in range(self.turns):
             at = log.stands(board, lines).cell
@@ -59,10 +59,10 @@ class PlannerExecutor(_Turns):
 
 
 class OneWalker(_Turns):
-    """One agent sees what both see, and moves, turn by turn: the single agent that teams are compared with."""
+    """One agent with the observations of both moves, turn by turn: the single-agent baseline."""
 
     async def run(self, task: Task, team: Team) -> str:
-        """What was moved, as a `log`."""
+        """Return the moves as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for _ in range(self.turns):
             lines.append(await self._line(team, SOLO, "moves", solo_sees(task, log.stands(board, lines).cell)))

@@ -126,7 +126,7 @@ def test_the_single_agent_answers_in_one_go() -> None:
     assert (run.answer, SCORES.score(TASK, run.answer)) == ([[REASONER, "42"]], 1.0)
 
 
-def test_what_cannot_be_scored_says_so() -> None:
+def test_an_invalid_answer_raises() -> None:
     with pytest.raises(MarlError, match=r"task 'empty' has no answer: its data must be"):
         SCORES.score(Task("empty", "?"), [[REASONER, "1"]])
     with pytest.raises(MarlError, match=r"a list of \[agent, answer\], got '42'"):
@@ -166,12 +166,12 @@ def test_a_problem_has_one_id_wherever_it_comes_from() -> None:
     [
         ('{"text": "x"}\n', r"row 1 has none of problem, question, prompt as text: it has text"),
         ('{"problem": "x", "answer": ""}\n', "row 1 has none of answer"),
-        ("[1]\n", "line 1 is no object"),
+        ("[1]\n", "line 1 is not an object"),
         ("{\n", "line 1 is not JSON"),
         ("", "has no rows"),
     ],
 )
-def test_rows_that_are_none_are_told_and_nothing_is_written(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_rows_raise_and_nothing_is_written(tmp_path: Path, content: str, message: str) -> None:
     source, target = tmp_path / "rows.jsonl", tmp_path / "tasks.jsonl"
     source.write_text(content)
     with pytest.raises(MarlError, match=message):
@@ -179,7 +179,7 @@ def test_rows_that_are_none_are_told_and_nothing_is_written(tmp_path: Path, cont
     assert not target.exists()
 
 
-def test_the_command_says_what_it_wrote_or_what_is_wrong(
+def test_the_command_prints_its_result_or_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = tmp_path / "rows.jsonl", tmp_path / "tasks.jsonl"
@@ -189,4 +189,4 @@ def test_the_command_says_what_it_wrote_or_what_is_wrong(
     assert capsys.readouterr().out == f"1 problems in {target}\n"
     monkeypatch.setattr("sys.argv", ["math_rows", str(tmp_path / "none.jsonl"), str(target)])
     assert math_rows.main() == 2
-    assert capsys.readouterr().err == f"math_rows: there is no file '{tmp_path / 'none.jsonl'}'\n"
+    assert capsys.readouterr().err == f"math_rows: no file '{tmp_path / 'none.jsonl'}'\n"

@@ -61,7 +61,7 @@ def test_an_answer_that_is_no_log_is_refused(answer: object) -> None:
         log.read(answer)
 
 
-def test_a_plan_counts_as_carried_out_until_somebody_moves() -> None:
+def test_a_plan_counts_as_executed_until_the_next_move() -> None:
     plan, move = log.Line(PLANNER, "plans", ("U", "U")), log.Line(EXECUTOR, "moves", ("U",))
     assert log.walk(BOARD, [plan]).cell == "a1"
     assert log.walk(BOARD, [plan, move]).cell == "b1"
@@ -135,7 +135,7 @@ def test_options_are_checked(options: dict[str, float], message: str) -> None:
         build(PlanPath, options, "marl.task.options")
 
 
-def test_a_split_that_is_too_small_says_so() -> None:
+def test_a_split_that_is_too_small_raises() -> None:
     with pytest.raises(MarlError, match=r"PlanPath: found only \d+ of 90 different test tasks"):
         PlanPath(size=3, wall_share=0.0).generate("test", 90, 0)
 
@@ -168,7 +168,7 @@ def test_the_goal_pays_and_a_shortest_walk_there_pays_more() -> None:
     assert reward(1, EXECUTOR, *lost, finished=True) == pytest.approx(-0.2 - 1)
 
 
-def test_who_moves_last_and_is_not_there_has_failed_and_nobody_else() -> None:
+def test_only_the_last_mover_gets_the_failure_penalty() -> None:
     lines = ("planner plans U U", "executor moves U U")
     assert reward(0, EXECUTOR, *lines, finished=True) == pytest.approx(2 - 0.02 - 1)
     assert reward(0, PLANNER, *lines, finished=True) == pytest.approx(2 - 0.02)

@@ -63,7 +63,7 @@ def test_it_is_over_at_the_goal_and_at_the_last_turn() -> None:
     assert PlanPath().score(TASK, lost.answer) == 0.0
 
 
-def test_what_nobody_can_read_is_invalid_and_the_executor_is_told_that_there_is_no_plan() -> None:
+def test_unparsable_plans_are_invalid_and_shown_as_none() -> None:
     run = check_workflow(PlannerExecutor(turns=1), TASK, ScriptedPolicy({PLANNER: "goal c3", EXECUTOR: "up up"}))
     assert run.invalid == {(PLANNER, "0"): "no moves", (EXECUTOR, "0"): "more than 1 moves"}
     assert shown(run.turns[1][0]) == "blocked down left right plan none"
@@ -114,7 +114,7 @@ def test_a_tool_caller_without_moves_is_invalid_and_the_planner_may_still_go(tex
     assert PlanPath().score(TASK, run.answer) == 1.0
 
 
-def test_the_tool_callers_candidates_are_told_apart_by_what_their_programs_print() -> None:
+def test_the_tool_callers_candidates_differ_by_their_programs_output() -> None:
     def write(act: Act, session: int, candidate: Any) -> str:
         return PROGRAM if str(candidate).endswith("1") else "```python\nprint(['L'])\n```"
 

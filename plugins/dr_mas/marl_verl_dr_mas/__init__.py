@@ -1,3 +1,3 @@
-"""Dr. MAS: every agent is normalised by itself."""
+"""Dr. MAS: advantages are normalised per agent."""
 
 __version__ = "0.1.0"

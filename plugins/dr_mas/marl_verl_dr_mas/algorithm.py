@@ -1,4 +1,4 @@
-"""Dr. MAS: every agent is normalised by itself."""
+"""Dr. MAS (arXiv 2602.08847): advantages are normalised per agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PenaltyMix(RewardMix):
 
     Attributes:
         penalty: c; the paper's settings are 0.1 for mathematics and 0.01 for search.
-        weights: component -> w, as in `Mix`; None adds up all components, as the paper does with its only one.
+        weights: component -> w, as in `Mix`; None sums all components (the paper has only one).
     """
 
     name: ClassVar[str] = "penalty"
@@ -28,7 +28,7 @@ class PenaltyMix(RewardMix):
     def __post_init__(self) -> None:
         if self.penalty < 0:
             raise MarlError(f"'penalty' must be >= 0, got {self.penalty}")
-        Mix(self.weights)  # told here what is wrong with them
+        Mix(self.weights)  # raises MarlError for invalid weights
 
     def required(self) -> tuple[str, ...]:
         return Mix(self.weights).required()
@@ -48,8 +48,8 @@ DR_MAS = Algorithm(
 )
 """A = (s - mean_k) / (std_k + 1e-6), mean and std over all rows of agent k in the task.
 
-Compared: everything that the same agent did in the task, at any turn. With one mean and std for all agents, the second
+Compared: all actions of the same agent in the task, at any turn. With one mean and std for all agents, the second
 moment of agent k's gradient is scaled by (std_k^2 + (mean_k - mean)^2) / std^2, which grows as agents specialise
-(metric `amplification`); so it is 1. Source: Dr. MAS, arXiv 2602.08847; every call of an agent is one sample, as in the
-authors' code.
+(metric `amplification`); with per-agent ones the factor is 1. Source: Dr. MAS, arXiv 2602.08847; every call of an
+agent is one sample, as in the authors' code.
 """

@@ -1,23 +1,23 @@
-"""Metric `amplification`: what one mean and std for all agents would do to each agent's gradient.
+"""Metric `amplification`: the effect of one mean and std for all agents on each agent's gradient.
 
     amplification_k = mean over tasks of (std_k^2 + (mean_k - mean)^2) / std^2 = E_k[(r - mean)^2] / std^2
                     = spread_k + shift_k
 
-mean and std (population) are those of all rows of a task, mean_k and std_k those of agent k's. It is the factor by
-which a mean and std for all agents scale the second moment of agent k's gradient; the agents of a task have 1 on
-average, weighted by their rows, so none has more than n / n_k. Tasks without spread are left out. Source: Dr. MAS,
-arXiv 2602.08847.
+mean and std (population) are over all rows of a task, mean_k and std_k over those of agent k. It is the factor by
+which a mean and std for all agents scale the second moment of agent k's gradient; its mean over the agents of a task,
+weighted by their rows, is 1, so no agent has more than n / n_k. Tasks with equal rewards only are skipped. Source: Dr.
+MAS, arXiv 2602.08847.
 
-Its two terms are told as well, because a factor of 1 can hide that an agent learns nothing: `spread`, std_k^2 / std^2,
-is what sets the agent's good actions apart from its bad ones; `shift`, (mean_k - mean)^2 / std^2, is the same for all
-its rows: noise, which pushes whatever was sampled up, or down.
+Both terms are reported too, because a factor of 1 can hide that an agent gets no learning signal: `spread`, std_k^2 /
+std^2, distinguishes the agent's good actions from its bad ones; `shift`, (mean_k - mean)^2 / std^2, is the same for
+all its rows: noise, which reinforces or suppresses all sampled actions alike.
 
-Metric `second-moment` is the same of the advantages that are trained with:
+Metric `second-moment` is the second moment of the actual advantages:
 
     second_moment_k = mean over these tasks of E_k[A^2]
 
 With `grpo` on n rows of one task it is the amplification times (n - 1) / n, since A has the unbiased std. With `dr-mas`
-it is (n_k - 1) / n_k, and 0 in tasks where all of the agent's rewards are equal: below 1, however they differ.
+it is (n_k - 1) / n_k, and 0 in tasks where all of the agent's rewards are equal: always below 1.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from marl_verl.algorithms import Metric
 
 @dataclass(frozen=True)
 class Factor:
-    """By how much the second moment of an agent's gradient is scaled.
+    """Factor by which the second moment of an agent's gradient is scaled.
 
     Attributes:
-        spread: the part that its own rewards' variance has, std_k^2 / std^2.
-        shift: the part that its mean's distance has, (mean_k - mean)^2 / std^2.
+        spread: the term of the agent's variance, std_k^2 / std^2.
+        shift: the term of the distance of its mean, (mean_k - mean)^2 / std^2.
     """
 
     spread: float
@@ -49,11 +49,11 @@ class Factor:
 
 @dataclass(frozen=True)
 class Amplification(Metric):
-    """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, whichever way the
-    advantage is normalised: where it is 1 and all of it spread, a mean and std for all would do no harm."""
+    """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, independent
+    of how the advantage is normalised. At 1 with shift 0, one mean and std for all agents has no effect."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
-        """An agent whose tasks all lack spread has none."""
+        """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero(result.group >= 0)
         found: dict[str, float] = {}
         for code, factor in amplification(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows]).items():
@@ -64,10 +64,10 @@ class Amplification(Metric):
 
 @dataclass(frozen=True)
 class SecondMoment(Metric):
-    """`agent/NAME/second_moment`, of the advantages as they are."""
+    """`agent/NAME/second_moment`, of the actual advantages."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
-        """An agent whose tasks all lack spread has none."""
+        """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero(result.group >= 0)
         pairs = _Pairs.of(result.reward[rows], table.uid.codes[rows], table.agent.codes[rows])
         found = pairs.by_agent(pairs.mean(result.advantage[rows] ** 2))
@@ -75,7 +75,7 @@ class SecondMoment(Metric):
 
 
 def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, Factor]:
-    """Agent -> its factor; none for an agent whose tasks all lack spread.
+    """Agent -> its factor; agents whose tasks all have equal rewards only are missing.
 
     Args:
         reward: [n] rewards.
@@ -94,8 +94,8 @@ class _Pairs:
 
     Attributes:
         pair: [n] ids 0..P-1 of rows.
-        agent: [P] its agent.
-        task_mean, variance: [P] of all rewards of its task; the variance is NaN where it is 0.
+        agent: [P] agent of each pair.
+        task_mean, variance: [P] mean and variance of all rewards of the pair's task; a variance of 0 is NaN.
     """
 
     pair: IntArray
@@ -118,7 +118,7 @@ class _Pairs:
         return np.bincount(self.pair, weights=values) / np.bincount(self.pair)
 
     def by_agent(self, values: FloatArray) -> dict[int, float]:
-        """Agent -> mean of [P] values over its tasks that have spread."""
+        """Agent -> mean of [P] values over its tasks with a variance above 0."""
         kept = np.isfinite(self.variance)
         agents = np.unique(self.agent[kept])
         return {int(code): float(values[kept & (self.agent == code)].mean()) for code in agents}

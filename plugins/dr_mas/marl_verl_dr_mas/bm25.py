@@ -3,9 +3,8 @@
     score(q, d) = sum over words w of q of  idf(w) * f (k1 + 1) / (f + k1 (1 - b + b |d| / mean |d|))
     idf(w) = log(1 + (N - n_w + 0.5) / (n_w + 0.5))
 
-f is how often w is in d, n_w the number of paragraphs with w, N that of paragraphs; k1 1.5, b 0.75. Source: Robertson
-and Zaragoza 2009, with the idf that is never negative. Written here, since a search library for ten paragraphs would be
-the larger part.
+f is the frequency of w in d, n_w the number of paragraphs with w, N the number of paragraphs; k1 1.5, b 0.75. Source:
+Robertson and Zaragoza 2009, with a non-negative idf. Implemented here to avoid a dependency for ten paragraphs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def words(text: str) -> list[str]:
 
 
 def ranked(query: str, paragraphs: Sequence[str]) -> list[int]:
-    """Indices of the paragraphs with a word of the query, the best first; equal ones in their order."""
+    """Indices of the paragraphs with a word of the query, best first; ties keep their order."""
     counts = [Counter(words(paragraph)) for paragraph in paragraphs]
     lengths = [count.total() for count in counts]
     mean = sum(lengths) / max(1, len(lengths))

@@ -1,12 +1,12 @@
-"""Task files from public data sets, in the form that `marl.task.train_file` takes: JSON lines with id, prompt, data.
+"""Convert public data sets to task files for `marl.task.train_file`: JSON lines with id, prompt, data.
 
     python -m marl_verl_dr_mas.convert math dapo.parquet data/dr_mas_math/train.jsonl
     python -m marl_verl_dr_mas.convert hotpotqa hotpot_train_v1.1.json data/dr_mas_search/train.jsonl
 
 `math` takes rows as DAPO has them (`prompt` as chat messages or text, `reward_model.ground_truth`), or as MATH-500 and
 AIME have them (`problem`, `answer`). `hotpotqa` takes the distractor setting of HotpotQA, as its own JSON or as the
-hub's parquet (`question`, `answer`, `context`). A file is parquet, JSON lines, or one JSON list. A question that comes
-again is left out.
+hub's parquet (`question`, `answer`, `context`). A file is parquet, JSON lines, or one JSON list. Repeated
+questions are skipped.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from marl_verl import MarlError, Task
 from marl_verl.errors import missing
 
 _ASKS = re.compile(r"(?:\\n|\s)*Let'?s think step by step[^\n]*\\boxed\{\}[^\n]*\s*$", re.IGNORECASE)
-"""What some data sets append to a problem: the workflow says itself how to answer."""
+"""Instructions that some data sets append to a problem; removed, since the workflow adds its own."""
 
 Row = Mapping[str, Any]
 
 
 def math_task(row: Row) -> Task:
-    """A problem with its final answer. MarlError for a row of neither form."""
+    """Task of a problem with its final answer. MarlError for a row of neither form."""
     given = row.get("prompt", row.get("problem"))
     if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 1:
         given = given[0].get("content")
@@ -42,9 +42,9 @@ def math_task(row: Row) -> Task:
 
 
 def hotpotqa_task(row: Row) -> Task:
-    """A question with its answer and paragraphs. MarlError for a row of another form."""
+    """Task of a question with answer and paragraphs. MarlError for a row of another form."""
     question, answer, context = row.get("question"), row.get("answer"), row.get("context")
-    if isinstance(context, dict):  # as the hub has it, in columns
+    if isinstance(context, dict):  # the hub's format, in columns
         context = list(zip(context.get("title", ()), context.get("sentences", ()), strict=True))
     if not isinstance(question, str) or not isinstance(answer, str) or not isinstance(context, list):
         raise MarlError(f"needs question, answer and context; it has {', '.join(row)}")
@@ -59,10 +59,10 @@ def convert(form: str, source: Path, target: Path) -> tuple[int, int]:
     """Write the task file.
 
     Returns:
-        (tasks written, rows left out because their question came before).
+        (number of tasks written, number of repeated rows skipped).
 
     Raises:
-        MarlError: no such source, not in one of the formats, or a row without what is needed; nothing is written then.
+        MarlError: no such source, an unknown format, or a row without a required field; then nothing is written.
     """
     tasks: dict[str, Task] = {}
     rows = _rows(source)
@@ -72,7 +72,7 @@ def convert(form: str, source: Path, target: Path) -> tuple[int, int]:
         try:
             task = FORMS[form](row)
         except (MarlError, AttributeError, TypeError, ValueError) as error:
-            raise MarlError(f"'{source}', row {number} is no row of '{form}': {error}") from error
+            raise MarlError(f"'{source}', row {number} is not a row of '{form}': {error}") from error
         tasks.setdefault(task.id, task)
     if not tasks:
         raise MarlError(f"'{source}' has no rows")
@@ -83,7 +83,7 @@ def convert(form: str, source: Path, target: Path) -> tuple[int, int]:
 
 
 def _id(form: str, text: str) -> str:
-    """Of the text, so that it is the same in every file that has the question."""
+    """Id from the hash of a text: the same in every file with the question."""
     return f"{form} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -110,7 +110,7 @@ def _rows(source: Path) -> list[Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert one file. Exit code 2 with a sentence where that fails."""
+    """Convert one file. Exit code 2 and an error message if that fails."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl_dr_mas.convert", description=main.__doc__)
     parser.add_argument("form", choices=sorted(FORMS))
     parser.add_argument("source", type=Path, help=".parquet, .jsonl or .json")

@@ -1,4 +1,4 @@
-r"""Final answers in mathematics: the last `\boxed{...}` of a text, and whether it is the same as another.
+r"""Final answers in mathematics: extract the last `\boxed{...}` of a text, and compare answers.
 
 Two answers are the same if their normal forms are the same text, or the same rational number. This is stricter than a
 computer algebra system: `2\sqrt{2}` and `\sqrt{8}` differ.
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)")
 
 
 def boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` whose braces close; None without one."""
+    r"""The content of the last closed `\boxed{...}`; None without one."""
     for start in reversed([match.end() for match in _OPEN.finditer(text)]):
         depth = 1
         for at in range(start, len(text)):
@@ -30,8 +30,8 @@ def boxed(text: str) -> str | None:
 
 
 def normal(answer: str) -> str:
-    r"""The normal form: without spacing, signs of degree and percent, text commands, `x=`, thousands' commas, and a dot
-    at the end; every fraction a `\frac{a}{b}`."""
+    r"""Normalise an answer: remove spacing, degree and percent signs, text commands, `x=`, thousands separators and a
+    final dot; write every fraction as `\frac{a}{b}`."""
     short = _DROPPED.sub("", _TEXT.sub(r"\1", answer))
     short = re.sub(r"\\[dt]frac", r"\\frac", short)
     short = re.sub(r"\\frac(\d)(\d)", r"\\frac{\1}{\2}", short)
@@ -41,7 +41,7 @@ def normal(answer: str) -> str:
 
 
 def same(answer: str, truth: str) -> bool:
-    """Whether two answers are the same, see above."""
+    """Whether two answers are the same, see the module docstring."""
     one, other = normal(answer), normal(truth)
     if one == other:
         return bool(one)
@@ -50,7 +50,7 @@ def same(answer: str, truth: str) -> bool:
 
 
 def _rational(short: str) -> Fraction | None:
-    """The number that a normal form is, None if it is another thing."""
+    """The rational number of a normal form, None if it is no number."""
     if _NUMBER.fullmatch(short):
         return Fraction(short)
     found = _FRACTION.fullmatch(short)

@@ -1,7 +1,7 @@
-r"""Mathematics as in the paper: a solver and a verifier, up to two rounds; the answer stands in `\boxed{...}`.
+r"""Mathematics as in the paper: a solver and a verifier, up to two rounds; the answer is in `\boxed{...}`.
 
-Task rows have the problem as `prompt` and the final answer as `data.answer`; `marl_verl_dr_mas.convert` makes them from
-the public data sets.
+Task rows have the problem as `prompt` and the final answer as `data.answer`; `marl_verl_dr_mas.convert` makes such rows
+from public data sets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MathTasks(TaskSet):
         r"""1 when the last boxed answer in a text is the right one, else 0.
 
         Raises:
-            MarlError: the answer is no text, or the task's row has no `data.answer`.
+            MarlError: the answer is not text, or the task's row has no `data.answer`.
         """
         truth = task.data.get("answer")
         if not isinstance(truth, str):
@@ -46,13 +46,13 @@ def _text(answer: Any) -> str:
 
 
 class MathSolverVerifier(Workflow):
-    """The solver solves, the verifier approves or sends back; in the last round there is nobody to send it back to.
+    """The solver writes a solution, the verifier approves or rejects it; the last solution is not verified.
 
     Options:
-        rounds: solutions that the solver writes at most (1: it works alone).
-        unparseable: what counts where the verifier gives no verdict; `approve` is the authors' choice. Its action is
-            marked invalid either way.
-        kept: characters of a solution, and of a review, that others are shown; what is longer loses its middle.
+        rounds: maximum number of solutions (1: without the verifier).
+        unparseable: the verdict if the verifier's cannot be parsed; `approve` is the authors' choice. Its action is
+            marked invalid in both cases.
+        kept: maximum characters of a solution or review shown to the other agent; the middle of a longer one is cut.
     """
 
     rounds: int = 2
@@ -65,7 +65,7 @@ class MathSolverVerifier(Workflow):
                 raise MarlError(f"{name} must be 1 or more, got {value}")
 
     async def run(self, task: Task, team: Team) -> str:
-        """The solver's last solution."""
+        """Return the solver's last solution."""
         seen = solver_sees(task)
         for number in range(1, self.rounds + 1):
             solution = await team[SOLVER].act(seen)
@@ -86,7 +86,7 @@ class MathSolverVerifier(Workflow):
 
 
 def solver_sees(task: Task, solution: str | None = None, review: str | None = None) -> str:
-    r"""The problem; after a rejection, the solution and the review too."""
+    r"""The problem; after a rejection also the solution and the review."""
     parts = [f"Problem:\n{task.prompt}"]
     if solution is not None:
         parts += [f"Your earlier solution:\n{solution}", f"A verifier rejected it:\n{review}"]
@@ -95,7 +95,7 @@ def solver_sees(task: Task, solution: str | None = None, review: str | None = No
 
 
 def verifier_sees(task: Task, solution: str) -> str:
-    """The problem and the solution, and how to tell a verdict."""
+    """The problem, the solution, and the form of a verdict."""
     how = (
         "Check every step and the final answer. End with your verdict: <verify>approve</verify> if the solution is "
         "right, <verify>reject</verify> if anything in it is wrong."

@@ -1,4 +1,4 @@
-"""What this distribution registers. Everything is lazy: listing plugins imports none of it."""
+"""The registered parts of this distribution, all lazy: listing plugins imports none of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Questions as in the paper: a verifier routes, to a searcher or to an answerer, up to four steps.
+"""Search as in the paper: a verifier routes to a searcher or an answerer, up to four steps.
 
 Task rows have the question as `prompt`, `data.answers` (any of them is right) and `data.paragraphs`, each with `title`
-and `text`: what can be searched for this question. `marl_verl_dr_mas.convert` makes them from HotpotQA. The paper's own
-search is a server with a dense index of Wikipedia; here it is BM25 over the question's paragraphs.
+and `text`: the search corpus of this question. `marl_verl_dr_mas.convert` makes such rows from HotpotQA. The paper uses
+a server with a dense index of Wikipedia; here the search is BM25 over the question's paragraphs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SearchTasks(TaskSet):
         """1 when the answer is one of the right ones, in lower case and without articles and punctuation, else 0.
 
         Raises:
-            MarlError: the answer is no text, or the task's row has no `data.answers`.
+            MarlError: the answer is not text, or the task's row has no `data.answers`.
         """
         right = task.data.get("answers")
         if not isinstance(right, list) or not right:
@@ -56,18 +56,18 @@ def normal(answer: str) -> str:
 
 
 def tagged(text: str, tag: str) -> str | None:
-    """What stands between the first `<tag>` and its end; None where there is none, or nothing in it."""
+    """The content of the first `<tag>...</tag>`; None without one, or if it is empty."""
     found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.IGNORECASE | re.DOTALL)
     return (found[1].strip() or None) if found else None
 
 
 class _Search(Workflow):
-    """What both workflows do: search, and keep what was found.
+    """Base of both workflows: search, and collect the results.
 
     Options:
-        steps: turns of the team at most; the last one is an answer.
-        found: paragraphs that a search gives.
-        kept: characters of a paragraph that are shown; what is longer loses its middle.
+        steps: maximum number of steps; the last one is an answer.
+        found: number of paragraphs that a search returns.
+        kept: maximum characters of a paragraph that are shown; the middle of a longer one is cut.
     """
 
     steps: int = 4
@@ -80,7 +80,7 @@ class _Search(Workflow):
                 raise MarlError(f"{name} must be 1 or more, got {value}")
 
     async def search(self, task: Task, team: Team, agent: str, query: str) -> str:
-        """The search as it goes into the history."""
+        """Search, and return query and results in the form of the history."""
 
         def look_up(asked: str) -> str:
             paragraphs = [f"{each['title']}: {each['text']}" for each in task.data["paragraphs"]]
@@ -91,7 +91,7 @@ class _Search(Workflow):
         return f"<search>{query}</search>\n<information>{information}</information>"
 
     def answer(self, team: Team, action: Action) -> str:
-        """The answer in an action; empty, and marked, where it has none."""
+        """The answer in an action; empty, and the action marked invalid, without one."""
         message = tagged(action.text, "answer")
         if message is None:
             team.invalid(action, "no answer")
@@ -99,18 +99,18 @@ class _Search(Workflow):
 
 
 class SearchTeam(_Search):
-    """In each step the verifier decides whether what was found is enough: then the answerer answers, else the searcher
-    searches. In the last step the answerer answers without being sent, since nobody could read what a search finds.
+    """In each step the verifier decides whether the results suffice: if so the answerer answers, else the searcher
+    searches. In the last step the answerer answers without a verdict.
 
     Options:
-        unparseable: what counts where the verifier gives no verdict; `answer` is the authors' choice. Its action is
-            marked invalid either way.
+        unparseable: the verdict if the verifier's cannot be parsed; `answer` is the authors' choice. Its action is
+            marked invalid in both cases.
     """
 
     unparseable: Literal["answer", "search"] = "answer"
 
     async def run(self, task: Task, team: Team) -> str:
-        """The answerer's answer."""
+        """Return the answerer's answer."""
         history: list[str] = []
         for _ in range(self.steps - 1):
             review = await team[VERIFIER].act(verifier_sees(task, history))
@@ -130,10 +130,10 @@ class SearchTeam(_Search):
 
 
 class SearchAlone(_Search):
-    """One agent, `answerer`, searches or answers: the paper's single agent."""
+    """One agent, `answerer`, searches or answers: the paper's single-agent baseline."""
 
     async def run(self, task: Task, team: Team) -> str:
-        """Its answer."""
+        """Return its answer."""
         history: list[str] = []
         for _ in range(self.steps - 1):
             action = await team[ANSWERER].act(alone_sees(task, history))

@@ -1,11 +1,11 @@
-"""Second-guess: the solver knows two boxes one of which has the prize, the verifier looks into the one it names.
+"""Second-guess: the solver knows two boxes, one of which has the prize; the verifier sees the content of the named box.
 
 The solver sees the numbers of four boxes. The prize is in the second or in the third of them, and it names one. The
 verifier sees what is in that box, and approves or rejects. After a rejection the solver has a second guess. Without a
-verifier it is right half of the time at best, a team of two that have learnt their parts always.
+verifier it is right half of the time at best; a trained team of two can always be right.
 
-What makes it a task for Dr. MAS are its rewards: whether the team was right for both, and besides, for the verifier
-only, whether its verdict was (`second-guess-verdict`), as large as a recipe's weights say.
+It is a task for Dr. MAS because of its rewards: both agents get the team's success, and only the verifier also gets a
+role reward for its verdict (`second-guess-verdict`), whose scale the recipe's weights set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DIGITS = tuple("0123456789")
 APPROVE, REJECT, UNSURE = "approve", "reject", "unsure"
 PRIZES = ("gold", "silver", "pearl", "ruby")
 JUNK = ("sand", "stone", "straw", "rust")
-NOTHING = "none"  # what the verifier sees where there is no box of that number
+NOTHING = "none"  # the verifier's observation if no box has that number
 BOXES = 4
 PLACES = (1, 2)  # where the prize may be
 HELD_OUT = 10  # one row of boxes in ten
@@ -40,7 +40,7 @@ class SecondGuessTasks(TaskSet):
         """`count` different tasks. A row of boxes is in one split only, whatever the seed.
 
         Raises:
-            MarlError: the split has not that many.
+            MarlError: the split has fewer tasks.
         """
         rng = random.Random(f"second-guess {split} {seed}")
         return distinct(lambda: _draw(rng, split), count, split, "second-guess")
@@ -50,15 +50,15 @@ class SecondGuessTasks(TaskSet):
         return float(inside(task, _text(answer)) in PRIZES)
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 when the answer is one of the two boxes, else 0: what the solver can know. MarlError unless a text."""
+        """1 when the answer is one of the two boxes, else 0. MarlError unless a text."""
         return float(_text(answer) in candidates(task))
 
     def vocabulary(self) -> list[str]:
-        """Every word that an observation or an answer can hold."""
+        """All words of observations and answers."""
         return [*DIGITS, *PRIZES, *JUNK, NOTHING, "boxes", "not", "found", APPROVE, REJECT, UNSURE]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of a mixed crowd, on training rows only.
+        """(observation, answer) pairs of mixed quality, on training tasks only.
 
         A share `good` is right: the second box, after a rejection the third, the right verdict. The careless solver
         names the first box, whatever was rejected; the careless verifier approves, or is unsure, which is no verdict.
@@ -119,7 +119,7 @@ def inside(task: Task, box: str) -> str:
 
 
 def right_verdict(task: Task, box: str) -> str:
-    """What a verifier should say of a box."""
+    """The right verdict on a box."""
     return APPROVE if inside(task, box) in PRIZES else REJECT
 
 
@@ -134,11 +134,11 @@ def verifier_sees(task: Task, box: str) -> str:
 
 
 class SecondGuess(Workflow):
-    """The solver guesses, the verifier approves or sends back; in the last round there is nobody to send it back to.
+    """The solver guesses, the verifier approves or rejects the guess; the last guess is not verified.
 
     Options:
-        rounds: guesses that the solver has at most (1: it works alone).
-        unparseable: what counts where the verifier says neither word. Its action is marked invalid either way.
+        rounds: maximum number of guesses (1: without the verifier).
+        unparseable: the verdict if the verifier's cannot be parsed. Its action is marked invalid in both cases.
     """
 
     rounds: int = 2
@@ -149,7 +149,7 @@ class SecondGuess(Workflow):
             raise MarlError(f"rounds must be 1 or more, got {self.rounds}")
 
     async def run(self, task: Task, team: Team) -> str:
-        """The solver's last guess."""
+        """Return the solver's last guess."""
         rejected: list[str] = []
         while True:
             action = await team[SOLVER].act(solver_sees(task, rejected))
@@ -171,6 +171,6 @@ class SecondGuess(Workflow):
 
 
 def second_guess_verdict(task: Task, turn: Turn, episode: Episode) -> float:
-    """r = 1 when the verdict on what the verifier saw is right, else -1, also when it is no verdict."""
+    """r = 1 if the verdict is right, else -1, also if it cannot be parsed."""
     right = APPROVE if turn.observation[-1]["content"].split()[-1] in PRIZES else REJECT
     return 1.0 if turn.action.text.strip() == right else -1.0

@@ -1,7 +1,7 @@
-"""A verifier's verdict in a text: `<verify>approve</verify>`, and what counts where there is none.
+"""A verifier's verdict in a text: `<verify>approve</verify>`, and clipping of long texts.
 
-The authors' code takes an unparseable verdict for approval, silently. Here it is an option of each workflow, and the
-action is marked invalid whatever the option says, so that `PenaltyMix` takes c off.
+The authors' code silently treats an unparseable verdict as approval. Here the treatment is an option of each workflow,
+and the action is always marked invalid, so that `PenaltyMix` subtracts c.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _TAG = re.compile(r"<verify>\s*(\w+)\s*</verify>", re.IGNORECASE)
 
 
 def verdict(text: str, words: Sequence[str]) -> str | None:
-    """The one of `words` (lower case) that stands in verify tags, None where there is none, or where two differ."""
+    """The one of `words` (lower case) in verify tags; None without one, or with different ones."""
     message = {word.lower() for word in _TAG.findall(text)} & set(words)
     return message.pop() if len(message) == 1 else None
 
 
 def clipped(text: str, most: int) -> str:
-    """A text of at most `most` characters: what is too long loses its middle, since the end has answer and verdict."""
+    """A text of at most `most` characters: cut in the middle, since the end has the answer or verdict."""
     if len(text) <= most:
         return text
     cut = "\n[...]\n"

@@ -78,15 +78,15 @@ def test_an_id_is_of_the_question_in_any_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "rows", "output"),
     [
-        ("math", [PLAIN[0], {"question": "?", "answer": 2}], "row 2 is no row of 'math': needs prompt and"),
-        ("math", [{"prompt": "?", "reward_model": {}}], "row 1 is no row of 'math': needs prompt and"),
-        ("hotpotqa", [{"question": "?", "golden_answers": ["a"]}], "row 1 is no row of 'hotpotqa': needs question,"),
-        ("hotpotqa", [{**HOTPOT, "context": [["title only"]]}], "row 1 is no row of 'hotpotqa': not enough values"),
+        ("math", [PLAIN[0], {"question": "?", "answer": 2}], "row 2 is not a row of 'math': needs prompt and"),
+        ("math", [{"prompt": "?", "reward_model": {}}], "row 1 is not a row of 'math': needs prompt and"),
+        ("hotpotqa", [{"question": "?", "golden_answers": ["a"]}], "row 1 is not a row of 'hotpotqa': needs question,"),
+        ("hotpotqa", [{**HOTPOT, "context": [["title only"]]}], "row 1 is not a row of 'hotpotqa': not enough values"),
         ("math", ["a text"], "row 1 must be an object, got 'a text'"),
         ("math", [], "has no rows"),
     ],
 )
-def test_rows_of_another_form_are_a_sentence_and_no_file(
+def test_rows_of_another_form_raise_and_write_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str, rows: list[Any], output: str
 ) -> None:
     source, target = lines(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"

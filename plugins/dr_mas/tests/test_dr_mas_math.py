@@ -99,7 +99,7 @@ def test_scores() -> None:
         TASKS.score(TASK, 5)
 
 
-def test_a_row_without_an_answer_is_a_sentence() -> None:
+def test_a_row_without_an_answer_raises() -> None:
     with pytest.raises(MarlError, match=r"task 'q' has no text 'data\.answer' to compare with, it has 5"):
         TASKS.score(Task("q", "?", {"answer": 5}), RIGHT)
 
@@ -156,7 +156,7 @@ def test_an_approved_solution_is_the_answer() -> None:
 
 
 @pytest.mark.parametrize(("unparseable", "acts"), [("approve", 2), ("reject", 3)])
-def test_an_unparseable_verdict_counts_as_the_option_says_and_is_marked(unparseable: Any, acts: int) -> None:
+def test_an_unparseable_verdict_follows_the_option_and_is_invalid(unparseable: Any, acts: int) -> None:
     policy = ScriptedPolicy({"solver": [WRONG, RIGHT], "verifier": "I approve."})
     run = check_workflow(MathSolverVerifier(unparseable=unparseable), TASK, policy)
     assert len(run.turns) == acts

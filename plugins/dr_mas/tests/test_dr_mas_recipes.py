@@ -31,7 +31,7 @@ def made_run(folder: Path, norms: list[float]) -> Path:
     return folder
 
 
-def test_compare_tells_spikes_and_amplification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_prints_spikes_and_amplification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare = runpy.run_path(str(RECIPES / "compare.py"))["main"]
     assert compare([str(made_run(tmp_path / "method", [1.0, 2.0, 8.0]))]) == 0
     message = capsys.readouterr().out
@@ -41,7 +41,7 @@ def test_compare_tells_spikes_and_amplification(tmp_path: Path, capsys: pytest.C
     assert "agent solver: amplification 2.000 (spread 0.5000 + shift 1.500), A^2 0.900" in message
 
 
-def test_compare_of_something_else_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_of_another_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare = runpy.run_path(str(RECIPES / "compare.py"))["main"]
     assert compare([str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"compare: '{tmp_path}' is no run that has ended: it has no summary.json\n"

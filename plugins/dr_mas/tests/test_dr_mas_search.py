@@ -102,7 +102,7 @@ def test_in_the_last_step_there_is_an_answer() -> None:
     ("unparseable", "agents"),
     [("answer", ["verifier", "answerer"]), ("search", ["verifier", "searcher", "verifier", "searcher", "answerer"])],
 )
-def test_an_unparseable_verdict_counts_as_the_option_says_and_is_marked(unparseable: Any, agents: list[str]) -> None:
+def test_an_unparseable_verdict_follows_the_option_and_is_invalid(unparseable: Any, agents: list[str]) -> None:
     policy = ScriptedPolicy({"verifier": "yes", "searcher": queries, "answerer": ANSWER})
     run = check_workflow(SearchTeam(unparseable=unparseable, steps=3), TASK, policy, may_not_act=("searcher",))
     assert [act.agent for act, _ in run.turns] == agents
@@ -118,7 +118,7 @@ def test_a_query_and_an_answer_that_there_is_not_are_marked() -> None:
     assert not list(run.journal.calls())
 
 
-def test_a_search_without_a_hit_says_so_and_long_paragraphs_are_cut() -> None:
+def test_a_search_without_a_hit_and_long_paragraphs() -> None:
     policy = ScriptedPolicy({"verifier": NO, "searcher": "<search>zebra</search>", "answerer": ANSWER})
     run = check_workflow(SearchTeam(steps=2), TASK, policy)
     assert "<information>Nothing was found.</information>" in shown(run.turns[-1][0])
@@ -139,7 +139,7 @@ def test_a_single_agent_searches_and_answers_by_itself() -> None:
     assert list(lost.invalid.values()) == ["neither a query nor an answer"] * 2 + ["no answer"]
 
 
-def test_options_that_make_no_sense_are_sentences() -> None:
+def test_invalid_options_raise() -> None:
     for option in ("steps", "found", "kept"):
         with pytest.raises(MarlError, match=f"o: {option} must be 1 or more, got 0"):
             build(SearchTeam, {option: 0}, "o")

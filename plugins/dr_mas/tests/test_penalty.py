@@ -61,13 +61,13 @@ def test_weights_are_of_components() -> None:
         ({"penality": 0.1}, "unknown key 'options.penality': did you mean 'penalty'"),
     ],
 )
-def test_what_is_wrong_with_options_is_a_sentence(options: dict[str, Any], output: str) -> None:
+def test_invalid_penalty_options_raise(options: dict[str, Any], output: str) -> None:
     with pytest.raises(MarlError) as error:
         algorithm("dr-mas", **options)
     assert output in str(error.value)
 
 
-def test_a_weight_of_a_component_that_there_is_not_is_a_sentence() -> None:
+def test_a_weight_of_an_unknown_component_raises() -> None:
     with pytest.raises(MarlError, match="unknown reward component 'rol': did you mean 'role'"):
         compute(algorithm("dr-mas", weights={"rol": 1.0}), guesses([1.0, 0.0], [1.0, -1.0]))
 

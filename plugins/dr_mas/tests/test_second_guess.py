@@ -75,7 +75,7 @@ def test_scores() -> None:
         TASKS.score(TASK, 1)
 
 
-def test_more_tasks_than_there_are_is_a_sentence() -> None:
+def test_more_tasks_than_available_raises() -> None:
     with pytest.raises(MarlError, match=r"second-guess: found only \d+ of 5000 different test tasks"):
         TASKS.generate("test", 5000, 0)
 
@@ -138,7 +138,7 @@ def test_what_an_unparseable_verdict_is_taken_for_is_an_option(unparseable: Any,
     assert run.invalid == {(VERIFIER, "0"): "no verdict"}  # marked either way
 
 
-def test_an_option_that_there_is_not_is_a_sentence() -> None:
+def test_an_unknown_option_raises() -> None:
     with pytest.raises(
         MarlError, match=r"'o\.unparseable' must be one of 'approve', 'reject', got 'rejct': did you mean"
     ):

@@ -1,4 +1,4 @@
-"""MAGRPO: agents that act at once, one joint reward, returns over turns."""
+"""MAGRPO (arXiv 2508.04652): agents that act simultaneously, one joint reward, returns over turns."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class JointAdvantage(GroupEstimator):
     """A = R - b over the siblings of one (node, agent); with `normalize`, A' = (A - mean A) / max(std A, min_std).
 
     Source: MAGRPO, arXiv 2508.04652, and the authors' code. The paper's form is mode "mean" without `normalize`. With
-    it the four modes become the same numbers: b is one number for the group, or moves with R itself.
+    `normalize` all four modes give the same advantages, because each b is constant or linear in R within the group.
 
     Attributes:
         returns: "path_sum" (no branching) or "tree_mean" (joint tree).
-        joint_mode: what the rows of a tree are: "aligned", one for each agent at a joint node; or "cross", one for each
-            completion, with the sum of its joint actions' rewards and their nodes joined by "+".
-        group: columns of the group: ("uid", "turn", "agent"), or ("uid", "parent", "agent") for a tree.
+        joint_mode: the rows of a tree: "aligned", one per agent and joint action; or "cross", one per completion, with
+            the sum of its joint actions' rewards and their nodes joined by "+".
+        group: columns that define the group: ("uid", "turn", "agent"), or ("uid", "parent", "agent") for a tree.
         mode: b: "mean" mean R; "raw" 0; "max" max R; "rloo" mean of the others' R.
         normalize: whiten the group's advantages.
-        std: std of A; min_std: the least that A is divided by.
+        std: estimator of std A. min_std: lower bound of the divisor.
     """
 
     name: ClassVar[str] = "joint"
@@ -65,14 +65,14 @@ class JointAdvantage(GroupEstimator):
 
     def incompatibility(self, rows: Rows) -> str | None:
         if rows.crossed and self.joint_mode != "cross":
-            return "its rows are at several nodes: set joint_mode to 'cross'"
+            return "a row belongs to several nodes: set joint_mode to 'cross'"
         return super().incompatibility(dataclasses.replace(rows, crossed=False))
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        """See `Estimator.compute`. MarlError for crossed rows where the mode is "aligned"."""
+        """See `Estimator.compute`. MarlError for crossed rows with joint_mode "aligned"."""
         if self.joint_mode == "aligned" and table.tree.crossed:
             row = int(np.argmax(np.bincount(table.tree.row) > 1))
-            raise MarlError(f"node '{table.node.value(row)}' is of a crossed row: set joint_mode to 'cross'")
+            raise MarlError(f"node '{table.node.value(row)}' belongs to a crossed row: set joint_mode to 'cross'")
         ret = self.returns.compute(table, reward)
         group = group_ids(table, self.group)
         baseline = BASELINES[self.mode].compute(ret, group)
@@ -102,14 +102,13 @@ MAGRPO = Algorithm(
 )
 """A = R - mean_g R, R_j = r_j + gamma * mean over the children's R, g = siblings: rows of one parent and agent.
 
-Compared: what the same agent did in the other joint actions from the same state, by what the team earned from there on.
-No std, no clip: the loss is REINFORCE, summed over a row's tokens, the mean over rows. Source: MAGRPO, arXiv
-2508.04652.
+Compared: the same agent's actions in the sibling joint actions of one state, by the team's return from there on. No
+std, no clip: the loss is REINFORCE, summed over a row's tokens, averaged over rows. Source: MAGRPO, arXiv 2508.04652.
 """
 
 MAGRPO_SESSIONS = dataclasses.replace(MAGRPO, sampler="independent", advantage=JointAdvantage())
 """A = R - mean_g R, R_t = sum of the joint rewards from turn t on, g = rows of the same task, turn and agent.
 
-Compared: what the same agent did at the same turn in the other episodes, by what the team earned from there on. MAGRPO
+Compared: the same agent's actions at the same turn of the other episodes, by the team's return from there on. MAGRPO
 without branching, the form of the paper's equations. Source: MAGRPO, arXiv 2508.04652.
 """

@@ -1,19 +1,19 @@
-"""The reward of the code tasks, level by level: a helper function and a main function, judged on their syntax trees.
+"""Code reward in levels, up to 4.0: a helper function and a main function, judged on their syntax trees.
 
     helper     0.4   the helper function is defined and returns something
-    main       0.6   the main function is defined; without it the reward ends here
-    syntax     0.5   both together compile; else it ends here
-    tests      1.0   times the share of tests that pass; if none does, it ends here
+    main       0.6   the main function is defined; without it no further level counts
+    syntax     0.5   both together compile; otherwise no further level counts
+    tests      1.0   times the share of tests that pass; at 0 no further level counts
     calls      0.5   the main function calls the helper
     substance  1.0   and is more than a wrapper around it
     ignored   -0.5   but never uses what it returned
 
 "Calls" is a call by the helper's name below the main function, where the main code does not define that name itself. A
-wrapper does nothing besides calling the helper and returning what it returned. A result is used unless each call stands
-alone as a statement, or goes to a name that the main function never reads.
+wrapper only calls the helper and returns its result. A result is unused if each call is a statement by itself, or is
+assigned to a name that the main function never reads.
 
-Source: MAGRPO, arXiv 2508.04652, and the authors' code for the numbers, up to 4.0. Theirs decides by regular
-expressions, of which the one for the last level misses plain calls.
+Source: MAGRPO, arXiv 2508.04652, and the authors' code for the numbers. Their code uses regular expressions; the one
+for the last level misses plain calls.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def code_in(text: str) -> str:
-    """The code of an answer: what stands in its fences, or all of it where there is none."""
+    """The code of an answer: its fenced blocks, or the whole text without one."""
     return "\n\n".join(block.strip() for block in FENCE.findall(text)) or text.strip()
 
 
 def joined(helper: str, main: str) -> str:
-    """Both as one module. The same text twice (a team of one) is there once."""
+    """Both as one module; identical texts (a team of one) are included once."""
     return helper if helper == main else f"{helper}\n\n\n{main}\n"
 
 
 def levels(helper: str, main: str, aux: str, entry: str, passed: float) -> dict[str, float]:
-    """Level -> what it earned, in order, up to the first that ends it; their sum is the reward, up to 4.0.
+    """Level -> its reward, in order, up to the last level that counts; their sum is the reward, up to 4.0.
 
     Args:
         helper, main: code of the two.
@@ -64,7 +64,7 @@ def levels(helper: str, main: str, aux: str, entry: str, passed: float) -> dict[
 
 
 def parsed(code: str) -> ast.Module | None:
-    """Its syntax tree; None where it has none, also for code too deep or with a null character in it."""
+    """The syntax tree of the code; None if it cannot be parsed, is nested too deeply or has a null character."""
     try:
         return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -72,7 +72,7 @@ def parsed(code: str) -> ast.Module | None:
 
 
 def compiles(code: str) -> bool:
-    """Whether it is a module, also to the compiler (a `return` outside a function parses)."""
+    """Whether the code compiles as a module (a `return` outside a function parses, but does not compile)."""
     try:
         compile(code, "<answer>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -89,7 +89,7 @@ def function(code: str, name: str) -> Function | None:
 
 
 def returns(found: Function | None) -> bool:
-    """Whether a function has a `return` (or `yield`) of its own with a value."""
+    """Whether a function returns or yields a value, nested functions excluded."""
     return found is not None and any(
         isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None for node in own(found)
     )
@@ -103,7 +103,7 @@ def calls(found: Function, name: str) -> Iterator[ast.Call]:
 
 
 def wrapper(found: Function, name: str) -> bool:
-    """Whether a function only calls `name` and returns what that returned, directly or by way of a variable."""
+    """Whether a function only calls `name` and returns its result, directly or via a variable."""
     held: set[str] = set()
     for statement in _body(found):
         value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) else None
@@ -118,14 +118,14 @@ def wrapper(found: Function, name: str) -> bool:
 
 
 def used(found: Function, name: str) -> bool:
-    """Whether the result of any call of `name` goes anywhere."""
+    """Whether the result of any call of `name` is used."""
     read = {node.id for node in ast.walk(found) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     lost = {id(node.value) for node in ast.walk(found) if _loses(node, read)}
     return any(id(call) not in lost for call in calls(found, name))
 
 
 def own(found: Function) -> Iterator[ast.AST]:
-    """The nodes of a function without those of functions and classes inside it."""
+    """The nodes of a function, nested functions and classes excluded."""
     left: list[ast.AST] = list(found.body)
     while left:
         node = left.pop()
@@ -135,7 +135,7 @@ def own(found: Function) -> Iterator[ast.AST]:
 
 
 def _body(found: Function) -> list[ast.stmt]:
-    """Its statements without the docstring."""
+    """The statements of a function without its docstring."""
     first = found.body[0]
     return found.body[1:] if ast.get_docstring(found) is not None and isinstance(first, ast.Expr) else found.body
 
@@ -145,7 +145,7 @@ def _is_call(value: ast.expr, name: str) -> bool:
 
 
 def _loses(node: ast.AST, read: set[str]) -> TypeGuard[ast.Expr | ast.Assign | ast.AnnAssign]:
-    """Whether the value of a statement goes nowhere."""
+    """Whether a statement discards its value."""
     if isinstance(node, ast.Assign):
         return not _kept(node.targets, read)
     if isinstance(node, ast.AnnAssign):
@@ -154,7 +154,7 @@ def _loses(node: ast.AST, read: set[str]) -> TypeGuard[ast.Expr | ast.Assign | a
 
 
 def _kept(targets: list[ast.expr], read: set[str]) -> bool:
-    """Whether what goes to the targets is read later, or is kept in an item or an attribute."""
+    """Whether a value assigned to the targets is read later, or stored in an item or attribute."""
     return any(
         isinstance(node, ast.Attribute | ast.Subscript) or (isinstance(node, ast.Name) and node.id in read)
         for target in targets

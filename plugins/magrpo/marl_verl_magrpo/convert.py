@@ -1,4 +1,4 @@
-"""Public data sets as task files: `python -m marl_verl_magrpo.convert KIND FROM TO [options]`.
+"""Convert public data sets to task files: `python -m marl_verl_magrpo.convert KIND FROM TO [options]`.
 
     tldr       rows with the post in `prompt`, as in the TL;DR data sets  -> task `joint-writing`
     arxiv      rows with an abstract in `abstract_text`, or `abstract`    -> task `joint-writing`, bands arxiv
@@ -23,19 +23,19 @@ Row = Mapping[str, Any]
 
 
 def tldr(row: Row, number: int) -> Task:
-    """A post. What asks for the summary at its end is left out: the workflow asks."""
+    """Task of a post, without the request for a summary at its end, which the workflow adds."""
     return Task(f"tldr-{number}", _text(row, number, "prompt").removesuffix("TL;DR:").rstrip(), {})
 
 
 def arxiv(row: Row, number: int) -> Task:
-    """An abstract."""
+    """Task of an abstract."""
     name = "abstract_text" if "abstract_text" in row else "abstract"
     return Task(f"arxiv-{number}", " ".join(_text(row, number, name).split()), {})
 
 
 def humaneval(row: Row, number: int) -> Task:
-    """A function to write. Each assertion in the body of `check` is a test, and so is a loop, or another block, that
-    holds some; all other statements of the file are its setup."""
+    """Task of a function to write. Each assertion in the body of `check` is a test, as is each block with
+    assertions in it; all other statements of the file are the setup."""
     entry = _text(row, number, "entry_point")
     try:
         body = ast.parse(_text(row, number, "test")).body
@@ -60,7 +60,7 @@ KINDS: Mapping[str, Callable[[Row, int], Task]] = {"tldr": tldr, "arxiv": arxiv,
 def convert(
     kind: str, source: Path, target: Path, most_words: int | None = None, take: tuple[int, int] | None = None
 ) -> int:
-    """Write the tasks of a file to another.
+    """Convert a file of rows to a file of tasks.
 
     Args:
         most_words: rows with a longer prompt are left out.
@@ -70,7 +70,7 @@ def convert(
         How many tasks were written.
 
     Raises:
-        MarlError: no such file, a row without the field that its kind has, or nothing to write; `target` is not there.
+        MarlError: no such file, a row without a required field, or nothing to write; `target` is then not written.
     """
     tasks = [KINDS[kind](row, number) for number, row in enumerate(_rows(source), start=1)]
     kept = [task for task in tasks if most_words is None or len(task.prompt.split()) <= most_words]
@@ -98,7 +98,7 @@ def _rows(source: Path) -> Iterator[Row]:
             except json.JSONDecodeError as error:
                 raise MarlError(f"'{source}', line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise MarlError(f"'{source}', line {number} is no JSON object")
+                raise MarlError(f"'{source}', line {number} is not a JSON object")
             yield row
 
 
@@ -116,7 +116,7 @@ def _asserts(statement: ast.stmt) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. 2 for a mistake, told in a sentence."""
+    """Run the command line. Exit code 2 and an error message for a user error."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl_magrpo.convert", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("kind", choices=sorted(KINDS))

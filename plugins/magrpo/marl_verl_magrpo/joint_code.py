@@ -1,7 +1,7 @@
-"""Code by two: at once, one writes a helper function and the other the main function, and both have one reward.
+"""Joint code writing: one agent writes a helper function, the other the main function, simultaneously, for one reward.
 
-What the helper does is not given: the two have to come to an understanding through the reward, and over turns, where
-each sees what both wrote and what came of it. Source: MAGRPO, arXiv 2508.04652.
+The helper's task is not specified: the agents learn a convention from the reward, and over turns, in which each sees
+both codes and the feedback on them. Source: MAGRPO, arXiv 2508.04652.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Feedback = Literal["plain", "passed", "levels"]
 
 
 class JointCode(TaskSet):
-    """Programs to write, from a file: `id`, the function's head with its docstring as `prompt`, and `data` with
+    """Functions to write, from a file: `id`, the function's head with its docstring as `prompt`, and `data` with
 
         entry    name of the main function
-        tests    a list of statements, each a test, that know the function by its name or as `candidate`
+        tests    a list of statements, each a test; they call the function by its name or as `candidate`
         setup    statements before them (optional)
 
     An answer is {"helper": code, "main": code}. `marl_verl_magrpo.convert` makes such a file of HumanEval's.
 
     Options:
-        enough: share of the tests from which on a validation counts the task as solved.
-        seconds, test_seconds: what all tests of one answer may take, and one of them.
-        megabytes: of memory.
+        enough: share of the tests that must pass for a validation to count the task as solved.
+        seconds, test_seconds: time limits of all tests of one answer, and of each test.
+        megabytes: memory limit.
     """
 
     enough: float = 1.0
@@ -55,7 +55,7 @@ class JointCode(TaskSet):
         return share(judged(task, *_codes(answer), self._limits())[1]) >= self.enough
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 if both functions are there and compile together, else 0: what shows without the tests."""
+        """1 if both functions are there and compile together, else 0: computed without the tests."""
         helper, main = _codes(answer)
         there = function(helper, AUX) is not None and function(main, entry_of(task)) is not None
         return float(there and compiles(joined(helper, main)))
@@ -65,15 +65,15 @@ class JointCode(TaskSet):
 
 
 class TwoCoders(Workflow):
-    """Both write at once; in the next turn each sees what both wrote, with feedback, and writes anew.
+    """Both agents write simultaneously; in the next turn each sees both codes, with feedback, and writes again.
 
     A team of one, the agent "coder", writes both functions in one answer.
 
     Options:
-        turns: joint moves.
-        feedback: what is told of a turn besides its code: "plain" nothing; "passed" whether all tests pass; "levels"
+        turns: number of joint moves.
+        feedback: what agents see of a turn besides its code: "plain" nothing; "passed" whether all tests pass; "levels"
             each level of the reward in words, with the first test that fails.
-        seconds, test_seconds, megabytes: for the tests of the feedback; set them as the task set's.
+        seconds, test_seconds, megabytes: limits for the tests of the feedback, normally those of the task set.
     """
 
     turns: int = 2
@@ -88,7 +88,7 @@ class TwoCoders(Workflow):
         Limits(self.seconds, self.test_seconds, self.megabytes)
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
-        """The code of both."""
+        """Return the code of both agents."""
         agents = _coders(team.agents)
         codes: dict[str, str] = {}
         message = ""
@@ -107,14 +107,14 @@ class TwoCoders(Workflow):
 
 
 def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str, float], tuple[Outcome, ...]]:
-    """(levels, outcomes of the tests): the tests run only where helper and main compile and the main function is there.
+    """(levels, outcomes of the tests): the tests run only if the joined code compiles and has the main function.
 
     Raises:
         MarlError: the task has no entry or no tests.
     """
     entry, setup, tests = entry_of(task), task.data.get("setup", ""), task.data.get("tests")
     if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
-        raise MarlError(f"task '{task.id}' has no list 'tests' in its data, which joint-code runs")
+        raise MarlError(f"task '{task.id}' has no list 'tests' in its data, which joint-code needs")
     program = joined(helper, main)
     outcomes: tuple[Outcome, ...] = ()
     if function(main, entry) is not None and compiles(program):
@@ -123,7 +123,7 @@ def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str
 
 
 def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, limits: Sequence[float]) -> str:
-    """What the environment says of a joint move: "passed", or "levels"."""
+    """Feedback on a joint move, in mode "passed" or "levels"."""
     found, outcomes = judged(task, helper, main, Limits(limits[0], limits[1], int(limits[2])))
     entry, passed = entry_of(task), sum(each.passed for each in outcomes)
     if feedback == "passed":
@@ -147,7 +147,7 @@ def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, li
 
 
 def sees(task: Task, agent: str, codes: Mapping[str, str], message: str) -> str:
-    """An agent's observation: the problem, its part, and from turn two on what both wrote and what came of it."""
+    """An agent's observation: the problem, its part, and from turn two on both codes and the feedback."""
     entry = entry_of(task)
     asked = {
         HELPER: (
@@ -166,7 +166,7 @@ def sees(task: Task, agent: str, codes: Mapping[str, str], message: str) -> str:
     }[agent]
     lines = ["Solve the following problem in Python.", "", task.prompt.strip(), "", asked]
     if codes:
-        shown = dict.fromkeys(codes.values())  # of a team of one the same code stands for both parts
+        shown = dict.fromkeys(codes.values())  # a team of one has the same code for both parts
         lines += ["", "What was written before:", *(f"```python\n{code}\n```" for code in shown)]
         lines += [message] if message else []
         lines += ["", "Write your code anew, and better."]
@@ -190,7 +190,7 @@ def _coders(agents: Sequence[str]) -> tuple[str, ...]:
 
 
 def _codes(answer: Any) -> tuple[str, str]:
-    """The codes of an answer. MarlError if it is something else."""
+    """The codes of an answer. MarlError for another form."""
     if isinstance(answer, Mapping) and all(isinstance(answer.get(part), str) for part in (HELPER, MAIN)):
         return answer[HELPER], answer[MAIN]
     raise MarlError(f"joint-code scores two codes, {{'helper': text, 'main': text}}, got {answer!r:.60}")

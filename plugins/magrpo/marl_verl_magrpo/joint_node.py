@@ -1,4 +1,4 @@
-"""The nodes of a joint tree, and what is made of them when it is complete: what failed goes, the rest are rows."""
+"""Nodes of a joint tree, pruning of failed joint actions, and the rows and episodes of the complete tree."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from marl_verl.episode import JOIN, Act, Episode, Journal, Turn
 from marl_verl.sampling import Failure
 
 Choice = tuple[int, ...]
-"""Which of its act's actions each turn of a joint action has."""
+"""A joint action: for each act, the number of its action."""
 
 
 @dataclass(eq=False)
 class Joint:
-    """The state that a joint action led to, or the root, and what was sampled there.
+    """A node: the state after a joint action, or the root, with everything that was sampled there.
 
     Attributes:
-        path: number of each joint action from the root to here; empty at the root.
+        path: numbers of the joint actions from the root to this node; empty at the root.
         turns: one for each act of the joint action.
-        proposals: how many answers were proposed on the way.
-        counted: whether the latest of them is the reward of a joint action on the way.
-        above: the node that it was sampled at.
-        failures: actions that did not come, of those asked for at this node.
-        below: what became of each joint action, by number; None where one of its actions did not come, and for what
-            `prune` took out. Empty where the path ends.
+        proposals: number of answers proposed on the path.
+        counted: whether the latest proposal is the reward of a joint action on the path.
+        above: the parent node.
+        failures: actions requested at this node that failed.
+        below: result of each joint action, by choice; None where one of its actions failed or `prune` removed it.
+            Empty at a leaf.
     """
 
     path: tuple[int, ...]
@@ -42,7 +42,7 @@ class Joint:
 
     @property
     def name(self) -> str | None:
-        """Its node's name."""
+        """Name of the node."""
         return ".".join(map(str, self.path)) or None
 
     @property
@@ -52,28 +52,28 @@ class Joint:
 
     @property
     def by_choice(self) -> dict[Choice, Joint]:
-        """The joint actions below that came to something."""
+        """The child nodes, by choice."""
         return {choice: each for choice, each in self.below.items() if isinstance(each, Joint)}
 
     @property
     def children(self) -> list[Joint]:
-        """They, by number."""
+        """The child nodes, in order of their numbers."""
         return list(self.by_choice.values())
 
     @property
     def lost(self) -> bool:
-        """Whether it was gone on with, and nothing came of that."""
+        """Whether the node was expanded, but all joint actions failed."""
         return bool(self.below) and not self.by_choice
 
     def to_here(self) -> list[Turn]:
-        """The turns of the path to here."""
+        """The turns of the path to this node."""
         nodes = [self]
         while nodes[-1].above is not None:
             nodes.append(nodes[-1].above)
         return [turn for node in reversed(nodes) for turn in node.turns]
 
     def walk(self) -> Iterator[Joint]:
-        """The nodes from here on, parents first, siblings by number."""
+        """Yield this node and all below it, parents first, siblings by number."""
         left = [self]
         while left:
             node = left.pop()
@@ -82,10 +82,10 @@ class Joint:
 
 
 def prune(root: Joint, crossed: bool) -> int:
-    """Take out what came to nothing: below every node all remaining paths are whole, and crossed are a product.
+    """Remove failed joint actions: all remaining paths are complete, and crossed ones at a node form a product.
 
     Returns:
-        How many joint actions that had come to something went with it.
+        Number of successful joint actions that were removed too.
     """
     before = sum(1 for _ in root.walk())
     for node in reversed(list(root.walk())):
@@ -96,7 +96,7 @@ def prune(root: Joint, crossed: bool) -> int:
 
 
 def product_of(came: Iterable[Choice], tried: Iterable[Choice]) -> list[Choice]:
-    """What is left of a product of completions when none is left that holds a joint action that did not come."""
+    """Reduce a product of completions until no remaining joint action is missing from `came`."""
     there, left = set(came), list(tried)
     while lost := [choice for choice in left if choice not in there]:
         held = Counter((act, own) for choice in lost for act, own in enumerate(choice))
@@ -107,8 +107,8 @@ def product_of(came: Iterable[Choice], tried: Iterable[Choice]) -> list[Choice]:
 
 
 def number_rows(root: Joint, crossed: bool) -> None:
-    """Make the turns of the tree its rows, with indices: in the order of their nodes' paths, those of one joint action
-    in the order of its acts. Crossed, the rows of one node come together, act by act."""
+    """Number the turns of the tree as rows: in the order of their nodes' paths, then of the acts of a joint action.
+    Crossed, the rows of one node are consecutive, act by act."""
     index = itertools.count()
     for node in root.walk():
         if crossed:
@@ -120,7 +120,7 @@ def number_rows(root: Joint, crossed: bool) -> None:
 
 
 def _shared(node: Joint) -> list[Turn]:
-    """The rows of the acts at a crossed node: each action once, with what its joint actions earned."""
+    """The rows of the acts at a crossed node: one per action, with the sum of its joint actions' rewards."""
     rows = []
     for act in range(len(node.acts)):
         holders: dict[int, list[Joint]] = {}
@@ -134,7 +134,7 @@ def _shared(node: Joint) -> list[Turn]:
 
 
 def _sum(turns: list[Turn]) -> Turn:
-    """One action's turns in several joint actions as one row."""
+    """Merge one action's turns in several joint actions into one row."""
     row = turns[0]
     row.node = JOIN.join(str(turn.node) for turn in turns)
     names = dict.fromkeys(name for turn in turns for name in turn.rewards)
@@ -144,16 +144,16 @@ def _sum(turns: list[Turn]) -> Turn:
 
 
 def path_to(leaf: Joint) -> Episode:
-    """The episode of the path to a leaf, made of rows."""
+    """The episode of the path to a leaf; its turns are the rows."""
     assert leaf.episode is not None
     leaf.episode.turns = leaf.to_here()
-    if leaf.turns[-1].node != leaf.name:  # crossed: the row is at other nodes, too
+    if leaf.turns[-1].node != leaf.name:  # crossed: the row belongs to other nodes too
         leaf.episode.leaf = leaf.name
     return leaf.episode
 
 
 def failures_of(root: Joint) -> Iterator[Failure]:
-    """By node, in the order of paths; at a node its actions, then its joint actions."""
+    """Yield the failures by node, in the order of paths; at a node first actions, then joint actions."""
     for node in root.walk():
         yield from node.failures
         yield from (each for each in node.below.values() if isinstance(each, Failure))

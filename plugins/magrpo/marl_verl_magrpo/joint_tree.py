@@ -1,28 +1,29 @@
-"""The joint tree: agents that act at once sample K each, and every joint action goes on.
+"""Joint tree: agents that act simultaneously sample K actions each, and every joint action is expanded.
 
-At a joint node the run stands at n acts, none of which sees another: a joint move, concurrent lanes, or one act alone.
+At a joint node the run is blocked on n acts that do not see each other: a joint move, concurrent lanes, or one act.
 Agent i samples a_(i,k) ~ pi_i(. | o_i), k = 0 .. K - 1, and the joint actions are
 
     aligned:  (a_(1,j), ..., a_(n,j)),  j = 0 .. K - 1
     cross:    {a_(1,k)} x ... x {a_(n,k)},  K^n of them, the last act's k running fastest
 
-Each leads to a child of its own: the run restarted with these actions, and taken to where it stands next.
+Each leads to its own child: the run restarted with these actions, and run until blocked.
 
-Reward of a joint action: the score of the answer if the workflow ended with it, unless that is the latest proposal and
-was scored on the way; otherwise of the latest proposal if the workflow proposed anew since the node above; otherwise 0.
-So the rewards of a path add up, and no state is rolled out to the end: R_j = r_j + gamma * mean over the children's R
+Reward of a joint action: the score of the answer if the workflow ended with it, unless the answer is the latest
+proposal and was scored before; otherwise the score of the latest proposal if there is a new one since the parent;
+otherwise 0. So the rewards of a path add up, and no state is rolled out to the end:
+R_j = r_j + gamma * mean over the children's R
 (`advantage.returns.TreeMean`).
 
-What fails, a joint action or all that is below it, is taken out when the tree is complete, from the leaves upwards.
-Crossed, whole completions are, until a product is left: the sums that completions are compared by have equally many
-terms, so that a failure moves no advantage.
+A joint action that fails, or below which all fail, is removed when the tree is complete, from the leaves upwards.
+Crossed, whole completions are removed until a product is left: the returns of all completions are then sums of equally
+many terms, so that a failure biases no advantage.
 
-    while a joint action of the product came to nothing:
-        drop the completion that most of those hold, and the joint actions it is in
-        (ties: of those the one that is in the fewest joint actions, of the first act, with the lowest k)
+    while a joint action of the product failed:
+        drop the completion that most failed joint actions contain, and all joint actions that contain it
+        (ties: the completion in the fewest joint actions, of the first act, with the lowest k)
 
 Source: MAGRPO, arXiv 2508.04652, and the authors' code (both joint modes; a branch stops where its node's mean reward
-passes a threshold).
+exceeds a threshold).
 """
 
 from __future__ import annotations
@@ -52,34 +53,34 @@ Asked = asyncio.Task[Action | Failure]
 
 
 class JointTree(Sampler):
-    """One tree a task: `sessions` is K, what each agent samples at a joint node.
+    """Sample one joint tree per task: `sessions` is K, the number of actions per agent at a joint node.
 
     Joint action j at the root is node "j", below node "p" it is "p.j". Aligned, a joint action has one row for each of
-    its acts. Crossed, an action is one row however many joint actions hold it: its node is their names, joined by "+",
-    its rewards are the sums of theirs, and it is of no use where it was of no use in all of them. Episodes are the
-    paths to the leaves. No node, and no row, is a joint action that fails, or below which all fail, or, crossed, that
-    goes with one of these for a product to be left.
+    its acts. Crossed, an action is one row, however many joint actions contain it: its node is their names joined by
+    "+", its rewards are the sums of theirs, and it is invalid if it was invalid in all of them. Episodes are the paths
+    to the leaves. A joint action is no node and no row if it fails, if all below it fail, or, crossed, if it is
+    removed so that a product is left.
 
-    Which `partial_value`: "proposal" where every path has equally many answers scored, such as a draft that is revised
-    in a fixed number of rounds, with a proposal after each. "zero" where their number varies, as with a verifier that
-    may accept or send back: there every further proposal would add a score, and accepting one would add none.
+    Choice of `partial_value`: "proposal" if every path has the same number of proposals, such as a draft revised in a
+    fixed number of rounds. "zero" if the number varies, as with a verifier that may accept or reject: otherwise each
+    further proposal would add a score, and accepting one would add none.
 
-    `max_nodes` bounds where the tree branches, and no path waits for another: at depth d, with e = n if crossed,
-    else 1,
+    `max_nodes` limits the branching, without synchronisation between paths: at depth d, with e = n if crossed, else 1,
 
         K_d = the largest k <= K with W_d * k^e <= max_nodes - S_d, at least 1
         W_0 = 1,  S_0 = 0,  W_(d+1) = W_d * K_d^e,  S_(d+1) = S_d + W_(d+1)
 
-    W is the width of the tree and S its joint actions so far, as a path computes them from its own nodes: exact where
-    all nodes of a depth have as many acts. Where nothing is left K_d is 1: a path goes on to its end, unbranched.
+    W is the width of the tree and S its number of joint actions so far, computed from the nodes of the path: exact if
+    all nodes of a depth have the same number of acts. When the limit is reached K_d is 1: the path continues
+    unbranched.
 
     Options:
-        joint: which joint actions there are.
-        partial_value: what is scored before the workflow's end: what it proposes, or nothing.
-        stop_above: where the mean team reward over a node's joint actions is above it, they are leaves; None: never.
-            With it the joint actions of one node wait for each other.
-        max_nodes: joint actions up to which nodes branch. Paths still go to their ends, so that W nodes are added at
-            every level below that, and a tree can have more.
+        joint: how actions are combined into joint actions: "aligned" or "cross".
+        partial_value: what is scored before the workflow's end: its latest proposal, or nothing.
+        stop_above: if the mean team reward over a node's joint actions is above it, they are leaves; None: never. With
+            it the joint actions of one node wait for each other.
+        max_nodes: number of joint actions up to which nodes branch. Paths still continue to their ends, so a tree can
+            have more nodes: W more at every further level.
     """
 
     branches: ClassVar[bool] = True
@@ -94,29 +95,29 @@ class JointTree(Sampler):
             raise MarlError(f"'max_nodes' must be at least 1, got {self.max_nodes}")
         if self.partial_value == "zero" and self.stop_above is not None:
             raise MarlError(
-                "'stop_above' has no score to stop by where 'partial_value' is 'zero': leave it out, or set "
+                "'stop_above' needs scores, but 'partial_value' is 'zero': leave it out, or set "
                 "'partial_value' to 'proposal'"
             )
 
     @property
     def crossed(self) -> bool:
-        """With joint "cross"."""
+        """Whether `joint` is "cross"."""
         return self.joint == "cross"
 
     async def sample(self, context: SamplingContext) -> Sample:
-        """Grow the tree, all branches at once."""
+        """Sample the tree of one task, all branches concurrently."""
         root = await attempt(context, SESSION, _root(context))
         if isinstance(root, Failure):
             return Sample(failures=[root] * context.sessions)  # none of the first joint actions could be sampled
         await self._spawn(context, root, Size())
-        failures = list(failures_of(root))  # each once, those below what is taken out as well
+        failures = list(failures_of(root))  # each once, including those below removed nodes
         dropped = prune(root, self.crossed)
         number_rows(root, self.crossed)
         episodes = [path_to(node) for node in root.walk() if not node.below]
         return Sample(episodes, failures, dropped=dropped)
 
     async def _spawn(self, context: SamplingContext, node: Joint, size: Size) -> None:
-        """Sample all that is below a node."""
+        """Sample all nodes below a node."""
         n = len(node.acts)
         if n == 0:
             return
@@ -142,13 +143,13 @@ class JointTree(Sampler):
     async def _child(
         self, context: SamplingContext, above: Joint, number: int, asked: list[Asked], size: Size
     ) -> Joint | Failure | None:
-        """What becomes of a joint action, and of all below it unless its siblings have a say in that."""
+        """Sample the node of a joint action and, without `stop_above`, all nodes below it."""
         scores_proposals = self.partial_value == "proposal"
         made = await attempt(context, SESSION, _restarted(context, above, number, asked, scores_proposals))
         if isinstance(made, Failure):
-            await asyncio.wait(asked)  # where the time is over, theirs is too
+            await asyncio.wait(asked)  # after a timeout they have timed out too
             if any(isinstance(task.result(), Failure) for task in asked):
-                return None  # told there, once for all joint actions that were to have it
+                return None  # reported at the node, once for all joint actions that contain the action
         elif self.stop_above is None:
             await self._spawn(context, made, size)
         return made
@@ -156,7 +157,7 @@ class JointTree(Sampler):
 
 @dataclass(frozen=True)
 class Size:
-    """W_d and S_d of a path: the tree's width where it ends, and the joint actions down to there."""
+    """W_d and S_d of a path: the tree's width at its last node, and the number of joint actions down to it."""
 
     width: int = 1
     used: int = 0
@@ -166,7 +167,7 @@ class Size:
         return max((k for k in range(2, most + 1) if self.width * k**power <= limit - self.used), default=1)
 
     def below(self, children: int) -> Size:
-        """One level down, where every node has so many children."""
+        """The size one level down, where every node has `children` children."""
         width = self.width * children
         return Size(width, self.used + width)
 
@@ -196,7 +197,7 @@ async def _restarted(
         if isinstance(action, Failure):
             raise AttemptFailed(action.reason, action.detail)
         journal = journal.extended(act, action)
-        index = len(before) + len(turns)  # for who rewards the turn: the row's own is known when the tree is complete
+        index = len(before) + len(turns)  # preliminary, for reward functions: `number_rows` sets the row's index
         turns.append(context.turn(act, action, SESSION, index=index, node=name, parent=above.name))
     async with context.start(SESSION, journal) as run:
         acts = await run.run_until_blocked()
@@ -207,16 +208,16 @@ async def _restarted(
         await scored(context, context.reward(turns, episode, run))
         if run.finished and above.counted and not proposed and await scored(context, _same(run)):
             for turn in turns:
-                turn.rewards["team"] = 0.0  # it is the reward of the joint action after which it was proposed
+                turn.rewards["team"] = 0.0  # the score is the reward of the joint action that proposed the answer
         counted = above.counted or proposed
         return Joint(path, run.journal, acts or (), len(run.proposals), counted, turns, episode, above)
 
 
 async def _same(run: Run) -> bool:
-    """Whether the workflow answered with its latest proposal. MarlError where `==` does not say."""
+    """Whether the answer equals the latest proposal. MarlError if `==` fails."""
     answer, proposal = run.answer, run.proposals[-1]
     try:
         return answer is proposal or bool(answer == proposal)
-    except Exception as error:  # `==` is the answer's own
-        what = f"an answer of type '{type(answer).__name__}' cannot be compared with what was proposed"
-        raise MarlError(f"{what}: give it a '==', or return the very object that was proposed") from error
+    except Exception as error:  # `==` is defined by the answer's class
+        what = f"an answer of type '{type(answer).__name__}' cannot be compared with the proposal"
+        raise MarlError(f"{what}: define '==' for it, or return the proposed object itself") from error

@@ -1,10 +1,10 @@
-"""Metric `joint-turns`: what each turn of a joint game is worth, and whether there is anything to tell actions apart.
+"""Metric `joint-turns`: reward, return and spread of the returns among siblings, per turn.
 
     magrpo/turn_T/return     mean return R over the rows of turn T
-    magrpo/turn_T/reward     mean reward r of its joint actions: R - r is what comes later
-    magrpo/turn_T/spread     population std of the returns in a row's group, mean over the rows of turn T that are not
-                             alone in theirs: the size of the signal, 0 where all siblings earn the same
-    magrpo/turn_T/groups     groups of two rows or more that turn T is in
+    magrpo/turn_T/reward     mean reward r of its joint actions: R - r is from later turns
+    magrpo/turn_T/spread     population std of the returns in a row's group, mean over the rows of turn T with
+                             siblings: the size of the learning signal, 0 if all siblings have the same return
+    magrpo/turn_T/groups     number of groups of two or more rows with turn T
 
 Turns count from 0, as in the row table.
 """
@@ -25,7 +25,7 @@ class JointTurns(Metric):
     """Rewards, returns and their spread among siblings, turn by turn."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> Mapping[str, float]:
-        """A turn of which every row is alone in its group has no `spread`."""
+        """A turn without siblings has no `spread`."""
         rows = np.flatnonzero(result.group >= 0)
         turn, ret, reward = table.turn[rows], result.ret[rows], result.reward[rows]
         group = combine([result.group[rows]], len(rows))

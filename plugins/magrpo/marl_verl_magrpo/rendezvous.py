@@ -1,16 +1,16 @@
-"""Rendezvous: two agents move at once, each knows half of the place where they should meet, and they have two turns.
+"""Rendezvous: two agents act simultaneously, each knows half of the place where they should meet, in two turns.
 
-The left one knows the letters of the place, the right one its digits. At every turn both write a move at once: "stay",
-or words that name (a part of) a place. From the second turn on each sees what both wrote the turn before. Every turn
-has one joint reward,
+Agent "left" knows the letters of the place, agent "right" its digits. In every turn both write a move: "stay", or words
+that name (a part of) a place. From the second turn on each sees both moves of the previous turn. Every turn has one
+joint reward,
 
     r(x, y) = 1    both are the place, letters and digits
               0.4  one of them is
               0.1  both are "stay"
               0    otherwise
 
-so that a first turn which tells the other what one knows earns nothing by itself, and less than staying: only what the
-team earns from there on says that it was right. Neither agent can know the place before the other has told it.
+so that a first turn which communicates one's half gets 0, less than staying: only the return over later turns rewards
+it. Neither agent can know the place before the other has communicated its half.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from marl_verl.errors import unknown
 from marl_verl.tasks import Split, distinct, held_out
 
 LEFT, RIGHT = "left", "right"
-ALONE = "alone"  # a team of one: it knows both halves, and its move is that of both
+ALONE = "alone"  # a team of one: it knows both halves, and its move counts for both
 LETTERS, DIGITS = tuple("abcdefghij"), tuple("0123456789")
 STAY = "stay"
-NOTHING = "nothing"  # what is seen of a move that is neither "stay" nor letters and digits in this order
+NOTHING = "nothing"  # shown for a move that is neither "stay" nor letters and digits in this order
 HELD_OUT = 10  # one place in ten
 BOTH, ONE, STAYED = 1.0, 0.4, 0.1
 
@@ -50,7 +50,7 @@ class Rendezvous(TaskSet):
         """`count` different places. A place is in one split only, whatever the seed.
 
         Raises:
-            MarlError: the split has not that many.
+            MarlError: the split has fewer places.
         """
         rng = random.Random(f"rendezvous {split} {seed}")
         return distinct(lambda: self._draw(rng, split), count, split, "rendezvous")
@@ -60,7 +60,7 @@ class Rendezvous(TaskSet):
         return joint_reward(task, _moves(answer))
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """The share of agents that wrote the same whole place as the first, right or not: what shows without the place.
+        """The share of agents that wrote the same whole place as the first, right or not: computed without the place.
 
         Raises:
             MarlError: the answer is not agent -> text.
@@ -70,14 +70,14 @@ class Rendezvous(TaskSet):
         return sum(move == moves[0] for move in moves) / len(moves) if whole else 0.0
 
     def vocabulary(self) -> list[str]:
-        """Every word that an observation or an answer can hold."""
+        """All words of observations and answers."""
         return [*LETTERS, *DIGITS, "know", "said", "heard", STAY, NOTHING]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of a mixed crowd, on training places only.
+        """(observation, answer) pairs of mixed quality, on training places only.
 
-        A share `good` is right: tell what you know, and go to the place once it has been told. Of the others six in
-        ten stay, and four in ten go to a place whose other half they make up.
+        A share `good` is right: send the known half, and go to the place once the other half is known. Of the rest,
+        60 % stay, and 40 % go to a place with a random other half.
         """
         if agent not in (LEFT, RIGHT, ALONE):
             raise unknown("agent of rendezvous", agent, (LEFT, RIGHT, ALONE))
@@ -94,7 +94,7 @@ class Rendezvous(TaskSet):
         return pairs
 
     def _situation(self, task: Task, agent: str, rng: random.Random) -> tuple[str, str | None]:
-        """What an agent may see, and what would be right then; None: to go to the place."""
+        """(a possible observation, the right move; None: the place)."""
         mine, other = output(task, agent), output(task, RIGHT if agent == LEFT else LEFT)
         place = " ".join(place_of(task))
         if rng.random() < 0.4:
@@ -109,7 +109,7 @@ class Rendezvous(TaskSet):
         return sees(task, ALONE, moves), None
 
     def _guess(self, task: Task, agent: str, rng: random.Random) -> str:
-        """A place with the agent's own half (alone: the letters) right, the other made up."""
+        """A place with the agent's own half (alone: the letters) right, the other random."""
         letters, digits = task.data["letters"], task.data["digits"]
         invented = rng.choices(LETTERS if agent == RIGHT else DIGITS, k=self.length)
         return " ".join([*invented, *digits] if agent == RIGHT else [*letters, *invented])
@@ -125,7 +125,7 @@ class Rendezvous(TaskSet):
 
 
 def joint_reward(task: Task, moves: Mapping[str, str]) -> float:
-    """r of a joint move: see the top of this file. With a team of one, its move counts as that of both."""
+    """r of a joint move, see the module docstring. With a team of one, its move counts as that of both."""
     message = [text.split() for text in moves.values()]
     arrived = sum(words == place_of(task) for words in message)
     if arrived:
@@ -134,7 +134,7 @@ def joint_reward(task: Task, moves: Mapping[str, str]) -> float:
 
 
 def place_of(task: Task) -> list[str]:
-    """Its words: letters, then digits."""
+    """The words of the place: letters, then digits."""
     return [*task.data["letters"], *task.data["digits"]]
 
 
@@ -145,7 +145,7 @@ def output(task: Task, agent: str) -> str:
 
 
 def sees(task: Task, agent: str, moves: Mapping[str, str] | None) -> str:
-    """An agent's observation: what it knows, and from turn two on what it and the other wrote before."""
+    """An agent's observation: what it knows, and from turn two on both moves of the previous turn."""
     words = f"know {output(task, agent)}"
     if moves is None:
         return words
@@ -154,7 +154,7 @@ def sees(task: Task, agent: str, moves: Mapping[str, str] | None) -> str:
 
 
 def seen_as(task: Task, text: str) -> str:
-    """A move as it is shown: "stay", at most as many letters and then digits as a place has, or else "nothing"."""
+    """A move as shown to agents: "stay", at most as many letters and then digits as a place has, or else "nothing"."""
     words = text.split()
     letters = [word for word in words if word in LETTERS]
     digits = [word for word in words if word in DIGITS]
@@ -164,12 +164,12 @@ def seen_as(task: Task, text: str) -> str:
 
 
 class Meet(Workflow):
-    """Everybody moves at once, for some turns; the joint move of a turn is shown to all in the next, and proposed.
+    """All agents move simultaneously, for some turns; each joint move is proposed, and shown to all in the next turn.
 
     A team of one, the agent "alone", sees both halves and moves for both.
 
     Options:
-        turns: joint moves.
+        turns: number of joint moves.
     """
 
     turns: int = 2
@@ -197,12 +197,12 @@ def _players(agents: Sequence[str]) -> tuple[str, ...]:
     if set(agents) == {ALONE}:
         return (ALONE,)
     if set(agents) != {LEFT, RIGHT}:
-        raise MarlError(f"rendezvous is played by '{LEFT}' and '{RIGHT}', or by '{ALONE}': got {', '.join(agents)}")
+        raise MarlError(f"rendezvous needs the agents '{LEFT}' and '{RIGHT}', or '{ALONE}': got {', '.join(agents)}")
     return LEFT, RIGHT
 
 
 def _moves(answer: Any) -> Mapping[str, str]:
-    """The moves of an answer. MarlError if it is something else."""
+    """The moves of an answer. MarlError for another form."""
     if isinstance(answer, Mapping) and answer and all(isinstance(text, str) for text in answer.values()):
         return answer
     raise MarlError(f"rendezvous scores a joint move, agent -> text, got {type(answer).__name__}")

@@ -1,7 +1,7 @@
-"""Tests of a program, run in a process of its own with limits on time, memory, processes and files.
+"""Run the tests of a program in a separate process, with limits on time, memory, processes and files.
 
-This keeps a program that loops, or fills the memory, from harming a run. It is no sandbox: the program has the rights
-of the user who trains, and can read what that user can read. Run it where that does not matter.
+The limits keep a program that loops or fills the memory from harming a run. They are not a sandbox: the program has the
+rights of the user who trains. Use a container if that is not acceptable.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from marl_verl import MarlError
 
 CHILD = Path(__file__).with_name("run_tests_child.py")
 GRACE = 2.0
-"""Seconds that the child has for its start and its end."""
+"""Additional seconds for the start and end of the child process."""
 AT_ONCE = threading.BoundedSemaphore(os.cpu_count() or 1)
-"""A tree's joint actions are scored at the same time, each in a thread: not more of them run than there are cores, so
-that a program's time is its own."""
+"""Limits concurrent programs to the number of cores, so that a time limit is not spent waiting for a core. (The joint
+actions of a tree are scored concurrently, in threads.)"""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the tests of one program may take together, and each by itself.
+    """Limits for the tests of one program.
 
     Attributes:
-        seconds: of all tests, by the clock and of processor time.
-        test_seconds: of one test.
-        megabytes: of address space.
+        seconds: wall-clock and processor time of all tests.
+        test_seconds: wall-clock time of one test.
+        megabytes: address space.
     """
 
     seconds: float = 10.0
@@ -52,11 +52,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one test.
+    """The result of one test.
 
     Attributes:
-        passed: it raised nothing.
-        said: otherwise what it raised, in a line.
+        passed: whether the test raised nothing.
+        message: otherwise its exception, on one line.
     """
 
     passed: bool
@@ -64,17 +64,17 @@ class Outcome:
 
 
 def share(outcomes: Sequence[Outcome]) -> float:
-    """Of the tests that passed, 0 to 1; 0 without tests."""
+    """Share of the tests that passed, 0 to 1; 0 without tests."""
     return sum(each.passed for each in outcomes) / len(outcomes) if outcomes else 0.0
 
 
 @functools.lru_cache(maxsize=4096)
 def run_tests(program: str, entry: str, setup: str, tests: tuple[str, ...], limits: Limits) -> tuple[Outcome, ...]:
-    """An outcome for each test, in order. The same question is answered once in a process.
+    """Run tests and return one outcome each, in order. Results are cached per process.
 
     Args:
         program: the module under test.
-        entry: the name in it that tests know as `candidate`, too.
+        entry: name of the function, which tests can also call as `candidate`.
         setup: statements before the tests.
         tests: statements, each with an assertion or more.
     """
@@ -98,7 +98,7 @@ def run_tests(program: str, entry: str, setup: str, tests: tuple[str, ...], limi
 
 
 def _child(command: list[str], given: str, folder: str, seconds: float) -> str:
-    """Run it to its end, or end it and all it has started. What to say of tests that it did not come to."""
+    """Run the child process, or kill its process group after `seconds`. Returns the message for tests not run."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -118,7 +118,7 @@ def _child(command: list[str], given: str, folder: str, seconds: float) -> str:
     except subprocess.TimeoutExpired:
         return "too long"
     finally:
-        with contextlib.suppress(ProcessLookupError):  # nothing is left of it
+        with contextlib.suppress(ProcessLookupError):  # the process group has ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 

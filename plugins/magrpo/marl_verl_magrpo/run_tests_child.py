@@ -1,6 +1,6 @@
-"""The process in which tests run: standard library only, called as `python -I run_tests_child.py REPLY` by `run_tests`.
+"""Child process that runs tests: standard library only, called as `python -I run_tests_child.py REPLY` by `run_tests`.
 
-It writes a line for each test to the file REPLY, [passed, what was raised], as soon as the test is over.
+It writes one line per test to the file REPLY, [passed, exception], as soon as the test has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class TooLong(BaseException):
-    """A test took too long. Not an Exception, so that a program that catches all of these does not catch it."""
+    """A test took too long. A BaseException, so that a program with `except Exception` does not catch it."""
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def limit(given: dict[str, Any]) -> None:
-    """Processor time, address space, file size, no core dump, and no new processes (root is not bound by the last)."""
+    """Limit processor time, address space, file size, core dumps and new processes (the last not for root)."""
     seconds = int(given["seconds"]) + 1
     for what, most in (
         (resource.RLIMIT_CPU, seconds),
@@ -57,12 +57,12 @@ def run(given: dict[str, Any], tell: Callable[[bool, str], None]) -> None:
 
 
 def execute(code: str, names: dict[str, Any]) -> None:
-    """Run a text in these names."""
+    """Execute code in the namespace `names`."""
     exec(compile(code, "<answer>", "exec", dont_inherit=True), names)
 
 
 def attempt(work: Callable[[], None], seconds: float) -> str | None:
-    """None, or what `work` raised, in a line."""
+    """Call `work` with a time limit. Returns its exception on one line, None without one."""
 
     def ring(signum: int, frame: FrameType | None) -> None:
         raise TooLong
@@ -73,7 +73,7 @@ def attempt(work: Callable[[], None], seconds: float) -> str | None:
         work()
     except TooLong:
         return f"longer than {seconds:g} s"
-    except BaseException as error:  # noqa: BLE001 - the program's own, SystemExit as well
+    except BaseException as error:  # noqa: BLE001 - any exception of the program, also SystemExit
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,8 +1,8 @@
-"""Writing by two: at once, each writes one part of a text, and the parts have one reward together.
+"""Joint writing: two agents write one part of a text each, simultaneously, for one joint reward.
 
-TLDR: one agent sums a post up in a sentence, the other tells more of it. arXiv: from an abstract one writes the first
-paragraph of an introduction, the other the second. Neither sees what the other writes; how long, how varied and how
-close to each other the parts should be is in the reward only (`writing_levels`). Source: MAGRPO, arXiv 2508.04652.
+TLDR: one agent summarises a post in one sentence, the other in more detail. arXiv: from an abstract, one agent writes
+the first paragraph of an introduction, the other the second. Neither sees the other's text; the wanted lengths,
+vocabulary and coherence are defined by the reward only (`writing_levels`). Source: MAGRPO, arXiv 2508.04652.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ ASKED: Mapping[str, Mapping[str, str]] = {
 
 
 class JointWriting(TaskSet):
-    """Texts to write about, from a file: `id`, and the post or abstract as `prompt`. An answer is {"one", "two"}: text.
+    """Task set of texts, from a file: `id`, and the post or abstract as `prompt`. An answer is {"one", "two"}: text.
 
     Options:
-        bands: what the parts should be like, "tldr" or "arxiv".
-        enough: the reward (of 3) from which on a validation counts the task as solved. Ours: the paper reports rewards.
+        bands: parameters of the reward, "tldr" or "arxiv".
+        enough: the reward (of 3) at which a validation counts the task as solved. Ours: the paper reports rewards.
     """
 
     bands: Kind = "tldr"
@@ -64,22 +64,22 @@ class JointWriting(TaskSet):
         return sum(levels(*_parts(answer), BANDS[self.bands]).values())
 
     def success(self, task: Task, answer: Any) -> bool:
-        """Whether the reward is `enough`."""
+        """Whether the reward is at least `enough`."""
         return self.score(task, answer) >= self.enough
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 if both parts have as many words as they should, else 0. MarlError as `score`."""
+        """1 if the word counts of both parts are in range, else 0. MarlError as `score`."""
         return float(structure(*_parts(answer), BANDS[self.bands]))
 
 
 class TwoWriters(Workflow):
-    """Both write at once; with more turns each sees both parts, and they write anew.
+    """Both agents write simultaneously; in further turns each sees both parts and writes again.
 
     A team of one, the agent "writer", writes both parts in one answer, with a line of dashes between them.
 
     Options:
-        kind: what is asked of them, "tldr" or "arxiv".
-        turns: joint moves; the paper's writing has one.
+        kind: the task in the prompts, "tldr" or "arxiv".
+        turns: number of joint moves; 1 in the paper.
     """
 
     kind: Kind = "tldr"
@@ -90,7 +90,7 @@ class TwoWriters(Workflow):
             raise MarlError(f"two-writers: turns must be at least 1, got {self.turns}")
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
-        """The parts: "one" and "two"."""
+        """Return the parts, "one" and "two"."""
         agents = _writers(team.agents)
         parts: dict[str, str] = {}
         for _ in range(self.turns):
@@ -123,7 +123,7 @@ class TwoWriters(Workflow):
 
 
 def divided(text: str) -> tuple[str, bool, str]:
-    """(part one, whether there is a line of dashes, part two) of what a single writer wrote."""
+    """(part one, whether there is a line of dashes, part two) of a single writer's text."""
     found = BREAK.search(text)
     if found is None:
         return text.strip(), False, ""
@@ -139,7 +139,7 @@ def _writers(agents: Sequence[str]) -> tuple[str, ...]:
 
 
 def _parts(answer: Any) -> tuple[str, str]:
-    """The texts of an answer. MarlError if it is something else."""
+    """The texts of an answer. MarlError for another form."""
     if isinstance(answer, Mapping) and all(isinstance(answer.get(part), str) for part in (ONE, TWO)):
         return answer[ONE], answer[TWO]
     raise MarlError(f"joint-writing scores two parts, {{'one': text, 'two': text}}, got {answer!r:.60}")

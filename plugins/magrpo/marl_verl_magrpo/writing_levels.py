@@ -1,11 +1,11 @@
-"""The reward of the writing tasks, level by level: two parts of one text, judged as texts, without a model.
+"""Writing reward in levels, up to 3.0, of two parts of one text; computed without a model.
 
-    structure     0.5  if both parts have as many words as they should, else the reward is 0 and ends here
-    ratio         1.0  words(two) / words(one): full in a band, linear to 0 outside; 0 ends it
-    vocabulary    0.5  different words(two) / different words(one), without stop words: the same; 0 ends it
+    structure     0.5  if the word counts of both parts are in range, else the reward is 0
+    ratio         1.0  words(two) / words(one): full in a band, linear to 0 outside; at 0 no further level counts
+    vocabulary    0.5  different words(two) / different words(one), without stop words: the same
     coherence     1.0  0.4 * transitions + 0.6 * min(J, J_full) / J_full
 
-    transitions = min(1, 0.4 + 0.05 (c - 1)),  c of the 12 kinds of transition words in the text, 0 if none
+    transitions = min(1, 0.4 + 0.05 (c - 1)),  c: how many of the 12 kinds of transition words occur; 0 if none
     J = |A and B| / |A or B|,  A and B the different words of the parts without stop words
 
 Source: MAGRPO, arXiv 2508.04652, and the authors' code for the numbers. The lists of words are our own.
@@ -42,7 +42,7 @@ TRANSITIONS: Mapping[str, tuple[str, ...]] = {
     "restatement": ("in other words", "that is", "put differently", "to put it simply", "i.e."),
     "conclusion": ("in conclusion", "to conclude", "overall", "in summary", "to sum up", "in short", "ultimately"),
 }
-"""Kind -> what shows it."""
+"""Kind -> its transition words."""
 
 STOP_WORDS = frozenset(
     " ".join(
@@ -65,7 +65,7 @@ class Band:
     """1 from `low` to `high`, and linear to 0 at `none_below` and `none_above`.
 
     Attributes:
-        none_above: None where more is never too much.
+        none_above: None without an upper limit.
     """
 
     none_below: float
@@ -74,7 +74,7 @@ class Band:
     none_above: float | None = None
 
     def of(self, value: float) -> float:
-        """0 to 1."""
+        """Score of a value, 0 to 1."""
         if value < self.low:
             return max(0.0, (value - self.none_below) / (self.low - self.none_below))
         if self.high is None or self.none_above is None or value <= self.high:
@@ -84,13 +84,13 @@ class Band:
 
 @dataclass(frozen=True)
 class Bands:
-    """What a data set asks of two parts.
+    """Reward parameters of a data set.
 
     Attributes:
-        words: fewest and most words of each part.
-        ratio: of the parts' lengths. vocabulary: of their different words.
+        words: minimum and maximum number of words of each part.
+        ratio: of the parts' lengths. vocabulary: of their numbers of unique words.
         transitions_in: where transition words count: in part "two", or in "both".
-        overlap: J that is enough.
+        overlap: J_full, the overlap with the full score.
     """
 
     words: tuple[int, int]
@@ -101,7 +101,7 @@ class Bands:
 
 
 TLDR = Bands((8, 256), Band(1.1, 1.6, 3.2, 5.0), Band(1.3, 2.0), "two", 0.03)
-"""A summary in a sentence, and one that tells more."""
+"""A one-sentence summary, and a detailed one."""
 
 ARXIV = Bands((128, 256), Band(0.8, 1.3, 1.6, 2.0), Band(0.5, 0.7, 1.3, 1.7), "both", 0.23)
 """Two paragraphs of one introduction."""
@@ -110,7 +110,7 @@ BANDS: Mapping[str, Bands] = {"tldr": TLDR, "arxiv": ARXIV}
 
 
 def levels(one: str, two: str, bands: Bands) -> dict[str, float]:
-    """Level -> what it earned, in order, up to the first that ends it; their sum is the reward, up to 3.0."""
+    """Level -> its reward, in order, up to the last level that counts; their sum is the reward, up to 3.0."""
     found = {"structure": 0.5 if structure(one, two, bands) else 0.0}
     if found["structure"]:
         found["ratio"] = ratio(one, two, bands)
@@ -122,7 +122,7 @@ def levels(one: str, two: str, bands: Bands) -> dict[str, float]:
 
 
 def structure(one: str, two: str, bands: Bands) -> bool:
-    """Whether both parts have as many words as they should."""
+    """Whether the word counts of both parts are in range."""
     fewest, most = bands.words
     return all(fewest <= len(part.split()) <= most for part in (one, two))
 

@@ -248,7 +248,7 @@ def test_feedback_in_levels_names_the_first_test_that_fails() -> None:
     )
 
 
-def test_feedback_passed_says_no_more_than_that() -> None:
+def test_feedback_passed_has_only_that() -> None:
     assert describe_feedback(TASK, HELPER, MAIN, "passed", LIMITS) == "All tests pass."
     assert describe_feedback(TASK, HELPER, "", "passed", LIMITS) == "Not all tests pass."
 
@@ -287,7 +287,7 @@ def test_one_coder_writes_both_and_sees_its_code_once() -> None:
     assert "`aux`" in sees(TASK, "coder", {}, "")
 
 
-def test_other_teams_are_told_who_writes() -> None:
+def test_other_teams_raise() -> None:
     with pytest.raises(MarlError, match="two-coders needs the agents 'helper' and 'main', or 'coder': got main"):
         check_workflow(TwoCoders(), TASK, ScriptedPolicy({"main": MAIN}))
 

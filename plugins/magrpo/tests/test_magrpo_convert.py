@@ -68,7 +68,7 @@ def test_humaneval_becomes_tests_and_setup() -> None:
         ({"entry_point": None}, "row 7 has no text 'entry_point'"),
     ],
 )
-def test_rows_of_another_form_are_named(change: dict[str, Any], sentence: str) -> None:
+def test_rows_of_another_form_raise(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(MarlError, match=sentence):
         humaneval({**ROW, **change}, 7)
 
@@ -92,7 +92,7 @@ def test_a_file_is_converted_and_read_back(tmp_path: Path) -> None:
     assert read_tasks(tmp_path / "eval.jsonl") == [humaneval(ROW, 1)]
 
 
-def test_mistakes_are_a_sentence_and_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_print_a_message_and_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out.jsonl"
     bad = write(tmp_path / "bad.jsonl", {"prompt": "fine"}, {"text": "?"})
     for source, message in (

@@ -145,7 +145,7 @@ def test_an_unknown_agent_has_no_demonstrations() -> None:
 # the workflow
 
 
-def test_both_see_what_both_said_and_meet() -> None:
+def test_both_see_both_moves_and_meet() -> None:
     run = check_workflow(Meet(), PLACE, ScriptedPolicy({"left": goes, "right": goes}))
     assert run.answer == {"left": "c f 4 2", "right": "c f 4 2"}
     assert run.proposals == [{"left": "c f", "right": "4 2"}, run.answer]
@@ -153,7 +153,7 @@ def test_both_see_what_both_said_and_meet() -> None:
     assert not run.invalid
 
 
-def test_neither_sees_the_half_of_the_other_before_it_is_told() -> None:
+def test_neither_sees_the_other_half_before_it_is_sent() -> None:
     assert sees(PLACE, "left", None) == "know c f"
     assert sees(PLACE, "right", {"left": "stay", "right": "4 2"}) == "know 4 2 said 4 2 heard stay"
     assert sees(PLACE, "right", {"left": "f c 9 9 9", "right": "4 c"}) == "know 4 2 said nothing heard nothing"
@@ -170,8 +170,8 @@ def test_one_alone_moves_for_both() -> None:
     assert TASKS.score(PLACE, run.answer) == 1.0
 
 
-def test_other_teams_are_told_who_plays() -> None:
-    with pytest.raises(MarlError, match=r"rendezvous is played by 'left' and 'right', or by 'alone': got left"):
+def test_other_teams_raise() -> None:
+    with pytest.raises(MarlError, match=r"rendezvous needs the agents 'left' and 'right', or 'alone': got left"):
         check_workflow(Meet(), PLACE, ScriptedPolicy({"left": "stay"}))
     with pytest.raises(MarlError, match="turns must be at least 1, got 0"):
         Meet(turns=0)
@@ -228,7 +228,7 @@ def test_sessions_are_the_tree_that_branches_at_the_root_only() -> None:
     assert len(set(result.group.tolist())) == 1
 
 
-def test_the_metric_tells_reward_return_and_spread_of_each_turn() -> None:
+def test_the_metric_has_reward_return_and_spread_per_turn() -> None:
     table, result = advantages(sampled())
     output = JointTurns().of_rows(table, result)
     assert output == pytest.approx(
@@ -253,7 +253,7 @@ def test_the_metric_leaves_out_the_spread_of_rows_without_siblings() -> None:
     assert "magrpo/turn_0/spread" in output
 
 
-def test_the_metric_tells_of_both_turns_where_one_group_has_them() -> None:
+def test_the_metric_has_both_turns_of_a_common_group() -> None:
     table, result = advantages(sampled(sessions=4, max_nodes=4), group=["uid"])
     output = JointTurns().of_rows(table, result)
     assert output["magrpo/turn_0/groups"] == output["magrpo/turn_1/groups"] == 1

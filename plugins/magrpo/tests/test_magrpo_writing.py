@@ -193,7 +193,7 @@ def test_a_single_writer_divides_its_answer() -> None:
     assert divided("a\n-----\nb\n---\nc") == ("a", True, "b\n---\nc")
 
 
-def test_other_teams_are_told_who_writes() -> None:
+def test_other_teams_raise() -> None:
     with pytest.raises(MarlError, match="two-writers needs the agents 'one' and 'two', or 'writer': got one"):
         check_workflow(TwoWriters(), POST, ScriptedPolicy({"one": "x"}))
 

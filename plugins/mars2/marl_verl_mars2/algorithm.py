@@ -19,12 +19,12 @@ class Shaped(Returns):
     """R(v) = r(v) + gamma * (r(v) - b(v)), b(v) = (1 - lam) * r(parent) + lam * mean of r over v's siblings without v.
 
     Children of the root have b = mean of the siblings; an only child below another node has b = r(parent); an only
-    child of the root has nothing to be compared with and keeps r. Source: MARS2, arXiv 2602.07848. All r are raw: in
-    the released code, which changes rewards in place, a node shaped after its parent sees the parent's shaped reward.
+    child of the root keeps r. Source: MARS2, arXiv 2602.07848. All r are raw rewards: the released code changes
+    rewards in place, so that a node shaped after its parent uses the parent's shaped reward.
 
     Attributes:
-        gamma: strength of the shaping. lam: the siblings' share of b.
-        shaping_from: which rewards b is made of.
+        gamma: strength of the shaping. lam: weight of the siblings in b.
+        shaping_from: the rewards that b is computed from.
     """
 
     name: ClassVar[str] = "shaped"
@@ -64,7 +64,7 @@ MARS2 = Algorithm(
 )
 """A = (R - mean_tree R) / (std_tree R + 1e-9), R shaped by parent and siblings.
 
-Compared: all nodes of a task's tree, of every agent and depth. Each policy learns from its own nodes only. Source:
+Compared: all nodes of a task's tree, of every agent and depth. Each policy is trained on its own nodes only. Source:
 MARS2, arXiv 2602.07848.
 """
 

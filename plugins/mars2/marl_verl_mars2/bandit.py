@@ -1,9 +1,9 @@
 """AB-MCTS at one node: whether to generate a new child here, and with which agent, or to continue in which child.
 
-Wider (generate) or deeper (continue) is decided by Thompson sampling on the scores that either has led to, so how many
-children a node gets is found out and not set. Two strategies; D(...) is the posterior given these scores:
+Thompson sampling on the scores so far decides between wider (generate) and deeper (continue), so the number of children
+of a node is adaptive. Two strategies; D(...) is the posterior given these scores:
 
-    bandit   one draw decides: an arm per agent a, and one to continue
+    bandit   one draw among an arm per agent a and one to continue
                  generate a   D(scores of the children that a made here)
                  continue     D(scores of all nodes below the children)
              then, to continue, among the children
@@ -13,13 +13,14 @@ children a node gets is found out and not set. Two strategies; D(...) is the pos
              then, for that agent, generate or continue; then, to continue, among the children that a made
                  the same three, of a's children only
 
-A new node's score thus goes to its parent's "generate", and on every edge above its parent to the child and to
-"continue" there. Children in which nothing can be generated (their workflow has ended) are never drawn.
+A new node's score updates its parent's "generate", and on every edge above its parent the child and "continue".
+Children in which nothing can be generated (their workflow has ended) are never drawn.
 
-Sources: AB-MCTS-A of arXiv 2503.04412, with the agents of MARTI-MARS2, arXiv 2602.07848. Against the authors' code
-(treequest, which MARTI calls): "stack" is its stack. In its bandit the agents of a node share one "generate", and the
-agent is then chosen by its scores in the whole tree; here, as in MARS2's definition, each (node, agent) has its own. A
-child's posterior begins with the child's own score, as there: otherwise siblings not gone into would all look alike.
+Sources: AB-MCTS-A of arXiv 2503.04412, with the agents of MARTI-MARS2, arXiv 2602.07848. Compared with the authors'
+code (treequest, which MARTI calls): "stack" is the same. In their bandit the agents of a node share one "generate",
+and the agent is then chosen by its scores in the whole tree; here, as in MARS2's definition, each (node, agent) has
+its own. A child's posterior includes the child's own score, as in their code: otherwise unexpanded siblings would all
+be equal.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ Strategy = Literal["bandit", "stack"]
 
 @dataclass
 class Child:
-    """A child as its parent knows it.
+    """A child, from the view of its parent.
 
     Attributes:
-        agent: who made it.
-        open: whether something can be generated in it or below it.
+        agent: the agent that made it.
+        open: whether a node can be generated at it or below it.
         posterior: of the scores in its subtree.
     """
 
@@ -53,7 +54,7 @@ class Arms:
     """The posteriors at one node.
 
     Args:
-        agents: who can generate here.
+        agents: agents that can generate here.
     """
 
     def __init__(self, agents: Sequence[str], prior: Prior) -> None:
@@ -62,21 +63,21 @@ class Arms:
         self.children: list[Child] = []
 
     def choose(self, rng: Random) -> str | int:
-        """The agent that is to generate here, or the number of the child to continue in."""
+        """Draw the agent that generates here, or the number of the child to continue in."""
         raise NotImplementedError
 
     def made(self, agent: str, score: float, *, open: bool) -> None:
-        """An agent has made a child here, the next in number."""
+        """Record a new child here, made by an agent."""
         self.tried(agent, score)
         self.children.append(Child(agent, open, posterior(self.prior)))
         self.children[-1].posterior.observe(score)
 
     def tried(self, agent: str, score: float) -> None:
-        """What an agent's attempt to make a child here counts, whether or not there is a child now."""
+        """Record the score of an agent's attempt to make a child here, successful or not."""
         self.generate[agent].observe(score)
 
     def below(self, child: int, score: float) -> None:
-        """There is a new score somewhere below a child."""
+        """Record a new score below a child."""
         self.children[child].posterior.observe(score)
 
     def _open(self, agent: str | None = None) -> list[tuple[int, Posterior]]:
@@ -89,7 +90,7 @@ class Arms:
 
 
 class Bandit(Arms):
-    """The agent is inside the bandit."""
+    """Strategy "bandit": one draw among agents and continue."""
 
     def __init__(self, agents: Sequence[str], prior: Prior) -> None:
         super().__init__(agents, prior)
@@ -107,7 +108,7 @@ class Bandit(Arms):
 
 
 class Stack(Arms):
-    """First the agent, then whether it generates."""
+    """Strategy "stack": draw the agent, then generate or continue."""
 
     def __init__(self, agents: Sequence[str], prior: Prior) -> None:
         super().__init__(agents, prior)

@@ -3,7 +3,7 @@
 A row of a task file is {"id": ..., "prompt": the problem, "data": {"public": [...], "private": [...]}}, and a test is
 {"input": text, "output": text}. Public tests may be shown: they give feedback and the public score. The score is 1 when
 all tests pass, public and private, as MARS2's node reward. Scoring is async: programs run in processes of their own
-(`run_code`, which says what they may take, and that this is no sandbox), and the event loop goes on.
+(`run_code`, with limits, but without a sandbox), and the event loop is not blocked.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class CodeWithTests(TaskSet):
     """Problems with tests, from a file.
 
     Options:
-        seconds: of wall clock that one test may take.
-        megabytes: of address space.
+        seconds: wall-clock limit of one test.
+        megabytes: limit of the address space.
     """
 
     seconds: float = 6.0
@@ -36,10 +36,10 @@ class CodeWithTests(TaskSet):
             raise MarlError(f"code-with-tests: megabytes must be 64 or more for Python to start, got {self.megabytes}")
 
     async def score(self, task: Task, answer: Any) -> float:
-        """1 when a program passes all tests, else 0; the first that fails ends it. No program (empty) scores 0.
+        """1 when a program passes all tests, else 0. Stops at the first failure. An empty program scores 0.
 
         Raises:
-            MarlError: the answer is no text, or the task's tests are no tests.
+            MarlError: the answer is not text, or the task's tests are invalid.
         """
         tests = [*tests_of(task, "public"), *tests_of(task, "private")]
         if not _program(answer):
@@ -64,7 +64,7 @@ def tests_of(task: Task, which: Which) -> Sequence[Mapping[str, str]]:
     """The tests of a task; private ones must be there.
 
     Raises:
-        MarlError: no such tests, or one that is no pair of texts.
+        MarlError: no such tests, or one that is not a pair of texts.
     """
     found = task.data.get(which, [] if which == "public" else None)
     if not isinstance(found, list) or (which == "private" and not found):

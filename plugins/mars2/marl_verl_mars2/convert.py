@@ -1,4 +1,4 @@
-"""Rows of two public formats of problems with tests, as tasks of `code-with-tests`.
+"""Convert two public formats of problems with tests to tasks of `code-with-tests`.
 
     python -m marl_verl_mars2.convert livecodebench test5.jsonl data/code/train.jsonl
     python -m marl_verl_mars2.convert apps train.jsonl data/code/train.jsonl --public 2
@@ -6,10 +6,10 @@
 livecodebench   question_id, question_content, public_test_cases and private_test_cases: each a JSON list of
                 {"input", "output", "testtype"}; the private ones may be packed (base64 of zlib of a pickled JSON text)
 apps            problem_id (or id), question, input_output: JSON of {"inputs": [...], "outputs": [...]}; also TACO's.
-                Its tests are not told apart: the first `public` are public, the others private
+                All its tests are alike: the first `public` become public, the rest private
 
-What is no program on standard input and output (a function to be called: "fn_name", or testtype "functional") and what
-has no private tests is left out, and counted. Rows are JSON lines or parquet.
+Problems without standard input and output (a function to call: "fn_name", or testtype "functional") or without private
+tests are skipped, and counted. Rows are JSON lines or parquet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tests = list[dict[str, str]]
 
 
 def livecodebench(row: Mapping[str, Any]) -> Task | None:
-    """A row of LiveCodeBench as a task; None where it has no program on standard input to ask for.
+    """A row of LiveCodeBench as a task; None if it does not use standard input.
 
     Raises:
         MarlError: a column is missing, or holds no tests.
@@ -51,7 +51,7 @@ def livecodebench(row: Mapping[str, Any]) -> Task | None:
 
 
 def apps(row: Mapping[str, Any], public: int = 2) -> Task | None:
-    """A row of APPS or TACO as a task; None where it asks for a function, or has no test beyond the public ones.
+    """A row of APPS or TACO as a task; None if it asks for a function, or has no private tests.
 
     Raises:
         MarlError: a column is missing, or holds no tests.
@@ -91,7 +91,7 @@ def _tests(packed: Any, name: str) -> list[dict[str, Any]]:
 
 
 class _Text(pickle.Unpickler):
-    """Reads pickled texts, numbers, lists and dicts. A pickle may name any function to be called: here it may not."""
+    """Reads pickled texts, numbers, lists and dicts. References to functions or classes are rejected."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"they name {module}.{name}, and should be a text")
@@ -133,7 +133,7 @@ def rows_of(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert a file. Exit code 2, and a sentence, for what cannot be converted; then nothing is written."""
+    """Convert a file. Exit code 2 and an error message if that fails; then nothing is written."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl_mars2.convert", description="Problems, as tasks.")
     parser.add_argument("format", choices=FORMATS)
     parser.add_argument("source", type=Path)

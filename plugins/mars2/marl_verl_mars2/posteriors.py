@@ -1,4 +1,4 @@
-"""What the scores seen so far say of a mean score: conjugate posteriors to draw from, one score at a time.
+"""Conjugate posteriors of a mean score, updated one score at a time.
 
 Normal scores, with a normal-inverse-gamma prior NIG(m, kappa, nu, tau2):
 
@@ -10,13 +10,13 @@ Normal scores, with a normal-inverse-gamma prior NIG(m, kappa, nu, tau2):
 so that mu alone is Student's t: (mu - m) / sqrt(tau2 / kappa) ~ t(nu). Source: Murphy, Probabilistic Machine Learning:
 Advanced Topics, 3.4.3.3, where the same is written for n scores at once.
 
-Scores in [0, 1], with a Beta(a, b) prior on their mean p, each as a coin that fell heads to a degree x:
+Scores in [0, 1], with a Beta(a, b) prior on their mean p, each as a fractional coin flip x:
 
     a score x:  a' = a + x,   b' = b + 1 - x,   p ~ Beta(a, b)
 
-A draw is one of the *mean* (mu, or p), not of the next score. Thompson sampling wants this: that an arm's scores
-scatter is no reason to try it again, only that its mean is not known yet. The authors' public code (treequest) draws
-the mean as well. The priors are theirs: NIG(0, 1, 1, 0.1), and Jeffreys' Beta(0.5, 0.5).
+A draw is one of the *mean* (mu, or p), not of the next score. Thompson sampling requires this: the variance
+of an arm's scores is no reason to try it again, only the uncertainty of its mean. The authors' code (treequest) also
+draws the mean. The priors are theirs: NIG(0, 1, 1, 0.1), and Jeffreys' Beta(0.5, 0.5).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ K = TypeVar("K")
 
 
 class Posterior(Protocol):
-    """Of the mean of some scores."""
+    """Posterior of a mean score."""
 
     def observe(self, score: float) -> None:
-        """Learn of one more score."""
+        """Update with one score."""
 
     def draw(self, rng: Random) -> float:
-        """A mean that the scores so far allow, as likely as they make it."""
+        """Draw a mean."""
 
 
 @dataclass(slots=True)
 class Normal:
-    """Normal-inverse-gamma. With nu = 1, before any score, a draw is Cauchy: now and then everything is tried."""
+    """Normal-inverse-gamma. With nu = 1, before any score, a draw is Cauchy: every arm is tried occasionally."""
 
     m: float = 0.0
     kappa: float = 1.0
@@ -52,7 +52,7 @@ class Normal:
     tau2: float = 0.1
 
     def observe(self, score: float) -> None:
-        """Learn of one more score, any finite number."""
+        """Update with one score, any finite number."""
         squares = self.nu * self.tau2 + self.kappa / (self.kappa + 1) * (score - self.m) ** 2
         self.m = (self.kappa * self.m + score) / (self.kappa + 1)
         self.kappa += 1
@@ -60,31 +60,31 @@ class Normal:
         self.tau2 = squares / self.nu
 
     def draw(self, rng: Random) -> float:
-        """A mean: first a variance, then the mean given it."""
+        """Draw a variance, then a mean given it."""
         chi2 = max(2 * rng.gammavariate(self.nu / 2, 1), sys.float_info.min)  # one draw in 2^53 is 0
         return rng.gauss(self.m, math.sqrt(self.nu * self.tau2 / chi2 / self.kappa))
 
 
 @dataclass(slots=True)
 class Beta:
-    """Beta. Scores are clipped to [0, 1]: all that is below 0 counts as 0, all above 1 as 1."""
+    """Beta. Scores are clipped to [0, 1]."""
 
     a: float = 0.5
     b: float = 0.5
 
     def observe(self, score: float) -> None:
-        """Learn of one more score, after clipping it."""
+        """Update with one score, after clipping it."""
         score = min(max(score, 0.0), 1.0)
         self.a += score
         self.b += 1 - score
 
     def draw(self, rng: Random) -> float:
-        """A mean, from 0 to 1."""
+        """Draw a mean, 0 to 1."""
         return rng.betavariate(self.a, self.b)
 
 
 def posterior(prior: Prior) -> Posterior:
-    """One that has seen no score."""
+    """A posterior without scores: the prior."""
     return Normal() if prior == "normal" else Beta()
 
 

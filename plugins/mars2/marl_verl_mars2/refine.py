@@ -1,6 +1,6 @@
-"""Generate and refine: an attempt, what public tests say of it, and again. A chain here, which a search makes a tree.
+"""Generate and refine: an attempt, feedback of public tests, and refinements. `tree-search` makes the chain a tree.
 
-Every refinement is shown the problem, the attempt that it refines and that attempt's feedback. (The authors' released
+The observation of a refinement has the problem, the attempt and its feedback. (The authors' released
 prompt for refining has the attempt and the feedback only.) An attempt that passes the public tests ends the workflow.
 
 The agents take turns in the order of the team. Sampler `tree-search` with all of them in `arms` decides who acts.
@@ -18,12 +18,12 @@ from marl_verl_mars2 import symbols
 
 @dataclass(frozen=True)
 class Feedback:
-    """What public tests say of an attempt.
+    """Feedback of public tests on an attempt.
 
     Attributes:
         passed: whether all of them pass.
         text: for the agent that refines.
-        invalid: why the attempt could not be tried at all; None where it could.
+        invalid: why the attempt could not be tested; None if it could.
     """
 
     passed: bool
@@ -35,7 +35,7 @@ class GenerateAndRefine(Workflow):
     """An attempt and up to `rounds` refinements. The answer is the last attempt: a node's reward is its own.
 
     Options:
-        rounds: refinements at most; the depth of the tree is one more.
+        rounds: maximum number of refinements; the depth of the tree is one more.
     """
 
     rounds: int = 3
@@ -56,19 +56,19 @@ class GenerateAndRefine(Workflow):
         return answer
 
     def first(self, task: Task) -> Any:
-        """What the first attempt is made from."""
+        """Observation of the first attempt."""
         return task.prompt
 
     def again(self, task: Task, answer: str, feedback: Feedback) -> Any:
-        """What a refinement is made from: the problem, the attempt, its feedback."""
+        """Observation of a refinement: the problem, the attempt, its feedback."""
         raise NotImplementedError(f"{type(self).__name__} has no again(task, answer, feedback)")
 
     def answer_of(self, text: str) -> str:
-        """The answer in what an agent said."""
+        """The answer in an agent's text."""
         return text
 
     async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
-        """What the public tests say."""
+        """Feedback of the public tests."""
         raise NotImplementedError(f"{type(self).__name__} has no `async def feedback(self, task, answer, team)`")
 
 
@@ -76,7 +76,7 @@ class RefineSymbols(GenerateAndRefine):
     """Digits that must pass tests, as `symbol-tests` makes them."""
 
     def again(self, task: Task, answer: str, feedback: Feedback) -> str:
-        """The tests, the attempt and what each test said."""
+        """The tests, the attempt and the result of each test."""
         return symbols.again_sees(task, answer)
 
     async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:

@@ -1,7 +1,7 @@
-"""Workflow `refine-code`: a program for a problem with tests, refined by what the first public test that fails says.
+"""Workflow `refine-code`: a program for a problem with tests, refined with the first failing public test.
 
 Programs are those of `code-with-tests`. Public tests run as a recorded call, so that a replay, and every refinement of
-the same attempt, takes their result from the journal.
+the same attempt, reads their result from the journal.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RefineCode(GenerateAndRefine):
         return program_in(text)
 
     async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
-        """What the first public test that fails says."""
+        """Feedback of the first failing public test."""
         if not answer:
             return Feedback(False, "There is no program: no block between ``` and ``` was found.", NO_PROGRAM)
         tests = list(tests_of(task, "public"))
@@ -83,7 +83,7 @@ async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: 
 
 
 def in_words(test: dict[str, str], outcome: Outcome, number: int, longest: int) -> str:
-    """What became of a test, for a model to read."""
+    """A test result in words, for a model."""
 
     def block(title: str, text: str) -> str:
         return f"{title}:\n```\n{shortened(text.rstrip(), longest)}\n```"

@@ -6,7 +6,7 @@ address space, size of the files that it writes (its output too), no core dump; 
 temporary folder to be in, and is killed with its process group when the wall clock says so.
 
 This is no sandbox. The program runs as the user who trains, may read and write whatever that user may, and reach the
-network. Where that is not good enough, run the whole training in a container or a virtual machine.
+network. If that is not acceptable, train in a container or a virtual machine.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefi
 
 @dataclass(frozen=True)
 class Limits:
-    """What one run of a program may take.
+    """Limits of one run of a program.
 
     Attributes:
-        seconds: of wall clock; CPU seconds are limited to as many, rounded up, and one more.
-        megabytes: of address space.
+        seconds: wall-clock limit; the CPU limit is this rounded up, plus one second.
+        megabytes: limit of the address space.
     """
 
     seconds: float = 6.0
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program on one test.
+    """Result of a program on one test.
 
     Attributes:
         verdict: "passed", "wrong" output, "error" (an exit code other than 0), or "timeout".
@@ -77,7 +77,7 @@ class Outcome:
 
 
 async def run_tests(code: str, tests: Sequence[Mapping[str, str]], limits: Limits, stop: bool = False) -> list[Outcome]:
-    """What becomes of a program on tests `{"input": ..., "output": ...}`, in their order; the event loop goes on.
+    """Run a program on tests `{"input": ..., "output": ...}` ; return outcomes in order. Does not block the loop.
 
     Args:
         stop: end with the first test that does not pass, which is then the last of the list.
@@ -94,7 +94,7 @@ async def run_tests(code: str, tests: Sequence[Mapping[str, str]], limits: Limit
 
 
 def run_test(code: str, test: Mapping[str, str], limits: Limits) -> Outcome:
-    """What becomes of a program on one test; it takes as long as the program, at most `limits.seconds`."""
+    """Run a program on one test; blocks for at most `limits.seconds`."""
     with tempfile.TemporaryDirectory(prefix="mars2-") as folder:
         program, out, err = (Path(folder) / name for name in ("program.py", "out", "err"))
         program.write_text(code, encoding="utf-8", errors="replace")
@@ -111,7 +111,7 @@ def run_test(code: str, test: Mapping[str, str], limits: Limits) -> Outcome:
                 ended = None
             finally:
                 _kill(process)
-        output, error = _read(out), _read(err).replace(folder + os.sep, "")[-2000:]  # the same whenever it is run
+        output, error = _read(out), _read(err).replace(folder + os.sep, "")[-2000:]  # identical in every run
         if ended is None or ended == -signal.SIGXCPU:
             return Outcome("timeout", output, error)
         if ended != 0:
@@ -120,7 +120,7 @@ def run_test(code: str, test: Mapping[str, str], limits: Limits) -> Outcome:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the program and whatever it has started in its session."""
+    """Kill the program and all processes of its session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

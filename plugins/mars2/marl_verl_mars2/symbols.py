@@ -58,7 +58,7 @@ class SymbolTests(TaskSet):
         """`count` different tasks. A list of tests is in one split only, whatever the seed.
 
         Raises:
-            MarlError: the split has not that many.
+            MarlError: the split has fewer tasks.
         """
         rng = random.Random(f"symbol-tests {split} {seed}")
         return distinct(lambda: self._of(rng, split), count, split, "symbol-tests")
@@ -73,7 +73,7 @@ class SymbolTests(TaskSet):
         return public.count(PASS) / len(public)
 
     def vocabulary(self) -> list[str]:
-        """Every word that an observation or an answer can hold."""
+        """All words of observations and answers."""
         return [*DIGITS, *KINDS, "tests", "attempt", "results", PASS, FAIL, UNSEEN, NOTHING]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
@@ -102,7 +102,7 @@ class SymbolTests(TaskSet):
     def _crowd(
         self, rng: random.Random, agent: str, task: Task, old: Sequence[str], message: Sequence[str], good: float
     ) -> list[str]:
-        """What one of the crowd answers."""
+        """The answer of one demonstration."""
         answer = []
         for (kind, digit), kept, result in zip(task.data["tests"], old, message, strict=True):
             share = good if kind in KNOWN[agent] else good * self.spill
@@ -139,10 +139,10 @@ def wanted(kind: str, digit: str) -> str:
 
 
 def results(task: Task, answer: Any, hidden: int | None = None) -> list[str]:
-    """What each test says of an answer. An answer of another number of words passes none.
+    """The result of each test on an answer. An answer with another number of words passes none.
 
     Args:
-        hidden: how many tests, the last ones, say only that they are not seen; None for the task's.
+        hidden: number of tests, the last ones, with result "unseen"; None for the task's.
 
     Raises:
         MarlError: the answer is no text.
@@ -158,7 +158,7 @@ def results(task: Task, answer: Any, hidden: int | None = None) -> list[str]:
 
 
 def shown(task: Task, answer: str) -> list[str]:
-    """An attempt as the next agent sees it: one word a test, whatever was said."""
+    """An attempt as the next agent sees it: one word per test."""
     count = len(task.data["tests"])
     words = [word if word in DIGITS else NOTHING for word in answer.split()[:count]]
     return words + [NOTHING] * (count - len(words))

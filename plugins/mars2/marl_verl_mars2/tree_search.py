@@ -3,17 +3,17 @@
     repeat `sessions` times:
         node = root
         while Thompson sampling at the node says "continue in child c":  node = c        (`bandit`)
-        sample one action for the act that the node's run stands at, by the agent that was drawn: a new node
+        sample one action for the act that blocks the node's run, by the drawn agent: a new node
         its score updates "generate" at its parent, and child and "continue" on every edge above
 
-A node is one act with its action. It is scored by what the team would answer there (see `PartialValue`), and generating
-at a node restarts the workflow from its journal, so to refine is whatever the workflow does next. Where a run stands at
-several acts at once, the first is generated, and the next one below it. Nodes whose workflow has ended are leaves for
-good; every other node can always be generated at.
+A node is one act with its action. It is scored by its partial value (see `PartialValue`). Generating at a node
+restarts the workflow from its journal, so the workflow defines what a refinement is. Where a run is blocked on several
+acts, the first is sampled, and the next one below it. Nodes whose workflow has ended are always leaves; every other
+node can always be expanded.
 
 The budget is exact: `sessions` attempts at a node. One that fails (no action, a workflow that raises, no score) is a
-`Failure`, and its number is skipped. So that the search does not go on where attempts fail, it counts as the lowest
-score of the tree so far, at most 0; the sources say nothing of it.
+`Failure`, and its number is skipped. To discourage the search from continuing there, it counts as the lowest
+score of the tree so far, at most 0; the sources do not specify this case.
 
 Sources: AB-MCTS, arXiv 2503.04412; several agents in one tree, MARTI-MARS2, arXiv 2602.07848 (8 nodes a task in
 training, 60 at inference). Posteriors and strategies, and how they differ from the authors' code: `bandit`.
@@ -54,8 +54,8 @@ class Node:
 
     Attributes:
         name: its number in order of creation; None for the root.
-        place: which child of its parent it is.
-        score: what the search goes by.
+        place: its number among its parent's children.
+        score: the score that the search uses.
     """
 
     state: State
@@ -78,7 +78,7 @@ class TreeSearch(Sampler):
         partial_value: what a node before the workflow's end is worth.
         guide: "reward", the mixed reward of the node's turn; every path to a leaf is an episode. "public", for
             inference: the public score of the node's answer (0 without one). The path to the node where it is highest,
-            the earliest of equals, is the only episode, and the other turns stand beside it.
+            the earliest of equals, is the only episode, and the other turns are its off-path turns.
     """
 
     branches: ClassVar[bool] = True
@@ -90,7 +90,7 @@ class TreeSearch(Sampler):
 
     @property
     def public(self) -> bool:
-        """With guide "public"."""
+        """Whether `guide` is "public"."""
         return self.guide == "public"
 
     def check(self, agents: Sequence[str]) -> None:
@@ -156,14 +156,14 @@ class TreeSearch(Sampler):
         return 0.0 if answer is None else await scored(context, context.public_score(answer))
 
     def _arms(self, state: State) -> Arms:
-        """No posteriors but the prior, for whoever may take the state's next act (nobody where there is none)."""
+        """New arms with the prior, for the agents that may take the state's next act (none without an act)."""
         called = [act.agent for act in state.acts[:1]]
         agents = self.arms if called and called[0] in self.arms else called
         return STRATEGIES[self.strategy](agents, self.prior)
 
 
 def descend(top: Node, rng: Random) -> tuple[Node, str]:
-    """(where the next node is to be made, by whom)."""
+    """(parent of the next node, its agent)."""
     node = top
     while isinstance(choice := node.arms.choose(rng), int):
         node = node.children[choice]
@@ -171,7 +171,7 @@ def descend(top: Node, rng: Random) -> tuple[Node, str]:
 
 
 def back_up(node: Node, score: float) -> None:
-    """Tell every edge above a node of a new score below it."""
+    """Update every edge above a node with a new score below it."""
     while node.parent is not None:
         node.parent.arms.below(node.place, score)
         node = node.parent

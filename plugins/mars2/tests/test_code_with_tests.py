@@ -133,12 +133,12 @@ def test_the_first_failure_ends_a_run_that_stops() -> None:
         ({"private": [{"input": 3, "output": "4"}]}, "task 'x', private test 1 must have texts 'input' and 'output'"),
     ],
 )
-def test_a_task_without_tests_says_so(data: dict[str, object], message: str) -> None:
+def test_a_task_without_tests_raises(data: dict[str, object], message: str) -> None:
     with pytest.raises(MarlError, match=message):
         asyncio.run(TASKS.score(Task("x", "?", data), RIGHT))
 
 
-def test_other_mistakes_are_told_in_a_sentence() -> None:
+def test_other_errors_raise() -> None:
     with pytest.raises(MarlError, match="task 'x' has no public tests: nothing can be chosen by its public score"):
         asyncio.run(TASKS.public_score(Task("x", "?", {"private": DOUBLE.data["private"]}), RIGHT))
     with pytest.raises(MarlError, match="code-with-tests scores a program as text, got int"):
@@ -187,7 +187,7 @@ def test_a_program_that_passes_the_public_tests_ends_it() -> None:
     assert (len(run.turns), run.answer) == (1, LITERAL)
 
 
-def test_what_has_no_program_is_invalid_and_told_so() -> None:
+def test_an_attempt_without_a_program_is_invalid() -> None:
     run = check_workflow(
         RefineCode(rounds=1), DOUBLE, ScriptedPolicy({"a": "It is easy.", "b": fenced("1 / 0")}), orders=1
     )
@@ -196,7 +196,7 @@ def test_what_has_no_program_is_invalid_and_told_so() -> None:
     assert run.answer == "1 / 0"
 
 
-def test_errors_and_time_outs_are_told() -> None:
+def test_errors_and_timeouts_are_in_the_feedback() -> None:
     run = check_workflow(
         RefineCode(rounds=1), DOUBLE, ScriptedPolicy({"a": fenced("1 / 0"), "b": fenced(RIGHT)}), orders=1
     )

@@ -94,7 +94,7 @@ def test_another_algorithm_is_another_class(before: str, after: str) -> None:
     assert diversity.algorithm(RENAMED) != diversity.algorithm(RENAMED.replace(before, after))
 
 
-def test_what_is_no_python_is_told_apart_by_its_words() -> None:
+def test_text_that_is_not_python_is_compared_by_words() -> None:
     assert diversity.algorithms(["4 2 5", " 4 2  5\n", "4 2 6", "Use a heap.", "use a HEAP ."]) == 3
     assert diversity.algorithm("x = (1") == diversity.algorithm("X = ( 1")
     assert diversity.algorithm("\x00") == diversity.algorithm("\x00 ")
@@ -193,7 +193,7 @@ def test_agents_that_say_something_else_have_some() -> None:
     assert metrics.StyleDiversity().of_sample(found)["diversity/style_openings"] == 1
 
 
-def test_refinements_are_told_apart_by_whose_attempt_they_refine() -> None:
+def test_refinements_of_own_and_other_attempts_are_distinguished() -> None:
     def flipper(act: Act, session: int, candidate: Candidate) -> str:
         return "4 2 9" if "attempt 4 7 9" in act.observation[0]["content"] else "3 2 0"
 
@@ -211,7 +211,7 @@ def test_refinements_are_told_apart_by_whose_attempt_they_refine() -> None:
     assert output["refinement/depth"] > 1
 
 
-def test_nothing_is_said_of_nothing() -> None:
+def test_no_metrics_without_candidates() -> None:
     for metric in (
         metrics.SemanticDiversity(),
         metrics.AlgorithmicDiversity(),

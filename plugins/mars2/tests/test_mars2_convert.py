@@ -91,12 +91,12 @@ def test_a_pickle_that_calls_something_is_refused(tmp_path: Path, monkeypatch: p
         ),
     ],
 )
-def test_rows_that_are_wrong_are_told(row: dict[str, Any], message: str) -> None:
+def test_invalid_rows_raise(row: dict[str, Any], message: str) -> None:
     with pytest.raises(MarlError, match=message):
         livecodebench(row)
 
 
-def test_apps_with_more_inputs_than_outputs_is_told() -> None:
+def test_apps_with_more_inputs_than_outputs_raises() -> None:
     with pytest.raises(MarlError, match="problem '3' has 2 inputs and 1 outputs"):
         apps({"id": 3, "question": "?", "input_output": {"inputs": ["1", "2"], "outputs": ["1"]}})
 

@@ -47,7 +47,7 @@ def test_the_same_seed_gives_the_same_tasks_and_every_task_needs_both_halves() -
         assert kinds & set(FLIPS)
 
 
-def test_a_split_with_too_few_tasks_says_so() -> None:
+def test_a_split_with_too_few_tasks_raises() -> None:
     with pytest.raises(MarlError, match=r"symbol-tests: found only \d+ of 200 different test tasks"):
         SymbolTests(length=2, hidden=0).generate("test", 200, 0)
 
@@ -162,7 +162,7 @@ def test_what_passes_the_public_tests_ends_it_and_useless_actions_are_marked() -
 
 @given(st.text(max_size=20))
 @settings(max_examples=50)
-def test_whatever_is_said_the_next_agent_sees_words_of_the_task(message: str) -> None:
+def test_any_text_is_shown_in_words_of_the_vocabulary(message: str) -> None:
     words = symbols.again_sees(TASK, message).split()
     assert len(words) == 15
     assert set(words) <= set(TASKS.vocabulary())

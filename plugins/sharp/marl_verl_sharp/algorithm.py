@@ -1,4 +1,4 @@
-"""SHARP: a planner and its workers, paid by broadcast, marginal credit and tool use."""
+"""SHARP: a planner and its workers, rewarded by broadcast, marginal credit and tool use."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from marl_verl_sharp.worker_calls import worker_calls
 class SharpMix(RewardMix):
     """R = w_broadcast * broadcast + w_marginal * mc + w_tool * tool.
 
-    A worker's mc is its own signed marginal credit, a component of its rows: what the team earned minus what it would
-    have earned with the worker masked. The planner's is lam * mean over the workers in its session of max(mc, 0); a
-    worker that acted several times counts with the mean of its rows. A row without tool calls has tool 0. Where no row
+    A worker's mc is its own signed marginal credit, a component of its rows: the team's score minus the score with the
+    worker masked. The planner's is lam * mean over the workers in its session of max(mc, 0); a
+    worker with several acts counts with the mean of its rows. A row without tool calls has tool 0. Where no row
     has `broadcast`, it is `team`. With w_marginal 0 no mc is needed: credit "none" then saves the replays. Source:
-    SHARP, arXiv 2602.08335, second hand: no authors' code was found.
+    SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
 
-    An mc on the planner's own rows is not looked at. So a planner of another name goes into `credit_without` as well:
-    masking it would cost replays for nothing. A worker in `credit_without` has no mc, and is refused.
+    An mc on the planner's own rows is ignored. So add a planner of another name to `credit_without`, to avoid needless
+    replays. A worker in `credit_without` has no mc, which is an error.
 
     Attributes:
-        w_broadcast, w_marginal, w_tool: weights of the three.
-        planner: the planner's name.
-        lam: the planner's share of its workers' credit.
+        w_broadcast, w_marginal, w_tool: weights of the three sources.
+        planner: name of the planner.
+        lam: weight of the workers' credit in the planner's mc.
     """
 
     name: ClassVar[str] = "sharp"
@@ -48,8 +48,7 @@ class SharpMix(RewardMix):
         """Reward per row, [n].
 
         Raises:
-            MarlError: no agent called as `planner` (nearest offered), a row without broadcast, or a worker's row
-                without mc.
+            MarlError: no agent named `planner` (with the nearest), a row without broadcast, a worker's row without mc.
         """
         acting = [table.agent.names[code] for code in np.unique(table.agent.codes)]
         if self.planner not in acting:
@@ -89,5 +88,5 @@ SHARP = Algorithm(
 """A = (R - mean_k) / (std_k + 1e-6), mean and std over the rows of agent k in the sessions of the task.
 
 Compared: the same agent over the sessions of one task, by broadcast reward, marginal credit and tool use. A worker's
-marginal credit comes of replaying the episode without it. Source: SHARP, arXiv 2602.08335.
+marginal credit is measured by replaying the episode without it. Source: SHARP, arXiv 2602.08335.
 """

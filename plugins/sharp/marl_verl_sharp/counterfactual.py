@@ -1,11 +1,11 @@
-"""Credit scheme `counterfactual`: what the team would have lost without one agent, or one act.
+"""Credit `counterfactual`: the team's score minus its score without one agent, or one act.
 
     Delta_m = R(tau) - R(tau with m masked)
 
-R is the task's score of the team's answer; Delta is signed: below zero, the team would have done better without m. This
-is leave-one-out: n replays for n players, and Deltas need not add up to what the team earned (two workers who found the
-same have 0 each). Masking, and its modes: `marl_verl_sharp.masking`.
-Source: SHARP, arXiv 2602.08335, second hand: no authors' code was found.
+R is the task's score of the team's answer; Delta is signed: below 0, the team would have scored higher without m. This
+is leave-one-out: n replays for n players, and the Deltas need not add up to the score (two workers with the same result
+have 0 each). Masking, and its modes: `marl_verl_sharp.masking`.
+Source: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from marl_verl_sharp.masking import MaskingCredit
 
 @dataclass(frozen=True)
 class Counterfactual(MaskingCredit):
-    """Delta on every turn of a player, each by a replay without it; all replays of an episode go at once.
+    """Delta on every turn of a player, by a replay without it; all replays of an episode run concurrently.
 
-    An agent that did not act has no turn, and costs no replay.
+    An agent that did not act has no turn and needs no replay.
 
     Attributes:
         unit: "agent": all acts of an agent are masked together, and all its turns get the same Delta. "act": each act
-            is masked by itself, and its turn gets its own.
+            is masked separately, and its turn gets its own Delta.
     """
 
     name: ClassVar[str] = "counterfactual"
@@ -35,7 +35,7 @@ class Counterfactual(MaskingCredit):
 
     @property
     def repeated(self) -> bool:
-        """With unit "agent"."""
+        """Whether `unit` is "agent"."""
         return self.unit == "agent"
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Counterfactual(MaskingCredit):
             raise unknown("unit", self.unit, ("agent", "act"))
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
-        """Returns the tokens sampled in the masked runs. Raises Failed if one of them came to no score."""
+        """Set Delta on the turns. Returns the number of sampled tokens. AttemptFailed if a masked run has no score."""
         players = self.acting(context, episode)
         turns = [turn for turn in episode.turns if turn.agent in players]
         masked = list(dict.fromkeys(self._masked(turn) for turn in turns))

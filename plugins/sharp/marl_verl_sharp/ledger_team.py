@@ -23,17 +23,16 @@ REPORTS = (*DIGITS, *LETTERS, NOTHING)
 class PlannerAndWorkers(Workflow):
     """One act of the planner, two joint moves of the workers with a tool call between them, one act of the planner.
 
-    A worker that says "none" makes no call, and reports nothing. That is also what a masked worker says.
+    A worker that answers "none" makes no call, and reports "none". "none" is also the placeholder of a masked worker.
 
     Options:
-        alone: the planner has the ledgers itself, and no worker acts: what it asks for it looks up in all of them. The
-            single agent of the paper's comparison.
+        alone: without workers: the planner looks up the item in all ledgers itself. The paper's single-agent baseline.
     """
 
     alone: bool = False
 
     async def run(self, task: Task, team: Team) -> str:
-        """The planner's answer."""
+        """Return the planner's answer."""
         ask = await team[PLANNER].act(planner_sees(task))
         asked = ask.text.strip()
         known = asked in task.data["ledgers"][WORKERS[0]]
@@ -65,7 +64,7 @@ class PlannerAndWorkers(Workflow):
 
 
 async def _looked_up(team: Team, agent: str, task: Task, ledger: str, words: str) -> str:
-    """What an agent finds in a ledger under these words; a call that fails finds nothing."""
+    """Look up words in a ledger; "none" if the call fails."""
     if words == NOTHING:
         return NOTHING
     try:

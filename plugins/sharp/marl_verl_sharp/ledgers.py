@@ -1,14 +1,14 @@
-"""Three ledgers: a question that one ledger answers, one has nothing to do with, and one gets wrong.
+"""Three ledgers: a question with one right, one irrelevant and one wrong ledger.
 
-The planner is asked for the number of an item. It sends one item to three workers, each of whom looks it up in a ledger
-of its own and reports:
+The planner is asked for the number of an item. It sends one item to three workers, each of which looks it up in its own
+ledger and reports:
 
-    reader   has this year's ledger: the number that is asked for. Without it the team cannot know.
-    idler    has a ledger of letters: what it reports is never needed.
-    gossip   has last year's ledger: another number for every item. Whoever believes it answers wrong.
+    reader   has this year's ledger: the right number, which the team cannot know otherwise.
+    idler    has a ledger of letters: its report is never needed.
+    gossip   has last year's ledger: another, wrong number for every item.
 
-So one worker can be useful, one is idle, and one does harm for as long as it reports and the planner listens to it. The
-planner sees who reported what, and no ledger.
+So one worker can be useful, one is idle, and one is harmful as long as it reports and the planner uses its report. The
+planner sees the report of each worker, but no ledger.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WORKERS = (READER, IDLER, GOSSIP)
 ITEMS = ("red", "blue", "green", "white", "black", "grey")
 DIGITS = tuple("0123456789")
 LETTERS = tuple("abcdefgh")
-NOTHING = "none"  # nothing was asked, found or reported; in a masked run also what a worker says
-EVERYTHING = "all"  # no page of any ledger: who looks it up gets an error
+NOTHING = "none"  # no item asked, found or reported; also the placeholder of a masked worker
+EVERYTHING = "all"  # not a page of any ledger: looking it up raises LookupError
 HELD_OUT = 10  # one question in ten
 
 
@@ -34,7 +34,7 @@ class ThreeLedgers(TaskSet):
     """Questions on random ledgers.
 
     Options:
-        items: pages of each ledger (2 to 6).
+        items: number of pages of each ledger (2 to 6).
     """
 
     items: int = 6
@@ -47,7 +47,7 @@ class ThreeLedgers(TaskSet):
         """`count` different tasks. A question (item and this year's ledger) is in one split only, whatever the seed.
 
         Raises:
-            MarlError: the split has not that many (few items).
+            MarlError: the split has fewer tasks (few items).
         """
         rng = random.Random(f"three-ledgers {split} {seed}")
         return distinct(lambda: self._draw(rng, split), count, split, "three-ledgers")
@@ -56,31 +56,30 @@ class ThreeLedgers(TaskSet):
         """Terminal accuracy: 1 when the answer is this year's number of the item, else 0.
 
         Raises:
-            MarlError: the answer is no text.
+            MarlError: the answer is not text.
         """
         return float(_text(answer) == task.data["ledgers"][READER][task.data["item"]])
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 when the answer is a number, right or not, else 0: what shows without the ledgers.
+        """1 when the answer is a number, right or not, else 0: computed without the ledgers.
 
         Raises:
-            MarlError: the answer is no text.
+            MarlError: the answer is not text.
         """
         return float(_text(answer) in DIGITS)
 
     def vocabulary(self) -> list[str]:
-        """Every word that an observation or an answer can hold."""
+        """All words of observations and answers."""
         words = ["item", "beside", "asked", "found", NOTHING, EVERYTHING]
         return [*ITEMS[: self.items], *DIGITS, *LETTERS, PLANNER, *WORKERS, *words]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of a mixed crowd, on training tasks only.
+        """(observation, answer) pairs of mixed quality, on training tasks only.
 
-        A share `good` is right: the planner asks for the item and believes the reader, a worker looks up what it is
-        asked for and reports what it finds, but the gossip keeps it to itself. Of the others, the careless planner asks
-        for the item beside it and believes whoever reports a number last, and the careless worker looks up everything
-        and does the opposite with what it finds; the gossip always looks up what it is asked for. Reports may be
-        missing, as they are in masked runs.
+        A share `good` is right: the planner asks for the item and uses the reader's report; reader and idler look up
+        the item and report the result, the gossip reports nothing. Of the rest, the careless planner asks for the
+        other item and uses the last reported number, and the careless worker looks up "all" and reports the opposite
+        way; the gossip always looks up the item. Reports may be missing, as in masked runs.
         """
         if agent not in (PLANNER, *WORKERS):
             raise unknown("agent of three-ledgers", agent, (PLANNER, *WORKERS))
@@ -119,14 +118,14 @@ def _text(answer: Any) -> str:
 
 
 def look_up(ledger: Mapping[str, str], words: str) -> str:
-    """The workers' tool: what a ledger has on the page of an item. LookupError if these words are no item of it."""
+    """The workers' tool: the entry of an item in a ledger. LookupError if the words are not an item."""
     if words not in ledger:
         raise LookupError(f"no page '{words}'")
     return ledger[words]
 
 
 def planner_sees(task: Task) -> str:
-    """The planner's first observation: the item that is asked for, and one that is not."""
+    """The planner's first observation: the item in question, and another one."""
     return f"{PLANNER} {task.prompt}"
 
 

@@ -1,18 +1,18 @@
-"""Masking: what the team would have reached without what some of its agents did.
+"""Masking: the score that the team would have reached without the actions of some agents.
 
     v(tau without M) = score of the answer that the workflow reaches on the same task, with the same calls and random
                        draws, when every act of M gets a placeholder
 
-An episode is its journal, so this is a replay of it with some actions replaced. What the others do then is the mode:
+A masked run is a replay of the episode's journal with some actions replaced. The mode defines the other actions:
 
-    regenerate   an act that is shown the same as before keeps its action, at no cost; another one is sampled again
-    rescore      every act keeps the text that it has, whatever it is shown now; nothing is sampled
-    full         every act that comes after a masked one is sampled again, whatever it is shown
+    regenerate   an act with an unchanged observation keeps its action; any other act is sampled again
+    rescore      every act keeps its action, whatever its observation; nothing is sampled
+    full         every act after a masked one is sampled again, whatever its observation
 
-An act comes after a masked one if the workflow reaches it only once the masked one is answered: acts of the same joint
-move, and of lanes beside it, do not. Recorded results of `team.call` stay where its arguments are unchanged.
-A masked run that reaches the token limit of an episode is worth its latest proposal (`team.propose`), 0 without one.
-Source of the modes: SHARP, arXiv 2602.08335, second hand: no authors' code was found.
+An act is after a masked one if the workflow reaches it only once the masked act is resolved: acts of the same joint
+move, and of concurrent lanes, are not. Recorded results of `team.call` are reused if the arguments are unchanged.
+A masked run that reaches the token limit of an episode is scored by its latest proposal (`team.propose`), else 0.
+Source of the modes: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from marl_verl.sampling import AttemptFailed, SamplingContext, ask, drive, gathe
 
 Mode = Literal["regenerate", "rescore", "full"]
 Masked = frozenset[str | tuple[str, str]]
-"""Agents, all of whose acts are masked, and single acts by their keys (agent, slot)."""
+"""Masked agents (all of their acts), and masked single acts as keys (agent, slot)."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class MaskingCredit(ReplayCredit):
     """Base of the credits that mask agents.
 
     Attributes:
-        mode: what the others do in a masked run: see the module.
-        placeholder: what a masked agent says instead. The workflow has to get along with it, as with any answer.
-        only: the agents that are credited; empty for all of them.
-        without: agents that are not, in any case. They are never masked, and their turns get nothing.
+        mode: the other agents' actions in a masked run, see the module docstring.
+        placeholder: text of a masked action. The workflow must handle it, as any other text.
+        only: the credited agents; empty for all.
+        without: agents that are not credited: they are never masked, and their turns get no credit.
     """
 
     mode: Mode = "regenerate"
@@ -55,34 +55,34 @@ class MaskingCredit(ReplayCredit):
             names = getattr(self, option)
             if isinstance(names, str):
                 raise MarlError(f"'{option}' must be a list of agents, got '{names}'")
-            object.__setattr__(self, option, tuple(names))  # a config has lists
+            object.__setattr__(self, option, tuple(names))  # config values are lists
 
     def check(self, agents: Sequence[str]) -> None:
-        """MarlError for an agent that the team has not (nearest offered), or if nobody is left to credit."""
+        """MarlError for an unknown agent (with the nearest), or if no agent is left to credit."""
         for option in ("only", "without"):
             for name in getattr(self, option):
                 if name not in agents:
                     raise MarlError(f"credit_{option}: {unknown('agent', name, agents)}")
         if not self.players(agents):
             left_out = f"credit_only={list(self.only)} and credit_without={list(self.without)}"
-            raise MarlError(f"credit '{self.name}' has nobody to credit: {left_out} leave no agent of the team")
+            raise MarlError(f"credit '{self.name}' has no agent to credit: {left_out} exclude all agents of the team")
 
     def players(self, agents: Sequence[str]) -> tuple[str, ...]:
         """The agents that may be masked, in the order of the team."""
         return tuple(name for name in agents if (not self.only or name in self.only) and name not in self.without)
 
     def acting(self, context: SamplingContext, episode: Episode) -> tuple[str, ...]:
-        """The players that acted in an episode, in the order of the team: masking another one changes nothing."""
+        """The players that acted in an episode, in the order of the team; masking others has no effect."""
         acted = {turn.agent for turn in episode.turns}
         return tuple(name for name in self.players(context.agents) if name in acted)
 
     async def values(
         self, context: SamplingContext, episode: Episode, masks: Sequence[Masked]
     ) -> tuple[list[float], int]:
-        """(what the episode is worth with each of these masked, in order; tokens sampled), all runs at once.
+        """(score of the episode with each mask, in order; number of sampled tokens); the runs are concurrent.
 
         Raises:
-            Failed: a run came to nothing; of several, the first in order.
+            AttemptFailed: a run failed; of several, the first in order.
         """
         runs = (masked_value(context, episode, masked, self.mode, self.placeholder) for masked in masks)
         found = await gather_all(runs)
@@ -94,13 +94,13 @@ async def masked_value(
 ) -> tuple[float, int]:
     """(score of the answer that an episode's workflow reaches with some of its acts masked, tokens sampled for it).
 
-    The run is a new one, with requests and seeds of its own ("without worker2"); the episode is left as it is.
+    The run has its own requests and seeds (candidate "without worker2"); the episode is not changed.
 
     Args:
-        masked: whose acts get `placeholder`, those too that the episode had not.
+        masked: agents and acts that get `placeholder`, including acts that the episode does not have.
 
     Raises:
-        Failed: the run came to no score: a policy, the workflow, the scoring, or a limit. It names who was masked.
+        AttemptFailed: the run has no score: a policy, the workflow, the scoring or a limit failed. Names the mask.
     """
     who = ", ".join(sorted(name if isinstance(name, str) else ":".join(name) for name in masked)) or "nobody"
     try:
@@ -129,7 +129,7 @@ async def _played(
     async with context.start(episode.session, kept) as run:
         try:
             await drive(run, sample)
-        except TokenBudgetExceeded:  # without them the team finds no end: what it would answer by then
+        except TokenBudgetExceeded:  # the team does not finish without them: use its latest proposal
             answer = run.proposals[-1] if run.proposals else None
         else:
             answer = run.answer
@@ -137,13 +137,13 @@ async def _played(
 
 
 async def _kept(context: SamplingContext, episode: Episode, masked: Masked, mode: Mode) -> Journal:
-    """What a masked run finds recorded: all but the masked acts, and in mode "full" but the acts after them, too."""
+    """The journal of a masked run: without the masked acts and, in mode "full", without the acts after them."""
     journal = episode.journal
     acts = [record for record in journal.acts() if not _hidden(record.act, masked)]
     kept = Journal((*acts, *journal.calls()), journal.seed)
     if mode != "full":
         return kept
-    # without answers to the masked acts the workflow gets as far as it can without them, and no further
+    # run until blocked on the masked acts: the acts reached so far do not depend on them
     async with context.start(episode.session, kept) as run:
         await run.run_until_blocked()
         return Journal((*run.journal.acts(), *journal.calls()), journal.seed)

@@ -1,7 +1,7 @@
-"""Questions whose answer takes several paragraphs, with the paragraphs in the row: the format of MuSiQue.
+"""Multi-hop questions with their paragraphs in the row: the format of MuSiQue.
 
 A row is `{"id": ..., "prompt": the question, "data": {"answer": ..., "aliases": [...], "paragraphs": [{"title": ...,
-"text": ...}, ...]}}`. `python -m marl_verl_sharp.musique` makes such rows of MuSiQue's own files.
+"text": ...}, ...]}}`. `python -m marl_verl_sharp.musique` makes such rows from MuSiQue's files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MultiHopParagraphs(TaskSet):
         """Terminal accuracy: 1 where the answer is the task's answer or one of its aliases, after normalisation.
 
         Raises:
-            MarlError: the answer is no text, or the row is of another form.
+            MarlError: the answer is not text, or the row has another form.
         """
         if not isinstance(answer, str):
             raise MarlError(f"multi-hop-paragraphs scores a text, got {type(answer).__name__}")
@@ -35,17 +35,17 @@ class MultiHopParagraphs(TaskSet):
         return float(normalised(answer) in {normalised(each) for each in right})
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 where there is an answer at all, else 0: what shows without the solution."""
+        """1 if the answer is not empty, else 0: computed without the solution."""
         return float(isinstance(answer, str) and bool(normalised(answer)))
 
 
 def normalised(text: str) -> str:
-    """Lower case, without punctuation, articles and white space beyond one blank (SQuAD, arXiv 1606.05250)."""
+    """Lower case, without punctuation, articles and repeated white space (SQuAD, arXiv 1606.05250)."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def paragraphs_of(task: Task) -> list[Mapping[str, str]]:
-    """The paragraphs of a row. MarlError where it has none, or one without title and text."""
+    """The paragraphs of a row. MarlError without any, or for one without title and text."""
     found = task.data.get("paragraphs")
     if not isinstance(found, list) or not found:
         raise MarlError(f"the data of task '{task.id}' has no 'paragraphs': a list of title and text each")

@@ -1,7 +1,7 @@
 """The team on multi-hop questions: the planner asks sub-questions, workers search and report, the planner answers.
 
-The planner is the agent of that name; everybody else in the team is a worker. Who the planner is and who a worker is,
-each says in its instructions (role prompts); what is shown here is the question, what was found, and the form.
+Option `planner` names the planner; all other agents are workers. Each agent's role is defined in its instructions (role
+prompts); the observations have the question, the results so far, and the form of an action.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from marl_verl_sharp.multi_hop import paragraphs_of
 from marl_verl_sharp.search import Paragraphs
 
 NOTHING = "(no answer)"
-"""The report of a worker that gives none. It is the placeholder of masked workers, too."""
+"""The report of a worker without one; also the placeholder of masked workers."""
 
 ASK = re.compile(r'<ask to="([^"<>]*)">(.*?)</ask>', re.DOTALL)
 TAGS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("search", "report", "answer")}
@@ -25,15 +25,15 @@ TAGS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("se
 class PlannerAndSearchers(Workflow):
     """In each round the planner gives some workers a sub-question each, and reads their reports; or it answers.
 
-    A worker knows its sub-question only. It searches the paragraphs of the question as often as it may, and reports.
+    A worker sees only its sub-question. It searches the question's paragraphs up to `searches` times, then reports.
 
     Options:
-        planner: the planner's name.
-        rounds: the most rounds of sub-questions; after the last one the planner has to answer.
-        searches: the most searches of a worker for one sub-question.
-        paragraphs: the most paragraphs that a search gives.
-        alone: the planner searches by itself, `rounds` * `searches` times at most, and no worker acts. The single agent
-            of the paper's comparison.
+        planner: name of the planner.
+        rounds: maximum rounds of sub-questions; after the last one the planner must answer.
+        searches: maximum searches of a worker per sub-question.
+        paragraphs: maximum paragraphs that a search returns.
+        alone: without workers: the planner itself searches, at most `rounds` * `searches` times. The paper's
+            single-agent baseline.
     """
 
     planner: str = "planner"
@@ -48,7 +48,7 @@ class PlannerAndSearchers(Workflow):
                 raise MarlError(f"multi-hop-paragraphs: {option} must be 1 or more, got {getattr(self, option)}")
 
     async def run(self, task: Task, team: Team) -> str:
-        """The planner's answer, "" where it gives none."""
+        """Return the planner's answer, "" without one."""
         place = Paragraphs(paragraphs_of(task))
         if self.planner not in team.agents:
             raise unknown("agent", self.planner, team.agents)
@@ -98,7 +98,7 @@ class PlannerAndSearchers(Workflow):
     async def _searched(
         self, team: Team, agent: str, asked: str, place: Paragraphs, end: str, searches: int
     ) -> str | None:
-        """An agent's report, or answer, after as many searches as it likes; None where it gives none."""
+        """An agent's report, or answer, after at most `searches` searches; None without one."""
         seen: list[Message] = [{"role": "user", "content": f"{asked}{_FORM['search']}\n{_FORM[end]}"}]
         for left in range(searches, -1, -1):
             action = await team[agent].act(seen)
@@ -130,6 +130,6 @@ _FORM = {
 
 
 def _tagged(name: str, text: str) -> str | None:
-    """What stands in the last <name>...</name> of a text, None where there is none."""
+    """The content of the last <name>...</name> of a text, None without one."""
     found = TAGS[name].findall(text)
     return found[-1].strip() if found else None

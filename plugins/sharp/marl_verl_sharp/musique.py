@@ -1,9 +1,9 @@
-"""MuSiQue's own files (musique_ans_v1.0_train.jsonl, ...) as rows of `multi-hop-paragraphs`.
+"""Convert MuSiQue's files (musique_ans_v1.0_train.jsonl, ...) to rows of `multi-hop-paragraphs`.
 
     python -m marl_verl_sharp.musique musique_ans_v1.0_train.jsonl data/musique/train.jsonl
 
-A line of theirs has `id`, `question`, `answer`, `answer_aliases`, `paragraphs` (`title`, `paragraph_text`) and, in the
-full version, `answerable`; questions without an answer are left out. Source: Trivedi et al. 2022, arXiv 2108.00573, and
+Each line has `id`, `question`, `answer`, `answer_aliases`, `paragraphs` (`title`, `paragraph_text`) and, in the
+full version, `answerable`; unanswerable questions are skipped. Source: Trivedi et al. 2022, arXiv 2108.00573, and
 the format that its repository describes.
 """
 
@@ -24,10 +24,10 @@ def tasks_of(lines: Iterable[str], source: str) -> Iterator[Task]:
     """The tasks of MuSiQue's lines, in order.
 
     Args:
-        source: where they come from, to begin an error with.
+        source: name of the file, which begins an error message.
 
     Raises:
-        MarlError: a line is no JSON object, or lacks what a task needs.
+        MarlError: a line is not a JSON object, or lacks a required field.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -35,7 +35,7 @@ def tasks_of(lines: Iterable[str], source: str) -> Iterator[Task]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise MarlError(f"{source}, line {number} is no JSON: {error}") from error
+            raise MarlError(f"{source}, line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise MarlError(f"{source}, line {number} must be an object, got {row!r:.60}")
         if row.get("answerable", True):
@@ -57,7 +57,7 @@ def _task(row: dict[str, Any], where: str) -> Task:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert one file; 2 and a sentence on standard error where it cannot be."""
+    """Convert one file. Exit code 2 and an error message if that fails."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl_sharp.musique", description=main.__doc__)
     parser.add_argument("source", type=Path, help="musique_ans_v1.0_*.jsonl")
     parser.add_argument("target", type=Path, help="rows with id, prompt, data")

@@ -1,14 +1,14 @@
-"""Credit scheme `shapley`: the Shapley value of the game that an episode's agents played, by replays of it.
+"""Credit `shapley`: Shapley values of an episode's agents, computed by replaying the episode.
 
-    v(S)  = score of the episode with every player outside S masked;  v(N) = its own score, at no cost
+    v(S)  = score of the episode with every player outside S masked;  v(N) = its own score, without a replay
     phi_i = mean over orders pi of N of  v(those up to i in pi) - v(those before i in pi)
 
-Up to `exact_up_to` players over all orders, by the 2^n coalitions (`marl_verl.credit.shapley`; Shapley, 1953). Above
-that over `permutations` random ones (Castro, Gomez and Tejada, 2009), with truncation (Ghorbani and Zou, "Data
-Shapley", 2019, algorithm 1): in each of them, once |v(N) - v(those so far)| < `truncation`, who is still to come gets
-0 and is not played. sum_i phi_i = v(N) - v(nobody) either way, but for what truncation leaves: less than `truncation`.
+Up to `exact_up_to` players the mean is over all orders, computed from the 2^n coalitions (`marl_verl.credit.shapley`;
+Shapley, 1953). Above that over `permutations` random ones (Castro, Gomez and Tejada, 2009), with truncation (Ghorbani
+and Zou, "Data Shapley", 2019, algorithm 1): in each of them, once |v(N) - v(those so far)| < `truncation`, the
+remaining players of the order get 0 without a replay. sum_i phi_i = v(N) - v({}), with an error below `truncation`.
 
-A coalition is played once at most, however many orders pass through it. Masking: `marl_verl_sharp.masking`.
+Each coalition is replayed at most once, however many orders contain it. Masking: `marl_verl_sharp.masking`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class SampledShapley(MaskingCredit):
     """phi_i on every turn of player i. Players are the agents that acted in the episode.
 
     Attributes:
-        exact_up_to: players up to which the value is exact: 2^n - 1 replays for n of them.
-        permutations: random orders above that: `permutations` * (n - 1) + 1 replays at most.
-        truncation: in units of the score; 0 for none. With it, replays of one order wait for each other.
+        exact_up_to: maximum number n of players for exact values, with 2^n - 1 replays.
+        permutations: number of random orders for more players: at most `permutations` * (n - 1) + 1 replays.
+        truncation: tolerance in units of the score; 0 for none. With it, replays of one order are sequential.
     """
 
     name: ClassVar[str] = "shapley"
@@ -52,7 +52,7 @@ class SampledShapley(MaskingCredit):
             raise MarlError(f"'truncation' must be 0 or more, got {self.truncation}")
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
-        """Returns the tokens sampled in all coalitions. Raises Failed if one of them came to no score."""
+        """Set phi on the turns. Returns the number of sampled tokens. AttemptFailed if a replay has no score."""
         players = self.acting(context, episode)
         if not players:
             return 0
@@ -68,12 +68,12 @@ class SampledShapley(MaskingCredit):
         return game.tokens
 
     async def _sampled(self, game: Game, random: Random) -> dict[str, float]:
-        """phi from random orders. All of them go one player further at a time: nothing depends on which is faster."""
+        """phi from random orders. All orders advance by one player at a time, so the result is deterministic."""
         players, whole = game.players, game.value[frozenset(game.players)]
         orders = [random.sample(players, len(players)) for _ in range(self.permutations)]
         if self.truncation:
             await game.play([frozenset()])
-        else:  # every prefix is needed: no reason to wait
+        else:  # every prefix is needed: replay all concurrently
             await game.play(frozenset(order[:size]) for order in orders for size in range(len(players)))
         reached = [game.value[frozenset()]] * len(orders)
         gained = dict.fromkeys(players, 0.0)
@@ -88,11 +88,11 @@ class SampledShapley(MaskingCredit):
 
 
 class Game:
-    """v of the coalitions of an episode's players, each played when it is first wanted.
+    """v of the coalitions of an episode's players, each replayed on first use.
 
     Attributes:
-        value: coalition -> v, of those played so far; that of all players is the episode's score.
-        tokens: sampled for them.
+        value: coalition -> v, of those replayed so far, and of all players (the episode's score).
+        tokens: number of sampled tokens.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Game:
         self.tokens = 0
 
     async def play(self, wanted: Iterable[Coalition]) -> None:
-        """Fill in `value` for some coalitions, those that it lacks all at once. Raises Failed."""
+        """Replay the coalitions that `value` lacks, concurrently. Raises AttemptFailed."""
         new = [coalition for coalition in dict.fromkeys(wanted) if coalition not in self.value]
         masks = [frozenset(self.players) - coalition for coalition in new]
         values, tokens = await self._credit.values(self._rollouts, self._episode, masks)

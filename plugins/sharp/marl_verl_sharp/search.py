@@ -2,8 +2,8 @@
 
     score(q, p) = sum over the words w in both q and p of log(1 + N / n_w)
 
-with N paragraphs, of which n_w have the word: the overlap, in which rare words count more. Titles belong to their
-paragraphs. It is no BM25: twenty paragraphs of about the same length need no saturation and no length normalisation.
+with N paragraphs, of which n_w have the word: the overlap, weighted by rarity. Titles are part of their paragraphs.
+Unlike BM25 without saturation and length normalisation: the twenty paragraphs have about the same length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Paragraphs:
         self._paragraphs = paragraphs
 
     def search(self, query: str, most: int) -> list[str]:
-        """The `most` paragraphs that fit a query best, as "title: text", the best first; equal ones in their order.
+        """The `most` best paragraphs for a query, as "title: text", best first; ties keep their order.
 
         Raises:
             ValueError: there is no word in the query.

@@ -1,8 +1,8 @@
-"""Metric `worker-calls`: how many of the workers' calls were useful, idle and harmful.
+"""Metric `worker-calls`: shares of the workers' calls that were useful, idle and harmful.
 
     useful = share of calls with Delta > 0        idle = with Delta = 0        harmful = with Delta < 0
 
-A call is what one worker did in one session: Delta is the mean of `mc` over its turns (with credit unit "agent" they
+A call is all acts of one worker in one session: Delta is the mean of `mc` over its turns (with credit unit "agent" they
 have the same). A worker that did not act made no call. The paper reports 13% useful and 4% harmful calls.
 Source: SHARP, arXiv 2602.08335, second hand.
 """
@@ -19,7 +19,7 @@ from marl_verl.algorithms import Metric
 
 
 def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]:
-    """([c] a row of each call, [c] its credit) of the calls that these rows are turns of."""
+    """([c] first row of each call, [c] its credit) of the calls that contain these rows."""
     if not len(rows):
         return rows, np.zeros(0)
     call = combine([table.uid.codes[rows], table.session[rows], table.agent.codes[rows]], len(rows))

@@ -72,7 +72,7 @@ def agents_or_acts(data: st.DataObject, episode: Episode) -> Masked:
 @each_mode
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None, max_examples=25)
-def test_every_act_of_a_masked_run_is_what_the_mode_says(
+def test_every_act_of_a_masked_run_follows_the_mode(
     mode: Mode, workflow: Programmed, seed: int, data: st.DataObject
 ) -> None:
     context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
@@ -200,7 +200,7 @@ def test_full_keeps_what_does_not_wait_for_the_masked_act_however_deep_it_is() -
     assert asked(context) == ["planner:1"]
 
 
-def test_requests_are_told_apart_from_the_episodes_and_belong_to_its_session() -> None:
+def test_requests_differ_from_the_episodes_and_have_its_session() -> None:
     context = ScriptedContext(Mixed(), TASK, ECHO, sessions=3)
     episode = asyncio.run(Independent().sample(context)).episodes[2]
     context.asked.clear()
@@ -316,7 +316,7 @@ class Unplugged(ScriptedContext):
         ({"a"}, None, "score-error", "replay with a masked: workflow 'Sums' on task 'q1', scoring: KeyError: 4"),
     ],
 )
-def test_a_replay_that_fails_says_which_and_why(
+def test_a_failed_replay_names_the_mask_and_the_cause(
     who: set[Any], trouble: Callable[[], Exception] | None, reason: str, message: str
 ) -> None:
     context = Unplugged(Sums(), TASK, ScriptedPolicy({"a": "3", "b": "4", "adder": adds}), tasks=OnlyWhole())
@@ -365,7 +365,7 @@ def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(
     assert 0 < tokens <= 40 + len("words")
 
 
-def test_of_several_failures_the_first_in_order_is_told_when_all_have_ended() -> None:
+def test_of_several_failures_the_first_in_order_is_raised_after_all_end() -> None:
     ended: list[str] = []
 
     async def work(name: str, rounds: int, fails: bool) -> str:

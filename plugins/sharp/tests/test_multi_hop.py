@@ -171,7 +171,7 @@ def test_a_search_that_fails_costs_tool_reward_and_goes_on() -> None:
         ("hm", {"alone": True}, {"planner": 1}, "no search and no answer"),
     ],
 )
-def test_without_an_answer_it_ends_and_says_why(
+def test_without_an_answer_the_episode_ends_with_an_invalid_act(
     says: str, options: dict[str, Any], acts: dict[str, int], why: str
 ) -> None:
     episode, _ = played({**dict.fromkeys(TEAM, "hm"), "planner": says}, **options)
@@ -214,14 +214,14 @@ def test_the_single_agent_searches_by_itself() -> None:
         (TASK, {}, ("planner",), "the team has no worker besides 'planner'"),
     ],
 )
-def test_a_row_or_team_that_does_not_fit_is_told(
+def test_an_invalid_row_or_team_raises(
     task: Task, options: dict[str, Any], agents: tuple[str, ...], reply: str
 ) -> None:
     with pytest.raises(MarlError, match=reply):
         check_workflow(PlannerAndSearchers(**options), task, ScriptedPolicy(dict.fromkeys(agents, "hm")))
 
 
-def test_options_and_scores_that_do_not_fit_are_told() -> None:
+def test_invalid_options_and_answers_raise() -> None:
     with pytest.raises(MarlError, match="searches must be 1 or more, got 0"):
         PlannerAndSearchers(searches=0)
     with pytest.raises(MarlError, match="must have a text 'answer'"):
@@ -261,7 +261,7 @@ def test_rows_of_musique_become_tasks_that_the_team_takes(tmp_path: Path, capsys
     ("content", "reply"),
     [
         (None, "no file"),
-        ("{", "line 1 is no JSON"),
+        ("{", "line 1 is not JSON"),
         ("[]", "line 1 must be an object"),
         (line(answer=3), "line 1 has no text 'answer'"),
         (line(answer_aliases="x"), "line 1 has no list 'answer_aliases'"),
@@ -269,7 +269,7 @@ def test_rows_of_musique_become_tasks_that_the_team_takes(tmp_path: Path, capsys
         (line(answerable=False), "has no question with an answer"),
     ],
 )
-def test_a_file_that_is_not_musiques_is_told_and_nothing_written(
+def test_another_file_raises_and_nothing_is_written(
     content: str | None, reply: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = tmp_path / "musique.jsonl", tmp_path / "train.jsonl"

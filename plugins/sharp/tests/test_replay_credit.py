@@ -403,7 +403,7 @@ def test_all_replays_of_all_episodes_go_at_once() -> None:
             "credit_without: unknown agent 'planer': did you mean 'planner'",
         ),
         (lambda: SampledShapley(only=("solver",)).check(["a"]), "credit_only: unknown agent 'solver': valid: a"),
-        (lambda: Counterfactual(only=("a",), without=("a",)).check(["a", "b"]), "has nobody to credit: credit_only="),
+        (lambda: Counterfactual(only=("a",), without=("a",)).check(["a", "b"]), "has no agent to credit: credit_only="),
     ],
 )
 def test_options_that_do_not_fit(make: Callable[[], Any], message: str) -> None:

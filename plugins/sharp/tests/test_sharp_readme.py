@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_a_python_block_runs_as_it_stands(code: str) -> None:
+def test_a_python_block_runs_as_written(code: str) -> None:
     exec(compile(code, "README.md", "exec"), {})
 
 

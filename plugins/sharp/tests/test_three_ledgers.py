@@ -184,7 +184,7 @@ def test_demonstrations_are_words_and_show_what_each_sees(agent: str) -> None:
         (lambda: TASKS.demonstrations("reeder", 1, 0, 1.0), "unknown agent of three-ledgers 'reeder': did you mean"),
     ],
 )
-def test_what_does_not_fit_is_told(make: Callable[[], Any], message: str) -> None:
+def test_invalid_arguments_raise(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(MarlError, match=message):
         make()
 
@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_told(make: Callable[[], Any], message: str) -> Non
 # The team
 
 
-def test_the_team_can_be_replayed_and_answers_what_the_planner_says() -> None:
+def test_the_team_can_be_replayed_and_answers_with_the_planners_text() -> None:
     assert check_workflow(PlannerAndWorkers(), TASK, team(WISE)).answer == RIGHT
     assert check_workflow(PlannerAndWorkers(), TASK, team(CREDULOUS)).answer == WRONG
     alone = check_workflow(PlannerAndWorkers(alone=True), TASK, team(WISE), may_not_act=WORKERS)
@@ -200,7 +200,7 @@ def test_the_team_can_be_replayed_and_answers_what_the_planner_says() -> None:
     assert [call.agent for call in alone.journal.calls()] == [PLANNER] * 3
 
 
-def test_whatever_the_agents_say_the_team_comes_to_an_end() -> None:
+def test_the_workflow_ends_for_any_texts() -> None:
     run = check_workflow(PlannerAndWorkers(), TASK, ScriptedPolicy(dict.fromkeys((PLANNER, *WORKERS), "7 x")))
     assert {agent for agent, _ in run.invalid} == {PLANNER, *WORKERS}
     assert all(call.raised for call in run.journal.calls())
@@ -235,7 +235,7 @@ def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
     assert credits(SHARP.credit, team(WISE, reader=worker(False))) == {READER: 0.0, IDLER: 0.0, GOSSIP: 0.0}
 
 
-def test_a_masked_run_goes_through_the_planner_again_and_through_nobody_else() -> None:
+def test_a_masked_run_samples_only_the_planner_again() -> None:
     context = ScriptedContext(PlannerAndWorkers(), TASK, team(WISE), tasks=TASKS, mix=SHARP.rewards)
 
     async def go() -> int:
