@@ -204,7 +204,7 @@ def test_parts_that_do_not_go_together(refused: Refused, options: str, message: 
 
 def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
     for leak in ("greedy-tree", "joint-tree", "tree-search"):
-        assert "chooses by the true score" in refused("train", str(RECIPE), f"marl.validation.sampler={leak}")
+        assert "selects by the true score" in refused("train", str(RECIPE), f"marl.validation.sampler={leak}")
     tree, cross = "marl.algorithm.options.sampler=tree-search", "marl.sampler.options.joint=cross"
     assert "did you mean 'holder'" in refused("train", str(RECIPE), tree, "marl.sampler.options.arms=[holdr]")
     joint = "marl.algorithm.options.sampler=joint-tree"
@@ -213,7 +213,7 @@ def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
 
 def test_a_reference_of_a_whole_model_needs_a_gpu(refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
     kl = "marl.policies.holder.actor.use_kl_loss=true"
-    assert "policy 'holder': actor.use_kl_loss of a full model needs a GPU" in refused("train", str(RECIPE), kl)
+    assert "policy 'holder': actor.use_kl_loss of a whole model needs a GPU" in refused("train", str(RECIPE), kl)
     for fits in ("marl.policies.holder.model.lora_rank=4", "marl.policies.holder.frozen=true", "trainer.device=cuda"):
         assert main(["train", str(RECIPE), "--dry-run", kl, fits]) == 0
     capsys.readouterr()
@@ -238,7 +238,7 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
 def test_a_dry_run_prints_critics_and_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(RECIPE), "--dry-run", "marl.algorithm.name=mappo", "marl.critic.optim.lr=1e-3"]) == 0
     output = capsys.readouterr().out
-    assert "critic  team: sees the joint observation; from the model of policy holder, lr 0.001, in the" in output
+    assert "critic  team: reads the joint observation; from the model of policy holder, lr 0.001, colocated" in output
     own_time = ["marl.schedule.mode=async", "marl.algorithm.options.loss=ppo-clip-tis"]
     assert main(["train", str(RECIPE), "--dry-run", *own_time]) == 0
     assert "; async: each policy updates at 16 buffered rows, 8 rows per update" in capsys.readouterr().out

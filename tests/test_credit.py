@@ -99,7 +99,7 @@ def test_golden_games() -> None:
         ([], {}, "at least one player"),
         (["a", "a"], {}, "'a' is named twice"),
         (["a", "b"], {frozenset(): 0.0, frozenset("a"): 1.0, frozenset("ab"): 2.0}, "coalition 'b' has no value"),
-        ([f"p{i}" for i in range(20)], {}, "at most 16 players, got 20"),
+        ([f"p{i}" for i in range(20)], {}, "limited to 16 players, got 20"),
     ],
 )
 def test_games_that_are_none(players: list[str], value: Game, message: str) -> None:

@@ -173,7 +173,7 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be a number >= 0 and <= 1"),
         ("actor_rollout_ref.rollout.temprature=1", "did you mean 'actor_rollout_ref.rollout.temperature'?"),
         ("actor_rollout_ref.rollout.n=2", "must be 1, got 2"),
-        ("marl.policies.asker.pool=both", "policy 'asker' is on the pool 'both', and marl.pools has none"),
+        ("marl.policies.asker.pool=both", "policy 'asker' is on pool 'both', but marl.pools is empty"),
         ("marl.task.test_file=no.jsonl", "no task file 'no.jsonl'"),
         ("data", "'data' is not of the form key=value"),
     ],

@@ -296,7 +296,7 @@ def test_a_changed_copy_is_noticed_on_resume(run: Path) -> None:
     copy.write_text(text + "# changed\n")
     (changed,) = plugins.files_of_run(run)
     message = (
-        rf"content was {file.version} and is {changed.version}\. Restore the file to continue the run, or start a new"
+        rf"content {file.version} -> {changed.version}\)\. Restore the file to continue the run, or start a new"
     )
     with pytest.raises(MarlError, match=message):
         prepare.continue_run(run, [])

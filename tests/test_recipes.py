@@ -79,4 +79,4 @@ def test_two_families_have_settings_of_their_own() -> None:
 
 @pytest.mark.slow
 def test_colocated_is_one_slot() -> None:
-    assert "pool both: 1 slot for holder, asker" in describe(plan(TEAMS / "colocated.yaml"))
+    assert "pool both: 1 slot shared by holder, asker" in describe(plan(TEAMS / "colocated.yaml"))

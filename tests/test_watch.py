@@ -229,7 +229,7 @@ def test_phases_overlap_and_the_one_that_failed_stays(output: list[dict[str, Any
         with pytest.raises(ValueError, match="x"), phases("syncing weights"):
             raise ValueError("x")
     assert phases.output() == "while syncing weights in step 12"
-    assert [event["output"] for event in output][:2] == [
+    assert [event["activity"] for event in output][:2] == [
         "while sampling in step 12",
         "while sampling and updating in step 12",
     ]

@@ -138,7 +138,7 @@ class TrainerProcess:
         if kind == "error":
             self.error = event
         elif kind == "doing":
-            self.doing = event["output"]
+            self.doing = event["activity"]
         elif kind == "phase":
             self.timing["phases"][event["name"]] = seconds
         elif kind == "started":

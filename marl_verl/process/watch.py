@@ -55,7 +55,7 @@ class Phases:
     def _change(self, change: Callable[[str], None], name: str) -> None:
         with self._lock:
             change(name)
-            emit("doing", output=self.output())
+            emit("doing", activity=self.output())
 
 
 class Watch:

@@ -105,7 +105,7 @@ def test_a_row_without_an_answer_raises() -> None:
 
 
 def test_there_are_no_generated_problems() -> None:
-    with pytest.raises(NotImplementedError, match=r"give marl\.task\.train_file"):
+    with pytest.raises(NotImplementedError, match=r"set marl\.task\.train_file"):
         TASKS.generate("train", 1, 0)
 
 

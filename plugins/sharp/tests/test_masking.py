@@ -337,7 +337,7 @@ def test_a_replay_keeps_to_the_limits() -> None:
 
     policy = ScriptedPolicy({"writer": "words", "judge": ["more", "done"]})
     context = ScriptedContext(Forever(), TASK, policy, limits=Limits(acts=10))
-    with pytest.raises(AttemptFailed, match=r"replay with judge masked: .*more than 10 acts") as raised:
+    with pytest.raises(AttemptFailed, match=r"replay with judge masked: .*exceeded 10 acts") as raised:
         masked(context, episode_of(context), {"judge"})
     assert raised.value.reason == "workflow-error"
 
