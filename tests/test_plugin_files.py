@@ -303,7 +303,7 @@ def test_a_changed_copy_is_noticed_on_resume(run: Path) -> None:
         prepare.continue_run(run, [])
     copy.write_text(text)
     (run / "plugins" / "more.py").write_text(text)
-    with pytest.raises(MarlError, match=r"plugins/more\.py' is not the one .* content absent -> "):
+    with pytest.raises(MarlError, match=r"plugins/more\.py' is not the one .*content absent -> "):
         prepare.continue_run(run, [])
 
 
