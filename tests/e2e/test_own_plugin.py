@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marl_verl import Workflow, hookimpl
-from marl_verl.advantage import Advantages, Estimator, group_ids
+from marl_verl.advantage import AdvantageResult, Estimator, group_ids
 from marl_verl.tasks.inventory import asker_sees, holder_sees
 
 class Twice(Workflow):
@@ -48,7 +48,7 @@ class AgainstMedian(Estimator):
     def compute(self, table, reward):
         group = group_ids(table, ("uid", "agent"))
         median = np.array([np.median(reward[group == g]) for g in range(group.max() + 1)])[group]
-        return Advantages.of(ret=reward, reward=reward, baseline=median, scale=np.ones(len(table)), group=group,
+        return AdvantageResult.of(ret=reward, reward=reward, baseline=median, scale=np.ones(len(table)), group=group,
                              sample=np.arange(len(table)), group_by=("uid", "agent"))
 
 @hookimpl
