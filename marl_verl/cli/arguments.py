@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from marl_verl.errors import MarlError
-from marl_verl.inspect.files import read_file
 
 
 def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
@@ -37,4 +36,6 @@ def file_content(options: argparse.Namespace) -> tuple[str, bytes]:
     """(name of FILE in error messages, its bytes)."""
     if options.file == "-":
         return "standard input", sys.stdin.buffer.read()
+    from marl_verl.inspect.files import read_file  # here: `plugins` and `train` do not need it
+
     return read_file(options.command, Path(options.file))

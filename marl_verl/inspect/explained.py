@@ -17,7 +17,6 @@ from marl_verl.errors import MarlError, nearest
 from marl_verl.inspect.explain import Explanation, Record, derive
 from marl_verl.inspect.files import about, unpacked
 from marl_verl.inspect.texts import cell, columns, count
-from marl_verl.journals.read import holds_episodes
 
 COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
 
@@ -47,8 +46,11 @@ class ExplainedRows(list[Record]):
     def parse(cls, source: str, content: bytes, stored: bool = False) -> ExplainedRows:
         """Parse the content of a file: JSON, optionally compressed with gzip."""
         content = unpacked(content, source)
-        if holds_episodes(content):
-            raise MarlError(f"{source} holds episodes, which `marl-verl replay` shows; rows are in rows/ of a run")
+        if b'"kind"' in content.partition(b"\n")[0]:  # the header of a file of episodes has it
+            from marl_verl.journals.read import holds_episodes  # here: slow to import, and rows do not need it
+
+            if holds_episodes(content):
+                raise MarlError(f"{source} holds episodes, which `marl-verl replay` shows; rows are in rows/ of a run")
         try:
             document = json.loads(content, parse_int=lambda digits: _whole(digits, source))
         except (ValueError, RecursionError) as error:

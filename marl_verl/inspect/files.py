@@ -15,7 +15,6 @@ from marl_verl import plugins
 from marl_verl.checkpoint.files import complete, step_of
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, missing
-from marl_verl.journals.read import EpisodeFile
 from marl_verl.process.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -120,6 +119,8 @@ class _Steps(Mapping[int, T]):
 
 
 def _episodes(path: Path) -> list[Episode]:
+    from marl_verl.journals.read import EpisodeFile  # here: `explain` does not need it and must start fast
+
     source = f"'{path}'"
     file = EpisodeFile.parse(unpacked(path.read_bytes(), source), source)
     return [file.episode(name) for name in file.episodes]
