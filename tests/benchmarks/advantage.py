@@ -104,7 +104,7 @@ def compare(name: str, n: int, rounds: int) -> dict[str, float]:
     return {"rows": len(table), "seconds": mine, "verl_seconds": verl, "times_faster": verl / mine}
 
 
-def expand(name: str, n: int, rounds: int) -> dict[str, float]:
+def scaling(name: str, n: int, rounds: int) -> dict[str, float]:
     """Median seconds and memory per row at one size."""
     table, algorithm = batch(name, n), algorithm_named(name, {}, "options")
     taken = [seconds(lambda: algorithm.compute(table)) for _ in range(rounds)]
@@ -132,7 +132,7 @@ def main() -> None:
         )
     print("growth: milliseconds (bytes a row, table included)")
     for name in NAMES:
-        sizes = {n: expand(name, n, options.rounds) for n in (10_000, 100_000, 1_000_000)}
+        sizes = {n: scaling(name, n, options.rounds) for n in (10_000, 100_000, 1_000_000)}
         results["growth"][name] = sizes
         shown = [f"{n:,}: {1000 * s['seconds']:6.1f} ({s['bytes_per_row']:.0f})" for n, s in sizes.items()]
         print(f"  {name:<8} " + "   ".join(shown))
