@@ -64,6 +64,7 @@ def batch(name: str, n: int, seed: int = 0) -> RowTable:
         node=node,
         parent=parent,
         rewards=rewards,
+        team_reward=np.full(n, np.nan),
         present=present,
         length=rng.integers(1, 500, n),
         padding=np.zeros(n, dtype=np.bool_),
