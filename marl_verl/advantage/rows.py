@@ -195,6 +195,11 @@ class RowTable:
         the order of the batch. MarlError if two rows have the same key."""
         rows = np.flatnonzero(~self.padding)
         keys = np.stack([self.uid.codes[rows], self.session[rows], self.index[rows]])
+        ascending = np.zeros(max(len(rows) - 1, 0), dtype=np.bool_)
+        for key in keys[::-1]:
+            ascending = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & ascending)
+        if ascending.all():  # the usual case: a trainer's batch is sorted already
+            return rows
         order = np.lexsort(keys[::-1])
         rows, keys = rows[order], keys[:, order]
         if (twice := first_true((keys[:, 1:] == keys[:, :-1]).all(axis=0))) is not None:
