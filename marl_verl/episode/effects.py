@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -68,8 +67,8 @@ class Effects:
         self._given = Journal(seed=seed) if journal is None else journal
         self._strict, self._sealed, self.limits = strict, sealed, limits
         self._records: list[Record | None] = []  # None: reached, not yet resolved
-        self._lanes: Counter[tuple[str, str | None]] = Counter()  # (agent, slot name) -> acts in it so far
-        self._calls: Counter[CallKey] = Counter()  # calls so far
+        self._lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far
+        self._calls: dict[CallKey, int] = {}  # calls so far
         self._calling = 0  # calls in progress
         self._stood = -1  # value of `_news` when the run was last blocked
         self._news = 0  # incremented by every event that can advance the run or change what it waits for
@@ -95,20 +94,33 @@ class Effects:
         self._answer: Any = None
 
     async def act(self, agent: str, observation: Seen, slot: str | None = None) -> Action:
-        await self._enter()
-        return (await self._actions({agent: observation}, slot, None))[agent]
+        if self._over:
+            await self._refuse()
+        self._enter()
+        found = self._reach(agent, observation, slot, None)
+        if isinstance(found, Action):
+            return found
+        await self._resolved([found])
+        return found.future.result()
 
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]:
-        await self._enter()
+        if self._over:
+            await self._refuse()
+        self._enter()
         if not observations:
             raise self._fail("a joint move needs at least one agent")
         if unknown := [agent for agent in observations if agent not in self.agents]:
             raise self.unknown_agent(unknown[0])
         joint, self._joints = self._joints, self._joints + 1
-        return await self._actions(observations, slot, joint)
+        found = {agent: self._reach(agent, seen, slot, joint) for agent, seen in observations.items()}
+        if waits := [each for each in found.values() if isinstance(each, Wait)]:
+            await self._resolved(waits)
+        return {agent: each.future.result() if isinstance(each, Wait) else each for agent, each in found.items()}
 
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
-        await self._enter()
+        if self._over:
+            await self._refuse()
+        self._enter()
         function = function_name(fn)
         try:
             text = as_json(list(arguments))
@@ -118,8 +130,8 @@ class Effects:
         if self._called >= self.limits.calls:
             raise self._fail(f"exceeded {self.limits.calls} calls; the workflow may not terminate")
         self._last, self._called = asked, self._called + 1
-        number = self._calls[agent, function, text]
-        self._calls[agent, function, text] += 1
+        number = self._calls.get((agent, function, text), 0)
+        self._calls[agent, function, text] = number + 1
         record = self._given.call(function, text, number, agent)
         position, cause = len(self._records), None
         self._records.append(record)
@@ -170,18 +182,17 @@ class Effects:
     def _over(self) -> bool:
         return self._closed or self._fatal is not None
 
-    async def _enter(self) -> None:
-        """Run at the start of every effect: count the event and remember tasks other than the root.
+    async def _refuse(self) -> None:
+        """Raise CancelledError in a task that continues after the run ended; `except Exception` lets it through.
+        A task that catches even that is parked (it waits for ever); otherwise it would block the event loop."""
+        self._refused += 1
+        if self._refused > PATIENCE:
+            self.parked = True
+            await forever()
+        raise asyncio.CancelledError
 
-        If the run has ended, raise CancelledError, which `except Exception` lets through. A task that catches even
-        that is parked (it waits for ever); otherwise it would block the event loop.
-        """
-        if self._over:
-            self._refused += 1
-            if self._refused > PATIENCE:
-                self.parked = True
-                await forever()
-            raise asyncio.CancelledError
+    def _enter(self) -> None:
+        """Run at the start of every effect: count the event and remember tasks other than the root."""
         self._news += 1
         if self._watch is not None:
             self._watch.steps += 1
@@ -192,14 +203,13 @@ class Effects:
                 self._others.add(task)
                 task.add_done_callback(self._others.discard)
 
-    async def _actions(self, seen: Mapping[str, Seen], slot: str | None, joint: int | None) -> dict[str, Action]:
-        """Return when every agent of a move has its action. Cancellation means that the workflow dropped these acts."""
-        found = {agent: self._reach(agent, each, slot, joint) for agent, each in seen.items()}
-        if waits := [each for each in found.values() if isinstance(each, Wait)]:
-            self._moves.append(waits)
-            self._wake()
+    async def _resolved(self, waits: list[Wait]) -> None:
+        """Return when every act of a move has its action. Cancellation means that the workflow dropped these acts."""
+        self._moves.append(waits)
+        self._wake()
         try:
-            return {a: await each.future if isinstance(each, Wait) else each for a, each in found.items()}
+            for wait in waits:
+                await wait.future
         except asyncio.CancelledError:
             for wait in waits:
                 if self._records[wait.position] is None:
@@ -219,13 +229,13 @@ class Effects:
             raise self._fail(f"a slot name must be non-empty, without '#', and not a number; got {name!r}")
         if self._acts >= self.limits.acts:
             raise self._fail(f"exceeded {self.limits.acts} acts; the workflow may not terminate")
-        turn = self._lanes[agent, name]
+        turn = self._lanes.get((agent, name), 0)
         if turn and (agent, _slot(name, turn - 1)) in self._waiting:
             where = "without naming the slots" if name is None else f"in slot '{name}'"
             message = f"agent '{agent}' acts twice concurrently {where}: give each its own act(..., slot=\"name\")"
             raise self._fail(message)
         act = Act(agent, _slot(name, turn), turn, self._acts, observation, joint)
-        self._lanes[agent, name] += 1
+        self._lanes[agent, name] = turn + 1
         self._acts += 1
         self._last = act
         record = self._given.act(agent, act.slot)
