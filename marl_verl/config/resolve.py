@@ -81,9 +81,9 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     if policy.trained:
         own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
         if pool.shared and has_accelerator():  # offload to CPU between this policy's updates, unless the policy sets it
-            message = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
+            given = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
             for key in ("param_offload", "optimizer_offload"):
-                if message.get(key) is None:
+                if given.get(key) is None:
                     own.actor_rollout_ref.actor.fsdp_config[key] = True
         check_policy(own, name, called, loss)
     resolved = _resolved(own)

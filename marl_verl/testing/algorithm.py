@@ -95,13 +95,13 @@ class _Check:
         """Groups match `group_by`."""
         columns = self.result.group_by
         keys = [tuple(self.table.value(column, row) for column in columns) for row in range(len(self.rows))]
-        gather_all: dict[Any, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for row, key in enumerate(keys):
-            gather_all.setdefault(key, []).append(row)
+            groups.setdefault(key, []).append(row)
         for row, key in enumerate(keys):
             members = self.result.members(row).tolist()
             message = f"is compared with {self.named(members)}; those that agree in {columns} are"
-            must(members == gather_all[key], f"{self.named([row])} {message} {self.named(gather_all[key])}")
+            must(members == groups[key], f"{self.named([row])} {message} {self.named(groups[key])}")
 
     def permuted(self) -> None:
         """Permuting the rows permutes the results."""
