@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 AT_ONCE = {"retry-after-ms": "1"}
-"""Told to the package, so that no test waits half a second for a second try."""
+"""Sent to the package, so that no test waits half a second for a second try."""
 
 
 @dataclass

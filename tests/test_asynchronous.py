@@ -147,9 +147,9 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
-    output = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
+    values = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
     return SimpleNamespace(
-        report=SimpleNamespace(**output, extra_tokens={}, lines=[], metrics={}), keys=keys, tags=tags
+        report=SimpleNamespace(**values, extra_tokens={}, lines=[], metrics={}), keys=keys, tags=tags
     )
 
 
@@ -255,10 +255,10 @@ def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
         assert all(len(keys) == 2 * updates for keys, _, updates in runtime.updates)
         assert all(0 <= age <= 3 for _, ages, _ in runtime.updates for age in ages)
         assert learner.version == len(runtime.updates) == trainer.servers.version[name]
-        output = sum(line[f"policy/{name}/trained_rows"] for line in lines) + sum(
+        reported = sum(line[f"policy/{name}/trained_rows"] for line in lines) + sum(
             len(each.staleness) for each in learner.learnt
         )
-        assert output == len(learnt)
+        assert reported == len(learnt)
         # what has left TransferQueue is what was learnt from, with its padding, and nothing that waits
         assert not set(waiting) & set(cleared)
     assert max(Counter(cleared).values()) == 1

@@ -66,8 +66,8 @@ class _Played:
             "avg@8": 0.25,
             "avg@8_interval": [0.125, 0.375],
             "agents": {
-                name: {"policy": part.source, "weights": part.describe(request.step), **agent, "tokens": 9}
-                for name, part in request.parts.items()
+                name: {"policy": assignment.source, "weights": assignment.describe(request.step), **agent, "tokens": 9}
+                for name, assignment in request.assignments.items()
             },
             "attempts": 54,
             "failed": 2,
@@ -93,7 +93,7 @@ def made(composed: DictConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
             _model(place / folder / "checkpoints" / f"step_{step}" / "policies" / name / "huggingface")
         saved = place / folder / "checkpoints" / f"step_{step}"
         (saved / "team.json").write_text(
-            json.dumps({"step": step, "identity": {}, "plugins": {}, "files": manifest(saved)})
+            json.dumps({"step": step, "fingerprint": {}, "plugins": {}, "files": manifest(saved)})
         )
     return place
 

@@ -73,7 +73,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             worker.load_checkpoint(str(folder / "checkpoints" / "step_4" / "policies" / name), None, False)
             (root / f"{name}-loaded.json").write_text(json.dumps(_log_probs_of_verl(worker)))
     for saved in (folder / "checkpoints").iterdir():
-        team_file = {"step": files.step_of(saved), "identity": {}, "plugins": {}, "files": files.manifest(saved)}
+        team_file = {"step": files.step_of(saved), "fingerprint": {}, "plugins": {}, "files": files.manifest(saved)}
         (saved / "team.json").write_text(json.dumps(team_file))
     return folder
 

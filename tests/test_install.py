@@ -104,7 +104,7 @@ def test_uv_looks_where_pip_looks(install: ModuleType) -> None:
     assert install.uv_settings("", {}) == {}
 
 
-def test_another_python_is_refused_in_one_sentence(
+def test_another_python_is_refused_in_one_line(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(install.sys, "version_info", (3, 13, 0))
@@ -113,5 +113,5 @@ def test_another_python_is_refused_in_one_sentence(
 
 
 def test_torchs_pin_agrees_with_pyproject(install: ModuleType) -> None:
-    """torch's pin stands in two files; they have to agree."""
+    """torch's version is pinned in two files, which must agree."""
     assert f'"{install.TORCH}"' in (SCRIPT.parent.parent / "pyproject.toml").read_text(encoding="utf-8")

@@ -44,7 +44,7 @@ class Alone(Workflow):
 
 
 class Never(Workflow):
-    """Nobody acts."""
+    """No agent acts."""
 
     async def run(self, task: Task, team: Team) -> Any:
         return "an answer"

@@ -73,12 +73,12 @@ class Chorus(Workflow):
     """Everybody at once; who speaks alone is asked for more. Without an answer it fails."""
 
     async def run(self, task: Task, team: Team) -> str:
-        message = await team.act({"left": task.prompt, "right": task.prompt})
-        if message["left"].text == "(no answer)":
+        actions = await team.act({"left": task.prompt, "right": task.prompt})
+        if actions["left"].text == "(no answer)":
             raise ValueError("the left one is silent")
-        if message["right"].text == "(no answer)":
+        if actions["right"].text == "(no answer)":
             await team["left"].act("the right one is silent")
-        more = await asyncio.gather(*(team["left"].act(message["right"].text, slot=slot) for slot in "xy"))
+        more = await asyncio.gather(*(team["left"].act(actions["right"].text, slot=slot) for slot in "xy"))
         return more[0].text + more[1].text
 
 
@@ -246,8 +246,8 @@ def test_long_texts_are_cut_in_the_middle_and_repeated_ones_left_out(texts: Show
         async def run(self, task: Task, team: Team) -> str:
             seen = "line\n" * 60
             for _ in range(3):
-                message = await team["solver"].act(seen)
-                seen = f"{seen}{message.text}\n"
+                action = await team["solver"].act(seen)
+                seen = f"{seen}{action.text}\n"
             return (await team["judge"].act("a" * 900 + "b" * 900 + "c" * 900)).text
 
     plugins.load()._targets["workflows", "review"] = Growing
@@ -538,7 +538,7 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> Non
     assert "solver:0   taken by judge, policy judge" not in shown
     assert "solver:0   row q_0_0, taken by judge, node n0 at the root, team 1\n" in shown
     assert "judge:0   row q_0_1, node n3 under n0, team 1\n" in shown
-    assert "stands at solver:1\nwould answer 4\nscore 1, success\n" in shown
+    assert "blocked at solver:1\nwould answer 4\nscore 1, success\n" in shown
     assert "sampled beside it: 2 turns that it did not go on with\n" in shown
     assert "  row    node  act       rewards  says\n  q_0_1  n1    solver:0  team 1   text 1 of 1\n" in shown
     found = json.loads(texts("f.jsonl", "--json"))
@@ -575,7 +575,7 @@ def test_masking_an_unfinished_path(texts: Shown) -> None:
             return await context.state(run, 0, [context.turn(act, Action("4"), 0, node="n0")], "4")
 
     shown = texts(write(Sample([asyncio.run(go())])), "--mask", "solver:0")
-    assert "stands at judge:0\nwould answer (no answer)\n" in shown
+    assert "blocked at judge:0\nwould answer (no answer)\n" in shown
     assert "masked  score 0, no success\ndifference 1\n" in shown
 
 

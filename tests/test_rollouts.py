@@ -30,12 +30,12 @@ class Rounds(Workflow):
 
     async def run(self, task: Task, team: Any) -> str:
         for n in range(self.rounds):
-            message = await team["solver"].act(f"{task.prompt} {n % 2}")
-            if message.text == "?":
-                team.invalid(message, "no number")
+            action = await team["solver"].act(f"{task.prompt} {n % 2}")
+            if action.text == "?":
+                team.invalid(action, "no number")
             if n < self.rounds - 1:
-                await team["checker"].act(message.text)
-        return str(message.text)
+                await team["checker"].act(action.text)
+        return str(action.text)
 
 
 class Always(TaskSet):
@@ -232,7 +232,7 @@ def test_every_request_has_its_own_seed_and_the_same_in_every_run() -> None:
     asked = requests()
     assert asked == requests()
     seeds = [seed for _, seed in asked]
-    # five acts a session, asked three times each; in the checker's two acts it does not take somebody else's
+    # five acts a session, asked three times each; in the checker's two acts it does not take another agent's
     assert len(seeds) == 2 * 5 * 3
     assert len(set(seeds)) == 2 * (5 * 3 - 2)
     assert set(seeds).isdisjoint(seed for _, seed in requests(seed=1))

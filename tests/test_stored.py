@@ -47,8 +47,8 @@ class Lanes(Workflow):
         draft = await team["solver"].act(task.prompt)
 
         async def judge(slot: str) -> str:
-            message = await team["judge"].act(draft.text, slot=slot)
-            return str(await team["judge"].call(str.upper, message.text + slot))
+            verdict = await team["judge"].act(draft.text, slot=slot)
+            return str(await team["judge"].call(str.upper, verdict.text + slot))
 
         seen = await asyncio.gather(judge("x"), judge("y"))
         team.propose(draft.text)

@@ -195,10 +195,10 @@ def test_actions_of_no_use_are_marked():
 def walker(observation: str) -> str:
     """A mover that does all it can with what it sees."""
     words = observation.split()
-    walls, message = words[3:-2], words[-1]
-    if message == "none" or message in walls:
+    walls, landmark = words[3:-2], words[-1]
+    if landmark == "none" or landmark in walls:
         return ""
-    return " ".join(grid.walk(4, frozenset(walls), words[1], message))
+    return " ".join(grid.walk(4, frozenset(walls), words[1], landmark))
 
 
 def test_two_able_agents_solve_plan_path_and_one_cannot():

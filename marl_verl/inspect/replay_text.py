@@ -85,7 +85,7 @@ def episode_text(
             lines += ["", _call(record)]
             continue
         turn = turns.get(record.act.key)
-        lines += ["", *_said(record, turn, episode, masked or again or Rerun(), seen, trained)]
+        lines += ["", *_act(record, turn, episode, masked or again or Rerun(), seen, trained)]
     lines += ["", *(_end(episode, again) if masked is None else _masked_end(episode, again, masked))]
     if masked is None and episode.off_path_turns:
         lines += ["", *_beside(episode, trained)]
@@ -95,7 +95,7 @@ def episode_text(
     return harmless("\n".join(lines))
 
 
-def _said(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, seen: Seen, trained: bool) -> list[str]:
+def _act(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, seen: Seen, trained: bool) -> list[str]:
     act, name = record.act, ":".join(record.act.key)
     lines = [name if turn is None else f"{name}   {_place(turn, trained)}{' before' if shown.masked else ''}"]
     if act.key in shown.masked:
@@ -171,8 +171,8 @@ def _call(record: CallRecord) -> str:
 def _end(episode: Episode, again: Rerun | None) -> list[str]:
     lines: list[str] = []
     if not episode.finished:
-        standing = ", ".join(":".join(act.key) for act in again.waiting) if again is not None else ""
-        lines.append(f"stands at {standing}" if standing else "unfinished")
+        blocked = ", ".join(":".join(act.key) for act in again.waiting) if again is not None else ""
+        lines.append(f"blocked at {blocked}" if blocked else "unfinished")
         if again is not None and again.score is None:
             lines.append("the score is that of a continuation, which is not in the journal")
     lines.append(_answer(episode))
@@ -190,7 +190,7 @@ def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[st
     elif early:
         lines.append(f"ends here: {new} is not in the journal: a model would have to be asked")
     else:
-        lines += [*([f"stands at {new}"] if new else []), _answer(masked)]
+        lines += [*([f"blocked at {new}"] if new else []), _answer(masked)]
     lines += [f"before  {'not known' if again is None else _score(again)}", f"masked  {_score(masked)}"]
     if (change := masked.difference(again)) is not None:
         lines.append(f"difference {change:g}")

@@ -35,8 +35,8 @@ def show(folder: Path, display: Display) -> None:
         elif policy["weight_change"] is not None:
             change = f"weights changed by {policy['weight_change']:.1%}"
         size = policy["parameters"]
-        message = "outside, frozen" if size is None else f"{size:,} parameters, {change}"
-        display.print(f"policy {name}: {message}")
+        detail = "external endpoint, frozen" if size is None else f"{size:,} parameters, {change}"
+        display.print(f"policy {name}: {detail}")
     if summary["steps"]:
         first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"
         then = f"then {summary['seconds_per_step']:.1f} s a step"

@@ -61,16 +61,16 @@ class PolicyRuntime(TrainingWorkers, Servers):
             worker = RayClassWithInitArgs(
                 cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
             )
-            gather_all = {role: worker}
+            classes = {role: worker}
             for critic in self._critics:
-                gather_all[CRITIC] = critic.worker()
+                classes[CRITIC] = critic.worker()
             group = RayWorkerGroup(
                 resource_pool=self.devices.resources(),
-                ray_cls_with_init=create_colocated_worker_cls(class_dict=gather_all),
+                ray_cls_with_init=create_colocated_worker_cls(class_dict=classes),
                 device_name=self.config.trainer.device,
                 master_port_range=rendezvous_ports(),
             )
-            self._spawned = group.spawn(prefix_set=set(gather_all))
+            self._spawned = group.spawn(prefix_set=set(classes))
             self.workers = self._spawned[role]
             self._manage(self.workers)
             if cpu_run():

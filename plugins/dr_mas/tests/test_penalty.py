@@ -53,7 +53,7 @@ def test_weights_are_of_components() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "output"),
+    ("options", "message"),
     [
         ({"penalty": -0.1}, "'penalty' must be >= 0, got -0.1"),
         ({"weights": {}}, "'weights' is empty"),
@@ -61,10 +61,10 @@ def test_weights_are_of_components() -> None:
         ({"penality": 0.1}, "unknown key 'options.penality': did you mean 'penalty'"),
     ],
 )
-def test_invalid_penalty_options_raise(options: dict[str, Any], output: str) -> None:
+def test_invalid_penalty_options_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(MarlError) as error:
         algorithm("dr-mas", **options)
-    assert output in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_weight_of_an_unknown_component_raises() -> None:

@@ -228,8 +228,8 @@ LIMITS = (10.0, 3.0, 512)
 
 def test_feedback_in_levels_names_the_first_test_that_fails() -> None:
     wrong = "def solve(x):\n    return aux(x)\n"
-    message = describe_feedback(TASK, HELPER, wrong, "levels", LIMITS)
-    assert message.splitlines() == [
+    feedback = describe_feedback(TASK, HELPER, wrong, "levels", LIMITS)
+    assert feedback.splitlines() == [
         "aux is defined and returns something.",
         "solve is defined.",
         "Together they compile.",

@@ -92,19 +92,19 @@ class SymbolTests(TaskSet):
             if _held_out(task):
                 continue
             seen, old = first_sees(task), [NOTHING] * self.length
-            message = [FAIL] * self.length
+            outcomes = [FAIL] * self.length
             if rng.random() < 0.5:
-                before = " ".join(self._crowd(rng, rng.choice(list(KNOWN)), task, old, message, good))
-                seen, old, message = again_sees(task, before), shown(task, before), results(task, before)
-            pairs.append((seen, " ".join(self._crowd(rng, agent, task, old, message, good))))
+                before = " ".join(self._crowd(rng, rng.choice(list(KNOWN)), task, old, outcomes, good))
+                seen, old, outcomes = again_sees(task, before), shown(task, before), results(task, before)
+            pairs.append((seen, " ".join(self._crowd(rng, agent, task, old, outcomes, good))))
         return pairs
 
     def _crowd(
-        self, rng: random.Random, agent: str, task: Task, old: Sequence[str], message: Sequence[str], good: float
+        self, rng: random.Random, agent: str, task: Task, old: Sequence[str], outcomes: Sequence[str], good: float
     ) -> list[str]:
         """The answer of one demonstration."""
         answer = []
-        for (kind, digit), kept, result in zip(task.data["tests"], old, message, strict=True):
+        for (kind, digit), kept, result in zip(task.data["tests"], old, outcomes, strict=True):
             share = good if kind in KNOWN[agent] else good * self.spill
             if rng.random() < share:
                 answer.append(wanted(kind, digit))

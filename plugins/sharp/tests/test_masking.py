@@ -274,7 +274,7 @@ def test_draws_are_those_of_the_episode() -> None:
 
 
 class Sums(Workflow):
-    """Two numbers, and their sum by somebody who sees both."""
+    """Two numbers, and their sum by an agent that sees both."""
 
     async def run(self, task: Task, team: Team) -> int:
         a, b = await asyncio.gather(team["a"].act("a number"), team["b"].act("a number"))
@@ -347,9 +347,9 @@ def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(
     class Forever(Workflow):
         async def run(self, task: Task, team: Team) -> str:
             while (await team["judge"].act(task.prompt)).text != "done":
-                message = await team["writer"].act(task.prompt)
+                action = await team["writer"].act(task.prompt)
                 if proposes:
-                    team.propose(message.text)
+                    team.propose(action.text)
             return "done"
 
     class Halves(TaskSet):

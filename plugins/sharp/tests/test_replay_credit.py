@@ -130,11 +130,11 @@ class ThreeRounds(Workflow):
     """Two agents, three rounds; the planner sees what the worker said last."""
 
     async def run(self, task: Task, team: Team) -> str:
-        message = task.prompt
+        text = task.prompt
         for _ in range(3):
-            plan = await team["planner"].act(message)
-            message = (await team["worker"].act(plan.text)).text
-        return message
+            plan = await team["planner"].act(text)
+            text = (await team["worker"].act(plan.text)).text
+        return text
 
 
 def test_masking_the_first_of_six_acts_costs_one_new_sample_and_not_six() -> None:
@@ -200,8 +200,8 @@ class Speak(Workflow):
     """Everybody speaks at once; the answer is who said something."""
 
     async def run(self, task: Task, team: Team) -> list[str]:
-        message = await team.act(dict.fromkeys(team.agents, task.prompt))
-        return [agent for agent in team.agents if message[agent].text == "here"]
+        actions = await team.act(dict.fromkeys(team.agents, task.prompt))
+        return [agent for agent in team.agents if actions[agent].text == "here"]
 
 
 class Played(TaskSet):
@@ -323,11 +323,11 @@ def test_truncation_saves_coalitions() -> None:
     assert max(map(len, replayed)) == 3
     assert max(map(len, all_of_them)) == 7
     assert len(replayed) < len(all_of_them)
-    # a tolerance above what is left: whoever comes last gets nothing, and up to that much is nobody's
+    # a tolerance above what is left: the last player gets nothing, and up to that much is assigned to no player
     shares, replayed = play(players, saturated, SampledShapley(permutations=5, truncation=0.5))
     assert max(map(len, replayed)) == 2
     assert sum(shares.values()) == pytest.approx(2 / 3)
-    # already nobody reaches what all do
+    # the empty coalition already has the value of all players
     shares, replayed = play(players, lambda c: 1.0, SampledShapley(permutations=5, truncation=0.1))
     assert (set(shares.values()), replayed) == ({0.0}, [frozenset()])
 
@@ -355,7 +355,7 @@ def test_players_are_those_who_acted_and_are_not_left_out() -> None:
 
 def test_all_replays_of_all_episodes_go_at_once() -> None:
     class Together(ScriptedContext):
-        """In a replay nobody gets an action before all replays have asked."""
+        """In a replay no request is answered before all replays have made one."""
 
         expected = 0
         here = 0
@@ -449,7 +449,7 @@ class Flaky(ScriptedContext):
     ("credit", "who"),
     [(Counterfactual(), "worker2"), (SampledShapley(only=("worker1", "worker2", "worker3")), "worker3")],
 )
-def test_an_episode_that_cannot_be_credited_is_a_failure_and_the_others_go_on(credit: ReplayCredit, who: str) -> None:
+def test_an_episode_that_cannot_be_credited_is_a_failure_and_the_others_continue(credit: ReplayCredit, who: str) -> None:
     async def go() -> None:
         await with_credit(credit, context, sample)
         assert len(asyncio.all_tasks()) == 1
