@@ -190,7 +190,7 @@ def grpo(known: Plugins, **options: Any) -> Any:
 
 
 def tasks(known: Plugins) -> None:
-    sums = known.get("tasks", "taught-sums")(largest=20)
+    sums = known.get("tasks", "easy-sums")(largest=20)
     train, test = ({task.id for task in sums.generate(split, 20, 0)} for split in ("train", "test"))
     assert len(train) == len(test) == 20
     assert not train & test

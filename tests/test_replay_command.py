@@ -435,16 +435,16 @@ def test_packed_with_gzip(texts: Shown, refused: Shown) -> None:
 def test_masking_shows_what_changes_and_the_score_without(texts: Shown) -> None:
     path = write(play())
     shown = texts(path, "--mask", "judge:1")
-    assert "judge:1   row q_0_3, team 1 before\n  masked; it said 'yes'\n" in shown
+    assert "judge:1   row q_0_3, team 1 before\n  masked; original action: 'yes'\n" in shown
     assert "  says\n    (no answer)\n" in shown
-    assert "ends here: solver:2 is not in the journal: a model would have to be asked\n" in shown
+    assert "ends here: solver:2 is not in the journal: a model would have to sample it\n" in shown
     assert "before  score 1, success\nmasked  not known\n" in shown
     shown = texts(path, "--mask", "judge:0")
-    assert "solver:1   row q_0_2, team 1 before\n  shown something else than before: it would be sampled again" in shown
+    assert "solver:1   row q_0_2, team 1 before\n  observation changed: a model would sample this act again" in shown
     assert "    user: (no answer)\n" in shown  # what it sees now
     assert shown.endswith(
         "answer 4\nbefore  score 1, success\nmasked  score 1, success\ndifference 0\n"
-        "a model would be asked again for solver:1\n"
+        "acts that a model would sample again: solver:1\n"
     )
 
 
@@ -452,7 +452,7 @@ def test_masking_several_acts(texts: Shown) -> None:
     path = chorus()
     shown = texts(path, "--mask", "left:x", "--mask", "left:y")
     assert "answer (no answer)(no answer)\n" in shown
-    assert shown.count("  masked; it said ") == 2
+    assert shown.count("  masked; original action: ") == 2
     found = json.loads(texts(path, "--mask", "left:x", "--mask", "left:y", "--json"))["masked"]
     assert (found["acts"], found["changed"], found["missed"]) == (["left:x", "left:y"], [], [])
     assert (found["score"], found["difference"]) == (0.0, 0.0)
@@ -463,7 +463,7 @@ def test_masking_several_acts(texts: Shown) -> None:
     [
         ("review", "solver:0", 'ends here: judge calls look_up("(no answer)"), which was never made\n'),
         ("chorus", "left:0", "ends here: workflow 'Chorus' on task 't1', at act right:0: ValueError: the left one is"),
-        ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to be asked"),
+        ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to sample it"),
     ],
 )  # fmt: skip
 def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mask: str, message: str) -> None:
@@ -472,7 +472,7 @@ def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mas
     assert "not reached any more: " in shown
     assert "masked  not known\n" in shown
     assert "difference" not in shown
-    assert "would be asked again" not in shown
+    assert "would sample again" not in shown
 
 
 def test_an_act_that_can_be_left_out(texts: Shown) -> None:
@@ -535,8 +535,8 @@ def tree(partial_value: str = "proposal") -> Episode:
 
 def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> None:
     shown = texts(write(Sample([tree()])), "--episode", "q_0_n3")
-    assert "solver:0   taken by judge, policy judge" not in shown
-    assert "solver:0   row q_0_0, taken by judge, node n0 at the root, team 1\n" in shown
+    assert "solver:0   acted by judge, policy judge" not in shown
+    assert "solver:0   row q_0_0, acted by judge, node n0 at the root, team 1\n" in shown
     assert "judge:0   row q_0_1, node n3 under n0, team 1\n" in shown
     assert "blocked at solver:1\nwould answer 4\nscore 1, success\n" in shown
     assert "sampled beside it: 2 turns that it did not go on with\n" in shown
