@@ -365,7 +365,7 @@ def test_a_row_beyond_the_bound_is_dropped_and_counted() -> None:
     assert not {row.key for row in old} & {key for keys, _, _ in trainer.runtimes[0].updates for key in keys}
 
 
-def test_rows_of_policies_that_do_not_learn_are_compared_and_let_go() -> None:
+def test_rows_of_frozen_policies_are_compared_and_not_buffered() -> None:
     trainer = Trainer(learning=["a"], frozen=["judge"])
     schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     (line,), cleared = steps(trainer, schedule, 1)
@@ -723,7 +723,7 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], message: 
         ({"algorithm": "reinforce++"}, "compares rows of different tasks"),
     ],
 )
-def test_what_does_not_go_with_learning_from_older_rows_is_refused(given: dict[str, Any], message: str) -> None:
+def test_settings_incompatible_with_older_rows_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(MarlError, match=message) as error:
         checked(**given)
     assert "\n" not in str(error.value)

@@ -170,7 +170,7 @@ def test_a_mistaken_recipe(refused: Refused, overrides: str, message: str) -> No
     assert message in refused("train", str(RECIPE), *overrides.split(), "--dry-run")
 
 
-def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> None:
+def test_overrides_may_be_on_both_sides_of_an_option(refused: Refused) -> None:
     assert "got -3" in refused("train", str(RECIPE), "marl.run.seed=-1", "--dry-run", "marl.run.seed=-3")
 
 
@@ -259,7 +259,7 @@ def test_a_run_directory_that_is_there(refused: Refused) -> None:
     assert "run directory 'runs/mine' exists: choose another marl.run.name, or continue it with --resume" in message
 
 
-def test_a_place_that_cannot_be_written_to(refused: Refused) -> None:
+def test_a_path_that_is_not_writable(refused: Refused) -> None:
     Path("file").write_text("")
     assert "is not a writable folder" in refused("train", str(RECIPE), "marl.run.dir=file/runs")
 

@@ -142,7 +142,7 @@ def test_mappo_has_one_on_the_first_policy_that_learns(composed: DictConfig) -> 
 
 
 @pytest.mark.slow
-def test_without_the_wish_there_is_none(composed: DictConfig) -> None:
+def test_without_the_option_there_is_none(composed: DictConfig) -> None:
     assert scope(composed, "marl.algorithm.name=grpo") is None
     assert scope(composed, "marl.algorithm.name=grpo", "marl.algorithm.options.returns=gae") == "policy"
     assert scope(composed, "marl.critic.scope=team", "marl.algorithm.options.critic=team") == "team"

@@ -255,7 +255,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
 # what comes of one
 
 
-def test_the_newest_checkpoint_is_played_with_every_policy_frozen(
+def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["eval", str(run), "--tasks", "4", "--untrained", "asker"]) == 0

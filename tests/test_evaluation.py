@@ -201,7 +201,7 @@ class _Trainer:
         yield reports[2:]
 
 
-def test_an_evaluation_plays_greedily_then_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, events = _Trainer(), []
     monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append(values))
@@ -348,7 +348,7 @@ def test_the_name_of_an_untrained_policy_is_free() -> None:
         ([("solver", "judge")], ["solver"], "--untrained solver has no effect: its policy 'fixed' was never trained"),
     ],
 )
-def test_a_cast_that_is_refused(
+def test_an_assignment_without_effect_is_refused(
     team: TeamConfig, swaps: list[tuple[str, str]], untrained: list[str], message: str
 ) -> None:
     with pytest.raises(MarlError) as error:
@@ -433,7 +433,7 @@ def test_a_pool_without_policies_is_left_out(team: TeamConfig) -> None:
         "ray_kwargs.ray_init.num_cpus=8",
     ],
 )
-def test_how_a_team_plays_can_be_set(override: str) -> None:
+def test_the_sampling_of_a_team_can_be_set(override: str) -> None:
     check_overrides([override])
 
 

@@ -175,7 +175,7 @@ def test_an_older_step_is_what_a_run_continues_with(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["whole", "shards"])
-def test_how_far_all_weights_came(run: Path, policy: str) -> None:
+def test_the_weight_change_of_a_full_model(run: Path, policy: str) -> None:
     from marl_verl.checkpoint.weights import Tensors, assembled, policy_change
 
     saved = run / "checkpoints" / "step_8" / "policies" / policy
@@ -189,7 +189,7 @@ def test_how_far_all_weights_came(run: Path, policy: str) -> None:
 
 
 @pytest.mark.slow
-def test_how_far_an_adapter_takes_its_model(run: Path, tmp_path: Path) -> None:
+def test_the_weight_change_of_an_adapter(run: Path, tmp_path: Path) -> None:
     """||s B A|| / ||W||: what merging it changes."""
     from marl_verl.checkpoint.weights import policy_change, weight_change
 

@@ -120,7 +120,7 @@ def test_no_episode_waits_for_a_slower_one() -> None:
         ("finish", lambda: ZeroDivisionError("by zero"), "score-error", "scoring: ZeroDivisionError: by zero"),
     ],
 )
-def test_a_failing_session_says_why_and_the_others_continue(
+def test_a_failed_session_has_a_reason_and_the_others_continue(
     where: str, trouble: Callable[[], BaseException], reason: str, message: str
 ) -> None:
     context = Flaky(Pair(), TASK, POLICY, sessions=3)

@@ -44,7 +44,7 @@ def report(version: str, url: str) -> str:
         ("2.13.0", "file:///wheels/torch-2.13.0-cp311-none-macosx_11_0_arm64.whl", "Darwin", True),
     ],
 )
-def test_pips_report_tells_the_build(install: ModuleType, version: str, url: str, system: str, cpu: bool) -> None:
+def test_pips_report_has_the_build(install: ModuleType, version: str, url: str, system: str, cpu: bool) -> None:
     assert install.is_cpu_build(install.pip_answer(report(version, url)), system) is cpu
 
 
@@ -55,7 +55,7 @@ def test_no_answer_is_not_a_cpu_build(install: ModuleType, text: str) -> None:
     assert not install.is_cpu_build("", "Darwin")
 
 
-def test_uvs_dry_run_tells_the_build(install: ModuleType) -> None:
+def test_uvs_dry_run_has_the_build(install: ModuleType) -> None:
     dry_run = "Resolved 1 package in 3ms\nWould download 1 package\n + torch=={}\n"
     assert install.uv_answer(dry_run.format("2.13.0+cpu")) == "2.13.0+cpu"
     assert install.uv_answer(dry_run.format("2.13.0")) == "2.13.0"

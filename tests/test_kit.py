@@ -349,7 +349,7 @@ def test_a_workflow_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 # check_sampler: options of the scene
 
 
-def test_the_options_of_the_scene() -> None:
+def test_the_options_of_check_sampler() -> None:
     thrice = Programmed((Solo("solver"), Solo("verifier"), Solo("solver")))
     sample = check_sampler(Independent(), thrice, TASK, TWO, tasks=Hashed())
     assert [turn.team_reward for turn in sample.turns] == [each.score for each in sample.episodes for _ in range(3)]

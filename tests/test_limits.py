@@ -469,7 +469,7 @@ def test_many_short_steps_and_effects_are_not_taken_for_one_long_step() -> None:
     assert finished(replayed, whole, step_seconds=0.5).answer == "end"  # a second of work, in pieces of 0.01 s
 
 
-def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:
+def test_only_the_step_is_interrupted_and_nothing_after_it() -> None:
     """Steps of just about the time limit, many times: each ends well, or as Stuck, and the loop never sees a thing."""
 
     async def work(task: Task, team: Team) -> str:
@@ -490,7 +490,7 @@ def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:
     assert all("0.001 s without an effect" in failure.detail for failure in found.failures)
 
 
-def test_rehearsal_tells_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_detects_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marl_verl.config.checks.REHEARSAL_SECONDS", 2.0)
     team = read_team(
         {

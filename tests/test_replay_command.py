@@ -547,7 +547,7 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> Non
     assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
 
 
-def test_a_state_scored_by_playing_on_is_not_scored_again(texts: Shown) -> None:
+def test_a_state_scored_by_a_rollout_is_not_scored_again(texts: Shown) -> None:
     shown = texts(write(Sample([tree("played on")])))
     assert "the score is that of a continuation, which is not in the journal\n" in shown
     assert "would answer played on\nscore 0, no success (as stored)\n" in shown
@@ -727,7 +727,9 @@ def test_an_answer_that_cannot_be_scored_with_an_act_masked(refused: Shown, sinc
 # What a user does wrong
 
 
-def test_a_broken_plugin_spoils_only_what_runs(texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_plugin_affects_only_runs_that_use_it(
+    texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     several()
     write(play(), path="one.jsonl")
 
@@ -756,7 +758,7 @@ def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., 
     assert "unknown key 'workflow 'review'.round': did you mean 'rounds'?" in refused(path)
 
 
-def test_a_cut_off_file_spoils_only_its_last_episode(
+def test_a_truncated_file_loses_only_its_last_episode(
     texts: Shown, refused: Shown, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(several())

@@ -77,7 +77,7 @@ def test_all_acts_of_concurrent_lanes_and_of_a_joint_move_are_returned_together(
     play(go())
 
 
-def test_asked_again_it_tells_the_same_at_once() -> None:
+def test_a_repeated_check_returns_the_same_immediately() -> None:
     async def go() -> None:
         async with started(two_lanes) as run:
             first = await run.run_until_blocked()
@@ -287,7 +287,7 @@ def test_cancelled_while_it_waits_it_can_be_asked_again_or_closed(what: str) -> 
     play(go())
 
 
-def test_two_who_wait_at_once_is_an_error() -> None:
+def test_two_concurrent_waits_are_an_error() -> None:
     async def work(task: Task, team: Team) -> str:
         await team.call(async_tool, 1000)
         return (await team["a"].act("x")).text

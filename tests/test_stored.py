@@ -100,7 +100,7 @@ def without_clock(episode: Episode) -> Episode:
 # The same bytes
 
 
-def test_two_runs_give_the_same_bytes_whoever_came_first() -> None:
+def test_two_runs_give_the_same_bytes_in_any_arrival_order() -> None:
     one, other = sampled("x"), sampled("y")
     for sample, seconds in ((one, 1.5), (other, 0.25)):
         for episode in sample.episodes:

@@ -99,7 +99,7 @@ def shown_to(turn: Turn) -> str:
     return turn.observation[-1]["content"]
 
 
-def test_of_equals_the_lowest_number_goes_on_whoever_comes_first() -> None:
+def test_of_equal_candidates_the_lowest_number_is_chosen_in_any_arrival_order() -> None:
     class Same(TaskSet):
         def score(self, task: Task, answer: Any) -> float:
             return float("c0" not in answer)

@@ -107,7 +107,7 @@ def test_an_agent_that_there_is_not_has_no_demonstrations() -> None:
 # the workflow
 
 
-def test_a_team_that_has_learnt_its_parts_is_always_right() -> None:
+def test_a_team_that_has_learnt_its_roles_is_always_right() -> None:
     policy = ScriptedPolicy({SOLVER: solves, VERIFIER: verifies})
     for task in TASKS.generate("test", 20, 0):
         assert TASKS.score(task, check_workflow(SecondGuess(), task, policy).answer) == 1.0

@@ -292,7 +292,7 @@ def test_other_teams_raise() -> None:
         check_workflow(TwoCoders(), TASK, ScriptedPolicy({"main": MAIN}))
 
 
-def test_a_node_that_is_nearly_perfect_is_not_gone_on_with() -> None:
+def test_a_nearly_perfect_node_is_not_continued() -> None:
     good = {"helper": HELPER, "main": MAIN}
     poor = {"helper": HELPER, "main": "def solve(x):\n    return 0\n"}
     for script, turns in ((good, 4), (poor, 4 + 8)):

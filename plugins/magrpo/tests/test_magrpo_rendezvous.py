@@ -58,7 +58,7 @@ def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[Ro
 # the task
 
 
-def test_no_held_out_place_is_in_train_whatever_the_seed() -> None:
+def test_no_held_out_place_is_in_train_for_any_seed() -> None:
     train = {task.id for seed in range(3) for task in TASKS.generate("train", 2000, seed)}
     test = {task.id for seed in range(3) for task in TASKS.generate("test", 300, seed)}
     assert not train & test
@@ -91,12 +91,12 @@ def test_the_joint_reward(left: str, right: str, reward: float) -> None:
     assert joint_reward(PLACE, moves) == TASKS.score(PLACE, moves) == reward
 
 
-def test_telling_pays_only_later_and_staying_now() -> None:
+def test_sending_pays_only_later_and_staying_now() -> None:
     halves, stayed = {"left": "c f", "right": "4 2"}, {"left": "stay", "right": "stay"}
     assert TASKS.score(PLACE, halves) < TASKS.score(PLACE, stayed)
 
 
-def test_what_shows_without_the_place() -> None:
+def test_the_public_score_does_not_need_the_place() -> None:
     assert TASKS.public_score(PLACE, {"left": "a a 1 1", "right": "a a 1 1"}) == 1.0
     assert TASKS.public_score(PLACE, {"left": "a a 1 1", "right": "stay"}) == 0.5
     assert TASKS.public_score(PLACE, {"left": "c f", "right": "c f"}) == 0.0
@@ -121,7 +121,7 @@ def test_demonstrations_are_of_training_places_in_words_of_the_vocabulary(agent:
             assert seen.split()[1:5] not in held_out
 
 
-def test_good_demonstrations_tell_and_then_meet() -> None:
+def test_good_demonstrations_send_and_then_meet() -> None:
     for agent in ("left", "right"):
         for seen, answer in TASKS.demonstrations(agent, 200, 1, 1.0):
             known, _, rest = seen.removeprefix("know ").partition(" said ")
@@ -189,7 +189,7 @@ def test_the_sampler_keeps_its_promises_on_it(joint: str) -> None:
     check_algorithm(algorithm_named("magrpo", {"joint_mode": joint}, "algorithm"), rows, reach="task")
 
 
-def test_the_tree_credits_telling_by_what_it_leads_to() -> None:
+def test_the_tree_credits_sending_by_its_later_reward() -> None:
     """Joint action 0 tells, then its branches earn 1 and 0.4; joint action 1 stays, and so do its branches."""
     found = sampled()
     table, result = advantages(found)

@@ -24,8 +24,8 @@ class SemanticDiversity(Metric):
 
 @dataclass(frozen=True)
 class AlgorithmicDiversity(Metric):
-    """`diversity/algorithms`: number of distinct algorithms among a task's candidates; `diversity/algorithms_share`: the
-    same, divided by the number of candidates."""
+    """`diversity/algorithms`: number of distinct algorithms of a task's candidates; `diversity/algorithms_share`: the
+    same divided by the number of candidates."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
         """Empty without candidates."""

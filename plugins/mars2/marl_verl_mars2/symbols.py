@@ -2,8 +2,8 @@
 
     tests after 3 across 7 opposite 0       the first digit must be 4, the second 2, the third 5
 
-A kind is a rule that maps digits to digits: after d = d + 1, before d = d - 1, across d = 9 - d, opposite d = d + 5, all
-modulo 10. Every task has kinds from both SHIFTS and FLIPS. All tests are stated; the last `hidden` tests give no
+A kind is a rule from digits to digits: after d = d + 1, before d = d - 1, across d = 9 - d, opposite d = d + 5, all
+modulo 10. Every task has kinds of both SHIFTS and FLIPS. All tests are stated; the last `hidden` tests give no
 feedback and are not part of the public score, like private tests of programs.
 
 After the warm-up on its demonstrations, agent `shifter` is often right on SHIFTS and seldom on FLIPS, `flipper` vice

@@ -175,7 +175,7 @@ def tree(replies: dict[str, object], nodes: int = 8) -> Sample:
     return asyncio.run(TreeSearch(arms=list(replies)).sample(context))
 
 
-def test_agents_that_say_the_same_have_no_diversity() -> None:
+def test_agents_with_equal_texts_have_no_diversity() -> None:
     found = tree({"shifter": "3 7 0", "flipper": "3 7 0"})
     assert metrics.SemanticDiversity().of_sample(found) == {"diversity/semantic": 0.0}
     assert metrics.AlgorithmicDiversity().of_sample(found) == {
@@ -185,7 +185,7 @@ def test_agents_that_say_the_same_have_no_diversity() -> None:
     assert metrics.StyleDiversity().of_sample(found)["diversity/style_openings"] == 0
 
 
-def test_agents_that_say_something_else_have_some() -> None:
+def test_agents_with_different_texts_have_diversity() -> None:
     found = tree({"shifter": "4 7 9", "flipper": "3 2 0"})
     assert {turn.agent for turn in found.turns} == {"shifter", "flipper"}
     assert metrics.SemanticDiversity().of_sample(found)["diversity/semantic"] > 0.4

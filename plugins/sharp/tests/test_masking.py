@@ -122,7 +122,7 @@ def test_full_samples_everything_after_the_first_masked_act(
 @each_mode
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None, max_examples=15)
-def test_a_masked_run_can_be_repeated_whatever_arrives_first(
+def test_a_masked_run_is_reproducible_in_any_arrival_order(
     mode: Mode, workflow: Programmed, seed: int, data: st.DataObject
 ) -> None:
     context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
@@ -176,7 +176,7 @@ ECHO = ScriptedPolicy(dict.fromkeys(("planner", "left", "right", "worker"), lamb
         ({"planner"}, "rescore", []),
     ],
 )
-def test_who_is_asked_again_in_joint_moves_and_lanes(who: set[Any], mode: Mode, wanted: list[str]) -> None:
+def test_acts_sampled_again_in_joint_moves_and_lanes(who: set[Any], mode: Mode, wanted: list[str]) -> None:
     context = ScriptedContext(Mixed(), TASK, ECHO)
     episode = episode_of(context)
     _, tokens = masked(context, episode, who, mode)

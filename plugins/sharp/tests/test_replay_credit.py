@@ -117,7 +117,7 @@ def test_only_worker_2_matters(mode: Any, worker2: float, planner: float, acts: 
     assert all(turn.team_reward == 1.0 for turn in episode.turns)
 
 
-def test_who_does_harm_has_a_negative_credit() -> None:
+def test_a_harmful_player_has_a_negative_credit() -> None:
     class Wants(TaskSet):
         def score(self, task: Task, answer: Any) -> float:
             return float(answer["worker1"] != "stone")
@@ -261,7 +261,7 @@ def _before(player: str, players: list[str]) -> list[frozenset[str]]:
 
 @given(games(most=5), st.integers(1, 9), st.integers(0, 9))
 @settings(deadline=None, max_examples=20)
-def test_sampled_shapley_shares_all_that_is_earned_and_plays_no_coalition_twice(
+def test_sampled_shapley_is_efficient_and_evaluates_no_coalition_twice(
     game: tuple[list[str], Game], orders: int, seed: int
 ) -> None:
     players, value = game
@@ -272,7 +272,7 @@ def test_sampled_shapley_shares_all_that_is_earned_and_plays_no_coalition_twice(
     assert play(players, value.__getitem__, SampledShapley(exact_up_to=0, permutations=orders), seed)[0] == shares
 
 
-def test_one_order_suffices_where_everybody_adds_the_same_to_any_coalition() -> None:
+def test_one_order_suffices_if_each_player_adds_the_same_to_any_coalition() -> None:
     worth = {f"p{i}": 2.0**i for i in range(8)}
     shares, replayed = play([*worth], lambda c: sum(worth[p] for p in c), SampledShapley(permutations=1))
     assert shares == worth
@@ -449,7 +449,7 @@ class Flaky(ScriptedContext):
     ("credit", "who"),
     [(Counterfactual(), "worker2"), (SampledShapley(only=("worker1", "worker2", "worker3")), "worker3")],
 )
-def test_an_episode_that_cannot_be_credited_is_a_failure_and_the_others_continue(credit: ReplayCredit, who: str) -> None:
+def test_an_episode_that_cannot_be_credited_is_a_failure_of_its_own(credit: ReplayCredit, who: str) -> None:
     async def go() -> None:
         await with_credit(credit, context, sample)
         assert len(asyncio.all_tasks()) == 1
