@@ -17,7 +17,7 @@ AT_ONCE = {"retry-after-ms": "1"}
 
 @dataclass
 class Reply:
-    """What the server says: an HTTP status, and a body that is sent as JSON unless it is a text."""
+    """A response: an HTTP status, and a body that is sent as JSON unless it is a string."""
 
     body: Any
     status: int = 200

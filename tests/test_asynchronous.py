@@ -1,4 +1,4 @@
-"""The asynchronous schedule against scripted policies and rollout workers; gates; and what is refused."""
+"""The asynchronous schedule against scripted policies and rollout workers; gates; incompatible settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SESSIONS, PATIENCE = 2, 30.0
 
 
 class Servers:
-    """What runtimes and rollout workers meet at: versions, open gates, and who is asking."""
+    """State shared by runtimes and rollout workers: versions, open gates, and pending requests."""
 
     def __init__(self, policies: Sequence[str]) -> None:
         self.version = dict.fromkeys(policies, 0)
@@ -228,7 +228,7 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
 
 
 def until(call: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     limit = time.monotonic() + PATIENCE
     while not call():
         assert time.monotonic() < limit

@@ -120,7 +120,7 @@ class ScoreIsNoNumber(Fair):
 
 
 class Limited(ScriptedContext):
-    """A policy whose prompt limit is 8 characters, as the real client tells it."""
+    """A policy whose prompt limit is 8 characters, as in the real client."""
 
     async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
         if isinstance(self.task_context.workflow, ShowsTooMuch) and len(shown(act)) > 8:

@@ -112,7 +112,7 @@ def test_it_keeps_what_every_sampler_promises(workflow: Programmed, seed: int) -
 
 def test_all_sessions_go_at_the_same_time() -> None:
     class Crowd(ScriptedContext):
-        """No agent gets an action before all sessions have asked for one."""
+        """No request is answered before all sessions have made one."""
 
         here = 0
         all_here: asyncio.Event

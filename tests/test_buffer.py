@@ -1,4 +1,4 @@
-"""Buffers and tasks under way: no row and no task is lost or used twice, in whatever order things happen."""
+"""Buffers and tasks under way: no row and no task is lost or used twice, for any order of events."""
 
 from __future__ import annotations
 

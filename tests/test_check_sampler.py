@@ -31,7 +31,7 @@ def newest(above: Run, run: Run) -> Any:
 
 
 def latest(above: Run, run: Run) -> Any:
-    """What a state is worth where every state has a proposal."""
+    """The value of a state if every state has a proposal."""
     return run.proposals[-1]
 
 
@@ -102,7 +102,7 @@ def test_it_gives_the_sample_and_states_the_budget() -> None:
 
 
 def tampered(base: Sampler, how: Callable[[Sample], None]) -> Sampler:
-    """A sampler whose sample is changed before anybody sees it."""
+    """A sampler whose sample is changed before it is returned."""
 
     class Tampered(Sampler):
         branches = base.branches

@@ -28,7 +28,7 @@ from marl_verl.errors import MarlError, MarlWarning
 
 
 class Saved:
-    """A policy or a critic: what it has is one text, in two files."""
+    """A policy or a critic whose state is one text in two files."""
 
     def __init__(self, content: str) -> None:
         self.content = content
@@ -204,7 +204,7 @@ class Killed(BaseException):
 
 
 class _Watch:
-    """Counts what is about to be done to the file system; from the chosen one on, nothing is done any more."""
+    """Counts file system operations; from a chosen one on, none is executed."""
 
     EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"})
 

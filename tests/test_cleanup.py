@@ -40,7 +40,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def started(temporary: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen, dict[str, Any]]]:
-    """A command line, and what `tests/sleeper.py` wrote about its run."""
+    """A command line, and the record that `tests/sleeper.py` wrote about its run."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.sleeper", "start", str(tmp_path)],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The command line: every mistake is one sentence on standard error with exit code 2, and nothing is written."""
+"""The command line: every user error is one line on standard error with exit code 2, and nothing is written."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Run a command that must be refused; returns what it said."""
+    """Run a command that must fail; returns its error message."""
 
     def run(*arguments: str) -> str:
         before = sorted(Path().iterdir())

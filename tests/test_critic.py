@@ -1,4 +1,4 @@
-"""Critics: which ones a run has, what the team's sees, and whose rows go to which."""
+"""Critics: the critics of a run, the input of the team critic, and the rows of each critic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.verl_actor import Store
 
 
 class Talk(Workflow):
-    """One alone, then both at once, then one alone with what it has seen so far."""
+    """One agent alone, then a joint act, then one agent alone with its history."""
 
     async def run(self, task: Any, team: Any) -> str:
         first = await team["b"].act("one")
@@ -232,7 +232,7 @@ def test_a_tiny_critic(composed: DictConfig) -> None:
 
 
 class FakeCritic:
-    """In place of a `CriticRuntime`: expects a tenth of the sum of what it sees, and notes what it learns from."""
+    """Replaces `CriticRuntime`: its value is a tenth of the sum of the ids; records its training data."""
 
     def __init__(self, name: str, scope: str) -> None:
         self.name = self.policy = name

@@ -1,4 +1,4 @@
-"""pass@k, intervals, counts of agents, and who acts with which weights."""
+"""pass@k, intervals, counts of agents, and the weights of each agent."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command, which must refuse; returns the one line that it says."""
+    """Run the command, which must fail; returns its one-line error message."""
 
     def run(*arguments: str) -> str:
         assert main(["explain", *arguments]) == 2

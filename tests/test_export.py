@@ -190,7 +190,7 @@ def test_the_weight_change_of_a_full_model(run: Path, policy: str) -> None:
 
 @pytest.mark.slow
 def test_the_weight_change_of_an_adapter(run: Path, tmp_path: Path) -> None:
-    """||s B A|| / ||W||: what merging it changes."""
+    """||s B A|| / ||W||: the relative change by merging."""
     from marl_verl.checkpoint.weights import policy_change, weight_change
 
     assert _export(run, "adapter", tmp_path / "merged", "--merge") == 0

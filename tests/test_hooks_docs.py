@@ -450,7 +450,7 @@ def test_every_command_is_shown() -> None:
 
 
 def test_the_table_of_extras_is_what_they_bring() -> None:
-    """Every name that `EXTRAS` says an extra brings is in its line, and no other name."""
+    """The line of an extra has exactly the names that `EXTRAS` lists for it."""
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^\| `([\w-]+)` \| (`marl-verl-.*)$", text, re.MULTILINE))
     assert set(lines) == set(EXTRAS)

@@ -81,7 +81,7 @@ def test_every_session_becomes_an_episode_with_its_turns_and_score() -> None:
 
 def test_sessions_and_the_acts_of_one_session_are_sampled_at_the_same_time() -> None:
     class Crowd(ScriptedContext):
-        """No judge gets an action before all judges of all sessions have asked for one."""
+        """No judge's request is answered before all judges of all sessions have made one."""
 
         judges = 0
         all_here: asyncio.Event

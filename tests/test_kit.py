@@ -27,7 +27,7 @@ TWO = talkers(0, ("solver", "verifier"))
 
 
 class Relay(Workflow):
-    """The solver, then the verifier, who sees what was said."""
+    """The solver, then the verifier, which sees the solver's text."""
 
     async def run(self, task: Task, team: Team) -> Any:
         draft = await team["solver"].act(task.prompt)
@@ -66,7 +66,7 @@ class Raw(Workflow):
 
 
 class Unsteady(Workflow):
-    """Something of it is another thing in every run."""
+    """A workflow in which `what` changes from run to run."""
 
     what: str = ""
     steady_runs: int = 1
@@ -255,7 +255,7 @@ def test_a_sampler_that_is_not_async() -> None:
 
 
 class Fragile(Sampler):
-    """Sessions where one thing of `ask` in an `attempt` is forgotten."""
+    """Sessions without `ask` or without `attempt`."""
 
     forgets: str = ""
 

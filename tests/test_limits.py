@@ -48,7 +48,7 @@ class Plain(Workflow):
 
 
 class Long(Workflow):
-    """Acts now and then; what it shares a loop with must not hold it up."""
+    """Acts periodically; other runs in the same loop must not delay it."""
 
     acts: int = 20
 
@@ -182,7 +182,7 @@ def test_recorded_tokens_count_as_well_but_not_against_what_is_recorded() -> Non
 
 
 def test_the_end_of_a_concurrent_episode_is_not_refused_for_its_tokens() -> None:
-    """It is replayed, and there the solver comes to its second act when more has been said already."""
+    """In the replay the solver reaches its second act after more records."""
 
     async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
@@ -284,7 +284,7 @@ async def exits_async() -> None:
 @pytest.mark.parametrize("seconds", [None, 5.0])
 @pytest.mark.parametrize("tool", [exits, stops, cancels, exits_async])
 def test_a_call_cannot_end_the_process_or_pass_for_a_cancellation(tool: Callable[[], Any], seconds: float) -> None:
-    """A tool that parses its arguments with argparse calls sys.exit; in an event loop that ends everybody's work."""
+    """A tool that uses argparse may call sys.exit, which in an event loop would end the whole process."""
 
     async def work(task: Task, team: Team) -> str:
         try:

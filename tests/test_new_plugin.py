@@ -1,4 +1,4 @@
-"""`marl-verl new-plugin`: what it writes works as it is, and what it refuses leaves nothing behind."""
+"""`marl-verl new-plugin`: the written package works unchanged, and a failure leaves no files."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Sums(TaskSet):
 
 
 class Chorus(Workflow):
-    """Everybody at once; who speaks alone is asked for more. Without an answer it fails."""
+    """A joint action, then two more acts; fails if the left agent has no answer."""
 
     async def run(self, task: Task, team: Team) -> str:
         actions = await team.act({"left": task.prompt, "right": task.prompt})
@@ -131,7 +131,7 @@ def texts(capsys: pytest.CaptureFixture[str]) -> Shown:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Shown:
-    """Run the command, which must refuse; returns the one line that it says."""
+    """Run the command, which must fail; returns its one-line error message."""
 
     def run(*arguments: str, prints: bool = False) -> str:
         assert main(["replay", *arguments]) == 2
@@ -322,7 +322,7 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
 
 
 def run_of_three_steps() -> None:
-    """Training steps 7 and 14, and the validation at step 14; each with an episode and with what came to nothing."""
+    """Training steps 7 and 14, and the validation at step 14; each with an episode and a failed attempt."""
     run = RunDir(Path("run"))
     run.folder.mkdir()
     for uid, write_step, step in (("s7t00000", run.journals, 7), ("s14t00000", run.journals, 14)):
@@ -677,7 +677,7 @@ def test_another_score_answer_or_mark_is_shown_and_reported(refused: Shown, sinc
 
 
 class _Deaf:
-    """A team to which nothing is invalid."""
+    """A team that marks no action as invalid."""
 
     def __init__(self, team: Team) -> None:
         self._team = team

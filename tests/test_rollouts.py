@@ -194,7 +194,7 @@ async def _said(text: str) -> Action:
 
 
 class Recorder:
-    """A policy's client that keeps what it is asked for."""
+    """A policy's client that records its requests."""
 
     sampling: ClassVar = {"temperature": 1.0}
 

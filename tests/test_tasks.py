@@ -29,7 +29,7 @@ class Said:
 
 
 class Puppet:
-    """An agent whose answer is a function of its observation; it remembers what it saw."""
+    """An agent whose answer is a function of its observation; it records its observations."""
 
     def __init__(self, answer: Callable[[str], str]) -> None:
         self.answer = answer

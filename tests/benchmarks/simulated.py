@@ -51,7 +51,7 @@ class Together(Workflow):
 
 
 class _Jumping(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
-    """Where the loop would sleep, its clock goes on."""
+    """Advances the clock instead of sleeping."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""Roles on different scales: what a role and turn earns in any case moves no advantage of AT-GRPO's, and GRPO's all."""
+"""Roles on different scales: a constant reward of a role or turn changes all advantages of GRPO and none of AT-GRPO."""
 
 from __future__ import annotations
 

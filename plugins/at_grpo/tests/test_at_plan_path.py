@@ -1,4 +1,4 @@
-"""Plan-Path: boards, moves, what a team did as text, task sets and the local reward."""
+"""Plan-Path: boards, moves, the log of a team, task sets and the local reward."""
 
 from __future__ import annotations
 

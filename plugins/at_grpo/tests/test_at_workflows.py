@@ -1,4 +1,4 @@
-"""The workflows: they can be replayed, the kit's checks hold on them, and what their agents are shown and not."""
+"""The workflows: replays, the checks of `marl_verl.testing`, and the observations of their agents."""
 
 from __future__ import annotations
 

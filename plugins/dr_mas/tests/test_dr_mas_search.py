@@ -1,4 +1,4 @@
-"""Search: BM25, answers, and who is routed where, on made rows."""
+"""Search: BM25, answers and routing, on synthetic rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dr. MAS: the penalty, weights, and what its baselines make of the same rows."""
+"""Dr. MAS: the penalty, weights, and the advantages of its baselines on the same rows."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from marl_verl.testing.workflows import (
 
 
 class Writers(Workflow):
-    """Two writers at once, turn by turn; after every turn they propose what they have."""
+    """Two writers act jointly in each turn; after every turn they propose their text."""
 
     turns: int = 2
     proposes: bool = True

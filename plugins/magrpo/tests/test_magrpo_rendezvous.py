@@ -1,4 +1,4 @@
-"""Rendezvous: the task, its workflow, and what the method and its baselines make of the joint game."""
+"""Rendezvous: the task, its workflow, and the advantages of the method and its baselines."""
 
 from __future__ import annotations
 

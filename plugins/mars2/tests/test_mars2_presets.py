@@ -1,4 +1,4 @@
-"""What the presets are, and what the paper's baselines make of the same rows."""
+"""The presets, and the advantages of the paper's baselines on the same rows."""
 
 from __future__ import annotations
 

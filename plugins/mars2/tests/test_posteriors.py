@@ -1,4 +1,4 @@
-"""What tree search believes: posteriors against the textbook's formulas, and what one node's bandit does with them."""
+"""Posteriors of tree search against textbook formulas, and the choices of one node's bandit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def beta_of(scores: list[float]) -> tuple[float, float]:
 
 
 def assert_saw(found: Posterior, scores: list[float]) -> None:
-    """The posterior is what these scores make of its prior."""
+    """The posterior equals the update of its prior with these scores."""
     if isinstance(found, Normal):
         assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx(normal_of(scores), rel=1e-9, abs=1e-9)
     else:

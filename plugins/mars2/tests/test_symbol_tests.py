@@ -1,4 +1,4 @@
-"""`symbol-tests` and `refine-symbols`: splits, scores, demonstrations, what is shown, and the tree of both agents."""
+"""`symbol-tests` and `refine-symbols`: splits, scores, demonstrations, observations, and the tree of both agents."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_any_text_is_shown_in_words_of_the_vocabulary(message: str) -> None:
 
 
 def half(kinds: object) -> Callable[[Act, int, Candidate], str]:
-    """An agent that knows some kinds, copies digits of the others, and leaves alone what did not fail."""
+    """An agent that masters some kinds, copies the digits of the others, and keeps digits that did not fail."""
 
     def say(act: Act, session: int, candidate: Candidate) -> str:
         words = act.observation[0]["content"].split()

@@ -1,4 +1,4 @@
-"""Tree search: an exact budget, posteriors that follow from the tree, a search that goes where scores are, repeats."""
+"""Tree search: exact budget, posteriors that match the tree, preference for high scores, reproducibility."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def beta_of(scores: list[float]) -> tuple[float, float]:
 
 
 def assert_saw(found: Posterior, scores: list[float]) -> None:
-    """The posterior is what these scores make of its prior."""
+    """The posterior equals the update of its prior with these scores."""
     if isinstance(found, Normal):
         assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx(normal_of(scores), rel=1e-9, abs=1e-9)
     else:
@@ -141,7 +141,7 @@ def watch(patch: pytest.MonkeyPatch) -> list[Node]:
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[list[int], str]]) -> list[Node]:
-    """Let a search go where the steps say: down these children, and then generate with this agent."""
+    """Make a search follow the steps: descend through these children, then generate with this agent."""
     found: list[Node] = []
     script = iter(steps)
 
@@ -222,7 +222,7 @@ def scores_below(node: Node) -> list[float]:
 
 
 def assert_follows(node: Node) -> None:
-    """The posteriors of a node are what its subtree's scores make of the prior."""
+    """The posteriors of a node equal the update of the prior with its subtree's scores."""
     by: dict[str, list[Node]] = {agent: [] for agent in node.arms.generate}
     for child, known in zip(node.children, node.arms.children, strict=True):
         assert (known.agent, known.open) == (child.state.turn.agent, bool(child.state.acts))
@@ -475,7 +475,7 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     trees = watch(monkeypatch)
 
     class Silent(Refine):
-        """Proposes nothing."""
+        """Never calls `propose`."""
 
         async def run(self, task: Task, team: Team) -> str:
             await team["a"].act("1")

@@ -1,4 +1,4 @@
-"""Masked runs: who gets the placeholder, who keeps what was said, who is asked again, and what goes wrong."""
+"""Masked runs: placeholders, kept actions, acts that are sampled again, and failures."""
 
 from __future__ import annotations
 

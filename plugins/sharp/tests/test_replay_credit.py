@@ -69,7 +69,7 @@ def by_agent(episode: Episode, component: str = "credit") -> dict[str, float]:
 
 
 class Fan(Workflow):
-    """A plan, three workers at once, and a report on what they found."""
+    """A plan, a joint action of three workers, and a report on their results."""
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         plan = await team["planner"].act(task.prompt)
@@ -81,7 +81,7 @@ class Fan(Workflow):
 
 
 class OnlyTwo(TaskSet):
-    """What worker 2 found is worth 0.75, and 0.25 more where it is in the report."""
+    """Worker 2's result adds 0.75, and 0.25 more if the report contains it."""
 
     def score(self, task: Task, answer: Any) -> float:
         return 0.75 * (answer["worker2"] == "gold") + 0.25 * ("gold" in answer["report"])
@@ -127,7 +127,7 @@ def test_a_harmful_player_has_a_negative_credit() -> None:
 
 
 class ThreeRounds(Workflow):
-    """Two agents, three rounds; the planner sees what the worker said last."""
+    """Two agents, three rounds; the planner sees the worker's last text."""
 
     async def run(self, task: Task, team: Team) -> str:
         text = task.prompt
@@ -197,7 +197,7 @@ def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, se
 
 
 class Speak(Workflow):
-    """Everybody speaks at once; the answer is who said something."""
+    """All agents act jointly; the answer lists the agents that gave a text."""
 
     async def run(self, task: Task, team: Team) -> list[str]:
         actions = await team.act(dict.fromkeys(team.agents, task.prompt))
@@ -205,7 +205,7 @@ class Speak(Workflow):
 
 
 class Played(TaskSet):
-    """Scores an answer as a game values the coalition of who spoke; keeps the coalitions that it was asked for."""
+    """Scores an answer with a game's value of the listed coalition; records the coalitions."""
 
     def __init__(self, value: Callable[[frozenset[str]], float]) -> None:
         self.value, self.asked = value, []  # type: ignore[var-annotated]

@@ -1,4 +1,4 @@
-"""Three ledgers without a model: the task, its team, and what SHARP and its baselines say of the three workers."""
+"""Three ledgers without a model: the task, its team, and the credits of SHARP and its baselines for the three workers."""
 
 from __future__ import annotations
 
