@@ -128,7 +128,7 @@ def test_c3_compares_a_subtree_with_its_siblings(rows: Rows) -> None:
         assert found[i] == pytest.approx(wanted, abs=1e-9)
 
 
-@given(rows=joint_trees(everybody=True))
+@given(rows=joint_trees(all_act=True))
 @settings(max_examples=20)
 def test_c3_gives_the_agents_of_a_joint_move_the_same(rows: Rows) -> None:
     found = credit("c3", rows)

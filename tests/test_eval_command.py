@@ -272,7 +272,7 @@ def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
     assert config.data.val_files == config.data.train_files == str(seen["folder"].resolve() / "data" / "test.jsonl")
     printed = capsys.readouterr().out
     assert "agent   asker acts with policy asker, before training" in printed
-    assert "6 of 6 tasks played greedily" in printed
+    assert "6 of 6 tasks evaluated greedily" in printed
     assert "50.0%" in printed
     assert "20.0% to 80.0%" in printed
     assert "2 of 54 attempts failed (2 timeout), 1,234 tokens" in printed
@@ -318,7 +318,7 @@ def test_json_is_one_object_and_progress_is_elsewhere(run: Path, capsys: pytest.
     assert main(["eval", str(run), *arguments]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
-    assert "6 of 6 tasks played greedily" in printed.err
+    assert "6 of 6 tasks evaluated greedily" in printed.err
     assert (document["success"], document["eval_tasks"], set(document["agents"])) == (0.5, 6, {"holder", "asker"})
     assert (document["step"], document["swap"], document["untrained"]) == (20, [["asker", "holder"]], [])
     assert document["agents"]["asker"]["policy"] == "holder"

@@ -135,7 +135,7 @@ def results(document: dict[str, Any], display: Display) -> None:
 
 
 def _agents(agents: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="agents, played greedily")
+    table = Table(title="agents, greedy pass")
     components = sorted({name for agent in agents.values() for name in agent["rewards"]})
     rewards = [f"reward: {name}" for name in components]
     for column in ("agent", "policy", "weights"):

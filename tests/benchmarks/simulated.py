@@ -57,7 +57,7 @@ class _Jumping(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None:
-            raise RuntimeError("everybody waits, and for nothing that is under way")
+            raise RuntimeError("all tasks wait, and no request is in flight")
         self.now += max(timeout, 0.0)
         return super().select(0)
 
@@ -120,7 +120,7 @@ class SimulatedRollouts(ScriptedContext):
     """Actions from a server; without one at once.
 
     Args:
-        barrier: where everybody waits for everybody after each act: the lockstep of samplers that step their episodes
+        barrier: where all wait for all after each act: the lockstep of samplers that step their episodes
             together.
     """
 

@@ -48,7 +48,7 @@ class Letters(TaskSet):
 
 
 def by_number(act: Act, session: int, candidate: Any) -> str:
-    """Candidate k says "c{k}" or "t{k}"; the last one is the best. Played on, everybody says x."""
+    """Candidate k is "c{k}" or "t{k}"; the last one is the best. In a rollout to the end, all agents answer x."""
     number = str(candidate).rpartition("-")[2]
     return f"{act.agent[0]}{number}" if number.isdigit() else "x"
 

@@ -1,4 +1,4 @@
-"""Three ledgers without a model: the task, its team, and the credits of SHARP and its baselines for the three workers."""
+"""Three ledgers without a model: the task, its team, and the workers' credits with SHARP and its baselines."""
 
 from __future__ import annotations
 
