@@ -164,7 +164,7 @@ def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
     async def values() -> list[float]:
         context = PolicySamplingContext(WorkerContext(task_context, {}, seed=0), TASK, "u", 1, 1, None)
         async with context.start(0) as run:
-            await drive(run, lambda act: _said("4"))
+            await drive(run, lambda act: _answer("4"))
             done = await context.finish(run, 0)
         return [context.value([turn])[0] for turn in done.turns[:2]] + context.value(done.turns[:2])
 
@@ -186,7 +186,7 @@ def test_a_role_reward_that_is_no_number_is_a_failure_of_its_session(gives: Any)
     assert "workflow 'Rounds' on task 't', scoring: role reward 'odd' of agent 'solver' must be" in failure.detail
 
 
-async def _said(text: str) -> Action:
+async def _answer(text: str) -> Action:
     return Action(text)
 
 

@@ -59,7 +59,7 @@ def _next_commands(folder: Path) -> list[str]:
     learning = [name for name, policy in team.policies.items() if policy.trained]
     learner = next(agent.name for agent in team.agents.values() if agent.policy in learning)
     commands = [
-        f"{command} replay --run {folder}    # what the team said, and what it earned",
+        f"{command} replay --run {folder}    # observations, actions and rewards",
         f"{command} eval {folder} --untrained {learner}    # the team without what {learner} has learnt",
         f"{command} train --resume {folder} trainer.total_training_steps={more}    # train on",
     ]

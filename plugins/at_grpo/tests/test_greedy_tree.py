@@ -25,7 +25,7 @@ from marl_verl.testing.workflows import TASK, Hashed, Joint, Lanes, Programmed, 
 
 
 class CoderTester(Workflow):
-    """The coder writes, the tester looks at it, round by round; the answer is all that was said."""
+    """The coder writes, the tester looks at it, round by round; the answer has all their texts."""
 
     rounds: int = 1
     proposes: bool = False

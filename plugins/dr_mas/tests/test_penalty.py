@@ -99,7 +99,7 @@ def test_the_other_agents_rewards_do_not_matter_to_dr_mas_only(
 def test_a_global_mean_and_std_teach_the_solver_nothing_where_verdicts_are_wrong() -> None:
     rows = guesses([1.0, 0.0, 0.0, 1.0], [-1.0] * 4)
     grpo = advantage(algorithm("grpo", **PENALTY), rows)[::2]
-    assert (grpo > 0.9).all()  # whatever it said is pushed up
+    assert (grpo > 0.9).all()  # every action has a positive advantage
     assert np.ptp(grpo) < 0.05  # and right from wrong differs by next to nothing
     own = advantage(algorithm("dr-mas", **PENALTY), rows)[::2]
     assert np.ptp(own) > 1.7

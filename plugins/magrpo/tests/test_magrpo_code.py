@@ -297,11 +297,11 @@ def test_a_nearly_perfect_node_is_not_continued() -> None:
     poor = {"helper": HELPER, "main": "def solve(x):\n    return 0\n"}
     for script, turns in ((good, 4), (poor, 4 + 8)):
         sampler = JointTree(stop_above=3.9)
-        sample = check_sampler(sampler, TwoCoders(), TASK, _told_apart(script), 2, tasks=JointCode(), orders=1)
+        sample = check_sampler(sampler, TwoCoders(), TASK, _distinct(script), 2, tasks=JointCode(), orders=1)
         assert len(sample.turns) == turns
 
 
-def _told_apart(codes: dict[str, str]) -> ScriptedPolicy:
+def _distinct(codes: dict[str, str]) -> ScriptedPolicy:
     """The same code in every candidate, with another comment."""
     return ScriptedPolicy(
         {agent: lambda act, session, candidate, code=code: f"{code}# {candidate}\n" for agent, code in codes.items()}

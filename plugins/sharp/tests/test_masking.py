@@ -253,7 +253,7 @@ def test_a_masked_agent_is_masked_too_where_it_acts_anew() -> None:
     texts = [(record.act.agent, record.action.text) for record in context.runs[-1].journal.acts()]
     assert texts == [("writer", HOLE), ("critic", "no")] * 3 + [("writer", HOLE)]
     assert tokens == 3 * len("no")
-    _, tokens = masked(context, episode, {"writer"}, "rescore")  # the critic said nothing in the episode
+    _, tokens = masked(context, episode, {"writer"}, "rescore")  # the critic did not act in the episode
     assert [record.action.text for record in context.runs[-1].journal.acts()] == [HOLE] * 7
     assert tokens == 0
 
