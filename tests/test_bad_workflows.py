@@ -120,7 +120,7 @@ class ScoreIsNoNumber(Fair):
 
 
 class Limited(ScriptedContext):
-    """A policy whose prompt limit is 8 characters, as the real client tells it."""
+    """A policy whose prompt limit is 8 characters, as in the real client."""
 
     async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
         if isinstance(self.task_context.workflow, ShowsTooMuch) and len(shown(act)) > 8:
@@ -176,7 +176,7 @@ def alone(name: str, number: int) -> Sample:
     return sampled(name, good(number))[0]
 
 
-def gather_all(name: str, bad: ScriptedContext) -> Sample:
+def sample_beside_good(name: str, bad: ScriptedContext) -> Sample:
     """The sample of a bad task; checks that two good ones beside it are as they are alone."""
     found, *beside = sampled(name, bad, good(0), good(1))
     for number, other in enumerate(beside):
@@ -196,7 +196,7 @@ def test_a_bad_workflow_fails_by_itself_and_says_where(
     sampler: str, workflow: type[Workflow], reason: str, message: str
 ) -> None:
     task = Task("bad", "a longer question")
-    found = gather_all(sampler, Limited(workflow(), task, POLICY, 2, Fair(), limits=LIMITS))
+    found = sample_beside_good(sampler, Limited(workflow(), task, POLICY, 2, Fair(), limits=LIMITS))
     assert found.failures
     for failure in found.failures:
         assert failure.reason == reason
@@ -214,7 +214,7 @@ def test_a_bad_workflow_fails_by_itself_and_says_where(
     ],
 )
 def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[TaskSet], message: str) -> None:
-    found = gather_all(sampler, Limited(Good(), Task("bad", "q"), POLICY, 2, tasks(), limits=LIMITS))
+    found = sample_beside_good(sampler, Limited(Good(), Task("bad", "q"), POLICY, 2, tasks(), limits=LIMITS))
     assert found.failures
     for failure in found.failures:
         assert failure.reason == "score-error"

@@ -68,7 +68,7 @@ def test_the_highest_public_score_is_chosen_whatever_the_task_s_own_score_says()
     assert not BestOf.branches
 
 
-def test_the_lowest_session_of_equals_whoever_comes_first() -> None:
+def test_of_equal_sessions_the_lowest_is_chosen_in_any_arrival_order() -> None:
     for delay in (lambda act, session: 0, lambda act, session: 10 * (3 - session)):
         found = sample(pairs(["1/0.2", "1/0.9", "0/0.9"], delay=delay))
         assert [episode.session for episode in found.episodes] == [1]
@@ -112,7 +112,7 @@ def test_it_keeps_what_every_sampler_promises(workflow: Programmed, seed: int) -
 
 def test_all_sessions_go_at_the_same_time() -> None:
     class Crowd(ScriptedContext):
-        """Nobody gets an action before all sessions have asked for one."""
+        """No request is answered before all sessions have made one."""
 
         here = 0
         all_here: asyncio.Event
@@ -140,7 +140,7 @@ class Flaky(ScriptedContext):
         return await super().act(act, session, candidate)
 
 
-def test_a_failing_session_is_no_choice_and_takes_no_other_down() -> None:
+def test_a_failed_session_is_not_chosen_and_does_not_affect_others() -> None:
     context = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 3, tasks=Judged())
     context.broken = (0,)
     found = sample(context)

@@ -31,7 +31,7 @@ def newest(above: Run, run: Run) -> Any:
 
 
 def latest(above: Run, run: Run) -> Any:
-    """What a state is worth where every state has a proposal."""
+    """The value of a state if every state has a proposal."""
     return run.proposals[-1]
 
 
@@ -102,7 +102,7 @@ def test_it_gives_the_sample_and_states_the_budget() -> None:
 
 
 def tampered(base: Sampler, how: Callable[[Sample], None]) -> Sampler:
-    """A sampler whose sample is changed before anybody sees it."""
+    """A sampler whose sample is changed before it is returned."""
 
     class Tampered(Sampler):
         branches = base.branches
@@ -144,7 +144,7 @@ def another_uid(found: Sample) -> None:
 
 
 def unknown_parent(found: Sample) -> None:
-    found.turns[-1].parent = "nobody"
+    found.turns[-1].parent = "missing"
 
 
 def the_wrong_parent(found: Sample) -> None:
@@ -218,7 +218,7 @@ def an_episode_twice(found: Sample) -> None:
         (losers_dropped, r"sampled tokens are in no row, extra_tokens has 0 \(nothing failed\)"),
         (tokens_invented, "0 sampled tokens are in no row, extra_tokens has 1"),
         (another_uid, "has uid 'q2', the task's is 'q1'"),
-        (unknown_parent, r"row 5 of session 0 \(solver:1, node 2-1\) has parent nobody, which is not an earlier node"),
+        (unknown_parent, r"row 5 of session 0 \(solver:1, node 2-1\) has parent missing, which is not an earlier node"),
         (the_wrong_parent, r"has another observation than its parent's state: recorded .*, now "),
         (the_state_stands_still, "is not an act of its parent, node None, which is at act solver:0"),
         (another_observation, "row 1 .* has another observation"),
@@ -272,7 +272,7 @@ def in_a_tree(found: Sample) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (one_reward_for_all, None),  # nobody has a parent: nothing is broken
+        (one_reward_for_all, None),  # no row has a parent: nothing is broken
         (a_lost_turn, "session 1 has no row for act solver:1"),
         (turns_of_others, "the episode of session 0 has turns of sessions"),
         (sessions_mixed_up, "session 0 are not a run of the workflow: .* is shown another observation"),

@@ -1,4 +1,4 @@
-"""The command line: every mistake is one sentence on standard error with exit code 2, and nothing is written."""
+"""The command line: every user error is one line on standard error with exit code 2, and nothing is written."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Run a command that must be refused; returns what it said."""
+    """Run a command that must fail; returns its error message."""
 
     def run(*arguments: str) -> str:
         before = sorted(Path().iterdir())
@@ -170,7 +170,7 @@ def test_a_mistaken_recipe(refused: Refused, overrides: str, message: str) -> No
     assert message in refused("train", str(RECIPE), *overrides.split(), "--dry-run")
 
 
-def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> None:
+def test_overrides_may_be_on_both_sides_of_an_option(refused: Refused) -> None:
     assert "got -3" in refused("train", str(RECIPE), "marl.run.seed=-1", "--dry-run", "marl.run.seed=-3")
 
 
@@ -259,7 +259,7 @@ def test_a_run_directory_that_is_there(refused: Refused) -> None:
     assert "run directory 'runs/mine' exists: choose another marl.run.name, or continue it with --resume" in message
 
 
-def test_a_place_that_cannot_be_written_to(refused: Refused) -> None:
+def test_a_path_that_is_not_writable(refused: Refused) -> None:
     Path("file").write_text("")
     assert "is not a writable folder" in refused("train", str(RECIPE), "marl.run.dir=file/runs")
 
@@ -301,7 +301,7 @@ def test_a_model_folder_that_lacks_something(refused: Refused, capsys: pytest.Ca
     assert "the tokenizer in 'model' has no chat template" in refused(*command)
 
 
-class _Told(TaskSet):
+class _NoWords(TaskSet):
     """Two tasks a split, with mistakes to choose from."""
 
     mistake: str = ""
@@ -316,7 +316,7 @@ class _Told(TaskSet):
 
 class _Silent(Workflow):
     async def run(self, task: Task, team: Any) -> str:
-        return "nobody was asked"
+        return "no agent was asked"
 
 
 class _Stranger(Workflow):
@@ -337,12 +337,12 @@ class _Raises(Workflow):
 class _Plugin:
     @hookimpl
     def marl_register(self, registry: Any) -> None:
-        registry.task("told", _Told)
+        registry.task("no-words", _NoWords)
         registry.task("no-class", valid_answer)
         registry.task("gone", "no_such_package:Thing")
         for name, workflow in (("silent", _Silent), ("stranger", _Stranger), ("raises", _Raises)):
             registry.workflow(name, workflow)
-        registry.algorithm("no-algorithm", _Told)
+        registry.algorithm("no-algorithm", _NoWords)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ class _Plugin:
         ("marl.workflow.name=raises", "before any act: ValueError"),
         ("marl.task.name=no-class", "task 'no-class' of in-memory 0 (plugin 'mine') must be a subclass of TaskSet"),
         ("marl.task.name=gone", "cannot import 'no_such_package:Thing': ModuleNotFoundError"),
-        ("marl.task.name=told", "task 'told' has no vocabulary(), which the warm-up of a tiny model needs"),
+        ("marl.task.name=no-words", "task 'no-words' has no vocabulary(), which the warm-up of a tiny model needs"),
         ("marl.algorithm.name=no-algorithm", "algorithm 'no-algorithm' must be an Algorithm"),
     ],
 )
@@ -367,7 +367,7 @@ def test_a_mistaken_plugin_part(
 
 def test_what_a_task_set_makes_is_checked(composed: DictConfig) -> None:
     for mistake, message in (("none", "made no train tasks"), ("same", "tasks have the id 'one'")):
-        tasks = {split: _Told(mistake).generate(split, 40, 0) for split in ("train", "test")}
+        tasks = {split: _NoWords(mistake).generate(split, 40, 0) for split in ("train", "test")}
         with pytest.raises(checks.MarlError, match=message):
             checks.check_tasks(tasks, composed)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Recipes and overrides: what they become, and the sentence for each mistake in them."""
+"""Recipes and overrides: the composed config, and the message for each user error."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ CONTEXT = "This model's maximum context length is 64 tokens. However, your promp
 
 
 @pytest.mark.parametrize(
-    ("reply", "output"),
+    ("reply", "message"),
     [
         (refused(429, "too many requests"), "HTTP 429: too many requests"),
         (refused(500, "out of\nmemory"), "HTTP 500: out of memory"),
@@ -236,8 +236,8 @@ CONTEXT = "This model's maximum context length is 64 tokens. However, your promp
         (refused(400, CONTEXT), "the observation exceeds the context length: This model's maximum context length"),
     ],
 )
-def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, output: str) -> None:
-    with server(every=reply) as running, pytest.raises(MarlError, match=output) as error:
+def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, message: str) -> None:
+    with server(every=reply) as running, pytest.raises(MarlError, match=message) as error:
         answer(running.url, retries=1)
     assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
     assert "\n" not in str(error.value)
@@ -284,7 +284,7 @@ def test_a_key_is_never_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failed_attempt_does_not_affect_others() -> None:
     def choose(request: dict[str, Any]) -> Reply:
-        # the second act of the attempt that was told to
+        # the second act of the attempt
         if request["messages"][-1]["content"] == "fail":
             return refused(400, CONTEXT)
         return completion("fail" if request["seed"] == request_seed(5, 3, "t", 1, "judge", "0", 0) else "4")
@@ -310,7 +310,7 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "output"),
+    ("endpoint", "message"),
     [
         (Endpoint("localhost:8000/v1", "m"), "'marl.policies.judge.endpoint.url' must be an HTTP URL such as"),
         (
@@ -330,10 +330,10 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
     ],
 )
 def test_an_invalid_endpoint_is_rejected_before_any_request(
-    endpoint: Endpoint, output: str, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMPTY_KEY", "")
-    with pytest.raises(MarlError, match=output):
+    with pytest.raises(MarlError, match=message):
         check_endpoint("judge", endpoint)
 
 
@@ -355,7 +355,7 @@ def test_an_endpoint_is_reached_with_its_key(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("reply", "output"),
+    ("reply", "message"),
     [
         (models("n", "qwen-small"), "no model 'qwen-smal': did you mean 'qwen-small'"),
         (models(), "no model 'qwen-smal': none is available"),
@@ -374,9 +374,9 @@ def test_an_endpoint_is_reached_with_its_key(monkeypatch: pytest.MonkeyPatch) ->
         (refused(500, "starting"), "HTTP 500: starting"),
     ],
 )
-def test_a_failed_check_is_reported_at_the_start(reply: Reply, output: str) -> None:
+def test_a_failed_check_is_reported_at_the_start(reply: Reply, message: str) -> None:
     with serving(lambda request: completion("4"), reply) as running:
-        with pytest.raises(MarlError, match=output) as error:
+        with pytest.raises(MarlError, match=message) as error:
             reach("judge", Endpoint(running.url, "qwen-smal"))
         assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
 

@@ -38,7 +38,7 @@ Body = Callable[[Task, Team], Awaitable[Any]]
 
 
 def echo(act: Act) -> str:
-    """Says who acts and the last ten characters it saw: what it says depends on what it sees, and stays short."""
+    """Answers with the agent's name and the last ten characters of its observation."""
     return f"{act.agent}{act.slot}<{shown(act)[-10:]}>"
 
 
@@ -241,7 +241,7 @@ def test_masking_an_action_asks_only_for_acts_whose_observation_changed() -> Non
 
 
 def test_candidates_of_one_act_continue_from_one_state() -> None:
-    """The step of a greedy tree: K candidates at an act, each continued in a run of its own."""
+    """The step of a greedy tree: K candidates at an act, each continued in a separate run."""
 
     async def go() -> None:
         async with Run(SolverVerifier(), TASK, AGENTS) as run:

@@ -66,8 +66,8 @@ class _Played:
             "avg@8": 0.25,
             "avg@8_interval": [0.125, 0.375],
             "agents": {
-                name: {"policy": part.source, "weights": part.describe(request.step), **agent, "tokens": 9}
-                for name, part in request.parts.items()
+                name: {"policy": assignment.source, "weights": assignment.describe(request.step), **agent, "tokens": 9}
+                for name, assignment in request.assignments.items()
             },
             "attempts": 54,
             "failed": 2,
@@ -93,7 +93,7 @@ def made(composed: DictConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
             _model(place / folder / "checkpoints" / f"step_{step}" / "policies" / name / "huggingface")
         saved = place / folder / "checkpoints" / f"step_{step}"
         (saved / "team.json").write_text(
-            json.dumps({"step": step, "identity": {}, "plugins": {}, "files": manifest(saved)})
+            json.dumps({"step": step, "fingerprint": {}, "plugins": {}, "files": manifest(saved)})
         )
     return place
 
@@ -255,7 +255,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
 # what comes of one
 
 
-def test_the_newest_checkpoint_is_played_with_every_policy_frozen(
+def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["eval", str(run), "--tasks", "4", "--untrained", "asker"]) == 0
@@ -272,7 +272,7 @@ def test_the_newest_checkpoint_is_played_with_every_policy_frozen(
     assert config.data.val_files == config.data.train_files == str(seen["folder"].resolve() / "data" / "test.jsonl")
     printed = capsys.readouterr().out
     assert "agent   asker acts with policy asker, before training" in printed
-    assert "6 of 6 tasks played greedily" in printed
+    assert "6 of 6 tasks evaluated greedily" in printed
     assert "50.0%" in printed
     assert "20.0% to 80.0%" in printed
     assert "2 of 54 attempts failed (2 timeout), 1,234 tokens" in printed
@@ -318,7 +318,7 @@ def test_json_is_one_object_and_progress_is_elsewhere(run: Path, capsys: pytest.
     assert main(["eval", str(run), *arguments]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
-    assert "6 of 6 tasks played greedily" in printed.err
+    assert "6 of 6 tasks evaluated greedily" in printed.err
     assert (document["success"], document["eval_tasks"], set(document["agents"])) == (0.5, 6, {"holder", "asker"})
     assert (document["step"], document["swap"], document["untrained"]) == (20, [["asker", "holder"]], [])
     assert document["agents"]["asker"]["policy"] == "holder"

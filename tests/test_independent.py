@@ -81,7 +81,7 @@ def test_every_session_becomes_an_episode_with_its_turns_and_score() -> None:
 
 def test_sessions_and_the_acts_of_one_session_are_sampled_at_the_same_time() -> None:
     class Crowd(ScriptedContext):
-        """Nobody gets an action before all judges of all sessions have asked for one."""
+        """No judge's request is answered before all judges of all sessions have made one."""
 
         judges = 0
         all_here: asyncio.Event
@@ -120,7 +120,7 @@ def test_no_episode_waits_for_a_slower_one() -> None:
         ("finish", lambda: ZeroDivisionError("by zero"), "score-error", "scoring: ZeroDivisionError: by zero"),
     ],
 )
-def test_a_failing_session_says_why_and_the_others_go_on(
+def test_a_failed_session_has_a_reason_and_the_others_continue(
     where: str, trouble: Callable[[], BaseException], reason: str, message: str
 ) -> None:
     context = Flaky(Pair(), TASK, POLICY, sessions=3)

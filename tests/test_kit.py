@@ -27,7 +27,7 @@ TWO = talkers(0, ("solver", "verifier"))
 
 
 class Relay(Workflow):
-    """The solver, then the verifier, who sees what was said."""
+    """The solver, then the verifier, which sees the solver's text."""
 
     async def run(self, task: Task, team: Team) -> Any:
         draft = await team["solver"].act(task.prompt)
@@ -44,7 +44,7 @@ class Alone(Workflow):
 
 
 class Never(Workflow):
-    """Nobody acts."""
+    """No agent acts."""
 
     async def run(self, task: Task, team: Team) -> Any:
         return "an answer"
@@ -66,7 +66,7 @@ class Raw(Workflow):
 
 
 class Unsteady(Workflow):
-    """Something of it is another thing in every run."""
+    """A workflow in which `what` changes from run to run."""
 
     what: str = ""
     steady_runs: int = 1
@@ -255,7 +255,7 @@ def test_a_sampler_that_is_not_async() -> None:
 
 
 class Fragile(Sampler):
-    """Sessions where one thing of `ask` in an `attempt` is forgotten."""
+    """Sessions without `ask` or without `attempt`."""
 
     forgets: str = ""
 
@@ -349,7 +349,7 @@ def test_a_workflow_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 # check_sampler: options of the scene
 
 
-def test_the_options_of_the_scene() -> None:
+def test_the_options_of_check_sampler() -> None:
     thrice = Programmed((Solo("solver"), Solo("verifier"), Solo("solver")))
     sample = check_sampler(Independent(), thrice, TASK, TWO, tasks=Hashed())
     assert [turn.team_reward for turn in sample.turns] == [each.score for each in sample.episodes for _ in range(3)]

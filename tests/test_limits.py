@@ -48,7 +48,7 @@ class Plain(Workflow):
 
 
 class Long(Workflow):
-    """Acts now and then; what it shares a loop with must not hold it up."""
+    """Acts periodically; other runs in the same loop must not delay it."""
 
     acts: int = 20
 
@@ -182,7 +182,7 @@ def test_recorded_tokens_count_as_well_but_not_against_what_is_recorded() -> Non
 
 
 def test_the_end_of_a_concurrent_episode_is_not_refused_for_its_tokens() -> None:
-    """It is replayed, and there the solver comes to its second act when more has been said already."""
+    """In the replay the solver reaches its second act after more records."""
 
     async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
@@ -223,10 +223,10 @@ def test_a_call_that_takes_too_long_raises_in_the_workflow_and_again_on_replay(
 ) -> None:
     async def work(task: Task, team: Team) -> str:
         try:
-            message = await team.call(tool, seconds)
+            result = await team.call(tool, seconds)
         except TimeoutError as error:
-            message = f"too long: {error}"
-        return (await team["solver"].act(str(message))).text + str(message)
+            result = f"too long: {error}"
+        return (await team["solver"].act(str(result))).text + str(result)
 
     SLOW.clear()
     run = finished(work, call_seconds=0.05)
@@ -251,10 +251,10 @@ def test_a_time_out_of_a_call_that_the_workflow_does_not_catch_is_its_error() ->
 
 def test_slow_calls_block_no_other_run() -> None:
     """Ten plain functions that wait for each other: none comes back before all ten run."""
-    gather_all = threading.Barrier(10)
+    barrier = threading.Barrier(10)
 
     def meets() -> str:
-        gather_all.wait(30)
+        barrier.wait(30)
         return "met"
 
     async def work(task: Task, team: Team) -> str:
@@ -284,7 +284,7 @@ async def exits_async() -> None:
 @pytest.mark.parametrize("seconds", [None, 5.0])
 @pytest.mark.parametrize("tool", [exits, stops, cancels, exits_async])
 def test_a_call_cannot_end_the_process_or_pass_for_a_cancellation(tool: Callable[[], Any], seconds: float) -> None:
-    """A tool that parses its arguments with argparse calls sys.exit; in an event loop that ends everybody's work."""
+    """A tool that uses argparse may call sys.exit, which in an event loop would end the whole process."""
 
     async def work(task: Task, team: Team) -> str:
         try:
@@ -304,15 +304,15 @@ def test_a_thread_that_ends_after_its_loop_says_nothing(monkeypatch: pytest.Monk
         with pytest.raises(TimeoutError, match=r"longer than 0.01 s"):
             await perform(time.sleep, (0.1,), 0.01)
 
-    message: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", message.append)
+    reported: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
     asyncio.run(go())
     late = [thread for thread in threading.enumerate() if thread.name == "marl-verl call"]
     assert late
     assert all(thread.daemon for thread in late)
     for thread in late:
         thread.join(5)
-    assert not message
+    assert not reported
 
 
 def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
@@ -417,8 +417,8 @@ async def loops_after_its_end(task: Task, team: Team) -> str:
 
     task_ = asyncio.create_task(beside())
     await asyncio.sleep(0)
-    message = (await team["solver"].act("x")).text
-    return message if task_ else ""
+    text = (await team["solver"].act("x")).text
+    return text if task_ else ""
 
 
 @pytest.mark.parametrize("fn", [loops, loops_stubbornly, loops_in_a_lane, loops_in_a_lane_at_once])
@@ -469,16 +469,16 @@ def test_many_short_steps_and_effects_are_not_taken_for_one_long_step() -> None:
     assert finished(replayed, whole, step_seconds=0.5).answer == "end"  # a second of work, in pieces of 0.01 s
 
 
-def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:
+def test_only_the_step_is_interrupted_and_nothing_after_it() -> None:
     """Steps of just about the time limit, many times: each ends well, or as Stuck, and the loop never sees a thing."""
 
     async def work(task: Task, team: Team) -> str:
         for _ in range(2):
-            message = await team["solver"].act("x")
+            action = await team["solver"].act("x")
             end = time.perf_counter() + 0.001 * (0.9 + 0.05 * team.random.randrange(12))
             while time.perf_counter() < end:
                 pass
-        return message.text
+        return action.text
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(2e-5)  # so that the watchdog gets to run in a step this short
@@ -490,7 +490,7 @@ def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:
     assert all("0.001 s without an effect" in failure.detail for failure in found.failures)
 
 
-def test_rehearsal_tells_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_detects_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marl_verl.config.checks.REHEARSAL_SECONDS", 2.0)
     team = read_team(
         {

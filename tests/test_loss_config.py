@@ -44,7 +44,7 @@ def small(composed: DictConfig) -> DictConfig:
 
 
 def learning(composed: DictConfig, loss: str, *overrides: str) -> DictConfig:
-    """The config with a loss, as a policy without settings of its own has it."""
+    """The config with a loss, for a policy without own settings."""
     found = plugins.load().get("losses", loss)
     config = with_loss(with_overrides(composed, overrides), loss, found)
     check_policy(config, "one", loss, found)

@@ -208,7 +208,7 @@ def test_tiny_models_are_made_from_a_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """README's pair in a folder of its own, seen from another one."""
+    """README's two files in one folder, used from another folder."""
     place = tmp_path / "mine"
     place.mkdir()
     for name in ("my_team.py", "my_team.yaml"):

@@ -72,7 +72,7 @@ def call(script: Path, *arguments: str, **variables: str) -> list[str]:
 
 
 def example_of(script: Path) -> Path | None:
-    """A few rows of the data that a script needs; None where its tasks are generated."""
+    """A few rows of the data that a script needs; None if its tasks are generated."""
     setting = script.stem.removeprefix("run_")
     examples = {path.stem.removeprefix("example_"): path for path in script.parent.glob("example_*.jsonl")}
     fit = [name for name in examples if setting == name or setting.startswith(f"{name}_")]
@@ -172,7 +172,7 @@ def test_without_its_data_a_script_names_the_file(script: Path, tmp_path: Path) 
 
 
 def essence(script: Path) -> dict[str, Any]:
-    """What makes a method, and what a baseline changes: flat, by the names that config has."""
+    """The settings that define a method or a baseline, as flat config keys."""
     found = plan(script)
     marl: Any = OmegaConf.to_container(found.config.marl, resolve=True)
     resolved: Any = OmegaConf.to_container(found.resolved.policies, resolve=True)

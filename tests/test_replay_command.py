@@ -70,15 +70,15 @@ class Sums(TaskSet):
 
 
 class Chorus(Workflow):
-    """Everybody at once; who speaks alone is asked for more. Without an answer it fails."""
+    """A joint action, then two more acts; fails if the left agent has no answer."""
 
     async def run(self, task: Task, team: Team) -> str:
-        message = await team.act({"left": task.prompt, "right": task.prompt})
-        if message["left"].text == "(no answer)":
+        actions = await team.act({"left": task.prompt, "right": task.prompt})
+        if actions["left"].text == "(no answer)":
             raise ValueError("the left one is silent")
-        if message["right"].text == "(no answer)":
+        if actions["right"].text == "(no answer)":
             await team["left"].act("the right one is silent")
-        more = await asyncio.gather(*(team["left"].act(message["right"].text, slot=slot) for slot in "xy"))
+        more = await asyncio.gather(*(team["left"].act(actions["right"].text, slot=slot) for slot in "xy"))
         return more[0].text + more[1].text
 
 
@@ -131,7 +131,7 @@ def texts(capsys: pytest.CaptureFixture[str]) -> Shown:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Shown:
-    """Run the command, which must refuse; returns the one line that it says."""
+    """Run the command, which must fail; returns its one-line error message."""
 
     def run(*arguments: str, prints: bool = False) -> str:
         assert main(["replay", *arguments]) == 2
@@ -246,8 +246,8 @@ def test_long_texts_are_cut_in_the_middle_and_repeated_ones_left_out(texts: Show
         async def run(self, task: Task, team: Team) -> str:
             seen = "line\n" * 60
             for _ in range(3):
-                message = await team["solver"].act(seen)
-                seen = f"{seen}{message.text}\n"
+                action = await team["solver"].act(seen)
+                seen = f"{seen}{action.text}\n"
             return (await team["judge"].act("a" * 900 + "b" * 900 + "c" * 900)).text
 
     plugins.load()._targets["workflows", "review"] = Growing
@@ -322,7 +322,7 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
 
 
 def run_of_three_steps() -> None:
-    """Training steps 7 and 14, and the validation at step 14; each with an episode and with what came to nothing."""
+    """Training steps 7 and 14, and the validation at step 14; each with an episode and a failed attempt."""
     run = RunDir(Path("run"))
     run.folder.mkdir()
     for uid, write_step, step in (("s7t00000", run.journals, 7), ("s14t00000", run.journals, 14)):
@@ -435,16 +435,16 @@ def test_packed_with_gzip(texts: Shown, refused: Shown) -> None:
 def test_masking_shows_what_changes_and_the_score_without(texts: Shown) -> None:
     path = write(play())
     shown = texts(path, "--mask", "judge:1")
-    assert "judge:1   row q_0_3, team 1 before\n  masked; it said 'yes'\n" in shown
+    assert "judge:1   row q_0_3, team 1 before\n  masked; original action: 'yes'\n" in shown
     assert "  says\n    (no answer)\n" in shown
-    assert "ends here: solver:2 is not in the journal: a model would have to be asked\n" in shown
+    assert "ends here: solver:2 is not in the journal: a model would have to sample it\n" in shown
     assert "before  score 1, success\nmasked  not known\n" in shown
     shown = texts(path, "--mask", "judge:0")
-    assert "solver:1   row q_0_2, team 1 before\n  shown something else than before: it would be sampled again" in shown
+    assert "solver:1   row q_0_2, team 1 before\n  observation changed: a model would sample this act again" in shown
     assert "    user: (no answer)\n" in shown  # what it sees now
     assert shown.endswith(
         "answer 4\nbefore  score 1, success\nmasked  score 1, success\ndifference 0\n"
-        "a model would be asked again for solver:1\n"
+        "acts that a model would sample again: solver:1\n"
     )
 
 
@@ -452,7 +452,7 @@ def test_masking_several_acts(texts: Shown) -> None:
     path = chorus()
     shown = texts(path, "--mask", "left:x", "--mask", "left:y")
     assert "answer (no answer)(no answer)\n" in shown
-    assert shown.count("  masked; it said ") == 2
+    assert shown.count("  masked; original action: ") == 2
     found = json.loads(texts(path, "--mask", "left:x", "--mask", "left:y", "--json"))["masked"]
     assert (found["acts"], found["changed"], found["missed"]) == (["left:x", "left:y"], [], [])
     assert (found["score"], found["difference"]) == (0.0, 0.0)
@@ -463,7 +463,7 @@ def test_masking_several_acts(texts: Shown) -> None:
     [
         ("review", "solver:0", 'ends here: judge calls look_up("(no answer)"), which was never made\n'),
         ("chorus", "left:0", "ends here: workflow 'Chorus' on task 't1', at act right:0: ValueError: the left one is"),
-        ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to be asked"),
+        ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to sample it"),
     ],
 )  # fmt: skip
 def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mask: str, message: str) -> None:
@@ -472,7 +472,7 @@ def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mas
     assert "not reached any more: " in shown
     assert "masked  not known\n" in shown
     assert "difference" not in shown
-    assert "would be asked again" not in shown
+    assert "would sample again" not in shown
 
 
 def test_an_act_that_can_be_left_out(texts: Shown) -> None:
@@ -535,10 +535,10 @@ def tree(partial_value: str = "proposal") -> Episode:
 
 def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> None:
     shown = texts(write(Sample([tree()])), "--episode", "q_0_n3")
-    assert "solver:0   taken by judge, policy judge" not in shown
-    assert "solver:0   row q_0_0, taken by judge, node n0 at the root, team 1\n" in shown
+    assert "solver:0   acted by judge, policy judge" not in shown
+    assert "solver:0   row q_0_0, acted by judge, node n0 at the root, team 1\n" in shown
     assert "judge:0   row q_0_1, node n3 under n0, team 1\n" in shown
-    assert "stands at solver:1\nwould answer 4\nscore 1, success\n" in shown
+    assert "blocked at solver:1\nwould answer 4\nscore 1, success\n" in shown
     assert "sampled beside it: 2 turns that it did not go on with\n" in shown
     assert "  row    node  act       rewards  says\n  q_0_1  n1    solver:0  team 1   text 1 of 1\n" in shown
     found = json.loads(texts("f.jsonl", "--json"))
@@ -547,7 +547,7 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> Non
     assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
 
 
-def test_a_state_scored_by_playing_on_is_not_scored_again(texts: Shown) -> None:
+def test_a_state_scored_by_a_rollout_is_not_scored_again(texts: Shown) -> None:
     shown = texts(write(Sample([tree("played on")])))
     assert "the score is that of a continuation, which is not in the journal\n" in shown
     assert "would answer played on\nscore 0, no success (as stored)\n" in shown
@@ -575,7 +575,7 @@ def test_masking_an_unfinished_path(texts: Shown) -> None:
             return await context.state(run, 0, [context.turn(act, Action("4"), 0, node="n0")], "4")
 
     shown = texts(write(Sample([asyncio.run(go())])), "--mask", "solver:0")
-    assert "stands at judge:0\nwould answer (no answer)\n" in shown
+    assert "blocked at judge:0\nwould answer (no answer)\n" in shown
     assert "masked  score 0, no success\ndifference 1\n" in shown
 
 
@@ -677,7 +677,7 @@ def test_another_score_answer_or_mark_is_shown_and_reported(refused: Shown, sinc
 
 
 class _Deaf:
-    """A team to which nothing is invalid."""
+    """A team that marks no action as invalid."""
 
     def __init__(self, team: Team) -> None:
         self._team = team
@@ -727,7 +727,9 @@ def test_an_answer_that_cannot_be_scored_with_an_act_masked(refused: Shown, sinc
 # What a user does wrong
 
 
-def test_a_broken_plugin_spoils_only_what_runs(texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_plugin_affects_only_runs_that_use_it(
+    texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     several()
     write(play(), path="one.jsonl")
 
@@ -756,7 +758,7 @@ def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., 
     assert "unknown key 'workflow 'review'.round': did you mean 'rounds'?" in refused(path)
 
 
-def test_a_cut_off_file_spoils_only_its_last_episode(
+def test_a_truncated_file_loses_only_its_last_episode(
     texts: Shown, refused: Shown, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(several())

@@ -71,7 +71,7 @@ def run(tmp_path: Path) -> Path:
         "  policies: {scout: {}, mover: {}}\n  agents: {scout: {policy: scout}, mover: {policy: mover}}\n"
         "  task: {name: t}\n  workflow: {name: w}\n  algorithm: {name: a}\n"
     )
-    output = {
+    summary = {
         "steps": 2,
         "eval_tasks": 300,
         "success_before": 0.1,
@@ -89,7 +89,7 @@ def run(tmp_path: Path) -> Path:
         "seconds_per_step": 1.5,
         "checkpoint": "checkpoints/step_2",
     }
-    (tmp_path / "summary.json").write_text(json.dumps(output))
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
     return tmp_path
 
 
@@ -104,11 +104,11 @@ def test_the_end_is_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(summary, "draw_curve", lambda folder: folder / "curve.png")
     out = io.StringIO()
     summary.show(run, Display(Console(file=out, width=120, soft_wrap=True)))
-    message = out.getvalue()
-    assert "300 held-out tasks" in message
-    assert "10.0% (7.0 to 14.0)" in message
-    assert "policy scout: 87,104 parameters, weights changed by 12.3%" in message
-    assert "policy mover: 87,104 parameters, frozen" in message
-    assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in message
-    assert "marl-verl train my/recipe.yaml marl.policies.scout.frozen=true" in message
-    assert f"marl-verl eval {run} --untrained scout" in message
+    printed = out.getvalue()
+    assert "300 held-out tasks" in printed
+    assert "10.0% (7.0 to 14.0)" in printed
+    assert "policy scout: 87,104 parameters, weights changed by 12.3%" in printed
+    assert "policy mover: 87,104 parameters, frozen" in printed
+    assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in printed
+    assert "marl-verl train my/recipe.yaml marl.policies.scout.frozen=true" in printed
+    assert f"marl-verl eval {run} --untrained scout" in printed

@@ -47,8 +47,8 @@ class Lanes(Workflow):
         draft = await team["solver"].act(task.prompt)
 
         async def judge(slot: str) -> str:
-            message = await team["judge"].act(draft.text, slot=slot)
-            return str(await team["judge"].call(str.upper, message.text + slot))
+            verdict = await team["judge"].act(draft.text, slot=slot)
+            return str(await team["judge"].call(str.upper, verdict.text + slot))
 
         seen = await asyncio.gather(judge("x"), judge("y"))
         team.propose(draft.text)
@@ -100,7 +100,7 @@ def without_clock(episode: Episode) -> Episode:
 # The same bytes
 
 
-def test_two_runs_give_the_same_bytes_whoever_came_first() -> None:
+def test_two_runs_give_the_same_bytes_in_any_arrival_order() -> None:
     one, other = sampled("x"), sampled("y")
     for sample, seconds in ((one, 1.5), (other, 0.25)):
         for episode in sample.episodes:

@@ -29,7 +29,7 @@ class Said:
 
 
 class Puppet:
-    """An agent whose answer is a function of its observation; it remembers what it saw."""
+    """An agent whose answer is a function of its observation; it records its observations."""
 
     def __init__(self, answer: Callable[[str], str]) -> None:
         self.answer = answer
@@ -195,10 +195,10 @@ def test_actions_of_no_use_are_marked():
 def walker(observation: str) -> str:
     """A mover that does all it can with what it sees."""
     words = observation.split()
-    walls, message = words[3:-2], words[-1]
-    if message == "none" or message in walls:
+    walls, landmark = words[3:-2], words[-1]
+    if landmark == "none" or landmark in walls:
         return ""
-    return " ".join(grid.walk(4, frozenset(walls), words[1], message))
+    return " ".join(grid.walk(4, frozenset(walls), words[1], landmark))
 
 
 def test_two_able_agents_solve_plan_path_and_one_cannot():

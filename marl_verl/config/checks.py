@@ -121,7 +121,7 @@ def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: i
         path = Path(str(file)).expanduser()
         if not path.is_file():
             message = str(missing("task file", path, path.parent.glob("*")))
-            hint = "" if "did you mean" in message else "; see the README of the recipe for how to make its data"
+            hint = "" if "did you mean" in message else " The README of the recipe says how to make its data."
             raise MarlError(f"marl.task.{split}_file: {message}{hint}")
         return read_tasks(path)
     try:

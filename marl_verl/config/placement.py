@@ -114,10 +114,8 @@ def _check_memory(pool: Pool, context: Mapping[str, Any]) -> None:
     """Check that the servers of a shared pool fit in memory while all are awake, and can sleep during training."""
     shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in context.items()}
     if sum(shares.values()) > 1:
-        output = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
-        what = (
-            f"the servers on pool '{pool.name}' would take {output} = {sum(shares.values()):.2f} of each GPU's memory"
-        )
+        terms = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
+        what = f"the servers on pool '{pool.name}' would take {terms} = {sum(shares.values()):.2f} of each GPU's memory"
         remedy = "set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
         raise MarlError(f"{what}: {remedy}")
     for name, rollout in context.items():

@@ -20,7 +20,7 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.models import check_lengths, chosen_step, find_models
-from marl_verl.evaluation.request import Part, Request, Swap, acting, cast, parse_swap
+from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assign, parse_swap
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
@@ -54,7 +54,7 @@ ELSEWHERE = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """A checked evaluation.
 
     Attributes:
@@ -95,7 +95,7 @@ def plan(
     seed: int | None = None,
     greedy_only: bool = False,
     plugin_files: Sequence[Path] = (),
-) -> Plan:
+) -> EvaluationPlan:
     """Check an evaluation without writing files. Arguments and errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
     sessions, ks = _sessions(sessions, k, greedy_only)
@@ -108,10 +108,10 @@ def plan(
     team = read_team(marl)
     step = chosen_step(run, step)
     swaps = [parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
-    parts = cast(team, step, swaps, untrained)
+    assignments = assign(team, step, swaps, untrained)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
-    models = find_models(run, folder, parts, step)
-    config = evaluation_config(composed, parts, models.paths, max(1, sessions), seed)
+    models = find_models(run, folder, assignments, step)
+    config = evaluation_config(composed, assignments, models.paths, max(1, sessions), seed)
     evaluated = read_team(marl_section(config), allow_frozen=True)
     workflow, task_set = build_parts(evaluated)
     checks.check_numbers(config)
@@ -125,12 +125,12 @@ def plan(
     config.data.train_files = config.data.val_files = str(folder / TASKS)
     config.data.val_batch_size = len(played)
     resolved = resolve(config, evaluated)
-    check_lengths(run, resolved, team.agents, parts, models.tokenizers)
-    request = Request(step, sessions, ks, int(config.marl.run.seed), parts, models.exports)
+    check_lengths(run, resolved, team.agents, assignments, models.tokenizers)
+    request = Request(step, sessions, ks, int(config.marl.run.seed), assignments, models.exports)
     what = {"run": run.resolve().name, "step": step, "tasks": len(played), "sessions": sessions, "k": list(ks)}
     who = {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
     settings = {**what, **who, "seed": request.seed, "overrides": list(overrides)}
-    return Plan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
+    return EvaluationPlan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
 
 
 def _sessions(given: int | None, k: str | Sequence[int] | None, greedy_only: bool) -> tuple[int, tuple[int, ...]]:
@@ -197,7 +197,11 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def evaluation_config(
-    config: DictConfig, parts: Mapping[str, Part], models: Mapping[str, str], sessions: int, seed: int | None
+    config: DictConfig,
+    assignments: Mapping[str, Assignment],
+    models: Mapping[str, str],
+    sessions: int,
+    seed: int | None,
 ) -> DictConfig:
     """The unresolved config of an evaluation, from the run's composed config. Policies without an agent are left out.
 
@@ -210,9 +214,11 @@ def evaluation_config(
     OmegaConf.set_struct(config, False)
     marl = config.marl
     given: Any = OmegaConf.to_container(marl.policies)
-    marl.policies = {name: _policy(given[part.source], models.get(name)) for name, part in acting(parts).items()}
-    for agent, part in parts.items():
-        marl.agents[agent].policy = part.policy
+    marl.policies = {
+        name: _policy(given[assignment.source], models.get(name)) for name, assignment in acting(assignments).items()
+    }
+    for agent, assignment in assignments.items():
+        marl.agents[agent].policy = assignment.policy
     used = {policy.get("pool") for policy in marl.policies.values()}
     marl.pools = {name: size for name, size in (marl.get("pools") or {}).items() if name in used}
     marl.validation = {"sampler": "independent", "sessions": sessions, "options": {}}

@@ -105,9 +105,13 @@ def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
 def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str, Any]]:
     """Agent -> policy, metrics of the greedy pass and, in `sampled`, metrics of the sampled pass."""
     return {
-        agent: {"policy": part.source, "weights": part.describe(request.step), **greedy.tally.metrics(agent)}
+        agent: {
+            "policy": assignment.source,
+            "weights": assignment.describe(request.step),
+            **greedy.tally.metrics(agent),
+        }
         | ({"sampled": sampled.tally.metrics(agent)} if request.sessions else {})
-        for agent, part in request.parts.items()
+        for agent, assignment in request.assignments.items()
     }
 
 

@@ -96,7 +96,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Slots:
-    """Stands in for a worker group of verl, for a policy that does not learn."""
+    """Replaces verl's worker group for a policy that is not trained."""
 
     workers: Sequence[Held]
 

@@ -56,19 +56,9 @@ class BaseSamplingContext(SamplingContext):
         seed = self.seed(session)
         return Run(self.task_context.workflow, self.task, self.agents, journal, seed=seed, limits=self.limits)
 
-    def turn(
-        self,
-        act: Act,
-        action: Action,
-        session: int,
-        *,
-        agent: str | None = None,
-        index: int | None = None,
-        node: str | None = None,
-        parent: str | None = None,
-    ) -> Turn:
+    def turn(self, act: Act, action: Action, session: int, *, agent: str | None = None, **position: Any) -> Turn:
         policy = self.task_context.agents[agent or act.agent].policy
-        return Turn.of(act, action, self.uid, session, policy, node, parent, agent, index)
+        return Turn.of(act, action, self.uid, session, policy, agent=agent, **position)
 
     async def finish(self, run: Run, session: int) -> Episode:
         turns = [self.turn(act, action, session) for act, action in run.turns]

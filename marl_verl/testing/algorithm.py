@@ -95,13 +95,13 @@ class _Check:
         """Groups match `group_by`."""
         columns = self.result.group_by
         keys = [tuple(self.table.value(column, row) for column in columns) for row in range(len(self.rows))]
-        groups: dict[Any, list[int]] = {}
+        by_key: dict[Any, list[int]] = {}
         for row, key in enumerate(keys):
-            groups.setdefault(key, []).append(row)
+            by_key.setdefault(key, []).append(row)
         for row, key in enumerate(keys):
             members = self.result.members(row).tolist()
             message = f"is compared with {self.named(members)}; those that agree in {columns} are"
-            must(members == groups[key], f"{self.named([row])} {message} {self.named(groups[key])}")
+            must(members == by_key[key], f"{self.named([row])} {message} {self.named(by_key[key])}")
 
     def permuted(self) -> None:
         """Permuting the rows permutes the results."""
@@ -128,7 +128,7 @@ class _Check:
         row = {**_rewarded(self.random.choice(self.rows), float("nan")), "padding": True}
         row["team_reward"] = None if row["team_reward"] is None else OTHERS[0]  # must be finite
         if self.random.random() < 0.5:
-            row |= {"uid": "padding", "agent": "nobody", "node": "nowhere", "parent": "no node"}
+            row |= {"uid": "padding", "agent": "padding", "node": "padding", "parent": "padding"}
         return row
 
     def outside(self, reach: Reach) -> None:

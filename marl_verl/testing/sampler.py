@@ -272,12 +272,12 @@ def _same(first: Sample, again: Sample, details: bool) -> None:
             a, b = getattr(row, field.name), getattr(other, field.name)
             must(a == b, f"{when}, {named(row)} has another {field.name}: {a!r:.80}, then {b!r:.80}")
     must(len(rows) == len(others), f"{when}, there are {len(others)} rows instead of {len(rows)}")
-    a, b = _told(first, details), _told(again, details)
+    a, b = _comparable(first, details), _comparable(again, details)
     for name in a:
         must(a[name] == b[name], f"{when}, it has other {name}: {a[name]!r:.300}, then {b[name]!r:.300}")
 
 
-def _told(sample: Sample, details: bool) -> dict[str, Any]:
+def _comparable(sample: Sample, details: bool) -> dict[str, Any]:
     return {
         "episodes": [(e.session, e.answer, e.success, e.score, e.finished) for e in sample.episodes],
         "paths": [[(turn.session, turn.index) for turn in e.turns] for e in sample.episodes],

@@ -13,7 +13,7 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint import fingerprint as identity
+from marl_verl.checkpoint import fingerprint
 from marl_verl.checkpoint import team as checkpoint
 from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
@@ -87,10 +87,10 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
         raise MarlError(f"run '{folder}' has no complete checkpoint to resume from. Start a new run.")
     team = checkpoint.read(saved)
     files = plugins.files_of_run(folder, plugin_files)
-    identity.check_files(files, team["plugins"], folder)
+    fingerprint.check_files(files, team["plugins"], folder)
     plugins.use_files(files)
-    if identity.gone(team["plugins"]):  # the config cannot be checked without them
-        identity.refuse(identity.plugin_changes(team["plugins"]), saved)
+    if fingerprint.gone(team["plugins"]):  # the config cannot be checked without them
+        fingerprint.refuse(fingerprint.plugin_changes(team["plugins"]), saved)
     config = read_config(folder / COMPOSED)
     began_with = _plugin_paths(config)
     config = with_overrides(config, overrides)
@@ -104,7 +104,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     plan = _check(config, folder)
     plan.resumed, plan.files = True, tuple(files)
     plan.notes = tuple(_changed_since(plan, began_with))
-    identity.check_same(team, resolve(config, plan.team), saved)
+    fingerprint.check_same(team, resolve(config, plan.team), saved)
     _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
         raise MarlError(

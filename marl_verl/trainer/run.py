@@ -24,7 +24,7 @@ from marl_verl.errors import MarlError
 from marl_verl.platforms.active import cpu_run
 from marl_verl.process.cleanup import SCRATCH_VARIABLE
 from marl_verl.process.run_dir import emit
-from marl_verl.process.watch import Parent, Watch, queue_actors, sentence
+from marl_verl.process.watch import Parent, Watch, one_line, queue_actors
 from marl_verl.rollout.endpoint import reach
 from marl_verl.team import Endpoint
 
@@ -50,7 +50,7 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
         emit("interrupted")
         return 130
     except Exception as error:  # noqa: BLE001 - the process ends: traceback to the log, message to the user
-        emit("error", message=sentence(error), expected=False)
+        emit("error", message=one_line(error), expected=False)
         traceback.print_exc()
         return 1
     finally:
@@ -88,7 +88,7 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
             verl.result()
             trainer, manager = _bring_up(config)
             actors = {**trainer.policies.actors(), **manager.actors(), **queue_actors()}
-            with Watch(actors, trainer.phase.output, folder, Parent().leave)():
+            with Watch(actors, trainer.phase.describe, folder, Parent().leave)():
                 with trainer.phase("starting"):
                     trainer.init()
                 yield trainer, manager

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.sampling [--quick] [--json]`: how well samplers keep a server busy, and what they cost.
+"""`python -m tests.benchmarks.sampling [--quick] [--json]`: server utilisation and CPU time of samplers.
 
     schedule    virtual seconds of the real samplers against a simulated server, divided by the least that is possible:
                     max(longest chain of requests that wait for each other, all work / slots)

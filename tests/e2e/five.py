@@ -29,7 +29,7 @@ class TwoDigits(TaskSet):
     def score(self, task: Task, answer: Any) -> float:
         """The share of answers that are right."""
         wanted = " ".join(task.data["digits"])
-        return sum(message == wanted for message in answer) / len(answer)
+        return sum(given == wanted for given in answer) / len(answer)
 
     def vocabulary(self) -> list[str]:
         return ["digits", "heard", *DIGITS]
@@ -56,12 +56,12 @@ class Chain(Workflow):
     async def run(self, task: Task, team: Any) -> list[str]:
         shown, times = task.prompt, acts(task.data["digits"])
         both = await team.act({"left": shown, "right": shown})
-        message = [both["left"].text, both["right"].text]
+        texts = [both["left"].text, both["right"].text]
         for agent in AGENTS[2:]:
             for _ in range(times[agent]):
-                action = await team[agent].act(f"{shown} heard {message[-1]}")
-                message.append(action.text)
-        return message
+                action = await team[agent].act(f"{shown} heard {texts[-1]}")
+                texts.append(action.text)
+        return texts
 
 
 @hookimpl

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def foreign_ray() -> Iterator[None]:
-    """Somebody else's Ray session on the default port, which a run must neither use nor end."""
+    """Another user's Ray session on the default port, which a run must neither use nor end."""
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     start = [*ray, "start", "--head", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats"]
     subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)

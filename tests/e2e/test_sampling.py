@@ -170,8 +170,8 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
         cwd=ROOT,
     )
     log = folder / "train.log"
-    message = done.stdout + done.stderr + (log.read_text(errors="replace")[-4000:] if log.is_file() else "")
-    assert done.returncode == 0, message
+    output = done.stdout + done.stderr + (log.read_text(errors="replace")[-4000:] if log.is_file() else "")
+    assert done.returncode == 0, output
     return Tour(folder, done.stdout, variables)
 
 

@@ -31,9 +31,9 @@ def test_held_out_numbers_are_never_trained_on() -> None:
 
 def test_good_demonstrations_are_right() -> None:
     for agent in ("caller", "writer"):
-        for seen, message in Numbers().demonstrations(agent, 20, 0, good=1.0):
-            assert seen.split()[1:] == message.split()
-            assert {*seen.split(), *message.split()} <= set(Numbers().vocabulary())
+        for seen, answer in Numbers().demonstrations(agent, 20, 0, good=1.0):
+            assert seen.split()[1:] == answer.split()
+            assert {*seen.split(), *answer.split()} <= set(Numbers().vocabulary())
 
 
 def test_the_workflow_can_be_replayed() -> None:

@@ -62,7 +62,7 @@ class GreedyTree(Sampler):
                 break
             if value_tokens := sum(state.value_tokens for state in states):
                 found.add_tokens("rollout", value_tokens)
-            path.go_on(states)
+            path.advance(states)
         if path.number:
             found.episodes.append(leaf_episode(path.state, path.off_path_turns))
         return found
@@ -106,7 +106,7 @@ class _Path:
     def __post_init__(self) -> None:
         self.waiting = list(self.state.acts)
 
-    def go_on(self, states: list[State]) -> None:
+    def advance(self, states: list[State]) -> None:
         """Continue with the best of the candidates."""
         self.state = max(states, key=lambda state: state.value)  # the first of equals
         self.off_path_turns += [state.turn for state in states if state is not self.state]

@@ -99,7 +99,7 @@ def test_the_state_moves_on_with_the_best_candidate(problems: list[Task], trees:
             beside = [each for each in sample.turns if (each.agent, each.turn) == (turn.agent, turn.turn)]
             assert sum(turn.rewards.values()) == max(sum(each.rewards.values()) for each in beside)
             if turn.agent == PLANNER:
-                at = log.stands(board, lines[: 2 * turn.turn]).cell
+                at = log.executed(board, lines[: 2 * turn.turn]).cell
                 assert shown_to(turn).startswith(f"at {at} ")
                 moved += at != task.data["start"]
     assert moved >= len(problems)

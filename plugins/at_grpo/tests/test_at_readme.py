@@ -1,4 +1,4 @@
-"""What the plugin's README shows runs, and names what is registered; the recipes' README has every script."""
+"""The examples of the plugin's README run and use registered names; the recipes' README has every script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workflows: they can be replayed, the kit's checks hold on them, and what their agents are shown and not."""
+"""The workflows: replays, the checks of `marl_verl.testing`, and the observations of their agents."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_program_is_the_last_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "message"),
+    ("program", "output"),
     [
         ("print(6 * 7)", "42"),
         ("print('half')\nraise ValueError('bad')", "half\nValueError: bad"),
@@ -148,18 +148,18 @@ def test_a_program_is_the_last_block() -> None:
         ("x = bytearray(1 << 31)", "MemoryError"),
     ],
 )
-def test_a_program_runs_by_itself(program: str, message: str) -> None:
-    assert asyncio.run(run_python(program)) == message
+def test_a_program_runs_by_itself(program: str, output: str) -> None:
+    assert asyncio.run(run_python(program)) == output
 
 
 def test_a_program_that_does_not_end_is_ended() -> None:
-    message = asyncio.run(run_python("import time\nprint('on', flush=True)\ntime.sleep(60)", 1.0))
-    assert message == "TimeoutError: the program took longer than 1 s"
+    output = asyncio.run(run_python("import time\nprint('on', flush=True)\ntime.sleep(60)", 1.0))
+    assert output == "TimeoutError: the program took longer than 1 s"
 
 
 def test_long_output_is_cut_at_its_beginning() -> None:
-    message = asyncio.run(run_python("print('a' * 5000 + 'end')"))
-    assert (len(message), message[-4:]) == (2000, "aend")
+    output = asyncio.run(run_python("print('a' * 5000 + 'end')"))
+    assert (len(output), output[-4:]) == (2000, "aend")
 
 
 def test_a_task_is_json_and_any_workflow_takes_it_back() -> None:

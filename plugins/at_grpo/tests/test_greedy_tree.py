@@ -25,19 +25,19 @@ from marl_verl.testing.workflows import TASK, Hashed, Joint, Lanes, Programmed, 
 
 
 class CoderTester(Workflow):
-    """The coder writes, the tester looks at it, round by round; the answer is all that was said."""
+    """The coder writes, the tester looks at it, round by round; the answer has all their texts."""
 
     rounds: int = 1
     proposes: bool = False
 
     async def run(self, task: Task, team: Team) -> str:
-        message = task.prompt
+        history = task.prompt
         for _ in range(self.rounds):
             for agent in ("coder", "tester"):
-                message += " " + (await team[agent].act(message)).text
+                history += " " + (await team[agent].act(history)).text
                 if self.proposes:
-                    team.propose(message)
-        return message
+                    team.propose(history)
+        return history
 
 
 class Letters(TaskSet):
@@ -48,7 +48,7 @@ class Letters(TaskSet):
 
 
 def by_number(act: Act, session: int, candidate: Any) -> str:
-    """Candidate k says "c{k}" or "t{k}"; the last one is the best. Played on, everybody says x."""
+    """Candidate k is "c{k}" or "t{k}"; the last one is the best. In a rollout to the end, all agents answer x."""
     number = str(candidate).rpartition("-")[2]
     return f"{act.agent[0]}{number}" if number.isdigit() else "x"
 
@@ -99,7 +99,7 @@ def shown_to(turn: Turn) -> str:
     return turn.observation[-1]["content"]
 
 
-def test_of_equals_the_lowest_number_goes_on_whoever_comes_first() -> None:
+def test_of_equal_candidates_the_lowest_number_is_chosen_in_any_arrival_order() -> None:
     class Same(TaskSet):
         def score(self, task: Task, answer: Any) -> float:
             return float("c0" not in answer)
@@ -163,7 +163,7 @@ class Broken(ScriptedContext):
         return await super().act(act, session, candidate, agent)
 
 
-def test_a_candidate_that_fails_is_no_row_and_the_others_go_on() -> None:
+def test_a_candidate_that_fails_is_no_row_and_the_others_continue() -> None:
     class Once(Broken):
         fails = staticmethod(lambda act, name: name == "0-2")
 
@@ -186,10 +186,10 @@ def test_where_all_candidates_fail_the_path_ends_before_them() -> None:
     assert [turn.index for turn in episode.turns] == [2, 5, 8]
     assert [failure.reason for failure in found.failures] == ["policy-error"] * 3
 
-    class Nobody(Broken):
+    class NoActions(Broken):
         fails = staticmethod(lambda act, name: True)
 
-    found, _ = tree(CoderTester(), context=Nobody)
+    found, _ = tree(CoderTester(), context=NoActions)
     assert (found.episodes, found.turns, len(found.failures)) == ([], [], 3)
 
 
@@ -254,9 +254,9 @@ def test_the_agents_of_a_joint_move_come_one_after_the_other_and_see_the_same() 
         ("planner", "2-0", found.turns[4].parent),
         ("planner", "2-1", found.turns[4].parent),
     ]
-    message = {turn.node: turn.action.text for turn in found.turns}
-    assert all(message["0-0"] not in shown_to(turn) for turn in found.turns[2:4])  # a joint move
-    assert message["0-0"] in shown_to(found.turns[4])
+    texts = {turn.node: turn.action.text for turn in found.turns}
+    assert all(texts["0-0"] not in shown_to(turn) for turn in found.turns[2:4])  # a joint move
+    assert texts["0-0"] in shown_to(found.turns[4])
 
 
 def test_concurrent_lanes_come_one_after_the_other_those_first_that_waited_first() -> None:

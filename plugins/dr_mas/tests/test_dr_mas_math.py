@@ -113,7 +113,7 @@ def test_there_are_no_generated_problems() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "word"),
     [
         ("<verify>approve</verify>", "approve"),
         ("x <VERIFY> Reject </verify> y", "reject"),
@@ -124,8 +124,8 @@ def test_there_are_no_generated_problems() -> None:
         ("", None),
     ],
 )
-def test_a_verdict_is_one_word_in_tags(text: str, message: str | None) -> None:
-    assert verdict(text, ("approve", "reject")) == message
+def test_a_verdict_is_one_word_in_tags(text: str, word: str | None) -> None:
+    assert verdict(text, ("approve", "reject")) == word
 
 
 @given(st.text(max_size=60), st.integers(8, 60))

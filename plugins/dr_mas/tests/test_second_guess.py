@@ -84,18 +84,18 @@ def test_more_tasks_than_available_raises() -> None:
 def test_demonstrations_are_words_that_the_models_have(agent: str) -> None:
     words = TASKS.vocabulary()
     assert len(words) == len(set(words))
-    for seen, message in TASKS.demonstrations(agent, 500, seed=1, good=0.5):
-        assert set(seen.split()) | set(message.split()) <= set(words)
+    for seen, answer in TASKS.demonstrations(agent, 500, seed=1, good=0.5):
+        assert set(seen.split()) | set(answer.split()) <= set(words)
 
 
 def test_good_demonstrations_solve_and_careless_ones_do_not() -> None:
-    for seen, message in TASKS.demonstrations(SOLVER, 300, seed=0, good=1.0):
-        assert message == seen.split()[3 if "not" in seen else 2]
-    for seen, message in TASKS.demonstrations(SOLVER, 300, seed=0, good=0.0):
-        assert message == seen.split()[1]
-    for seen, message in TASKS.demonstrations(VERIFIER, 300, seed=0, good=1.0):
-        assert message == (APPROVE if seen.split()[1] in PRIZES else REJECT)
-    careless = {message for _, message in TASKS.demonstrations(VERIFIER, 300, seed=0, good=0.0)}
+    for seen, answer in TASKS.demonstrations(SOLVER, 300, seed=0, good=1.0):
+        assert answer == seen.split()[3 if "not" in seen else 2]
+    for seen, answer in TASKS.demonstrations(SOLVER, 300, seed=0, good=0.0):
+        assert answer == seen.split()[1]
+    for seen, answer in TASKS.demonstrations(VERIFIER, 300, seed=0, good=1.0):
+        assert answer == (APPROVE if seen.split()[1] in PRIZES else REJECT)
+    careless = {answer for _, answer in TASKS.demonstrations(VERIFIER, 300, seed=0, good=0.0)}
     assert careless == {APPROVE, UNSURE}
 
 
@@ -107,7 +107,7 @@ def test_an_agent_that_there_is_not_has_no_demonstrations() -> None:
 # the workflow
 
 
-def test_a_team_that_has_learnt_its_parts_is_always_right() -> None:
+def test_a_team_that_has_learnt_its_roles_is_always_right() -> None:
     policy = ScriptedPolicy({SOLVER: solves, VERIFIER: verifies})
     for task in TASKS.generate("test", 20, 0):
         assert TASKS.score(task, check_workflow(SecondGuess(), task, policy).answer) == 1.0

@@ -62,11 +62,11 @@ def test_agents_of_a_joint_action_have_one_reward_return_and_advantage(found: di
     nodes = defaultdict(list)
     for row in found.values():
         nodes[row["uid"], row["node"]].append(row)
-    for gather_all in nodes.values():
-        assert {row["agent"] for row in gather_all} == {"left", "right"}
+    for node in nodes.values():
+        assert {row["agent"] for row in node} == {"left", "right"}
         for what in ("reward", "return", "advantage"):
-            assert len({row[what] for row in gather_all}) == 1
-        assert {row["reward"] for row in gather_all} <= {0.0, 0.1, 0.4, 1.0}
+            assert len({row[what] for row in node}) == 1
+        assert {row["reward"] for row in node} <= {0.0, 0.1, 0.4, 1.0}
 
 
 def test_a_turn_is_worth_its_reward_and_what_its_branches_earn(found: dict[str, dict[str, Any]]) -> None:

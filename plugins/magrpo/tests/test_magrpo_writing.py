@@ -1,4 +1,4 @@
-"""The writing tasks: every level of the reward by itself, what gates what, and the workflow."""
+"""The writing tasks: every level of the reward, the gates between levels, and the workflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`code-with-tests` and `refine-code`: real programs in real processes, their limits, and what a refinement is told."""
+"""`code-with-tests` and `refine-code`: real programs in real processes, their limits, and a refinement's feedback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the presets are, and what the paper's baselines make of the same rows."""
+"""The presets, and the advantages of the paper's baselines on the same rows."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_without_arms_the_agents_take_turns_along_a_path() -> None:
 @given(st.integers(0, 20))
 @settings(max_examples=5, deadline=None)
 def test_twice_the_same_model_has_the_demonstrations_of_one_half(seed: int) -> None:
-    """The baseline's second policy is taught as the first: nobody in the team is good at flips."""
+    """The baseline's second policy is trained as the first: no agent of the team is good at flips."""
     pairs = SymbolTests().demonstrations("shifter", 400, seed, 0.7)
     flips = [
         word == symbols.wanted(kind, digit)

@@ -1,4 +1,4 @@
-"""`symbol-tests` and `refine-symbols`: splits, scores, demonstrations, what is shown, and the tree of both agents."""
+"""`symbol-tests` and `refine-symbols`: splits, scores, demonstrations, observations, and the tree of both agents."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def test_perfect_demonstrations_leave_alone_what_passes() -> None:
     pairs = [pair for pair in TASKS.demonstrations(SHIFTER, 2000, 1, 1.0) if "attempt" in pair[0]]
     for seen, answer in pairs:
         words = seen.split()
-        for kind, old, message, new in zip(words[1:7:2], words[8:11], words[12:15], answer.split(), strict=True):
-            if message == "pass":
+        for kind, old, outcome, new in zip(words[1:7:2], words[8:11], words[12:15], answer.split(), strict=True):
+            if outcome == "pass":
                 assert new == old
             if kind in SHIFTS:
                 assert new == symbols.wanted(kind, words[words.index(kind) + 1]) or words[1:7].count(kind) > 1
@@ -172,13 +172,13 @@ def test_any_text_is_shown_in_words_of_the_vocabulary(message: str) -> None:
 
 
 def half(kinds: object) -> Callable[[Act, int, Candidate], str]:
-    """An agent that knows some kinds, copies digits of the others, and leaves alone what did not fail."""
+    """An agent that masters some kinds, copies the digits of the others, and keeps digits that did not fail."""
 
     def say(act: Act, session: int, candidate: Candidate) -> str:
         words = act.observation[0]["content"].split()
-        old, message = (words[8:11], words[12:15]) if "attempt" in words else (["none"] * 3, ["fail"] * 3)
+        old, outcomes = (words[8:11], words[12:15]) if "attempt" in words else (["none"] * 3, ["fail"] * 3)
         answer = []
-        for kind, digit, kept, result in zip(words[1:7:2], words[2:7:2], old, message, strict=True):
+        for kind, digit, kept, result in zip(words[1:7:2], words[2:7:2], old, outcomes, strict=True):
             own = symbols.wanted(kind, digit) if kind in kinds else digit  # type: ignore[operator]
             answer.append(kept if kind not in kinds and result != "fail" and kept != "none" else own)  # type: ignore[operator]
         return " ".join(answer)

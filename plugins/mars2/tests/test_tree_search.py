@@ -1,4 +1,4 @@
-"""Tree search: an exact budget, posteriors that follow from the tree, a search that goes where scores are, repeats."""
+"""Tree search: exact budget, posteriors that match the tree, preference for high scores, reproducibility."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def beta_of(scores: list[float]) -> tuple[float, float]:
 
 
 def assert_saw(found: Posterior, scores: list[float]) -> None:
-    """The posterior is what these scores make of its prior."""
+    """The posterior equals the update of its prior with these scores."""
     if isinstance(found, Normal):
         assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx(normal_of(scores), rel=1e-9, abs=1e-9)
     else:
@@ -141,11 +141,11 @@ def watch(patch: pytest.MonkeyPatch) -> list[Node]:
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[list[int], str]]) -> list[Node]:
-    """Let a search go where the steps say: down these children, and then generate with this agent."""
+    """Make a search follow the steps: descend through these children, then generate with this agent."""
     found: list[Node] = []
     script = iter(steps)
 
-    def output(top: Node, rng: Random) -> tuple[Node, str]:
+    def scripted_descend(top: Node, rng: Random) -> tuple[Node, str]:
         found.append(top)
         path, agent = next(script)
         node = top
@@ -153,7 +153,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[list[int], str]]
             node = node.children[child]
         return node, agent
 
-    monkeypatch.setattr(tree_search, "descend", output)
+    monkeypatch.setattr(tree_search, "descend", scripted_descend)
     return found
 
 
@@ -202,18 +202,18 @@ def test_scores_go_along_the_edges_as_computed_by_hand(
     if isinstance(top, Bandit):
         assert isinstance(below0, Bandit)
         assert isinstance(below2, Bandit)
-        assert_saw(top.go_on, [0.75, 1.0, missed, 0.0])
-        assert_saw(below0.go_on, [1.0, missed])
-        assert_saw(below2.go_on, [])
+        assert_saw(top.continuation, [0.75, 1.0, missed, 0.0])
+        assert_saw(below0.continuation, [1.0, missed])
+        assert_saw(below2.continuation, [])
     else:
         assert isinstance(top, Stack)
         assert isinstance(below0, Stack)
-        assert_saw(top.go_on["a"], [0.75, 1.0, missed])
-        assert_saw(top.go_on["b"], [0.0])
+        assert_saw(top.continuation["a"], [0.75, 1.0, missed])
+        assert_saw(top.continuation["b"], [0.0])
         assert_saw(top.agent["a"], [0.5, 0.75, 1.0, missed, 0.375])
         assert_saw(top.agent["b"], [-0.25, 0.0])
-        assert_saw(below0.go_on["b"], [1.0, missed])
-        assert_saw(below0.go_on["a"], [])
+        assert_saw(below0.continuation["b"], [1.0, missed])
+        assert_saw(below0.continuation["a"], [])
         assert_saw(below0.agent["b"], [0.75, 1.0, missed])
 
 
@@ -222,7 +222,7 @@ def scores_below(node: Node) -> list[float]:
 
 
 def assert_follows(node: Node) -> None:
-    """The posteriors of a node are what its subtree's scores make of the prior."""
+    """The posteriors of a node equal the update of the prior with its subtree's scores."""
     by: dict[str, list[Node]] = {agent: [] for agent in node.arms.generate}
     for child, known in zip(node.children, node.arms.children, strict=True):
         assert (known.agent, known.open) == (child.state.turn.agent, bool(child.state.acts))
@@ -232,10 +232,10 @@ def assert_follows(node: Node) -> None:
         own, below = [child.score for child in children], [s for child in children for s in scores_below(child)]
         assert_saw(node.arms.generate[agent], own)
         if isinstance(node.arms, Stack):
-            assert_saw(node.arms.go_on[agent], below)
+            assert_saw(node.arms.continuation[agent], below)
             assert_saw(node.arms.agent[agent], own + below)
     if isinstance(node.arms, Bandit):
-        assert_saw(node.arms.go_on, [score for child in node.children for score in scores_below(child)])
+        assert_saw(node.arms.continuation, [score for child in node.children for score in scores_below(child)])
 
 
 STRATEGY, PRIOR = st.sampled_from(["bandit", "stack"]), st.sampled_from(["normal", "beta"])
@@ -475,7 +475,7 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     trees = watch(monkeypatch)
 
     class Silent(Refine):
-        """Proposes nothing."""
+        """Never calls `propose`."""
 
         async def run(self, task: Task, team: Team) -> str:
             await team["a"].act("1")
@@ -555,7 +555,7 @@ def test_on_any_workflow_the_public_choice_is_the_best_and_no_turn_gets_lost(
 # repeating, failing, cancelling
 
 
-def output(found: Sample) -> list[Any]:
+def comparable(found: Sample) -> list[Any]:
     return [
         [(turn.node, turn.parent, turn.agent, turn.key, turn.action.text, turn.rewards) for turn in found.turns],
         [(episode.answer, episode.journal) for episode in found.episodes],
@@ -581,7 +581,7 @@ def test_the_same_seed_gives_the_same_tree_whatever_the_delays(
             seed=seed,
             delay=delays(shuffle),
         )
-        runs.append(output(sample(context, TreeSearch(strategy=strategy, prior=prior, arms=list(AGENTS)))))
+        runs.append(comparable(sample(context, TreeSearch(strategy=strategy, prior=prior, arms=list(AGENTS)))))
     assert runs[0] == runs[1] == runs[2]
 
 

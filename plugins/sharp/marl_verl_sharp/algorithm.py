@@ -55,8 +55,8 @@ class SharpMix(RewardMix):
             raise unknown("agent", self.planner, acting)
         planner = table.agent.codes == table.agent.names.index(self.planner)
         credit = self.marginal(table, planner) if self.w_marginal else np.zeros(len(table))
-        output = table.present.get("broadcast")
-        broadcast = table.component("team" if output is None or not output.any() else "broadcast")
+        present = table.present.get("broadcast")
+        broadcast = table.component("team" if present is None or not present.any() else "broadcast")
         tool = table.rewards.get("tool", np.zeros(len(table)))
         return self.w_broadcast * broadcast + self.w_marginal * credit + self.w_tool * tool
 

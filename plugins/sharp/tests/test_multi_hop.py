@@ -63,7 +63,7 @@ def test_answers_are_compared_after_normalisation() -> None:
 
 
 def planner(act: Act) -> str:
-    """Asks where she was born, then about the bridge there, then answers what was reported last."""
+    """Asks where she was born, then about the bridge there, then answers with the last report."""
     if act.turn == 0:
         return '<ask to="one">Where was Ada Lindqvist born?</ask> <ask to="two">Which towns are there?</ask>'
     reports = dict(line.split(" reports: ") for line in shown(act).splitlines() if " reports: " in line)

@@ -1,4 +1,4 @@
-"""Three ledgers without a model: the task, its team, and what SHARP and its baselines say of the three workers."""
+"""Three ledgers without a model: the task, its team, and the workers' credits with SHARP and its baselines."""
 
 from __future__ import annotations
 
@@ -161,18 +161,16 @@ def test_the_right_habits_solve_every_task_and_the_careless_ones_some_by_luck() 
 def test_demonstrations_are_words_and_show_what_each_sees(agent: str) -> None:
     good = TASKS.demonstrations(agent, 400, 0, 1.0)
     careless = TASKS.demonstrations(agent, 400, 0, 0.0)
-    assert {word for seen, message in good + careless for word in f"{seen} {message}".split()} <= set(
-        TASKS.vocabulary()
-    )
+    assert {word for seen, answer in good + careless for word in f"{seen} {answer}".split()} <= set(TASKS.vocabulary())
     assert {seen.split()[0] for seen, _ in good} == {agent}  # the role prompt
     assert len({seen.split()[1] if agent != PLANNER else "beside" in seen for seen, _ in good}) == 2  # both of its acts
     assert any(NOTHING in seen.split() for seen, _ in good)  # as in a masked run
-    for seen, message in good:
+    for seen, answer in good:
         words = seen.split()
         if words[1] == "found":
-            assert message == (NOTHING if agent == GOSSIP else words[2])
+            assert answer == (NOTHING if agent == GOSSIP else words[2])
         if words[1] == "asked":
-            assert message == words[2]
+            assert answer == words[2]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +226,11 @@ def test_the_credits_keep_what_credits_promise(credit: ReplayCredit) -> None:
 
 def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
     assert isinstance(SHARP.credit, Counterfactual)
-    assert credits(SHARP.credit, team(WISE)) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}  # nobody listens to the gossip
+    assert credits(SHARP.credit, team(WISE)) == {
+        READER: 1.0,
+        IDLER: 0.0,
+        GOSSIP: 0.0,
+    }  # the gossip's report has no effect
     assert credits(SHARP.credit, team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
     silent = team(CREDULOUS, gossip=NOTHING)
     assert credits(SHARP.credit, silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
@@ -256,7 +258,7 @@ def test_the_modes_and_shapley_differ_where_they_should() -> None:
         assert isinstance(credit, ReplayCredit)
         return credit
 
-    # the planner's text stays, and with it the answer: nobody has a credit
+    # the planner's text stays, and with it the answer: no agent has a credit
     assert set(credits(of(credit_mode="rescore"), team(CREDULOUS)).values()) == {0.0}
     assert credits(of(credit_mode="full"), team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
     # without the gossip the reader is worth 1, with it 0; without the reader the gossip costs nothing
