@@ -2,9 +2,13 @@
 
 import gc
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
+import omegaconf.omegaconf
 import psutil
 import pytest
+import yaml
 from hypothesis import settings
 
 settings.register_profile("marl-verl", deadline=None)  # how long an example takes depends on the machine's load
@@ -20,4 +24,24 @@ def _enough_memory() -> Iterator[None]:
     measured = psutil.virtual_memory()._replace(available=FREE, total=2 * FREE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psutil, "virtual_memory", lambda: measured)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _yaml_parsed_once() -> Iterator[None]:
+    """OmegaConf parses a text once: each config that a test composes reads all of verl's config files."""
+    parsed: dict[str, Any] = {}
+
+    def load(stream: Any, Loader: Any) -> Any:
+        text = stream
+        if not isinstance(stream, str):
+            start = stream.tell()
+            text = stream.read()
+            stream.seek(start)  # an error names the file
+        if text not in parsed:
+            parsed[text] = yaml.load(stream, Loader=Loader)
+        return parsed[text]  # OmegaConf copies it
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(omegaconf.omegaconf, "yaml", SimpleNamespace(**{**vars(yaml), "load": load}))
         yield
