@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import save_file
 
 from marl_verl import hookimpl, plugins
+from marl_verl.checkpoint.team import describe
 from marl_verl.cli.main import COMMANDS, main
 from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
@@ -391,7 +392,7 @@ def run(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
     saved = folder / "checkpoints" / "step_20"
     saved.mkdir(parents=True)
     config: Any = OmegaConf.load(folder / "config.yaml")
-    (saved / "team.json").write_text(json.dumps({**prepare.checkpoint.describe(config, 20), "files": {}}))
+    (saved / "team.json").write_text(json.dumps({**describe(config, 20), "files": {}}))
     return folder
 
 

@@ -91,7 +91,9 @@ class Unbiased(Scale):
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         deviation = value - group_mean(value, group)[group]
-        return np.sqrt(np.bincount(group, weights=deviation**2) / np.maximum(np.bincount(group) - self.ddof, 1))
+        squares = np.bincount(group, weights=deviation**2)
+        sigma: FloatArray = np.sqrt(squares / np.maximum(np.bincount(group) - self.ddof, 1))
+        return sigma
 
 
 @dataclass(frozen=True)

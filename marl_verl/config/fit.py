@@ -172,7 +172,7 @@ class _SyntheticTasks(TaskSet):
     """Task set whose scores differ between answers, and more between tasks."""
 
     def score(self, task: Task, answer: Any) -> float:
-        return _number(answer, 97) / 8 + 20.0 * task.data["number"]
+        return _number(answer, 97) / 8 + 20.0 * int(task.data["number"])
 
     def public_score(self, task: Task, answer: Any) -> float:
         return _number(answer, 53) / 8

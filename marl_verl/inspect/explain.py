@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from marl_verl import plugins
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.advantage.rows import IntArray
+from marl_verl.advantage import AdvantageResult, IntArray, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
 from marl_verl.credit import leave_one_out, shapley

@@ -99,7 +99,7 @@ class TrainerProcess:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def _start(self) -> tuple[int, subprocess.Popen]:
+    def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
         """Start the trainer. Returns the file descriptor of its events, and the process."""
         reading, writing = os.pipe()
         with self.log.open("ab") as log:
@@ -117,7 +117,7 @@ class TrainerProcess:
         os.close(writing)
         return reading, process
 
-    def _follow(self, reading: int, process: subprocess.Popen, display: Display) -> None:
+    def _follow(self, reading: int, process: subprocess.Popen[bytes], display: Display) -> None:
         """Handle the trainer's events until it ends. Not until the pipe closes: other processes may hold it open."""
         rest = b""
         with open(reading, "rb", buffering=0) as events:

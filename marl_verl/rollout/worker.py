@@ -109,7 +109,7 @@ def _client(name: str, config: Any, server: Any) -> Client:
     return PolicyClient(name, config.policies[name].actor_rollout_ref, server, template)
 
 
-class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
+class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     """Samples tasks. verl splits a batch into prompts and starts `_run_prompt` as a background task for each."""
 
     def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
@@ -172,7 +172,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             self._reports[uid] = asyncio.get_running_loop().create_future()
         return self._reports[uid]
 
-    async def _run_prompt(self, prompt: dict, sampling_params: dict, trajectory: dict, trace: bool = False) -> None:
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+    ) -> None:
         """Sample one task and keep its rows. Always sets a report, even if marl-verl itself fails."""
         report = Report(uid=str(prompt["uid"]), task=str(prompt["task"]))
         try:
@@ -184,7 +186,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         if self._streams and not trajectory["validate"]:
             self._finished.put_nowait(report.uid)
 
-    async def _report_on(self, prompt: dict, sampling_params: dict, trajectory: dict, report: Report) -> None:
+    async def _report_on(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], report: Report
+    ) -> None:
         task, uid = Task(**json.loads(prompt["task"])), report.uid
         report.task = task.id
         validate, step, marl = bool(trajectory["validate"]), int(trajectory["step"]), self.config.marl

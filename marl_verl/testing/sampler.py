@@ -177,7 +177,7 @@ async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
 
 async def _called(sampler: Sampler, context: _Watched) -> Sample:
     """The sampler's result, asserting that it is a valid `Sample`."""
-    found = await awaitable(sampler.sample(context), "`sample`")
+    found: Sample = await awaitable(sampler.sample(context), "`sample`")
     must(isinstance(found, Sample), f"`sample` must return a Sample, it returned {found!r:.60}")
     for name, kind in (("episodes", Episode), ("failures", Failure)):
         for each in getattr(found, name):

@@ -64,7 +64,7 @@ def _schedule(schedule: DictConfig) -> str:
 def _sampling(name: str, section: DictConfig) -> str:
     """A sampler with its sessions and all options, defaults included."""
     sampler = build(checks.part("samplers", name, Sampler), OmegaConf.to_container(section.options), "options")  # type: ignore[arg-type]
-    options = {"sessions": section.sessions, **dataclasses.asdict(sampler)}  # type: ignore[call-overload]
+    options = {"sessions": section.sessions, **dataclasses.asdict(sampler)}
     return f"{name}: " + ", ".join(f"{option}={value}" for option, value in options.items())
 
 

@@ -145,7 +145,8 @@ class PolicyRuntime(TrainingWorkers, Servers):
         sums = {"token-sum": updates, "seq-mean-token-sum": rows}
         if mode not in sums:  # already a mean
             return 1.0
-        return sums[mode] / sum(tag["response_len"] for tag in batch.tags if not tag.get("is_padding"))
+        tokens: int = sum(tag["response_len"] for tag in batch.tags if not tag.get("is_padding"))
+        return sums[mode] / tokens
 
     def _padded(self, batch: KVBatchMeta, updates: int) -> KVBatchMeta:
         """Add rows without a response token until every rank has the same number of rows in every update.

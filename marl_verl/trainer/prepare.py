@@ -13,8 +13,8 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
+from marl_verl.checkpoint import files as checkpoint
 from marl_verl.checkpoint import fingerprint
-from marl_verl.checkpoint import team as checkpoint
 from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.parts import algorithm_of

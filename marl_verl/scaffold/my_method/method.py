@@ -76,7 +76,8 @@ class Median(Baseline):
         ordered = value[np.lexsort((value, group))]
         count = np.bincount(group)
         first = np.cumsum(count) - count
-        return ((ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2)[group]
+        median: FloatArray = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+        return median[group]
 
 
 # each part is an object or a registered name

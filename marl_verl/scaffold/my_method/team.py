@@ -73,6 +73,6 @@ class CallOut(Workflow):
 
 def digits_right(task: Task, turn: Turn, episode: Episode) -> float:
     """The share of the number's digits that the turn has in the right place."""
-    digits = task.data["digits"]
+    digits: list[str] = task.data["digits"]
     words = turn.action.text.split()
     return sum(a == b for a, b in zip(words, digits, strict=False)) / max(len(digits), len(words))

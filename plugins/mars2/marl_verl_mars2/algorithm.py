@@ -47,7 +47,7 @@ class Shaped(Returns):
         others = LeaveOneOut().compute(reward, siblings)
         parent = tree.node_mean(reward)[tree.parent]
         mixed = (1 - self.lam) * parent + self.lam * others
-        base = np.where(at_root, others, np.where(count > 1, mixed, parent))
+        base: FloatArray = np.where(at_root, others, np.where(count > 1, mixed, parent))
         base = np.where(at_root & (count == 1), reward, base)
         return reward + self.gamma * (reward - base)
 
