@@ -496,6 +496,25 @@ def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:
     asyncio.run(go())
 
 
+def test_a_finished_workflow_does_not_wait_for_acts_that_it_started() -> None:
+    async def work(task: Task, team: Team) -> str:
+        started = asyncio.ensure_future(team["worker"].act("slow"))
+        answer = (await team["planner"].act("fast")).text
+        return answer if not started.done() else "late"
+
+    async def act(act: Act) -> Action:
+        if act.agent == "worker":
+            await asyncio.Event().wait()
+        return POLICY.act(act)
+
+    async def go() -> None:
+        async with Run(body(work), TASK, AGENTS) as run:
+            await asyncio.wait_for(sampling.drive(run, act), timeout=20)
+            assert [act.agent for act, _ in run.turns] == ["planner"]
+
+    asyncio.run(go())
+
+
 def test_supplying_an_act_twice_is_an_error() -> None:
     async def go() -> None:
         async with Run(SolverVerifier(), TASK, AGENTS) as run:
