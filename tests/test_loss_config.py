@@ -198,7 +198,7 @@ def test_verls_bypass_mode_loss_has_settings_of_its_own(small: DictConfig) -> No
 
 
 def test_validation_has_the_teams_sampling_and_not_the_first_policys(composed: DictConfig) -> None:
-    """verl takes the sampling parameters of a validation from the top of the config, where the first policy's part is."""
+    """verl reads them at the top of the config, where the first policy's part is."""
     own = with_overrides(composed, [f"marl.policies.one.rollout.{key}" for key in ("temperature=0.5", "top_k=7")])
     found = resolved(own)
     assert found.policies.one.actor_rollout_ref.rollout.temperature == 0.5
