@@ -75,6 +75,7 @@ async def planned_lanes(task: Task, team: Team) -> str:
 
     async def lane(number: int) -> str:
         first = await team["worker"].act(f"{plan.text} part {number}", slot=f"part{number}")
+        team.propose(number)
         length = await team.call(len, first.text)
         dice = team.random_for(f"part{number}").randrange(100)
         return (await team["worker"].act(f"{first.text} {length} {dice}", slot=f"part{number}")).text
@@ -157,7 +158,8 @@ def test_concurrent_lanes_share_their_turn_numbers() -> None:
 @settings(max_examples=30)
 def test_the_order_in_which_actions_arrive_does_not_change_the_journal(order: int) -> None:
     first = drive(Run(body(planned_lanes), TASK, AGENTS))
-    assert drive(Run(body(planned_lanes), TASK, AGENTS), random.Random(order)).journal == first.journal
+    again = drive(Run(body(planned_lanes), TASK, AGENTS), random.Random(order))
+    assert (again.journal, again.proposals) == (first.journal, first.proposals)
 
 
 # random workflows: sequences and gathers, nested, of acts, joint moves, calls and draws
@@ -277,17 +279,22 @@ def test_calls_are_made_once_sync_or_async() -> None:
         made.append(task.id)
         return task.prompt
 
+    def ticket() -> int:
+        made.append("ticket")
+        return len(made)
+
     async def work(task: Task, team: Team) -> Any:
         pair = await team.call(double, 4)
         pair.append(1)  # the record does not change with it
         await team["worker"].act(str(pair))
-        return [pair, await team.call(slow, task), await team.call(double, 4)]
+        tickets = [await team.call(ticket), await team.call(ticket)]  # equal calls are told apart by their number
+        return [pair, await team.call(slow, task), await team.call(double, 4), tickets]
 
     first = drive(Run(body(work), TASK, AGENTS))
-    assert first.answer == [[4, 8, 1], TASK.prompt, [4, 8]]
-    assert made == [4, "t1", 4]
+    assert first.answer == [[4, 8, 1], TASK.prompt, [4, 8], [2, 3]]
+    assert made == [4, "ticket", "ticket", "t1", 4]
     assert drive(Run(body(work), TASK, AGENTS, first.journal)).answer == first.answer
-    assert made == [4, "t1", 4]
+    assert made == [4, "ticket", "ticket", "t1", 4]
 
 
 class ToolError(ValueError):
@@ -485,6 +492,25 @@ def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:
         assert await run.next() is None
         assert [(act.agent, act.index) for act, _ in run.turns] == [("worker", 0), ("planner", 1)]
         assert [record.act.index for record in run.journal.acts()] == [0, 1]
+
+    asyncio.run(go())
+
+
+def test_a_finished_workflow_does_not_wait_for_acts_that_it_started() -> None:
+    async def work(task: Task, team: Team) -> str:
+        started = asyncio.ensure_future(team["worker"].act("slow"))
+        answer = (await team["planner"].act("fast")).text
+        return answer if not started.done() else "late"
+
+    async def act(act: Act) -> Action:
+        if act.agent == "worker":
+            await asyncio.Event().wait()
+        return POLICY.act(act)
+
+    async def go() -> None:
+        async with Run(body(work), TASK, AGENTS) as run:
+            await asyncio.wait_for(sampling.drive(run, act), timeout=20)
+            assert [act.agent for act, _ in run.turns] == ["planner"]
 
     asyncio.run(go())
 

@@ -197,6 +197,15 @@ def test_verls_bypass_mode_loss_has_settings_of_its_own(small: DictConfig) -> No
         check_policy(config, "one", "ppo-clip", PPO_CLIP)
 
 
+def test_validation_has_the_teams_sampling_and_not_the_first_policys(composed: DictConfig) -> None:
+    """verl reads them at the top of the config, where the first policy's part is."""
+    own = with_overrides(composed, [f"marl.policies.one.rollout.{key}" for key in ("temperature=0.5", "top_k=7")])
+    found = resolved(own)
+    assert found.policies.one.actor_rollout_ref.rollout.temperature == 0.5
+    for key in ("temperature", "top_p", "top_k"):
+        assert found.actor_rollout_ref.rollout[key] == composed.actor_rollout_ref.rollout[key]
+
+
 def test_a_registered_loss_must_be_one(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     found = plugins.load()
     monkeypatch.setattr(type(found), "get", _with_wrong_loss(type(found).get))

@@ -269,6 +269,16 @@ def test_a_continued_run_forgets_later_episodes(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "episodes").iterdir()) == ["step_00001.jsonl", "step_00002.jsonl"]
 
 
+def test_a_continued_run_forgets_later_metrics_and_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for step in (0, 1, 2, 2, 3):
+        run.metrics(step, {"train/success": 0.5})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(lines) + lines[0].rstrip("\n")[:9])
+    run.forget_after(2)
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(lines[:4])
+
+
 def test_compressed_files_are_found_and_pruned(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for step in (1, 2, 3):

@@ -138,6 +138,19 @@ def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
     assert "the rollout worker 0 died" in events[0]["message"]
 
 
+def test_an_actor_that_cannot_be_reached_is_not_dead_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+    for error, well in ((ActorUnavailableError("no connection", None), True), (ActorDiedError(), False)):
+
+        def get(question: Any, error: Exception = error) -> Any:
+            raise error
+
+        monkeypatch.setattr(ray, "get", get)
+        assert module._answer(object()) is well
+
+
 def test_an_error_of_its_own_stays_what_it_is(make: Any, events: list[dict[str, Any]], tmp_path: Path) -> None:
     idle, busy = make()[0], make()[0]
     waiting = busy.work.remote(30)

@@ -209,6 +209,9 @@ def test_refinements_of_own_and_other_attempts_are_distinguished() -> None:
     assert logged["refinement/gain_cross"] == pytest.approx(sum(gains) / len(gains))
     assert logged["refinement/gain_own"] == 0
     assert logged["refinement/depth"] > 1
+    for turn in found.turns:  # agents are distinguished, whether or not they share a policy
+        turn.policy = "shared"
+    assert metrics.Refinement().of_sample(found) == logged
 
 
 def test_no_metrics_without_candidates() -> None:
