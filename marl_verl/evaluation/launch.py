@@ -111,7 +111,7 @@ def _heading(plan: Plan) -> str:
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
     for agent, part in request.parts.items():
         lines.append(f"  agent   {agent} acts with policy {part.source}, {part.describe(request.step)}")
-    sampled = f"{request.sessions} sampled sessions each" if request.sessions else "no sampled sessions"
+    sampled = f"{request.episodes} sampled episodes each" if request.episodes else "no sampled episodes"
     lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}")
     return "\n".join(lines)
 
