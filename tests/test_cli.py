@@ -149,6 +149,10 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ("marl.algorithm.options.credit=nun", "unknown credit 'nun': did you mean 'none'?"),
         ("marl.algorithm.options.loss=ppo", "unknown loss 'ppo': did you mean 'ppo-clip'?"),
         ("marl.sampler.options.x=1", "unknown key 'marl.sampler.options.x'"),
+        (
+            "marl.algorithm.name=at-grpo marl.sampler.options.episodes=4",
+            "unknown key 'marl.sampler.options.episodes': valid: candidates, partial_value (of sampler 'greedy-tree')",
+        ),
         ("marl.sampler.options.episodes=0", "'marl.sampler.options.episodes' must be a whole number >= 1, got 0"),
         ("marl.sampler.sessions=4", "unknown key 'marl.sampler.sessions': did you mean 'marl.sampler.options'?"),
         (

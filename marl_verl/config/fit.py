@@ -1,7 +1,7 @@
 """Compatibility checks of sampler, algorithm, team and task set, made before a run starts.
 
 The run's own sampler makes synthetic rows of synthetic actions and scores, without a model. They have the nodes,
-sessions, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
+episodes, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
 """
 
 from __future__ import annotations
