@@ -104,8 +104,8 @@ def _config(change: Callable[[Any], None] | None = None) -> Any:
             "task": {"name": "inventory", "options": {}, "train_size": 8, "test_size": 4},
             "workflow": {"name": "inventory", "options": {}},
             "algorithm": {"name": "grpo", "options": {}},
-            "sampler": {"sessions": 4, "options": {}},
-            "validation": {"sampler": "independent", "sessions": 1},
+            "sampler": {"options": {"episodes": 4}},
+            "validation": {"sampler": None, "options": {}},
             "schedule": {"mode": "sync", "fill": 16},
             "rollout": {"episode_tokens": None, "act_seconds": 300},
             "run": {"seed": 3, "name": "x", "keep_rows": 1},
@@ -530,7 +530,7 @@ def test_what_may_change() -> None:
         # with no adapter nothing of it counts
         values["policies"]["one"]["actor_rollout_ref"]["model"]["lora_alpha"] = 1
         marl = values["marl"]
-        marl["validation"] |= {"sampler": "best-of", "sessions": 9}
+        marl["validation"] |= {"sampler": "best-of", "options": {"episodes": 9}}
         marl["rollout"] |= {"act_seconds": 1, "keep_episodes": 9}
         marl["run"] |= {"name": "y", "keep_rows": 0, "dir": "z"}
         marl["task"] |= {"test_size": 5}
@@ -589,7 +589,7 @@ ARR = "policies.two.actor_rollout_ref"
         ("marl.workflow.name", "other", ['marl.workflow.name ("inventory" -> "other")']),
         ("marl.algorithm.name", "mars2", ['marl.algorithm.name ("grpo" -> "mars2")']),
         ("marl.algorithm.options.eps", 0.5, ["marl.algorithm.options.eps (1e-06 -> 0.5)"]),
-        ("marl.sampler.sessions", 8, ["marl.sampler.sessions (4 -> 8)"]),
+        ("marl.sampler.options.episodes", 8, ["marl.sampler.options.episodes (4 -> 8)"]),
         ("marl.schedule.mode", "async", ['marl.schedule.mode ("sync" -> "async")']),
         ("marl.rollout.episode_tokens", 99, ["marl.rollout.episode_tokens (null -> 99)"]),
         ("data.train_batch_size", 8, ["data.train_batch_size (4 -> 8)"]),

@@ -42,8 +42,8 @@ class Talk(Workflow):
 
 
 def episodes() -> Any:
-    context = ScriptedContext(Talk(), Task("q0", "prompt", {}), ScriptedPolicy({"a": "x", "b": "y"}), sessions=2)
-    return asyncio.run(Independent().sample(context))
+    context = ScriptedContext(Talk(), Task("q0", "prompt", {}), ScriptedPolicy({"a": "x", "b": "y"}))
+    return asyncio.run(Independent(2).sample(context))
 
 
 def test_a_joint_observation_is_everybodys_latest() -> None:

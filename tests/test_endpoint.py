@@ -76,7 +76,7 @@ def sample(
     agent: AgentConfig | None = None,
     held_out: dict[str, Any] | None = None,
     limits: Limits | None = None,
-    sessions: int = 1,
+    episodes: int = 1,
 ) -> Sample:
     """Episodes of an agent whose policy is the endpoint."""
 
@@ -87,7 +87,7 @@ def sample(
         )
         parts = WorkerContext(task_context, {"outside": asking}, seed=5)
         try:
-            return await Independent().sample(PolicySamplingContext(parts, TASK, "u", 3, sessions, held_out))
+            return await Independent(episodes).sample(PolicySamplingContext(parts, TASK, "u", 3, held_out))
         finally:
             await asking._client.close()
 
@@ -290,7 +290,7 @@ def test_a_failed_attempt_does_not_affect_others() -> None:
         return completion("fail" if request["seed"] == request_seed(5, 3, "t", 1, "judge", "0", 0) else "4")
 
     with serving(choose, models("m")) as running:
-        found = sample(running.url, sessions=3)
+        found = sample(running.url, episodes=3)
     assert [episode.session for episode in found.episodes] == [0, 2]
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, "policy-error")

@@ -62,7 +62,7 @@ class _Played:
             "eval_tasks": 6,
             "success": 0.5,
             "success_interval": [0.2, 0.8],
-            "sessions": request.sessions,
+            "episodes": request.episodes,
             "avg@8": 0.25,
             "avg@8_interval": [0.125, 0.375],
             "agents": {
@@ -147,13 +147,13 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         ("--tasks 7", "--tasks must be between 1 and 6, the number of held-out tasks, got 7"),
         ("--tasks 0", "--tasks must be between 1 and 6"),
         ("--tasks few", "invalid int value: 'few'"),
-        ("--sessions 0", "--sessions must be a whole number >= 1, got 0"),
-        ("--sessions 4 --k 1,8", "pass@8 needs at least 8 sessions per task, got 4. Raise --sessions"),
-        ("--k 16", "pass@16 needs at least 16 sessions per task, got 8"),
+        ("--episodes 0", "--episodes must be a whole number >= 1, got 0"),
+        ("--episodes 4 --k 1,8", "pass@8 needs at least 8 episodes per task, got 4. Raise --episodes"),
+        ("--k 16", "pass@16 needs at least 16 episodes per task, got 8"),
         ("--k 1,x", "--k must be whole numbers >= 1, e.g. --k 1,4,8, got 'x'"),
         ("--k 0", "--k must be whole numbers >= 1, e.g. --k 1,4,8, got '0'"),
         ("--greedy-only --k 1", "--k and --greedy-only are incompatible"),
-        ("--greedy-only --sessions 4", "--sessions and --greedy-only are incompatible"),
+        ("--greedy-only --episodes 4", "--episodes and --greedy-only are incompatible"),
         ("--seed -1", "'marl.run.seed' must be a whole number >= 0, got -1"),
         ("--swap asker", "--swap 'asker' must name two agents"),
         ("--swap asker=holdr", "--swap names the unknown agent 'holdr': did you mean 'holder'?"),
@@ -262,13 +262,13 @@ def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
     seen = _Played.seen
     config, request = seen["config"], seen["request"]
     assert seen["module"] == "marl_verl.evaluation.run"
-    assert (request.step, request.sessions, request.ks, request.seed) == (40, 8, (1, 4, 8), 5)
+    assert (request.step, request.episodes, request.ks, request.seed) == (40, 8, (1, 4, 8), 5)
     assert seen["policies"] == list(config.policies) == ["holder", "asker-untrained"]
     paths = [config.policies[name].actor_rollout_ref.model.path for name in seen["policies"]]
     assert paths[0] == str((run / "checkpoints/step_40/policies/holder/huggingface").resolve())
     assert paths[1].endswith("cache/asker")
     assert all(policy.frozen for policy in config.marl.policies.values())
-    assert (config.marl.validation.sessions, config.data.val_batch_size) == (8, 4)
+    assert (config.marl.validation.options.episodes, config.data.val_batch_size) == (8, 4)
     assert config.data.val_files == config.data.train_files == str(seen["folder"].resolve() / "data" / "test.jsonl")
     printed = capsys.readouterr().out
     assert "agent   asker acts with policy asker, before training" in printed
@@ -337,7 +337,7 @@ def test_the_same_evaluation_replaces_itself_and_another_does_not(run: Path) -> 
         assert main(["eval", str(run), *arguments]) == 0
     names = sorted(path.name for path in (run / "evaluations").glob("*.json"))
     assert names == ["step_40.json", "step_40_2.json"]
-    assert _Played.seen["request"].sessions == 0
+    assert _Played.seen["request"].episodes == 0
 
 
 def test_of_one_that_failed_the_log_and_the_episodes_stay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,28 +32,28 @@ from marl_verl.trainer.report import wilson
 
 @st.composite
 def _drawn(draw: st.DrawFn) -> tuple[int, int, int]:
-    sessions = draw(st.integers(1, 9))
-    return sessions, draw(st.integers(0, sessions)), draw(st.integers(1, sessions))
+    episodes = draw(st.integers(1, 9))
+    return episodes, draw(st.integers(0, episodes)), draw(st.integers(1, episodes))
 
 
 @given(_drawn())
 def test_pass_at_k_is_the_share_of_all_draws_with_a_solved_session(drawn: tuple[int, int, int]) -> None:
-    sessions, solved, k = drawn
-    outcomes = [True] * solved + [False] * (sessions - solved)
+    episodes, solved, k = drawn
+    outcomes = [True] * solved + [False] * (episodes - solved)
     draws = [any(chosen) for chosen in itertools.combinations(outcomes, k)]
-    assert pass_at_k(sessions, solved, k) == pytest.approx(np.mean(draws), abs=1e-12)
+    assert pass_at_k(episodes, solved, k) == pytest.approx(np.mean(draws), abs=1e-12)
 
 
-@pytest.mark.parametrize(("sessions", "solved", "k"), [(10_000, 1, 100), (100_000, 3, 10), (5_000, 2_500, 20)])
-def test_pass_at_k_of_many_sessions(sessions: int, solved: int, k: int) -> None:
-    exact = 1 - comb(sessions - solved, k) / comb(sessions, k)  # whole numbers in Python have no end
-    assert pass_at_k(sessions, solved, k) == pytest.approx(exact, rel=1e-9)
+@pytest.mark.parametrize(("episodes", "solved", "k"), [(10_000, 1, 100), (100_000, 3, 10), (5_000, 2_500, 20)])
+def test_pass_at_k_of_many_episodes(episodes: int, solved: int, k: int) -> None:
+    exact = 1 - comb(episodes - solved, k) / comb(episodes, k)  # whole numbers in Python have no end
+    assert pass_at_k(episodes, solved, k) == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.parametrize(("sessions", "solved", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
-def test_pass_at_k_out_of_range(sessions: int, solved: int, k: int) -> None:
+@pytest.mark.parametrize(("episodes", "solved", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
+def test_pass_at_k_out_of_range(episodes: int, solved: int, k: int) -> None:
     with pytest.raises(ValueError, match="pass@k needs"):
-        pass_at_k(sessions, solved, k)
+        pass_at_k(episodes, solved, k)
 
 
 def test_pass_at_k_is_unbiased() -> None:
@@ -96,7 +96,7 @@ def test_an_interval_of_equal_tasks_is_not_a_point() -> None:
 
 
 def test_sampled_scores() -> None:
-    scores: dict[str, Any] = sampled_scores([4, 0, 2], sessions=4, ks=(1, 2, 4), seed=0)
+    scores: dict[str, Any] = sampled_scores([4, 0, 2], episodes=4, ks=(1, 2, 4), seed=0)
     assert list(scores) == [
         name for key in ("avg@4", "pass@1", "pass@2", "pass@4") for name in (key, f"{key}_interval")
     ]
@@ -171,7 +171,7 @@ class _Trainer:
 
     def __init__(self) -> None:
         self.team = types.SimpleNamespace(agents={"a": None})
-        rollout, validation = {"keep_episodes": 1}, {"sessions": 2}
+        rollout, validation = {"keep_episodes": 1}, {"options": {"episodes": 2}}
         self.config: Any = OmegaConf.create({"marl": {"rollout": rollout, "validation": validation}})
         self.val_dataset = [0, 1, 2]
         self.stored: list[str] = []
@@ -205,7 +205,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     trainer, events = _Trainer(), []
     monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append(values))
-    request = Request(step=4, sessions=2, ks=(1, 2), seed=0, assignments={"a": Assignment("p", "trained", "p")})
+    request = Request(step=4, episodes=2, ks=(1, 2), seed=0, assignments={"a": Assignment("p", "trained", "p")})
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert [asked["sampled"] for asked in trainer.asked] == [False, True]
     assert [asked["at_once"] for asked in trainer.asked] == [256, 128]
@@ -231,7 +231,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
 def test_a_greedy_evaluation_samples_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = _Trainer()
     monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
-    request = Request(step=4, sessions=0, ks=(), seed=0, assignments={"a": Assignment("p", "trained", "p")})
+    request = Request(step=4, episodes=0, ks=(), seed=0, assignments={"a": Assignment("p", "trained", "p")})
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert len(trainer.asked) == 1
     assert not [name for name in result if name.startswith(("avg@", "pass@"))]
@@ -266,7 +266,7 @@ MARL: dict[str, Any] = {
     "task": {"name": "t"},
     "workflow": {"name": "w"},
     "algorithm": {"name": "a"},
-    "validation": {"sampler": "best-of", "sessions": 4, "options": {"x": 1}},
+    "validation": {"sampler": "best-of", "options": {"x": 1}},
     "schedule": {"mode": "async"},
     "run": {"seed": 0},
 }
@@ -382,7 +382,7 @@ def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfi
         given,
         assignments,
         {"big": "/ckpt/big", "small-untrained": "/tiny", "fixed": "/models/fixed"},
-        sessions=8,
+        episodes=8,
         seed=None,
     )
     marl: Any = OmegaConf.to_container(config.marl)
@@ -398,7 +398,7 @@ def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfi
     assert evaluated.agents["verifier"].policy == "small-untrained"
     assert evaluated.agents["solver"].instructions == "Solve."
     # a sampled session is one of several alike, whatever the run's own validation does
-    assert marl["validation"] == {"sampler": "independent", "sessions": 8, "options": {}}
+    assert marl["validation"] == {"sampler": "independent", "options": {"episodes": 8}}
     assert (marl["schedule"]["mode"], config.trainer.resume_mode, marl["run"]["seed"]) == ("sync", "disable", 0)
     assert given == _config()  # the run's own is left alone
 
@@ -441,13 +441,13 @@ def test_the_sampling_of_a_team_can_be_set(override: str) -> None:
     ("override", "message"),
     [
         ("marl.run.seed=3", "give --seed"),
-        ("marl.validation.sessions=3", "give --sessions"),
+        ("marl.validation.options.episodes=3", "give --episodes"),
         ("marl.agents.solver.policy=small", "give --swap a=b"),
         ("marl.policies.big.model.path=/x", "give --step or --untrained"),
         ("marl.policies.big.frozen=true", "give --step or --untrained"),
         ("actor_rollout_ref.actor.optim.lr=1", "has no effect on an evaluation"),
         ("trainer.total_training_steps=1", "has no effect on an evaluation"),
-        ("marl.sampler.sessions=3", "has no effect on an evaluation"),
+        ("marl.sampler.options.episodes=3", "has no effect on an evaluation"),
         ("marl.task", "is not of the form"),
     ],
 )

@@ -213,12 +213,16 @@ def rewards(known: Plugins) -> None:
 def samplers(known: Plugins) -> None:
     workflow, policy = team(known)
     sums = known.get("tasks", "sums")()
-    sample = check_sampler(known.get("samplers", "until")(), workflow, TASK, policy, sessions=4, tasks=sums)
-    assert len(sample.episodes) == 1, "the first session came to 7 in its second round"
+    sample = check_sampler(known.get("samplers", "until")(episodes=4), workflow, TASK, policy, tasks=sums)
+    assert len(sample.episodes) == 1, "the first episode came to 7 in its second round"
     once = type(workflow)(rounds=1)
     policy = ScriptedPolicy({"solver": policy.replies["solver"], "checker": "none"})
     sample = check_sampler(
-        known.get("samplers", "until")(), type(once)(rounds=2), Task("0+0", "0 + 0", {"sum": 9}), policy, tasks=sums
+        known.get("samplers", "until")(episodes=4),
+        type(once)(rounds=2),
+        Task("0+0", "0 + 0", {"sum": 9}),
+        policy,
+        tasks=sums,
     )
     assert len(sample.episodes) == 4, "no agent ever answers 9"
 

@@ -73,15 +73,13 @@ async def _given(act: Act) -> Action:
     return POLICY.act(act)
 
 
-def sampled(*workflows: Workflow, sessions: int = 2, **limits: Any) -> list[Sample]:
+def sampled(*workflows: Workflow, episodes: int = 2, **limits: Any) -> list[Sample]:
     """One sample a workflow, all side by side in one loop."""
 
     async def go() -> list[Sample]:
         async with asyncio.timeout(20):
-            all_ = [
-                ScriptedContext(each, TASK, POLICY, sessions=sessions, limits=Limits(**limits)) for each in workflows
-            ]
-            found = await asyncio.gather(*(Independent().sample(each) for each in all_))
+            all_ = [ScriptedContext(each, TASK, POLICY, limits=Limits(**limits)) for each in workflows]
+            found = await asyncio.gather(*(Independent(episodes).sample(each) for each in all_))
         for _ in range(3):
             await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == 1
@@ -196,7 +194,7 @@ def test_the_end_of_a_concurrent_episode_is_not_refused_for_its_tokens() -> None
         context = ScriptedContext(
             Plain(work), TASK, POLICY, delay=lambda act, _: 50 * (act.agent == "judge"), limits=Limits(tokens=6)
         )
-        found = await Independent().sample(context)
+        found = await Independent(1).sample(context)
         assert [len(episode.turns) for episode in found.episodes] == [3]
 
     asyncio.run(go())
@@ -261,7 +259,7 @@ def test_slow_calls_block_no_other_run() -> None:
         await team["solver"].act("x")
         return str(await team.call(meets))
 
-    (found,) = sampled(Plain(work), sessions=10, call_seconds=60)
+    (found,) = sampled(Plain(work), episodes=10, call_seconds=60)
     assert [episode.answer for episode in found.episodes] == ["met"] * 10
 
 
@@ -330,9 +328,9 @@ def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
 
     async def go() -> None:
         context = ScriptedContext(
-            Plain(work), TASK, POLICY, 5, delay=lambda act, session: 10**9, limits=Limits(call_seconds=100)
+            Plain(work), TASK, POLICY, delay=lambda act, session: 10**9, limits=Limits(call_seconds=100)
         )
-        sampling = asyncio.create_task(Independent().sample(context))
+        sampling = asyncio.create_task(Independent(5).sample(context))
         await asyncio.sleep(0.02)
         sampling.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -423,7 +421,7 @@ async def loops_after_its_end(task: Task, team: Team) -> str:
 
 @pytest.mark.parametrize("fn", [loops, loops_stubbornly, loops_in_a_lane, loops_in_a_lane_at_once])
 def test_a_loop_without_an_end_and_without_an_effect_is_ended_and_no_other_run(fn: Body) -> None:
-    bad, good = sampled(Plain(fn), Long(200), sessions=1, step_seconds=0.4)
+    bad, good = sampled(Plain(fn), Long(200), episodes=1, step_seconds=0.4)
     assert [failure.reason for failure in bad.failures] == ["timeout"]
     assert re.search(
         r"workflow 'Plain' on task 't1', .*: ran 0.4 s without an effect \(test_limits.py, line \d+\); the",
@@ -451,7 +449,7 @@ def test_a_workflow_that_catches_even_its_cancellation_is_ended() -> None:
 
 def test_a_loop_that_begins_when_the_run_is_dropped_is_ended_too() -> None:
     begun = time.monotonic()
-    sampled(Plain(loops_after_its_end), sessions=1, step_seconds=0.4)
+    sampled(Plain(loops_after_its_end), episodes=1, step_seconds=0.4)
     assert time.monotonic() - begun < 30
 
 
@@ -483,7 +481,7 @@ def test_only_the_step_is_interrupted_and_nothing_after_it() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(2e-5)  # so that the watchdog gets to run in a step this short
     try:
-        (found,) = sampled(Plain(work), sessions=80, step_seconds=0.001)
+        (found,) = sampled(Plain(work), episodes=80, step_seconds=0.001)
     finally:
         sys.setswitchinterval(interval)
     assert len(found.episodes) + len(found.failures) == 80

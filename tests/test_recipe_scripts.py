@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from marl_verl.config.compose import parse_overrides
@@ -135,8 +136,11 @@ def test_a_script_is_right(script: Path) -> None:
 @every
 def test_every_override_of_a_script_is_in_its_config(script: Path) -> None:
     _, given = overrides(script)
-    # of two that name one key the later one holds
-    wanted = {change.key_or_group: change for change in parse_overrides(given)}
+    wanted: dict[str, Override] = {}
+    for change in parse_overrides(given):  # of two that name one key the later one holds
+        if change.is_delete():
+            wanted = {key: other for key, other in wanted.items() if not key.startswith(f"{change.key_or_group}.")}
+        wanted[change.key_or_group] = change
     for key, change in wanted.items():
         if any(other != key and other.startswith(f"{key}.") for other in wanted) or change.is_delete():
             continue
@@ -162,9 +166,9 @@ def test_a_script_hands_on_what_it_is_given(script: Path) -> None:
 def test_an_unknown_key_is_refused(script: Path) -> None:
     recipe, given = overrides(script)
     with pytest.raises(
-        MarlError, match=r"unknown key 'marl\.sampler\.sesions': did you mean 'marl\.sampler\.sessions'"
+        MarlError, match=r"unknown key 'marl\.sampler\.sessions': did you mean 'marl\.sampler\.options'"
     ):
-        plan_run(recipe, [*given, "marl.sampler.sesions=4"])
+        plan_run(recipe, [*given, "marl.sampler.sessions=4"])
 
 
 @pytest.mark.parametrize("script", [each for each in SCRIPTS if example_of(each)], ids=name_of)
@@ -198,7 +202,6 @@ def essence(script: Path) -> dict[str, Any]:
         **policies,
         "workflow": (found.team.workflow.name, found.team.workflow.options),
         "task options": found.team.task.options,
-        "sessions": marl["sampler"]["sessions"],
         "sampler options": marl["sampler"]["options"],
         "validation": marl["validation"],
         "schedule": marl["schedule"]["mode"],
@@ -209,7 +212,7 @@ ASPECTS = {
     "comparison": {"advantage", "group", "scale_group", "sample", "singleton", "baseline", "mode", "normalize", "std"}
     | {"norm_by_std", "eps", "min_std"},
     "returns": {"returns", "gamma", "lam", "shaping_from", "overlong", "joint_mode"},
-    "sampling": {"sampler", "sampler options", "sessions"},
+    "sampling": {"sampler", "sampler options"},
     "rewards": {"rewards", "alpha", "weights", "penalty", "w_broadcast", "w_marginal", "w_tool", "planner"},
     **{name: {name} for name in ("loss", "metrics", "workflow", "task options", "validation", "schedule")},
 }
@@ -240,7 +243,7 @@ DIFFERS: dict[str, set[str]] = {
     "at_grpo/cpu_paid": {"team"},
     "at_grpo/cpu_paid_grpo": {*COMPARED, "sampling", "team"},
     **{f"at_grpo/{setting}_grpo": {*COMPARED, "sampling"} for setting in ("cpu", "math", "plan_path")},
-    **{f"at_grpo/{setting}_sessions": {"sampling"} for setting in ("cpu", "math", "plan_path")},
+    **{f"at_grpo/{setting}_episodes": {"sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_shared": {"team"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_single": {*COMPARED, *SINGLE, "sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_{which}": {"team"} for setting in ("math", "plan_path") for which in ("8b", "lora")},
@@ -264,7 +267,7 @@ DIFFERS: dict[str, set[str]] = {
     "magrpo/writing_arxiv": {"workflow", "task options"},
     **{f"magrpo/{setting}_cross": {"returns", "sampling"} for setting in ("code", "cpu", "writing")},
     **{f"magrpo/{setting}_normalize": {"comparison"} for setting in ("code", "cpu", "writing")},
-    **{f"magrpo/{setting}_sessions": {"comparison", "sampling"} for setting in ("code", "cpu")},
+    **{f"magrpo/{setting}_episodes": {"comparison", "sampling"} for setting in ("code", "cpu")},
     **{f"magrpo/{name}": {"comparison", "returns", "loss", "sampling"} for name in ("code_grpo", "writing_grpo")},
     "magrpo/cpu_outcome": {"comparison", "returns", "loss", "sampling"},
     **{
@@ -326,7 +329,7 @@ def test_turn_blind_groups_of_at_grpo(setting: str) -> None:
     assert of(f"at_grpo/{setting}")["group"] == ["uid", "turn", "agent", "slot"]
     blind = of(f"at_grpo/{setting}_grpo")
     assert (blind["group"], blind["sampler"]) == (["uid"], "independent")
-    assert of(f"at_grpo/{setting}_sessions")["group"] == ["uid", "turn", "agent", "slot"]
+    assert of(f"at_grpo/{setting}_episodes")["group"] == ["uid", "turn", "agent", "slot"]
 
 
 def test_roles_on_different_scales_of_at_grpo() -> None:
@@ -384,5 +387,5 @@ def test_magrpo_without_its_tree_and_turn_blind(setting: str) -> None:
         "reinforce",
         ["uid", "parent", "agent", "slot"],
     )
-    assert of(f"magrpo/{setting}_sessions")["group"] == ["uid", "turn", "agent", "slot"]
+    assert of(f"magrpo/{setting}_episodes")["group"] == ["uid", "turn", "agent", "slot"]
     assert of(f"magrpo/{setting}_grpo")["group"] == ["uid"]

@@ -153,7 +153,9 @@ def head(workflow: str = "review", agents: tuple[str, ...] = ("solver", "judge")
         Named(workflow, options),
         Named("at-grpo"),
     )
-    return as_line(header(team, algorithm_named("at-grpo", {}, "o"), 12, "train", 0, Named("greedy-tree"), 3))
+    return as_line(
+        header(team, algorithm_named("at-grpo", {}, "o"), 12, "train", 0, Named("greedy-tree", {"candidates": 3}))
+    )
 
 
 def write(sample: Sample, first: str | None = None, path: str = "f.jsonl", uid: str = "q") -> str:
@@ -162,18 +164,18 @@ def write(sample: Sample, first: str | None = None, path: str = "f.jsonl", uid: 
 
 
 def play(
-    solver: Any = ("?", "4"), judge: Any = ("no", "yes"), sessions: int = 1, task: Task = TASK, workflow: Any = None
+    solver: Any = ("?", "4"), judge: Any = ("no", "yes"), episodes: int = 1, task: Task = TASK, workflow: Any = None
 ) -> Sample:
     policy = ScriptedPolicy({"solver": solver, "judge": judge})
-    context = ScriptedContext(workflow or Review(), task, policy, sessions, Sums())
+    context = ScriptedContext(workflow or Review(), task, policy, Sums())
     context.uid = "q"
-    return asyncio.run(Independent().sample(context))
+    return asyncio.run(Independent(episodes).sample(context))
 
 
 def chorus() -> str:
     policy = ScriptedPolicy({"left": lambda act: act.slot, "right": "r"})
     context = ScriptedContext(Chorus(), TASK, policy, tasks=Sums())
-    return write(asyncio.run(Independent().sample(context)), head("chorus", ("left", "right")))
+    return write(asyncio.run(Independent(1).sample(context)), head("chorus", ("left", "right")))
 
 
 # One episode
@@ -285,7 +287,7 @@ def test_only_what_is_stored(texts: Shown, since: Callable[..., None]) -> None:
 
 
 def several() -> str:
-    sample = play(solver=lambda act, session, _: "4" if session == 1 else "5", sessions=3)
+    sample = play(solver=lambda act, session, _: "4" if session == 1 else "5", episodes=3)
     sample.failures = [Failure(3, "timeout", "workflow 'Review' on task 't1': the episode took longer than 5 s")]
     return write(sample)
 
@@ -326,7 +328,7 @@ def run_of_three_steps() -> None:
     run = RunDir(Path("run"))
     run.folder.mkdir()
     for uid, write_step, step in (("s7t00000", run.journals, 7), ("s14t00000", run.journals, 14)):
-        sample = play(sessions=2)
+        sample = play(episodes=2)
         for episode in sample.episodes:
             episode.uid = uid
         write_step(step, [head(), *sample_lines(sample, uid, "t1", False)])
@@ -392,7 +394,7 @@ def test_the_rows_of_a_run_are_pointed_to(texts: Shown) -> None:
 
 
 def test_many_are_listed_by_the_first_and_the_last(texts: Shown) -> None:
-    sample = play(sessions=41)
+    sample = play(episodes=41)
     sample.failures = [Failure(100 + n, "timeout" if n else "policy-error", f"late\nby {n}") for n in range(41)]
     shown = texts(write(sample)).splitlines()
     assert shown[1:3] == ["41 episodes, 41 failed attempts (policy-error 1, timeout 40)", "41 solved, mean score 1"]
@@ -580,7 +582,7 @@ def test_masking_an_unfinished_path(texts: Shown) -> None:
 
 
 def test_other_sessions_are_shown_by_session(texts: Shown) -> None:
-    sample = play(sessions=3)
+    sample = play(episodes=3)
     best, *rest = sample.episodes
     best.off_path_turns = [turn for episode in reversed(rest) for turn in episode.turns[:2]]
     shown = texts(write(Sample([best]))).split("did not go on with\n")[1]
@@ -860,11 +862,11 @@ def test_a_file_without_episodes_is_listed(texts: Shown, refused: Shown) -> None
 # In a process of its own
 
 
-def inventory(sessions: int = 1) -> str:
+def inventory(episodes: int = 1) -> str:
     """Episodes of a built-in team."""
     tasks = Inventory()
     policy = ScriptedPolicy({"holder": "1 2 3 4", "asker": "1"})
-    context = ScriptedContext(HolderAsker(), tasks.generate("train", 1, 0)[0], policy, sessions, tasks)
+    context = ScriptedContext(HolderAsker(), tasks.generate("train", 1, 0)[0], policy, tasks)
     team = TeamConfig(
         {name: AgentConfig(name, name) for name in ("holder", "asker")},
         {name: PolicyConfig(name) for name in ("holder", "asker")},
@@ -872,8 +874,8 @@ def inventory(sessions: int = 1) -> str:
         Named("inventory"),
         Named("grpo"),
     )
-    first = header(team, algorithm_named("grpo", {}, "o"), 1, "test", 0, Named("independent"), 1)
-    return write(asyncio.run(Independent().sample(context)), as_line(first))
+    first = header(team, algorithm_named("grpo", {}, "o"), 1, "test", 0, Named("independent", {"episodes": 1}))
+    return write(asyncio.run(Independent(episodes).sample(context)), as_line(first))
 
 
 HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "hydra", "omegaconf", "matplotlib", "rich", "tensordict")
@@ -918,7 +920,7 @@ def documented() -> None:
     def mover(act: Any, session: int, _: Any) -> str:
         return " ".join(path) if session == 1 else path[0]
 
-    context = ScriptedContext(ScoutMover(turns=2), task, ScriptedPolicy({"scout": scout, "mover": mover}), 3, tasks)
+    context = ScriptedContext(ScoutMover(turns=2), task, ScriptedPolicy({"scout": scout, "mover": mover}), tasks)
     context.uid = "s12t00000"
     team = TeamConfig(
         {"scout": AgentConfig("scout", "scout"), "mover": AgentConfig("mover", "mover")},
@@ -928,10 +930,10 @@ def documented() -> None:
         Named("at-grpo", {"sampler": "independent"}),
     )
     algorithm = algorithm_named("at-grpo", {"sampler": "independent"}, "o")
-    first = header(team, algorithm, 12, "train", 0, Named("independent"), 3)
+    first = header(team, algorithm, 12, "train", 0, Named("independent", {"episodes": 3}))
     folder = Path("runs/paths")
     folder.mkdir(parents=True)
-    sample = asyncio.run(Independent().sample(context))
+    sample = asyncio.run(Independent(3).sample(context))
     RunDir(folder).journals(12, [as_line(first), *sample_lines(sample, "s12t00000", task.id, False)])
     RunDir(folder).rows(12, {})
 

@@ -49,7 +49,7 @@ def episode(says: Any = "4") -> Any:
     policy = ScriptedPolicy({"solver": says, "checker": "go on"})
 
     async def sample() -> Any:
-        context = PolicySamplingContext(parts, TASK, "u", step=1, sessions=1, held_out=None)
+        context = PolicySamplingContext(parts, TASK, "u", step=1, held_out=None)
         async with context.start(0) as run:
 
             async def answer(act: Any) -> Action:
@@ -162,7 +162,7 @@ def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
     task_context = TaskContext(Rounds(), Always(), agents, {"long": lambda task, turn, episode: 3.0}, mix=mix)
 
     async def values() -> list[float]:
-        context = PolicySamplingContext(WorkerContext(task_context, {}, seed=0), TASK, "u", 1, 1, None)
+        context = PolicySamplingContext(WorkerContext(task_context, {}, seed=0), TASK, "u", 1, None)
         async with context.start(0) as run:
             await drive(run, lambda act: _answer("4"))
             done = await context.finish(run, 0)
@@ -179,7 +179,7 @@ def test_a_role_reward_that_is_no_number_is_a_failure_of_its_session(gives: Any)
         return gives if episode.session == 1 else 0.5
 
     parts = WorkerContext(TaskContext(Rounds(), Always(), agents, {"odd": odd}), {"p": Recorder()}, seed=0)
-    found = asyncio.run(Independent().sample(PolicySamplingContext(parts, TASK, "u", 1, 3, None)))
+    found = asyncio.run(Independent(3).sample(PolicySamplingContext(parts, TASK, "u", 1, None)))
     assert [episode.session for episode in found.episodes] == [0, 2]
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, "score-error")
@@ -213,7 +213,7 @@ def requests(seed: int = 0, step: int = 1) -> list[tuple[str, int]]:
     parts = WorkerContext(TaskContext(Rounds(), Always(), agents), {"p": client}, seed=seed)
 
     async def ask() -> None:
-        context = PolicySamplingContext(parts, TASK, "u", step, sessions=2, held_out=None)
+        context = PolicySamplingContext(parts, TASK, "u", step, held_out=None)
         for session in range(2):
             async with context.start(session) as run:
 

@@ -68,15 +68,13 @@ POLICY = ScriptedPolicy(
 )
 
 
-def sampled(slow: str = "", sessions: int = 3) -> Sample:
-    context = ScriptedContext(
-        Lanes(), TASK, POLICY, sessions=sessions, tasks=Gold(), delay=lambda act, session: 9 * (act.slot == slow)
-    )
-    return asyncio.run(Independent().sample(context))
+def sampled(slow: str = "", episodes: int = 3) -> Sample:
+    context = ScriptedContext(Lanes(), TASK, POLICY, tasks=Gold(), delay=lambda act, session: 9 * (act.slot == slow))
+    return asyncio.run(Independent(episodes).sample(context))
 
 
 def head(**changed: Any) -> str:
-    made = header(TEAM, algorithm_named("grpo", {}, "o"), 12, "train", 7, Named("independent"), 3)
+    made = header(TEAM, algorithm_named("grpo", {}, "o"), 12, "train", 7, Named("independent", {"episodes": 3}))
     return as_line({**made, **changed})
 
 
@@ -116,7 +114,7 @@ def test_two_runs_give_the_same_bytes_in_any_arrival_order() -> None:
 
 def test_components_and_failures_have_one_order() -> None:
     def lines(swap: bool) -> list[str]:
-        sample = sampled(sessions=1)
+        sample = sampled(episodes=1)
         rewards = {"team": 1.0, "role": 0.5}
         sample.episodes[0].turns[0].rewards = dict(reversed(rewards.items())) if swap else rewards
         sample.failures = [Failure(n, "timeout", f"late: <Thing object at 0x7f{n + swap}>") for n in (2, 1)]
@@ -140,7 +138,7 @@ def test_a_file_is_written_whole_and_the_same(tmp_path: Path) -> None:
 
 
 def test_tokens_are_left_out_unless_wanted() -> None:
-    episode = sampled(sessions=1).episodes[0]
+    episode = sampled(episodes=1).episodes[0]
     small, whole = (json.loads(as_line(encode_episode(episode, tokens))) for tokens in (False, True))
     actions = [record["action"] for record in small["journal"]["records"] if record["effect"] == "act"]
     assert all(set(action) == {"text", "stop_reason", "version", "tokens"} for action in actions)
@@ -150,7 +148,7 @@ def test_tokens_are_left_out_unless_wanted() -> None:
 
 
 def test_a_text_that_utf8_cannot_hold_is_stored() -> None:
-    episode = sampled(sessions=1).episodes[0]
+    episode = sampled(episodes=1).episodes[0]
     episode.answer = "half \ud83d of ü"
     line = as_line(encode_episode(episode, False))
     found = EpisodeFile.parse(content(line), "f").episode(episode.id)
@@ -320,7 +318,7 @@ def test_what_a_sampler_makes_can_be_stored_and_run_again(name: str) -> None:
             return 0.5
 
     says = ScriptedPolicy({"solver": lambda act, s, c: "ab"[sum(map(ord, f"{s} {c}")) % 2], "judge": lambda act: "é"})
-    context = ScriptedContext(Lanes(), TASK, says, sessions=3, tasks=Public())
+    context = ScriptedContext(Lanes(), TASK, says, tasks=Public())
     sample = asyncio.run(plugins.discover("").get("samplers", name)().sample(context))
     assert sample.episodes
     file = EpisodeFile.parse(content(*sample_lines(sample, "t1", TASK.id, True)), "f")
@@ -358,7 +356,7 @@ def test_equal_calls_of_concurrent_lanes_are_found_as_the_engine_finds_them(tick
 
     async def go() -> None:
         context = ScriptedContext(Race(), TASK, POLICY, tasks=Gold())
-        episode = (await Independent().sample(context)).episodes[0]
+        episode = (await Independent(1).sample(context)).episodes[0]
         again = await rerun(Race(), Gold(), ["solver", "judge"], episode)
         assert again.answer == (await replay(Race(), TASK, ["solver", "judge"], episode.journal)).answer
 

@@ -35,7 +35,7 @@ class RowTable:
     """n rows, one per turn.
 
     Attributes:
-        uid: the task instance, shared by all its sessions.
+        uid: the task instance, shared by all its episodes.
         session: [n] number of the episode of the task.
         index: [n] the turn's position in its episode, over all agents; (uid, session, index) identifies a row.
         turn: [n] number of the agent's act, within its lane.

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
-from marl_verl.config.parts import algorithm_of
+from marl_verl.config.parts import algorithm_of, sampler_names
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.plugins import KINDS, content_of
@@ -112,7 +112,7 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
 def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tuple[str, str]]:
     """Yield (kind, name) of every part that a run may use. Not all need to be registered."""
     yield from (("tasks", team.task.name), ("workflows", team.workflow.name), ("algorithms", team.algorithm.name))
-    yield from (("samplers", algorithm.sampler), ("samplers", str(marl["validation"]["sampler"])))
+    yield from (("samplers", name) for name in sampler_names(algorithm, marl).values())
     yield from (("rewards", agent.reward) for agent in team.agents.values() if agent.reward is not None)
     yield from (("losses", policy.loss or algorithm.loss) for policy in team.policies.values())
     # the algorithm's options may name parts under any key

@@ -1,7 +1,7 @@
 """Compatibility checks of sampler, algorithm, team and task set, made before a run starts.
 
 The run's own sampler makes synthetic rows of synthetic actions and scores, without a model. They have the nodes,
-sessions, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
+episodes, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from omegaconf import DictConfig
 from marl_verl.advantage import RowTable
 from marl_verl.advantage.estimator import Rows
 from marl_verl.algorithms import Algorithm
-from marl_verl.config.checks import part
 from marl_verl.config.parts import algorithm_named
 from marl_verl.credit.base import ReplayCredit
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
-from marl_verl.options import build
 from marl_verl.sampling import Candidate, Sampler
 from marl_verl.sampling.context import BaseSamplingContext, TaskContext
 from marl_verl.tasks.base import Task, TaskSet
@@ -32,24 +30,10 @@ from marl_verl.team import TeamConfig
 MOST_MOVES, SECONDS = 3, 30.0
 
 
-def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
-    """Section of the config ("sampler", "validation") -> the sampler with its options."""
-    found: dict[str, Sampler] = {}
-    for section, name in (("sampler", algorithm.sampler), ("validation", marl["validation"]["sampler"])):
-        kind, where = part("samplers", str(name), Sampler), f"marl.{section}.options"
-        try:
-            found[section] = build(kind, marl[section]["options"], where)
-        except MarlError as error:
-            raise MarlError(f"{error} (of sampler '{name}')") from error
-    return found
-
-
-def check_samplers(
-    found: dict[str, Sampler], validation: str, algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
-) -> None:
-    """Check the samplers of `samplers` against team and task set; `validation` is the validation sampler's name."""
+def check_samplers(found: dict[str, Sampler], names: dict[str, str], team: TeamConfig, tasks: TaskSet) -> None:
+    """Check the samplers of `samplers_of`, with the names of `sampler_names`, against team and task set."""
     for section, sampler in found.items():
-        name = algorithm.sampler if section == "sampler" else validation
+        name = names[section]
         try:
             sampler.check(list(team.agents))
         except MarlError as error:
@@ -59,7 +43,8 @@ def check_samplers(
             raise MarlError(f"{what}: implement TaskSet.public_score, or use sampler 'independent'")
     if found["validation"].branches and not found["validation"].public:
         remedy = "use 'independent', 'best-of', or 'tree-search' with options {guide: public}"
-        raise MarlError(f"sampler '{validation}' selects by the true score, which a validation must not use: {remedy}")
+        what = f"sampler '{names['validation']}' selects by the true score, which a validation must not use"
+        raise MarlError(f"{what}: {remedy}")
 
 
 def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
@@ -92,7 +77,7 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
 def check_advantage(synthetic: SyntheticTeam) -> None:
     """Compute advantages of synthetic rows. MarlError for a group column or a reward that the algorithm lacks."""
     try:
-        synthetic.algorithm.compute(synthetic.table(synthetic.rows(0, attempts=2)))
+        synthetic.algorithm.compute(synthetic.table(synthetic.rows(0)))
     except MarlError as error:
         raise MarlError(f"algorithm '{synthetic.team.algorithm.name}' does not fit the team: {error}") from error
 
@@ -116,8 +101,8 @@ class SyntheticTeam:
     team: TeamConfig
     moves: tuple[tuple[str, ...], ...] = ()
 
-    def rows(self, number: int, attempts: int) -> list[dict[str, Any]]:
-        """The rows of task `number` from `attempts` sessions. MarlError where the sampler fails."""
+    def rows(self, number: int, episodes: int | None = None) -> list[dict[str, Any]]:
+        """The rows of task `number`: all, or those of its first `episodes`. MarlError where the sampler fails."""
         name, agents = self.algorithm.sampler, self.team.agents
         rewards = {agent.reward: _role_reward for agent in agents.values() if agent.reward}
         acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
@@ -126,9 +111,9 @@ class SyntheticTeam:
             _SyntheticWorkflow(moves), _SyntheticTasks(), agents, rewards, self.algorithm.rewards
         )
         task = Task(f"synthetic-{number}", "", {"number": number})
-        sessions = _SyntheticContext(task_context, task, task.id, attempts)
+        context = _SyntheticContext(task_context, task, task.id)
         try:
-            sample = asyncio.run(asyncio.wait_for(self.sampler.sample(sessions), SECONDS))
+            sample = asyncio.run(asyncio.wait_for(self.sampler.sample(context), SECONDS))
         except TimeoutError as error:
             raise MarlError(f"sampler '{name}' took longer than {SECONDS:.0f} s for one synthetic task.") from error
         if sample.failures or not sample.turns:
@@ -142,7 +127,8 @@ class SyntheticTeam:
             for turn in (turn for turn in sample.turns if turn.agent in players):
                 turn.rewards[credit.component] = (1 + turn.session) / (1 + turn.index)
         value = {"value": 0.0} if self.algorithm.advantage.wants_critic() else {}
-        return [{**row(turn), **value} for turn in sample.turns]
+        chosen = [turn for each in sample.episodes[:episodes] for turn in each.turns]
+        return [{**row(turn), **value} for turn in sample.turns if episodes is None or turn in chosen]
 
     def table(self, rows: Sequence[dict[str, Any]]) -> RowTable:
         return RowTable.from_rows(rows, self.algorithm.components(self.team.agents))

@@ -111,7 +111,7 @@ def _heading(plan: EvaluationPlan) -> str:
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
     for agent, assignment in request.assignments.items():
         lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe(request.step)}")
-    sampled = f"{request.sessions} sampled sessions each" if request.sessions else "no sampled sessions"
+    sampled = f"{request.episodes} sampled episodes each" if request.episodes else "no sampled episodes"
     lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}")
     return "\n".join(lines)
 

@@ -30,7 +30,7 @@ FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
 
 TASKS = "data/test.jsonl"
-SESSIONS = 8
+EPISODES = 8
 KS = (1, 4, 8, 16, 32, 64)
 
 TAKEN = re.compile(
@@ -47,7 +47,7 @@ TAKEN = re.compile(
 
 ELSEWHERE = (
     (r"marl\.run\.seed", "give --seed"),
-    (r"marl\.validation\..+", "sampled sessions are independent; give --sessions"),
+    (r"marl\.validation\..+", "sampled episodes are independent; give --episodes"),
     (r"marl\.agents\.[^.]+\.policy", "give --swap a=b"),
     (r"marl\.policies\.[^.]+\.(model|tiny|frozen)(\..+)?", "give --step or --untrained to choose weights"),
 )
@@ -88,7 +88,7 @@ def plan(
     *,
     step: int | None = None,
     tasks: int | None = None,
-    sessions: int | None = None,
+    episodes: int | None = None,
     k: str | Sequence[int] | None = None,
     swap: Iterable[str | Swap] = (),
     untrained: Sequence[str] = (),
@@ -98,7 +98,7 @@ def plan(
 ) -> EvaluationPlan:
     """Check an evaluation without writing files. Arguments and errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
-    sessions, ks = _sessions(sessions, k, greedy_only)
+    episodes, ks = _episodes(episodes, k, greedy_only)
     check_overrides(overrides)
     files = plugins.files_of_run(run, plugin_files)
     plugins.use_files(files)
@@ -111,7 +111,7 @@ def plan(
     assignments = assign(team, step, swaps, untrained)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
     models = find_models(run, folder, assignments, step)
-    config = evaluation_config(composed, assignments, models.paths, max(1, sessions), seed)
+    config = evaluation_config(composed, assignments, models.paths, max(1, episodes), seed)
     evaluated = read_team(marl_section(config), allow_frozen=True)
     workflow, task_set = build_parts(evaluated)
     checks.check_numbers(config)
@@ -126,35 +126,35 @@ def plan(
     config.data.val_batch_size = len(played)
     resolved = resolve(config, evaluated)
     check_lengths(run, resolved, team.agents, assignments, models.tokenizers)
-    request = Request(step, sessions, ks, int(config.marl.run.seed), assignments, models.exports)
-    what = {"run": run.resolve().name, "step": step, "tasks": len(played), "sessions": sessions, "k": list(ks)}
+    request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, models.exports)
+    what = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
     who = {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
     settings = {**what, **who, "seed": request.seed, "overrides": list(overrides)}
     return EvaluationPlan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
 
 
-def _sessions(given: int | None, k: str | Sequence[int] | None, greedy_only: bool) -> tuple[int, tuple[int, ...]]:
-    """(number of sessions per task, values of k for pass@k)."""
+def _episodes(given: int | None, k: str | Sequence[int] | None, greedy_only: bool) -> tuple[int, tuple[int, ...]]:
+    """(number of episodes per task, values of k for pass@k)."""
     if greedy_only:
-        for option, value in (("--sessions", given), ("--k", k)):
+        for option, value in (("--episodes", given), ("--k", k)):
             if value is not None:
                 raise MarlError(
                     f"{option} and --greedy-only are incompatible: there is no sampled pass. Leave out one of them."
                 )
         return 0, ()
-    sessions = SESSIONS if given is None else given
-    if sessions < 1:
-        raise MarlError(f"--sessions must be a whole number >= 1, got {sessions}")
+    episodes = EPISODES if given is None else given
+    if episodes < 1:
+        raise MarlError(f"--episodes must be a whole number >= 1, got {episodes}")
     if k is None:
-        return sessions, (*(k for k in KS if k < sessions), sessions)
+        return episodes, (*(k for k in KS if k < episodes), episodes)
     words = k.split(",") if isinstance(k, str) else [str(number) for number in k]
     for word in words:
         if not word.strip().isdecimal() or int(word) < 1:
             raise MarlError(f"--k must be whole numbers >= 1, e.g. --k 1,4,8, got '{word}'")
     ks = tuple(sorted(set(map(int, words))))
-    if ks and ks[-1] > sessions:
-        raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} sessions per task, got {sessions}. Raise --sessions.")
-    return sessions, ks
+    if ks and ks[-1] > episodes:
+        raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} episodes per task, got {episodes}. Raise --episodes.")
+    return episodes, ks
 
 
 def _tasks(
@@ -200,14 +200,14 @@ def evaluation_config(
     config: DictConfig,
     assignments: Mapping[str, Assignment],
     models: Mapping[str, str],
-    sessions: int,
+    episodes: int,
     seed: int | None,
 ) -> DictConfig:
     """The unresolved config of an evaluation, from the run's composed config. Policies without an agent are left out.
 
     Args:
         models: policy of the evaluation -> the model for its servers.
-        sessions: sampled sessions per task; 1 without a sampled pass.
+        episodes: sampled episodes per task; 1 without a sampled pass.
         seed: seed of sampling; None for the run's seed.
     """
     config = copy.deepcopy(config)
@@ -221,7 +221,7 @@ def evaluation_config(
         marl.agents[agent].policy = assignment.policy
     used = {policy.get("pool") for policy in marl.policies.values()}
     marl.pools = {name: size for name, size in (marl.get("pools") or {}).items() if name in used}
-    marl.validation = {"sampler": "independent", "sessions": sessions, "options": {}}
+    marl.validation = {"sampler": "independent", "options": {"episodes": episodes}}
     if seed is not None:
         marl.run.seed = seed
     marl.schedule.mode, marl.critic = "sync", {}

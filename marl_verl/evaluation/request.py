@@ -45,14 +45,14 @@ class Request:
 
     Attributes:
         step: step of the checkpoint; part of the seeds, as in the validation at that step.
-        sessions: sampled sessions per task; 0 for the greedy pass only.
+        episodes: sampled episodes per task; 0 for the greedy pass only.
         seed: seed of the bootstrap intervals.
         assignments: agent -> its policy.
         exports: policy -> the source of a model to export to `models/` first.
     """
 
     step: int
-    sessions: int
+    episodes: int
     ks: tuple[int, ...]
     seed: int
     assignments: dict[str, Assignment]

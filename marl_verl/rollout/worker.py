@@ -18,7 +18,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from marl_verl import plugins
 from marl_verl.algorithms import Metric
-from marl_verl.config.parts import algorithm_of, metrics_of
+from marl_verl.config.parts import algorithm_of, metrics_of, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.credit.base import Credit, ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
@@ -80,10 +80,9 @@ class SamplerSet:
 
 def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
     """Load the samplers, the credit scheme and the metrics that a `marl` section names."""
-    known, algorithm, validation = plugins.load(), algorithm_of(team), marl["validation"]
-    training = build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options")
-    held_out = build(known.get("samplers", validation["sampler"]), validation["options"], "marl.validation.options")
-    return SamplerSet(training, held_out, algorithm.credit, metrics_of(algorithm))
+    algorithm = algorithm_of(team)
+    found = samplers_of(algorithm, marl)
+    return SamplerSet(found["sampler"], found["validation"], algorithm.credit, metrics_of(algorithm))
 
 
 def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerContext:
@@ -195,12 +194,10 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         # verl passes validation parameters; in training each policy and agent has its own
         held_out = sampling_params if validate and not prompt.get("sampled", False) else None
         if not validate:
-            sampler, sessions = self.samplers.training, int(marl.sampler.sessions)
-        elif held_out is None:
-            sampler, sessions = self.samplers.held_out, int(marl.validation.sessions)
+            sampler = self.samplers.training
         else:
-            sampler, sessions = Independent(), 1
-        context = PolicySamplingContext(self.parts, task, uid, step, sessions, held_out, self._gates)
+            sampler = self.samplers.held_out if held_out is None else Independent(episodes=1)
+        context = PolicySamplingContext(self.parts, task, uid, step, held_out, self._gates)
         sample = await sampler.sample(context)
         if not validate and isinstance(self.samplers.credit, ReplayCredit):
             await with_credit(self.samplers.credit, context, sample)

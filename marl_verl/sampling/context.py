@@ -41,8 +41,8 @@ class TaskContext:
 class BaseSamplingContext(SamplingContext):
     """`SamplingContext` of the task instance `uid`, without `act` and `seed`."""
 
-    def __init__(self, task_context: TaskContext, task: Task, uid: str, sessions: int) -> None:
-        self.task_context, self.task, self.uid, self.sessions = task_context, task, uid, sessions
+    def __init__(self, task_context: TaskContext, task: Task, uid: str) -> None:
+        self.task_context, self.task, self.uid = task_context, task, uid
         self.agents, self.limits = tuple(task_context.agents), task_context.limits
         self.label = f"workflow '{type(task_context.workflow).__name__}' on task '{task.id}'"
         self._begun: dict[int, float] = {}

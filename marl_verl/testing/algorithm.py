@@ -37,7 +37,7 @@ def check_algorithm(
         a row depends on no row outside its `reach`, neither on its rewards nor on its presence (rows of a tree are
             removed by whole tasks only)
 
-    Suitable rows: several tasks, sessions of uneven length, groups of one and of several rows, different rewards. Use
+    Suitable rows: several tasks, episodes of uneven length, groups of one and of several rows, different rewards. Use
     random rows of `marl_verl.testing.rows`, or rows of your workflow, `[row_of(turn) for turn in sample.turns]` with
     the sample that `check_sampler` returns.
 

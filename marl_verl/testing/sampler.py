@@ -33,7 +33,6 @@ def check_sampler(
     workflow: Workflow,
     task: Task,
     policy: ScriptedPolicy,
-    sessions: int = 4,
     *,
     tasks: TaskSet | None = None,
     seed: int = 0,
@@ -60,7 +59,6 @@ def check_sampler(
 
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide bugs.
-        sessions: requested number of attempts.
         tasks, seed: as for `ScriptedContext`.
         asked: expected number of requested actions, if known.
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer by which a state before
@@ -80,7 +78,7 @@ def check_sampler(
     check_scene(workflow, task, policy, tasks)
 
     def watched(**how: Any) -> _Watched:
-        return _Watched(workflow, task, policy, sessions, tasks, seed, **options, **how)
+        return _Watched(workflow, task, policy, tasks, seed, **options, **how)
 
     async def check() -> Sample:
         try:

@@ -17,7 +17,7 @@ from marl_verl.checkpoint import files as checkpoint
 from marl_verl.checkpoint import fingerprint
 from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.parts import algorithm_of
+from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
@@ -143,10 +143,10 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     marl = marl_section(config)
     team = read_team(marl)
     algorithm = algorithm_of(team)
-    samplers = fit.samplers(algorithm, marl)
+    samplers = samplers_of(algorithm, marl)
     workflow, task_set = build_parts(team)
     checks.check_numbers(config)
-    fit.check_samplers(samplers, str(marl["validation"]["sampler"]), algorithm, team, task_set)
+    fit.check_samplers(samplers, sampler_names(algorithm, marl), team, task_set)
     checks.check_batches(config, team)
     check_placement(config, team)
     checks.check_fixed(config, team)
@@ -171,9 +171,9 @@ def build_parts(team: TeamConfig) -> tuple[Workflow, TaskSet]:
     """Build the workflow and the task set of a team. MarlError for an unregistered part or an invalid option."""
     for agent in team.agents.values():
         if agent.reward is not None:
-            checks.part("rewards", agent.reward, None)
-    task_set = build(checks.part("tasks", team.task.name, TaskSet), team.task.options, "marl.task.options")
-    workflow = checks.part("workflows", team.workflow.name, Workflow)
+            part("rewards", agent.reward, None)
+    task_set = build(part("tasks", team.task.name, TaskSet), team.task.options, "marl.task.options")
+    workflow = part("workflows", team.workflow.name, Workflow)
     return build(workflow, team.workflow.options, "marl.workflow.options"), task_set
 
 

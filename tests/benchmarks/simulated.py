@@ -128,12 +128,11 @@ class SimulatedRollouts(ScriptedContext):
         self,
         workflow: Workflow,
         task: str,
-        sessions: int,
         server: Server | None = None,
         barrier: asyncio.Barrier | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
-        super().__init__(workflow, Task(task, "a question"), POLICY, sessions, limits=limits)
+        super().__init__(workflow, Task(task, "a question"), POLICY, limits=limits)
         self._server, self._barrier = server, barrier
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:

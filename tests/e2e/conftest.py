@@ -47,7 +47,7 @@ def left_behind() -> set[str]:
     return temporary | {path.name for path in Path("/dev/shm").iterdir()}
 
 
-TREE = ("marl.algorithm.name=at-grpo", "marl.sampler.sessions=4")  # what is sampled depends on scores
+TREE = ("marl.algorithm.name=at-grpo", "marl.sampler.options.candidates=4")  # what is sampled depends on scores
 SIX_STEPS = (
     *("trainer.total_training_steps=6", "trainer.save_freq=1", "trainer.test_freq=2", "marl.checkpoint.keep=2"),
     *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),

@@ -107,7 +107,7 @@ def trained(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Finis
         f"data.train_batch_size={BATCH}",
         f"actor_rollout_ref.actor.ppo_mini_batch_size={BATCH}",
         "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
-        f"marl.sampler.sessions={SESSIONS}",
+        f"marl.sampler.options.episodes={SESSIONS}",
         f"marl.task.test_size={HELD_OUT}",
     )
     return replace(done, left=list((Counter(left_running()) - Counter(before)).elements()))

@@ -98,8 +98,8 @@ marl:
   policies:
     planner: {tiny: {steps: 60, good: 0.4}}
     worker: {tiny: {steps: 60, good: 0.4}}
-  sampler: {sessions: 3}
-  validation: {sampler: best-of, sessions: 3}
+  sampler: {options: {candidates: 3}}
+  validation: {sampler: best-of, options: {episodes: 3}}
 data: {train_batch_size: 8, max_prompt_length: 48, max_response_length: 8}
 actor_rollout_ref:
   actor: {ppo_mini_batch_size: 8, optim: {lr: 1.0e-3}}

@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import Any
 
 TEAM_ONLY = {"rewards": "weights", "weights": {"team": 1.0}}
+EPISODES = {"episodes": 3}
 STAGES: dict[str, dict[str, Any]] = {
-    "greedy-tree": {"name": "at-grpo", "sessions": 3},
-    "joint-tree": {"name": "magrpo", "sessions": 2, "options": TEAM_ONLY},
+    "greedy-tree": {"name": "at-grpo", "sampler": {"candidates": 3}},
+    "joint-tree": {"name": "magrpo", "sampler": {"joint_actions": 2}, "options": TEAM_ONLY},
     "joint-tree, crossed": {
         "name": "magrpo",
-        "sessions": 2,
+        "sampler": {"joint_actions": 2, "joint": "cross"},
         "options": {**TEAM_ONLY, "joint_mode": "cross"},
-        "sampler": {"joint": "cross"},
     },
-    "tree-search": {"name": "mars2", "sessions": 6, "sampler": {"arms": ["left", "right"]}},
-    "tree-search, stack": {"name": "mars2", "sessions": 6, "sampler": {"strategy": "stack", "prior": "beta"}},
-    "best-of": {"name": "grpo", "sessions": 3, "options": {"sampler": "best-of"}},
-    "counterfactual": {"name": "sharp", "sessions": 3},
-    "counterfactual, full": {"name": "sharp", "sessions": 3, "options": {"credit_mode": "full"}},
-    "counterfactual, rescore": {"name": "sharp", "sessions": 3, "options": {"credit_mode": "rescore"}},
-    "shapley": {"name": "grpo", "sessions": 3, "options": {"credit": "shapley"}},
-    "c3": {"name": "grpo", "sessions": 2, "options": {"sampler": "joint-tree", "credit": "c3"}},
-    "step-groups": {"name": "grpo", "sessions": 3, "options": {"credit": "step-groups", "credit_step": "team"}},
-    "none": {"name": "dr-mas", "sessions": 3},
+    "tree-search": {"name": "mars2", "sampler": {"nodes": 6, "arms": ["left", "right"]}},
+    "tree-search, stack": {"name": "mars2", "sampler": {"nodes": 6, "strategy": "stack", "prior": "beta"}},
+    "best-of": {"name": "grpo", "sampler": EPISODES, "options": {"sampler": "best-of"}},
+    "counterfactual": {"name": "sharp", "sampler": EPISODES},
+    "counterfactual, full": {"name": "sharp", "sampler": EPISODES, "options": {"credit_mode": "full"}},
+    "counterfactual, rescore": {"name": "sharp", "sampler": EPISODES, "options": {"credit_mode": "rescore"}},
+    "shapley": {"name": "grpo", "sampler": EPISODES, "options": {"credit": "shapley"}},
+    "c3": {"name": "grpo", "sampler": {"joint_actions": 2}, "options": {"sampler": "joint-tree", "credit": "c3"}},
+    "step-groups": {"name": "grpo", "sampler": EPISODES, "options": {"credit": "step-groups", "credit_step": "team"}},
+    "none": {"name": "dr-mas", "sampler": EPISODES},
 }
 
 
@@ -42,7 +42,7 @@ def change(config: Any, stage: dict[str, Any]) -> dict[str, Any]:
 
     marl: Any = OmegaConf.to_container(config.marl, resolve=True)
     marl["algorithm"] = {"name": stage["name"], "options": stage.get("options", {})}
-    marl["sampler"] = {"sessions": stage["sessions"], "options": stage.get("sampler", {})}
+    marl["sampler"] = {"options": stage["sampler"]}
     config.marl = OmegaConf.create(marl)
     return marl
 

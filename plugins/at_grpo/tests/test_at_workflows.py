@@ -76,11 +76,9 @@ def test_the_single_agent_sees_both_and_moves_alone() -> None:
     assert PlanPath().score(TASK, run.answer) == 1.0
 
 
-@pytest.mark.parametrize(
-    "sampler", [GreedyTree(), GreedyTree(partial_value="latest"), GreedyTree("rollout"), Independent()]
-)
+@pytest.mark.parametrize("sampler", [GreedyTree(3), GreedyTree(3, "latest"), GreedyTree(3, "rollout"), Independent(3)])
 def test_the_kit_finds_nothing_wrong_with_sampling_it(sampler: Any) -> None:
-    found = check_sampler(sampler, PlannerExecutor(), TASK, TEAM, sessions=3, tasks=TinyPlanPath(), rewards=REWARDS)
+    found = check_sampler(sampler, PlannerExecutor(), TASK, TEAM, tasks=TinyPlanPath(), rewards=REWARDS)
     assert {turn.agent for turn in found.turns} == {PLANNER, EXECUTOR}
 
 
@@ -120,9 +118,7 @@ def test_the_tool_callers_candidates_differ_by_their_programs_output() -> None:
 
     policy = ScriptedPolicy({CALLER: write, "planner": lambda act, session, candidate: f'["U"] {candidate} ["U", "U"]'})
     rewards = {CALLER: at_plan_path, "planner": at_plan_path}
-    found = check_sampler(
-        GreedyTree(), ToolCallerPlanner(turns=1), TASK, policy, sessions=2, tasks=PlanPath(), rewards=rewards
-    )
+    found = check_sampler(GreedyTree(2), ToolCallerPlanner(turns=1), TASK, policy, tasks=PlanPath(), rewards=rewards)
     callers = [turn.rewards for turn in found.turns if turn.agent == CALLER]
     assert callers == [{"team": 0.0, "role": pytest.approx(-0.1)}, {"team": 1.0, "role": pytest.approx(6 - 0.06 + 1.5)}]
 

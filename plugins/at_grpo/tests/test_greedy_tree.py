@@ -61,10 +61,10 @@ def tree(
     workflow: Workflow, policy: ScriptedPolicy = BY_NUMBER, k: int = 3, partial_value: Any = "proposal", **how: Any
 ) -> tuple[Sample, ScriptedContext]:
     given: dict[str, Any] = {"tasks": Letters(), "context": ScriptedContext} | how
-    context = given.pop("context")(workflow, given.pop("task", Q), policy, sessions=k, **given)
+    context = given.pop("context")(workflow, given.pop("task", Q), policy, **given)
 
     async def go() -> Sample:
-        found = await GreedyTree(partial_value=partial_value).sample(context)
+        found = await GreedyTree(k, partial_value).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 

@@ -193,6 +193,6 @@ def test_the_sampler_keeps_its_promises_on_it() -> None:
             "verifier": lambda act: REJECT if WRONG in shown(act) else APPROVE,
         }
     )
-    sample = check_sampler(Independent(), MathSolverVerifier(), TASK, policy, sessions=4, tasks=TASKS)
+    sample = check_sampler(Independent(4), MathSolverVerifier(), TASK, policy, tasks=TASKS)
     assert [len(episode.turns) for episode in sample.episodes] == [3, 2, 3, 2]
     assert all(episode.success for episode in sample.episodes)

@@ -152,6 +152,6 @@ def test_the_sampler_keeps_its_promises_on_it() -> None:
         return YES if act.turn >= session else NO
 
     policy = ScriptedPolicy({"verifier": routes, "searcher": queries, "answerer": ANSWER})
-    sample = check_sampler(Independent(), SearchTeam(), TASK, policy, sessions=4, tasks=TASKS)
+    sample = check_sampler(Independent(4), SearchTeam(), TASK, policy, tasks=TASKS)
     # agents act unequally often: 1 to 3 verdicts, 0 to 3 searches, 1 answer
     assert [len(episode.turns) for episode in sample.episodes] == [2, 4, 6, 7]

@@ -73,10 +73,10 @@ def tree(
     workflow: Workflow, policy: ScriptedPolicy = NUMBERED, k: int = 2, options: Any = None, **how: Any
 ) -> tuple[Sample, ScriptedContext]:
     given: dict[str, Any] = {"tasks": Hashed(), "context": ScriptedContext} | how
-    context = given.pop("context")(workflow, given.pop("task", Q), policy, sessions=k, **given)
+    context = given.pop("context")(workflow, given.pop("task", Q), policy, **given)
 
     async def go() -> Sample:
-        found = await build(JointTree, options, "sampler").sample(context)
+        found = await build(JointTree, {"joint_actions": k, **(options or {})}, "sampler").sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
@@ -615,9 +615,9 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
 @given(workflow=workflows(acts=5), seed=st.integers(0, 99), joint=st.sampled_from(["aligned", "cross"]))
 @settings(max_examples=6, deadline=None)
 def test_the_sampler_keeps_its_promises_where_only_ends_count(workflow: Programmed, seed: int, joint: str) -> None:
-    sampler = build(JointTree, {"joint": joint, "partial_value": "zero", "max_nodes": 30}, "sampler")
+    sampler = JointTree(2, joint, partial_value="zero", max_nodes=30)
     check_sampler(
-        sampler, workflow, TASK, talkers(seed), 2, tasks=Hashed(), seed=seed, orders=1, worth=lambda above, run: None
+        sampler, workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, orders=1, worth=lambda above, run: None
     )
 
 
@@ -667,11 +667,11 @@ def test_no_branch_waits_for_another() -> None:
                 self.done.set()
             return await super().state(run, session, turns, answer)
 
-    context = Watched(Writers(turns=3), Q, TALKERS, sessions=2, tasks=Hashed())
+    context = Watched(Writers(turns=3), Q, TALKERS, tasks=Hashed())
 
     async def go() -> Sample:
         context.done = asyncio.Event()
-        return await JointTree().sample(context)
+        return await JointTree(2).sample(context)
 
     found = asyncio.run(go())
     assert len(found.episodes) == 8

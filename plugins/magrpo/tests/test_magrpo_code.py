@@ -296,8 +296,8 @@ def test_a_nearly_perfect_node_is_not_continued() -> None:
     good = {"helper": HELPER, "main": MAIN}
     poor = {"helper": HELPER, "main": "def solve(x):\n    return 0\n"}
     for script, turns in ((good, 4), (poor, 4 + 8)):
-        sampler = JointTree(stop_above=3.9)
-        sample = check_sampler(sampler, TwoCoders(), TASK, _distinct(script), 2, tasks=JointCode(), orders=1)
+        sampler = JointTree(2, stop_above=3.9)
+        sample = check_sampler(sampler, TwoCoders(), TASK, _distinct(script), tasks=JointCode(), orders=1)
         assert len(sample.turns) == turns
 
 

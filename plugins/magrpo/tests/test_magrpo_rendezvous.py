@@ -45,9 +45,9 @@ def branching(act: Act, session: int, candidate: Any) -> str:
 BRANCHING = ScriptedPolicy({"left": branching, "right": branching})
 
 
-def sampled(sessions: int = 2, **options: Any) -> Sample:
-    context = ScriptedContext(Meet(), PLACE, BRANCHING, sessions=sessions, tasks=TASKS)
-    return asyncio.run(build(JointTree, options, "sampler").sample(context))
+def sampled(joint_actions: int = 2, **options: Any) -> Sample:
+    context = ScriptedContext(Meet(), PLACE, BRANCHING, tasks=TASKS)
+    return asyncio.run(build(JointTree, {"joint_actions": joint_actions, **options}, "sampler").sample(context))
 
 
 def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[RowTable, AdvantageResult]:
@@ -182,8 +182,8 @@ def test_other_teams_raise() -> None:
 
 @pytest.mark.parametrize("joint", ["aligned", "cross"])
 def test_the_sampler_keeps_its_promises_on_it(joint: str) -> None:
-    sampler = build(JointTree, {"joint": joint}, "sampler")
-    sample = check_sampler(sampler, Meet(), PLACE, BRANCHING, 2, tasks=TASKS)
+    sampler = build(JointTree, {"joint_actions": 2, "joint": joint}, "sampler")
+    sample = check_sampler(sampler, Meet(), PLACE, BRANCHING, tasks=TASKS)
     assert len(sample.turns) == {"aligned": 2 * (2 + 4), "cross": 2 * 2 + 4 * 2 * 2}[joint]
     rows = [row(turn) for turn in sample.turns]
     check_algorithm(algorithm_named("magrpo", {"joint_mode": joint}, "algorithm"), rows, reach="task")
@@ -215,15 +215,15 @@ def test_without_returns_staying_wins_the_first_turn() -> None:
     assert first["0", "left"] < 0 < first["1", "left"]
 
 
-def test_sessions_are_the_tree_that_branches_at_the_root_only() -> None:
-    found = sampled(sessions=4, max_nodes=4)
+def test_episodes_are_the_tree_that_branches_at_the_root_only() -> None:
+    found = sampled(joint_actions=4, max_nodes=4)
     assert [str(turn.node) for turn in found.turns if turn.agent == "left"] == [
         name for j in range(4) for name in (f"{j}", f"{j}.0")
     ]
     table, result = advantages(found, group=["uid", "turn", "agent", "slot"])
     assert len(set(result.group.tolist())) == 4  # two turns, two agents
     last = [at for at in range(len(table)) if table.turn[at] == 1 and table.agent.value(at) == "left"]
-    assert sorted(result.members(last[0]).tolist()) == last  # other states: what the other sessions came to
+    assert sorted(result.members(last[0]).tolist()) == last  # other states: what the other episodes came to
     _, result = advantages(found, group=["uid"], gamma=0.0, normalize=True)
     assert len(set(result.group.tolist())) == 1
 
@@ -246,7 +246,7 @@ def test_the_metric_has_reward_return_and_spread_per_turn() -> None:
 
 
 def test_the_metric_leaves_out_the_spread_of_rows_without_siblings() -> None:
-    table, result = advantages(sampled(sessions=4, max_nodes=4))
+    table, result = advantages(sampled(joint_actions=4, max_nodes=4))
     logged = JointTurns().of_rows(table, result)
     assert logged["magrpo/turn_1/groups"] == 0
     assert "magrpo/turn_1/spread" not in logged
@@ -254,7 +254,7 @@ def test_the_metric_leaves_out_the_spread_of_rows_without_siblings() -> None:
 
 
 def test_the_metric_has_both_turns_of_a_common_group() -> None:
-    table, result = advantages(sampled(sessions=4, max_nodes=4), group=["uid"])
+    table, result = advantages(sampled(joint_actions=4, max_nodes=4), group=["uid"])
     logged = JointTurns().of_rows(table, result)
     assert logged["magrpo/turn_0/groups"] == logged["magrpo/turn_1/groups"] == 1
     assert logged["magrpo/turn_0/spread"] == logged["magrpo/turn_1/spread"] == pytest.approx(float(np.std(result.ret)))

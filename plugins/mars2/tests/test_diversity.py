@@ -171,8 +171,8 @@ TASK = Task(
 
 
 def tree(replies: dict[str, object], nodes: int = 8) -> Sample:
-    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(replies), nodes, tasks=SymbolTests())  # type: ignore[arg-type]
-    return asyncio.run(TreeSearch(arms=list(replies)).sample(context))
+    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(replies), tasks=SymbolTests())  # type: ignore[arg-type]
+    return asyncio.run(TreeSearch(nodes, arms=list(replies)).sample(context))
 
 
 def test_agents_with_equal_texts_have_no_diversity() -> None:

@@ -67,8 +67,8 @@ def test_shaping_pays_a_repair_more_than_an_equal_first_attempt() -> None:
 def searched(arms: list[str], agents: dict[str, str], nodes: int = 16) -> Counter[tuple[str, str]]:
     """(agent, policy) of the nodes of a tree in which every attempt fails."""
     task = SymbolTests().generate("train", 1, 0)[0]
-    context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(agents), nodes, tasks=SymbolTests())
-    found = asyncio.run(TreeSearch(arms=arms).sample(context))
+    context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(agents), tasks=SymbolTests())
+    found = asyncio.run(TreeSearch(nodes, arms=arms).sample(context))
     return Counter((turn.agent, turn.policy) for turn in found.turns)
 
 
@@ -83,8 +83,8 @@ def test_a_single_agent_makes_all_nodes_and_two_share_them() -> None:
 def test_without_arms_the_agents_take_turns_along_a_path() -> None:
     task = SymbolTests().generate("train", 1, 0)[0]
     policy = ScriptedPolicy({"shifter": "0 0 0", "flipper": "1 1 1"})
-    context = ScriptedContext(RefineSymbols(), task, policy, 16, tasks=SymbolTests())
-    for turn in asyncio.run(TreeSearch().sample(context)).turns:
+    context = ScriptedContext(RefineSymbols(), task, policy, tasks=SymbolTests())
+    for turn in asyncio.run(TreeSearch(16).sample(context)).turns:
         depth = len(turn.observation[0]["content"].split()) > 7
         assert turn.called is None
         assert depth or turn.agent == "shifter"

@@ -193,8 +193,8 @@ def solved(replies: dict[str, Callable[[Act, int, Candidate], str]], nodes: int 
     """(how many of 40 tasks a tree solves, the trees)."""
     trees = []
     for task in TASKS.generate("train", 40, 0):
-        context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(replies), nodes, tasks=TASKS)
-        trees.append(asyncio.run(TreeSearch(arms=list(replies)).sample(context)))
+        context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(replies), tasks=TASKS)
+        trees.append(asyncio.run(TreeSearch(nodes, arms=list(replies)).sample(context)))
     return sum(any(episode.success for episode in tree.episodes) for tree in trees), trees
 
 
@@ -208,12 +208,12 @@ def test_the_tree_of_both_solves_what_neither_solves_alone_or_beside_its_twin() 
 
 @pytest.mark.parametrize("options", [{}, {"strategy": "stack", "prior": "beta"}, {"guide": "public"}])
 def test_the_search_keeps_its_promises_on_this_workflow(options: dict[str, str]) -> None:
-    sampler = build(TreeSearch, {"arms": [SHIFTER, FLIPPER], **options}, "marl.sampler.options")
-    check_sampler(sampler, RefineSymbols(), TASK, ScriptedPolicy(BOTH), 8, tasks=TASKS, asked=8)
+    sampler = build(TreeSearch, {"nodes": 8, "arms": [SHIFTER, FLIPPER], **options}, "marl.sampler.options")
+    check_sampler(sampler, RefineSymbols(), TASK, ScriptedPolicy(BOTH), tasks=TASKS, asked=8)
 
 
 def test_inference_hands_in_the_node_with_the_best_public_score() -> None:
-    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(BOTH), 24, tasks=TASKS)
-    (episode,) = asyncio.run(TreeSearch(arms=[SHIFTER, FLIPPER], guide="public").sample(context)).episodes
+    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(BOTH), tasks=TASKS)
+    (episode,) = asyncio.run(TreeSearch(24, arms=[SHIFTER, FLIPPER], guide="public").sample(context)).episodes
     assert TASKS.public_score(TASK, episode.answer) == 1
     assert episode.success

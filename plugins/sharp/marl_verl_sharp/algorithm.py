@@ -85,8 +85,8 @@ SHARP = Algorithm(
     loss="ppo-clip",
     metrics=("worker-calls",),
 )
-"""A = (R - mean_k) / (std_k + 1e-6), mean and std over the rows of agent k in the sessions of the task.
+"""A = (R - mean_k) / (std_k + 1e-6), mean and std over the rows of agent k in the episodes of the task.
 
-Compared: the same agent over the sessions of one task, by broadcast reward, marginal credit and tool use. A worker's
+Compared: the same agent over the episodes of one task, by broadcast reward, marginal credit and tool use. A worker's
 marginal credit is measured by replaying the episode without it. Source: SHARP, arXiv 2602.08335.
 """

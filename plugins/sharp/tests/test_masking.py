@@ -38,7 +38,7 @@ class Watched(ScriptedContext):
 
 
 def episode_of(context: ScriptedContext) -> Episode:
-    (episode,) = asyncio.run(Independent().sample(context)).episodes
+    (episode,) = asyncio.run(Independent(1).sample(context)).episodes
     context.asked.clear()
     context.given.clear()
     return episode
@@ -201,8 +201,8 @@ def test_full_keeps_what_does_not_wait_for_the_masked_act_however_deep_it_is() -
 
 
 def test_requests_differ_from_the_episodes_and_have_its_session() -> None:
-    context = ScriptedContext(Mixed(), TASK, ECHO, sessions=3)
-    episode = asyncio.run(Independent().sample(context)).episodes[2]
+    context = ScriptedContext(Mixed(), TASK, ECHO)
+    episode = asyncio.run(Independent(3).sample(context)).episodes[2]
     context.asked.clear()
     masked(context, episode, {"right", ("left", "1")})
     assert {(session, candidate) for session, _, candidate in context.asked} == {(2, "without left:1, right")}

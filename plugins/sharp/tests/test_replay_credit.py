@@ -36,8 +36,8 @@ from marl_verl.testing.workflows import TASK, Hashed, Programmed, talkers, workf
 Game = Mapping[frozenset[str], float]
 
 
-def sampled(context: ScriptedContext) -> Sample:
-    sample = asyncio.run(Independent().sample(context))
+def sampled(context: ScriptedContext, episodes: int = 1) -> Sample:
+    sample = asyncio.run(Independent(episodes).sample(context))
     context.asked.clear()
     context.given.clear()
     return sample
@@ -370,9 +370,9 @@ def test_all_replays_of_all_episodes_go_at_once() -> None:
             return await super().act(act, session, candidate, agent)
 
     async def go(credit: ReplayCredit, replays: int) -> None:
-        context = Together(Fan(), TASK, FAN, sessions=5, tasks=OnlyTwo())
+        context = Together(Fan(), TASK, FAN, tasks=OnlyTwo())
         context.expected, context.all_here = 5 * replays, asyncio.Event()
-        sample = await Independent().sample(context)
+        sample = await Independent(5).sample(context)
         await with_credit(credit, context, sample)
         assert len(sample.episodes) == 5
 
@@ -454,8 +454,8 @@ def test_an_episode_that_cannot_be_credited_is_a_failure_of_its_own(credit: Repl
         await with_credit(credit, context, sample)
         assert len(asyncio.all_tasks()) == 1
 
-    context = Flaky(Fan(), TASK, FAN, sessions=3, tasks=OnlyTwo())
-    sample = sampled(context)
+    context = Flaky(Fan(), TASK, FAN, tasks=OnlyTwo())
+    sample = sampled(context, 3)
     asyncio.run(go())
     assert [episode.session for episode in sample.episodes] == [0, 2]
     assert all(by_agent(episode)["worker1"] == 0.0 for episode in sample.episodes)
@@ -475,8 +475,8 @@ def test_replays_that_take_too_long_are_a_failure() -> None:
         await with_credit(Counterfactual(), context, sample)
         assert len(asyncio.all_tasks()) == 1
 
-    context = ScriptedContext(Fan(), TASK, FAN, sessions=2, tasks=OnlyTwo(), limits=Limits(episode_seconds=0.6))
-    sample = sampled(context)
+    context = ScriptedContext(Fan(), TASK, FAN, tasks=OnlyTwo(), limits=Limits(episode_seconds=0.6))
+    sample = sampled(context, 2)
     context.delay = lambda act, session: 10**9 * session
     asyncio.run(go())
     assert [episode.session for episode in sample.episodes] == [0]
@@ -529,8 +529,8 @@ def researchers() -> ScriptedPolicy:
 def test_sharp_from_a_team_that_worked() -> None:
     assert isinstance(SHARP.credit, Counterfactual)
     SHARP.credit.check(("planner", "searcher", "reader"))
-    context = ScriptedContext(Research(), TASK, researchers(), sessions=2, tasks=Facts(), mix=SHARP.rewards)
-    sample = sampled(context)
+    context = ScriptedContext(Research(), TASK, researchers(), tasks=Facts(), mix=SHARP.rewards)
+    sample = sampled(context, 2)
     asyncio.run(with_credit(SHARP.credit, context, sample))
     one, two = sample.episodes
     assert (one.score, two.score) == (0.75, 0.0)

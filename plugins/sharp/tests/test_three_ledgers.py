@@ -84,7 +84,7 @@ def credited(credit: ReplayCredit, policy: ScriptedPolicy, method: Algorithm = S
     context = ScriptedContext(PlannerAndWorkers(), TASK, policy, tasks=TASKS, mix=method.rewards)
 
     async def go() -> Episode:
-        (episode,) = (await Independent().sample(context)).episodes
+        (episode,) = (await Independent(1).sample(context)).episodes
         await credit.assign(context, episode)
         return episode
 
@@ -146,7 +146,7 @@ def played(good: float, tasks: int = 40) -> list[bool]:
     found = []
     for task in TASKS.generate("test", tasks, 0):
         context = ScriptedContext(PlannerAndWorkers(), task, policy, tasks=TASKS)
-        found += [episode.success for episode in asyncio.run(Independent().sample(context)).episodes]
+        found += [episode.success for episode in asyncio.run(Independent(1).sample(context)).episodes]
         for _, act, _ in context.asked:  # the team shows what the demonstrations have taught
             assert set(shown(act).split()) <= set(TASKS.vocabulary())
     return found
@@ -212,7 +212,7 @@ def test_independent_sampling_of_it_keeps_what_samplers_promise() -> None:
         return lambda act, session, candidate: (WISE if session % 2 else CREDULOUS)(act) if name == PLANNER else "red"
 
     policy = ScriptedPolicy({name: says(name) for name in (PLANNER, *WORKERS)})
-    sample = check_sampler(Independent(), PlannerAndWorkers(), TASK, policy, 3, tasks=TASKS, asked=24)
+    sample = check_sampler(Independent(3), PlannerAndWorkers(), TASK, policy, tasks=TASKS, asked=24)
     assert len(sample.turns) == 24
 
 
@@ -241,7 +241,7 @@ def test_a_masked_run_samples_only_the_planner_again() -> None:
     context = ScriptedContext(PlannerAndWorkers(), TASK, team(WISE), tasks=TASKS, mix=SHARP.rewards)
 
     async def go() -> int:
-        (episode,) = (await Independent().sample(context)).episodes
+        (episode,) = (await Independent(1).sample(context)).episodes
         context.asked.clear()
         return await SHARP.credit.assign(context, episode)  # type: ignore[union-attr]
 
@@ -276,8 +276,8 @@ def table(method: Algorithm, *policies: ScriptedPolicy) -> tuple[RowTable, list[
     turns = []
     for session, policy in enumerate(policies):
         credit = method.credit if isinstance(method.credit, ReplayCredit) else None
-        context = ScriptedContext(PlannerAndWorkers(), TASK, policy, 1, TASKS, mix=method.rewards)
-        (episode,) = asyncio.run(Independent().sample(context)).episodes
+        context = ScriptedContext(PlannerAndWorkers(), TASK, policy, TASKS, mix=method.rewards)
+        (episode,) = asyncio.run(Independent(1).sample(context)).episodes
         if credit is not None:
             asyncio.run(credit.assign(context, episode))
         for turn in episode.turns:
