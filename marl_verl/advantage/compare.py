@@ -52,7 +52,8 @@ class LeaveOneOut(Baseline):
         count, low = np.bincount(group)[group], extremes(value, group)[0][group]
         above = value - low  # relative to the group's minimum, so that the mean of a constant group is exact
         others = np.bincount(group, weights=above)[group] - above
-        return low + others / np.maximum(count - 1, 1)  # alone: low + 0, its own value
+        baseline: FloatArray = low + others / np.maximum(count - 1, 1)  # alone: low + 0, its own value
+        return baseline
 
 
 @dataclass(frozen=True)

@@ -78,4 +78,4 @@ def samplers_of(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Samp
 def named_samplers(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Named]:
     """Section of the config -> the name of its sampler and all options, defaults included."""
     names, found = sampler_names(algorithm, marl), samplers_of(algorithm, marl)
-    return {section: Named(names[section], dataclasses.asdict(sampler)) for section, sampler in found.items()}  # type: ignore[call-overload]
+    return {section: Named(names[section], dataclasses.asdict(sampler)) for section, sampler in found.items()}
