@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +16,12 @@ import pytest
 
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
+from tests.e2e.five import RECIPE
 
 __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+MARS2 = ROOT / "recipes" / "mars2" / "mars2_cpu.yaml"
 LONG = bool(os.environ.get("MARL_VERL_LONG"))
 """Run also what takes another half an hour and repeats, in another place, what the rest has shown."""
 long = pytest.mark.skipif(not LONG, reason="takes minutes more: set MARL_VERL_LONG=1")
@@ -83,3 +87,48 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     done = train(tmp_path_factory.mktemp("runs") / "inventory", "marl.run.seed=1", "trainer.save_freq=20")
     assert done.code == 0, done.output
     return replace(done, left=sorted(left_behind() - before))
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Six steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each."""
+    done = train(
+        tmp_path_factory.mktemp("mars2") / "run",
+        *("trainer.total_training_steps=6", "trainer.test_freq=6", "trainer.save_freq=3"),
+        *("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"),
+        *("marl.schedule.fill=16", "marl.schedule.batch=8"),  # the paper's
+        "marl.policies.flipper.loss=gspo-tis",  # MARS2+'s, the other keeps MARS2's
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # else the first update changes nothing
+        "marl.task.test_size=12",
+        recipe=MARS2,
+    )
+    assert done.code == 0, done.output
+    return done
+
+
+@pytest.fixture(scope="session")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with every kind of policy in one team; its checkpoints are of steps 3 and 4."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "five-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: five\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[marl_verl]\nfive = tests.e2e.five\n")
+    (site / "five.yaml").write_text(RECIPE)
+    path = os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))
+    folder = tmp_path_factory.mktemp("runs") / "five"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)],
+        cwd=folder.parent,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    log = folder / "train.log"
+    tail = log.read_text(errors="replace")[-3000:] if done.returncode and log.is_file() else ""
+    assert done.returncode == 0, done.stdout + tail
+    return folder
