@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -51,12 +54,20 @@ def left_behind() -> set[str]:
     return temporary | {path.name for path in Path("/dev/shm").iterdir()}
 
 
-TREE = ("marl.algorithm.name=at-grpo", "marl.sampler.sessions=4")  # what is sampled depends on scores
-SIX_STEPS = (
-    *("trainer.total_training_steps=6", "trainer.save_freq=1", "trainer.test_freq=2", "marl.checkpoint.keep=2"),
-    *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
-    *("marl.task.test_size=20", "marl.run.seed=3", *TREE),
-)
+SIX_STEPS: dict[str, Any] = {
+    **{"trainer.total_training_steps": 6, "trainer.save_freq": 1, "trainer.test_freq": 2, "marl.checkpoint.keep": 2},
+    **{"data.train_batch_size": 8, "actor_rollout_ref.actor.ppo_mini_batch_size": 8},
+    **{"marl.policies.sender.tiny.steps": 100, "marl.policies.answerer.tiny.steps": 200},
+    **{"marl.task.test_size": 20, "marl.run.seed": 3},
+    # what is sampled depends on scores
+    **{"marl.algorithm.options.sampler": "greedy-tree", "marl.sampler.sessions": 4},
+}
+
+
+def my_team(place: Path) -> None:
+    """Copy README's pair, as a user has it, to a folder outside the repository."""
+    for name in ("my_team.py", "my_team.yaml"):
+        shutil.copy(ROOT / "recipes" / "quickstart" / name, place)
 
 
 def recorded(run: Finished) -> dict[str, Any]:
@@ -64,7 +75,7 @@ def recorded(run: Finished) -> dict[str, Any]:
     skipped = ("seconds", "perf/", "mfu")
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     curve = [{key: line[key] for key in line if not any(word in key for word in skipped)} for line in lines]
-    files = sorted(path for place in ("journals", "episodes") for path in (run.folder / place).iterdir())
+    files = sorted(path for place in ("journals", "episodes", "rows") for path in (run.folder / place).iterdir())
     return {
         "metrics": curve,
         "files": {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files},
@@ -72,12 +83,41 @@ def recorded(run: Finished) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def foreign_ray() -> Iterator[None]:
+    """Somebody else's Ray session on the default port, which a run must neither use nor end."""
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    start = [*ray, "start", "--head", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats"]
+    subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    servers = [process for process in psutil.process_iter() if "gcs_server" in process.name()]
+    try:
+        yield
+    finally:
+        alive = [process.is_running() for process in servers]
+        subprocess.run([*ray, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
+    assert alive == [True]
+
+
+class Whole(NamedTuple):
+    """A run without interruption, and what its script printed."""
+
+    run: Finished
+    script: dict[str, Any]
+
+
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A run of `SIX_STEPS` without interruption."""
-    done = train(tmp_path_factory.mktemp("whole") / "run", *SIX_STEPS)
-    assert done.code == 0, done.output
-    return recorded(done)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A run of `SIX_STEPS` by the Python API, beside another Ray session, in a folder that then lacks the recipe."""
+    place, before = tmp_path_factory.mktemp("whole"), left_behind()
+    my_team(place)
+    shutil.copy(Path(__file__).with_name("notebook.py"), place)
+    overrides = json.dumps({**SIX_STEPS, "marl.run.dir": "runs", "marl.run.name": "mine"})
+    command = [sys.executable, "notebook.py", overrides]
+    with foreign_ray():
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    left = [*left_running(), *(left_behind() - before)]
+    return Whole(Finished(place / "runs" / "mine", 0, "", left), json.loads(done.stdout))  # nothing else is printed
 
 
 @pytest.fixture(scope="session")
