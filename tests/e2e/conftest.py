@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
+from marl_verl.checkpoint.files import complete
+from marl_verl.checkpoint.weights import policy_change
+from marl_verl.config.stored import read_config
+from marl_verl.process.run_dir import RunDir
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
 from tests.e2e.five import RECIPE
@@ -33,6 +39,46 @@ long = pytest.mark.skipif(not LONG, reason="takes minutes more: set MARL_VERL_LO
 def train(folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: str) -> Finished:
     """Run `marl-verl train RECIPE overrides...` with its run directory at `folder`."""
     return real.train(recipe, folder, *overrides, variables=variables)
+
+
+def train_until_signal(
+    number: signal.Signals, folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: str
+) -> Finished:
+    """Run as `train`, and send a signal to the command line in step 7, when step 6 has been validated and saved.
+
+    Files of step 7 are removed, as a continuation does. `left` is what the run leaves when it has ended, or 60 seconds
+    after a SIGKILL.
+    """
+    before, log = left_behind(), folder.with_suffix(".log")
+    place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}", "trainer.total_training_steps=1000")
+    command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *overrides, *place]
+    until = time.monotonic() + LIMIT
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command, cwd=folder.parent, env={**os.environ, **variables}, stdout=output, stderr=output
+        ) as process,
+    ):
+        while folder / "checkpoints" / "step_6" not in complete(folder / "checkpoints"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.05)
+        assert len(left_running()) > 5
+        process.send_signal(number)
+        code = process.wait(timeout=120)
+    until = time.monotonic() + (60 if number == signal.SIGKILL else 0)
+    while (left := [*left_running(), *(left_behind() - before)]) and time.monotonic() < until:
+        time.sleep(0.2)
+    RunDir(folder).forget_after(6)
+    return Finished(folder, code, log.read_text(), left)
+
+
+def learnt(run: Finished, policy: str) -> tuple[int, float]:
+    """A policy's parameters, and how far its weights at step 6 are from those before training, relative to these."""
+    model = str(read_config(run.folder / "config.yaml").policies[policy].actor_rollout_ref.model.path)
+    parameters, change = policy_change(model, run.folder / "checkpoints" / "step_6" / "policies" / policy)
+    assert change is not None
+    return parameters, change
 
 
 def left_running() -> list[str]:
@@ -124,17 +170,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two agents, two policies, 40 steps of the inventory task."""
     before = left_behind()
-    done = train(tmp_path_factory.mktemp("runs") / "inventory", "marl.run.seed=1", "trainer.save_freq=20")
+    done = train(
+        tmp_path_factory.mktemp("runs") / "inventory", "marl.run.seed=1", "trainer.save_freq=20", "trainer.test_freq=20"
+    )
     assert done.code == 0, done.output
     return replace(done, left=sorted(left_behind() - before))
 
 
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Six steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each."""
-    done = train(
+    """Six steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each. Ctrl-C ends it."""
+    return train_until_signal(
+        signal.SIGINT,
         tmp_path_factory.mktemp("mars2") / "run",
-        *("trainer.total_training_steps=6", "trainer.test_freq=6", "trainer.save_freq=3"),
+        *("trainer.test_freq=6", "trainer.save_freq=3"),
         *("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"),
         *("marl.schedule.fill=16", "marl.schedule.batch=8"),  # the paper's
         "marl.policies.flipper.loss=gspo-tis",  # MARS2+'s, the other keeps MARS2's
@@ -142,25 +191,30 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         "marl.task.test_size=12",
         recipe=MARS2,
     )
-    assert done.code == 0, done.output
-    return done
+
+
+@dataclass(frozen=True)
+class Five(Finished):
+    """A run of `five.RECIPE`. `variables`: the environment in which its plugin is installed."""
+
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="session")
-def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run with every kind of policy in one team; its checkpoints are of steps 3 and 4."""
+def five(tmp_path_factory: pytest.TempPathFactory) -> Five:
+    """Every kind of policy in one team, and a critic. In a process of tests/e2e/isolation.py."""
     site = tmp_path_factory.mktemp("site")
     info = site / "five-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: five\nVersion: 0\n")
     (info / "entry_points.txt").write_text("[marl_verl]\nfive = tests.e2e.five\n")
     (site / "five.yaml").write_text(RECIPE)
-    path = os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))}
     folder = tmp_path_factory.mktemp("runs") / "five"
     done = subprocess.run(
         [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)],
         cwd=folder.parent,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, **path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -171,4 +225,4 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = folder / "train.log"
     tail = log.read_text(errors="replace")[-3000:] if done.returncode and log.is_file() else ""
     assert done.returncode == 0, done.stdout + tail
-    return folder
+    return Five(folder, done.returncode, done.stdout, variables=path)

@@ -1,4 +1,4 @@
-"""Plugin and recipe of the topology and export tests: five agents say two digits, each having heard another one.
+"""Plugin and recipe of the topology, export and MAPPO tests: five agents say two digits, each having heard another one.
 
 The text that one policy gives goes into the observation of the next, whose tokenizer may be another. Who acts how often
 depends on the digits, so that the policies get different numbers of rows, which divide by nothing.
@@ -21,7 +21,8 @@ marl:
   run: {journal_tokens: true}
   task: {name: two-digits, train_size: 50, test_size: 5}
   workflow: {name: chain}
-  algorithm: {name: grpo}
+  algorithm: {name: mappo}
+  critic: {tiny: {hidden: 32, steps: 20}, max_prompt_length: 28, optim: {lr: 1.0e-2}}   # the foreign see more than that
   agents:
     left: {policy: full}
     right: {policy: full}
@@ -48,7 +49,7 @@ data: {train_batch_size: 8, max_prompt_length: 24, max_response_length: 8}
 actor_rollout_ref:
   actor: {ppo_mini_batch_size: 8, optim: {lr: 1.0e-2}}     # one update shows
   rollout: {max_model_len: 40}
-trainer: {total_training_steps: 4, test_freq: 4, save_freq: 3, val_before_train: false}
+trainer: {total_training_steps: 6, test_freq: 6, save_freq: 3, val_before_train: false}
 """
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from marl_verl.process.supervisor import _environment
+from tests.e2e.conftest import Five
 
 pytestmark = pytest.mark.e2e
 
@@ -41,15 +42,15 @@ if __name__ == "__main__":
 """
 
 
-def _export(run: Path, output: Path, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "marl_verl.cli.main", "export", str(run), "--output", str(output), "--json"]
+def _export(run: Five, output: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "marl_verl.cli.main", "export", str(run.folder), "--output", str(output), "--json"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def exported(five: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def exported(five: Five, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Kind of export -> its folder, of checkpoint 3, of which the servers had the weights in step 4."""
     folder = tmp_path_factory.mktemp("exported")
     for kind, agent in AGENT.items():
@@ -61,10 +62,10 @@ def exported(five: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {path.name: path for path in folder.iterdir()}
 
 
-def _sampled(run: Path, agent: str) -> list[tuple[list[int], list[int], list[float]]]:
+def _sampled(run: Five, agent: str) -> list[tuple[list[int], list[int], list[float]]]:
     """(observation, action, log-probs) of the agent's acts in step 4."""
     found = []
-    for line in (run / "journals" / "step_00004.jsonl").read_text().splitlines():
+    for line in (run.folder / "journals" / "step_00004.jsonl").read_text().splitlines():
         for record in json.loads(line).get("journal", {}).get("records", []):
             if record.get("agent") == agent:
                 action = record["action"]
@@ -73,16 +74,16 @@ def _sampled(run: Path, agent: str) -> list[tuple[list[int], list[int], list[flo
     return found
 
 
-def _initial(run: Path, agent: str) -> str:
+def _initial(run: Five, agent: str) -> str:
     """The model before training, which is an adapter's base."""
     from omegaconf import OmegaConf
 
-    config: Any = OmegaConf.load(run / "config.yaml")
+    config: Any = OmegaConf.load(run.folder / "config.yaml")
     return str(config.policies[POLICY[agent]].actor_rollout_ref.model.path)
 
 
 @pytest.mark.parametrize("kind", AGENT)
-def test_transformers_gives_the_log_probs_of_training(five: Path, exported: dict[str, Path], kind: str) -> None:
+def test_transformers_gives_the_log_probs_of_training(five: Five, exported: dict[str, Path], kind: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -105,7 +106,7 @@ def test_transformers_gives_the_log_probs_of_training(five: Path, exported: dict
 
 
 @pytest.fixture(scope="module")
-def answers(five: Path, exported: dict[str, Path]) -> dict[str, Any]:
+def answers(five: Five, exported: dict[str, Path]) -> dict[str, Any]:
     """Kind of export -> how vLLM goes on from the observation of a stored turn. One process loads all of them."""
     asked = {}
     for kind, folder in exported.items():
@@ -129,7 +130,7 @@ def answers(five: Path, exported: dict[str, Path]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", AGENT)
 def test_vllm_goes_on_as_transformers_does(
-    five: Path, exported: dict[str, Path], answers: dict[str, Any], kind: str
+    five: Five, exported: dict[str, Path], answers: dict[str, Any], kind: str
 ) -> None:
     import torch
     from transformers import AutoModelForCausalLM
@@ -141,12 +142,11 @@ def test_vllm_goes_on_as_transformers_does(
     assert found["log_probs"] == pytest.approx(expected.tolist(), abs=TOLERANCE)
 
 
-def test_the_adapter_is_an_adapter_and_moved(five: Path, exported: dict[str, Path]) -> None:
+def test_the_adapter_is_an_adapter_and_moved(five: Five, exported: dict[str, Path]) -> None:
     names = {path.name for path in exported["adapter"].iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
     assert "config.json" not in names
-    summary = json.loads((five / "summary.json").read_text())
-    assert 1e-4 < summary["policies"]["lora"]["weight_change"] < 1
-    saved = five / "checkpoints" / "step_4" / "policies" / "lora"
+    assert 1e-4 < five.summary["policies"]["lora"]["weight_change"] < 1
+    saved = five.folder / "checkpoints" / "step_6" / "policies" / "lora"
     assert saved.is_dir()
     assert not list(saved.glob("huggingface/*.safetensors"))

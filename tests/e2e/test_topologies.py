@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import Five
 from tests.e2e.five import AGENTS, acts
 
 pytestmark = pytest.mark.e2e
 
-TASKS, SESSIONS, STEPS = 8, 3, (1, 2, 3, 4)
+TASKS, SESSIONS, STEPS = 8, 3, (1, 2, 3, 4, 5, 6)
 POLICY = {"left": "full", "right": "full", "tuned": "lora", "foreign": "other", "judge": "still"}
 TRAINED = ("full", "lora", "other")
 
@@ -58,8 +59,8 @@ def keyed(episode: dict[str, Any]) -> list[tuple[str, tuple[dict[str, Any], dict
 
 
 @pytest.fixture(scope="module")
-def seen(five: Path) -> Seen:
-    return Seen(five)
+def seen(five: Five) -> Seen:
+    return Seen(five.folder)
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
