@@ -26,7 +26,7 @@ def test_a_script_trains_loads_evaluates_and_explains(whole: Whole) -> None:
     assert set(found["validated"]) == {0, 2, 4, 6}
     assert 0 <= found["success"] <= 1
     assert found["played"] == [4, 10]
-    assert found["rows"] == 2 * found["episodes"]["2"]
+    assert found["rows"] == 4 * 2 * found["episodes"]["2"]  # four candidates for each of two turns
     assert found["difference"] is None
 
 
