@@ -22,7 +22,7 @@ marl:
   task: {name: two-digits, train_size: 50, test_size: 5}
   workflow: {name: chain}
   algorithm: {name: mappo}
-  critic: {tiny: {hidden: 32, steps: 20}, max_prompt_length: 28, optim: {lr: 1.0e-2}}   # the foreign see more than that
+  critic: {tiny: {hidden: 32, steps: 20}, max_prompt_length: 28, optim: {lr: 4.0e-3}}   # the foreign agent sees more
   agents:
     left: {policy: full}
     right: {policy: full}
