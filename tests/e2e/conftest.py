@@ -59,13 +59,16 @@ def train_until_signal(
             command, cwd=folder.parent, env={**os.environ, **variables}, stdout=output, stderr=output
         ) as process,
     ):
-        while folder / "checkpoints" / "step_6" not in complete(folder / "checkpoints"):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < until, log.read_text()
-            time.sleep(0.05)
-        assert len(left_running()) > 5
-        process.send_signal(number)
-        code = process.wait(timeout=120)
+        try:
+            while folder / "checkpoints" / "step_6" not in complete(folder / "checkpoints"):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.05)
+            assert len(left_running()) > 5
+            process.send_signal(number)
+            code = process.wait(timeout=120)
+        finally:
+            process.kill()
     until = time.monotonic() + (60 if number == signal.SIGKILL else 0)
     while (left := [*left_running(), *(left_behind() - before)]) and time.monotonic() < until:
         time.sleep(0.2)
