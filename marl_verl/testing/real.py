@@ -17,6 +17,8 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any
 
+from marl_verl.errors import nearest
+
 __all__ = ["Finished", "command", "explain", "resume", "rows", "train"]
 
 LIMIT = 900.0
@@ -46,9 +48,14 @@ class Finished:
         return summary
 
     def lines(self, needed: str) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl with the metric `needed`."""
+        """The lines of metrics.jsonl with the metric `needed`. AssertionError if no line has it."""
         text = (self.folder / "metrics.jsonl").read_text(encoding="utf-8")
-        return [line for line in map(json.loads, text.splitlines()) if needed in line]
+        lines = [json.loads(line) for line in text.splitlines()]
+        found = [line for line in lines if needed in line]
+        if not found:
+            hint = nearest(needed, {name for line in lines for name in line})
+            raise AssertionError(f"no line of {self.folder / 'metrics.jsonl'} has the metric '{needed}': {hint}")
+        return found
 
 
 def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:

@@ -43,9 +43,7 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
     try:
         (work or train)(folder)
     except MarlError as error:
-        emit("error", message=str(error), expected=True)
-        traceback.print_exc()
-        return 2
+        return _reported(error)
     except KeyboardInterrupt:
         emit("interrupted")
         return 130
@@ -57,6 +55,13 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
         if parent.gone():
             parent.leave(1)
     return 0
+
+
+def _reported(error: MarlError) -> int:
+    """Send a user error to the command line and write its traceback to the log. Returns the exit code."""
+    emit("error", message=str(error), expected=True)
+    traceback.print_exc()
+    return 2
 
 
 def train(folder: Path) -> None:
@@ -116,7 +121,10 @@ def _bring_up(config: Any) -> tuple[Any, Any]:
         queue.result()
         if not trainer.policies.early_clients:
             starting.result()
-        manager = TeamRolloutManager.create(config=config, llm_client=trainer.policies.clients())
+        try:
+            manager = TeamRolloutManager.create(config=config, llm_client=trainer.policies.clients())
+        except MarlError as error:
+            Parent().leave(_reported(error))  # raising it here would wait until the policies have started
         starting.result()
     emit("started", seconds={name: runtime.seconds for name, runtime in trainer.policies.runtimes.items()})
     return trainer, manager

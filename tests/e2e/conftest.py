@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
+from marl_verl.checkpoint.files import complete
+from marl_verl.checkpoint.weights import policy_change
+from marl_verl.config.stored import read_config
+from marl_verl.process.run_dir import RunDir
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
+from tests.e2e.five import RECIPE
 
 __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+MARS2 = ROOT / "recipes" / "mars2" / "mars2_cpu.yaml"
 LONG = bool(os.environ.get("MARL_VERL_LONG"))
 """Run also what takes another half an hour and repeats, in another place, what the rest has shown."""
 long = pytest.mark.skipif(not LONG, reason="takes minutes more: set MARL_VERL_LONG=1")
@@ -26,6 +39,49 @@ long = pytest.mark.skipif(not LONG, reason="takes minutes more: set MARL_VERL_LO
 def train(folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: str) -> Finished:
     """Run `marl-verl train RECIPE overrides...` with its run directory at `folder`."""
     return real.train(recipe, folder, *overrides, variables=variables)
+
+
+def train_until_signal(
+    number: signal.Signals, folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: str
+) -> Finished:
+    """Run as `train`, and send a signal to the command line in step 7, when step 6 has been validated and saved.
+
+    Files of step 7 are removed, as a continuation does. `left` is what the run leaves when it has ended, or 60 seconds
+    after a SIGKILL.
+    """
+    before, log = left_behind(), folder.with_suffix(".log")
+    place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}", "trainer.total_training_steps=1000")
+    command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *overrides, *place]
+    until = time.monotonic() + LIMIT
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command, cwd=folder.parent, env={**os.environ, **variables}, stdout=output, stderr=output
+        ) as process,
+    ):
+        try:
+            while folder / "checkpoints" / "step_6" not in complete(folder / "checkpoints"):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.05)
+            assert len(left_running()) > 5
+            process.send_signal(number)
+            code = process.wait(timeout=120)
+        finally:
+            process.kill()
+    until = time.monotonic() + (60 if number == signal.SIGKILL else 0)
+    while (left := [*left_running(), *(left_behind() - before)]) and time.monotonic() < until:
+        time.sleep(0.2)
+    RunDir(folder).forget_after(6)
+    return Finished(folder, code, log.read_text(), left)
+
+
+def learnt(run: Finished, policy: str) -> tuple[int, float]:
+    """A policy's parameters, and how far its weights at step 6 are from those before training, relative to these."""
+    model = str(read_config(run.folder / "config.yaml").policies[policy].actor_rollout_ref.model.path)
+    parameters, change = policy_change(model, run.folder / "checkpoints" / "step_6" / "policies" / policy)
+    assert change is not None
+    return parameters, change
 
 
 def left_running() -> list[str]:
@@ -47,12 +103,20 @@ def left_behind() -> set[str]:
     return temporary | {path.name for path in Path("/dev/shm").iterdir()}
 
 
-TREE = ("marl.algorithm.name=at-grpo", "marl.sampler.options.candidates=4")  # what is sampled depends on scores
-SIX_STEPS = (
-    *("trainer.total_training_steps=6", "trainer.save_freq=1", "trainer.test_freq=2", "marl.checkpoint.keep=2"),
-    *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
-    *("marl.task.test_size=20", "marl.run.seed=3", *TREE),
-)
+SIX_STEPS: dict[str, Any] = {
+    **{"trainer.total_training_steps": 6, "trainer.save_freq": 1, "trainer.test_freq": 2, "marl.checkpoint.keep": 2},
+    **{"data.train_batch_size": 8, "actor_rollout_ref.actor.ppo_mini_batch_size": 8},
+    **{"marl.policies.sender.tiny.steps": 100, "marl.policies.answerer.tiny.steps": 200},
+    **{"marl.task.test_size": 20, "marl.run.seed": 3},
+    # what is sampled depends on scores
+    **{"marl.algorithm.options.sampler": "greedy-tree", "marl.sampler.options.candidates": 4},
+}
+
+
+def my_team(place: Path) -> None:
+    """Copy README's pair, as a user has it, to a folder outside the repository."""
+    for name in ("my_team.py", "my_team.yaml"):
+        shutil.copy(ROOT / "recipes" / "quickstart" / name, place)
 
 
 def recorded(run: Finished) -> dict[str, Any]:
@@ -60,7 +124,7 @@ def recorded(run: Finished) -> dict[str, Any]:
     skipped = ("seconds", "perf/", "mfu")
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     curve = [{key: line[key] for key in line if not any(word in key for word in skipped)} for line in lines]
-    files = sorted(path for place in ("journals", "episodes") for path in (run.folder / place).iterdir())
+    files = sorted(path for place in ("journals", "episodes", "rows") for path in (run.folder / place).iterdir())
     return {
         "metrics": curve,
         "files": {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files},
@@ -68,18 +132,100 @@ def recorded(run: Finished) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def foreign_ray() -> Iterator[None]:
+    """Somebody else's Ray session on the default port, which a run must neither use nor end."""
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    start = [*ray, "start", "--head", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats"]
+    subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    servers = [process for process in psutil.process_iter() if "gcs_server" in process.name()]
+    try:
+        yield
+    finally:
+        alive = [process.is_running() for process in servers]
+        subprocess.run([*ray, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
+    assert alive == [True]
+
+
+class Whole(NamedTuple):
+    """A run without interruption, and what its script printed."""
+
+    run: Finished
+    script: dict[str, Any]
+
+
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A run of `SIX_STEPS` without interruption."""
-    done = train(tmp_path_factory.mktemp("whole") / "run", *SIX_STEPS)
-    assert done.code == 0, done.output
-    return recorded(done)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A run of `SIX_STEPS` by the Python API, beside another Ray session, in a folder that then lacks the recipe."""
+    place, before = tmp_path_factory.mktemp("whole"), left_behind()
+    my_team(place)
+    shutil.copy(Path(__file__).with_name("notebook.py"), place)
+    overrides = json.dumps({**SIX_STEPS, "marl.run.dir": "runs", "marl.run.name": "mine"})
+    command = [sys.executable, "notebook.py", overrides]
+    with foreign_ray():
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    left = [*left_running(), *(left_behind() - before)]
+    return Whole(Finished(place / "runs" / "mine", 0, "", left), json.loads(done.stdout))  # nothing else is printed
 
 
 @pytest.fixture(scope="session")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two agents, two policies, 40 steps of the inventory task."""
     before = left_behind()
-    done = train(tmp_path_factory.mktemp("runs") / "inventory", "marl.run.seed=1", "trainer.save_freq=20")
+    done = train(
+        tmp_path_factory.mktemp("runs") / "inventory", "marl.run.seed=1", "trainer.save_freq=20", "trainer.test_freq=20"
+    )
     assert done.code == 0, done.output
     return replace(done, left=sorted(left_behind() - before))
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Six steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each. Ctrl-C ends it."""
+    return train_until_signal(
+        signal.SIGINT,
+        tmp_path_factory.mktemp("mars2") / "run",
+        *("trainer.test_freq=6", "trainer.save_freq=3"),
+        *("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"),
+        *("marl.schedule.fill=16", "marl.schedule.batch=8"),  # the paper's
+        "marl.policies.flipper.loss=gspo-tis",  # MARS2+'s, the other keeps MARS2's
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # else the first update changes nothing
+        "marl.task.test_size=12",
+        recipe=MARS2,
+    )
+
+
+@dataclass(frozen=True)
+class Five(Finished):
+    """A run of `five.RECIPE`. `variables`: the environment in which its plugin is installed."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="session")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Five:
+    """Every kind of policy in one team, and a critic. In a process of tests/e2e/isolation.py."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "five-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: five\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[marl_verl]\nfive = tests.e2e.five\n")
+    (site / "five.yaml").write_text(RECIPE)
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))}
+    folder = tmp_path_factory.mktemp("runs") / "five"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)],
+        cwd=folder.parent,
+        env={**os.environ, **path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    log = folder / "train.log"
+    tail = log.read_text(errors="replace")[-3000:] if done.returncode and log.is_file() else ""
+    assert done.returncode == 0, done.stdout + tail
+    return Five(folder, done.returncode, done.stdout, variables=path)

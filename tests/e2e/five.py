@@ -1,4 +1,4 @@
-"""Plugin of the topology tests: five agents say two digits, each having heard what another one said.
+"""Plugin and recipe of the topology, export and MAPPO tests: five agents say two digits, each having heard another one.
 
 The text that one policy gives goes into the observation of the next, whose tokenizer may be another. Who acts how often
 depends on the digits, so that the policies get different numbers of rows, which divide by nothing.
@@ -14,6 +14,43 @@ from marl_verl import Task, TaskSet, Workflow, hookimpl
 
 DIGITS = "0123456789"
 AGENTS = ("left", "right", "tuned", "foreign", "judge")
+
+RECIPE = """
+defaults: [marl_trainer, _self_]
+marl:
+  run: {journal_tokens: true}
+  task: {name: two-digits, train_size: 50, test_size: 5}
+  workflow: {name: chain}
+  algorithm: {name: mappo}
+  critic: {tiny: {hidden: 32, steps: 20}, max_prompt_length: 28, optim: {lr: 4.0e-3}}   # the foreign agent sees more
+  agents:
+    left: {policy: full}
+    right: {policy: full}
+    tuned: {policy: lora}
+    foreign: {policy: other}
+    judge: {policy: still}
+  policies:
+    full: {tiny: {steps: 40}}
+    lora:
+      pool: both
+      tiny: {steps: 60}
+      model: {lora_rank: 4, lora_alpha: 8}
+      actor: {ppo_mini_batch_size: 4, use_kl_loss: true, kl_loss_coef: 0.01}
+    other:
+      pool: both
+      loss: gspo
+      tiny: {family: llama, steps: 60}
+      rollout: {temperature: 1.2, prompt_length: 64, max_model_len: 80}     # the same text, more tokens
+      actor: {ppo_mini_batch_size: 2, optim: {lr: 2.0e-3}}
+    still: {frozen: true, tiny: {steps: 60, seed: 7}}
+  pools: {both: {gpus: 1}}
+  sampler: {sessions: 3}
+data: {train_batch_size: 8, max_prompt_length: 24, max_response_length: 8}
+actor_rollout_ref:
+  actor: {ppo_mini_batch_size: 8, optim: {lr: 1.0e-2}}     # one update shows
+  rollout: {max_model_len: 40}
+trainer: {total_training_steps: 6, test_freq: 6, save_freq: 3, val_before_train: false}
+"""
 
 
 class TwoDigits(TaskSet):

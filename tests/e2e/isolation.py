@@ -109,6 +109,7 @@ def train(folder: Path) -> None:
     import ray
     from transformers import AutoTokenizer
 
+    from marl_verl.trainer.report import write_summary
     from marl_verl.trainer.run import session
 
     lessons: list[dict[str, Any]] = []
@@ -125,6 +126,7 @@ def train(folder: Path) -> None:
         trainer.agent_loop_manager = manager
         stages = one_after_the_other(trainer, prompts)
         trainer.fit(manager)
+        write_summary(trainer)
         stages["end"] = fingerprints(trainer, prompts)
         slots = ray.cluster_resources()["GPU"]
     plain = {name: plainly(models[name], prompts[name], stages["start"][name]["server"]["tokens"]) for name in models}

@@ -10,12 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import INVENTORY, left_running, long
+from tests.e2e.conftest import INVENTORY, Finished, left_running, long
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize("moment", ["starting Ray", pytest.param("starting policies", marks=long), "first validation"])
+def test_ctrl_c_in_a_step_leaves_nothing_running(searched: Finished) -> None:
+    assert searched.code == 130, searched.output
+    assert "interrupted" in searched.output
+    assert searched.left == []
+
+
+@pytest.mark.parametrize(
+    "moment", ["starting Ray", *(pytest.param(name, marks=long) for name in ("starting policies", "first validation"))]
+)
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(INVENTORY), f"marl.run.dir={tmp_path}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)

@@ -12,7 +12,7 @@ import yaml
 
 from tests.e2e.conftest import Finished, long, train
 
-pytestmark = [pytest.mark.e2e, long]  # each update of verl's is tested in tests/test_losses.py, a run in plugins/mars2
+pytestmark = [pytest.mark.e2e, long]  # each update of verl's is tested in tests/test_losses.py, a run in test_mars2.py
 
 
 @pytest.fixture(scope="module")

@@ -4,56 +4,18 @@ them colocated. Updates reach the policy that they are for and no other; rows an
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import LIMIT, ROOT
+from tests.e2e.conftest import Five
 from tests.e2e.five import AGENTS, acts
 
 pytestmark = pytest.mark.e2e
 
-RECIPE = """
-defaults: [marl_trainer, _self_]
-marl:
-  run: {journal_tokens: true}
-  task: {name: two-digits, train_size: 50, test_size: 5}
-  workflow: {name: chain}
-  algorithm: {name: grpo}
-  agents:
-    left: {policy: full}
-    right: {policy: full}
-    tuned: {policy: lora}
-    foreign: {policy: other}
-    judge: {policy: still}
-  policies:
-    full: {tiny: {steps: 40}}
-    lora:
-      pool: both
-      tiny: {steps: 60}
-      model: {lora_rank: 4, lora_alpha: 8}
-      actor: {ppo_mini_batch_size: 4, use_kl_loss: true, kl_loss_coef: 0.01}
-    other:
-      pool: both
-      loss: gspo
-      tiny: {family: llama, steps: 60}
-      rollout: {temperature: 1.2, prompt_length: 64, max_model_len: 80}     # the same text, more tokens
-      actor: {ppo_mini_batch_size: 2, optim: {lr: 2.0e-3}}
-    still: {frozen: true, tiny: {steps: 60, seed: 7}}
-  pools: {both: {gpus: 1}}
-  sampler: {options: {episodes: 3}}
-data: {train_batch_size: 8, max_prompt_length: 24, max_response_length: 8}
-actor_rollout_ref:
-  actor: {ppo_mini_batch_size: 8, optim: {lr: 1.0e-2}}     # one update shows
-  rollout: {max_model_len: 40}
-trainer: {total_training_steps: 4, test_freq: 4, save_freq: -1, val_before_train: false}
-"""
-TASKS, SESSIONS, STEPS = 8, 3, (1, 2, 3, 4)
+TASKS, SESSIONS, STEPS = 8, 3, (1, 2, 3, 4, 5, 6)
 POLICY = {"left": "full", "right": "full", "tuned": "lora", "foreign": "other", "judge": "still"}
 TRAINED = ("full", "lora", "other")
 
@@ -97,30 +59,8 @@ def keyed(episode: dict[str, Any]) -> list[tuple[str, tuple[dict[str, Any], dict
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    site = tmp_path_factory.mktemp("site")
-    info = site / "five-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: five\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[marl_verl]\nfive = tests.e2e.five\n")
-    (site / "five.yaml").write_text(RECIPE)
-    path = os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))
-    folder = tmp_path_factory.mktemp("runs") / "five"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)],
-        cwd=folder.parent,
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    log = folder / "train.log"
-    tail = log.read_text(errors="replace")[-3000:] if done.returncode and log.is_file() else ""
-    assert done.returncode == 0, done.stdout + tail
-    return Seen(folder)
+def seen(five: Five) -> Seen:
+    return Seen(five.folder)
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
