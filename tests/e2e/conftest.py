@@ -14,6 +14,7 @@ import pytest
 
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
+from tests.e2e.tour_files import Tour, go
 
 __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,3 +84,9 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     done = train(tmp_path_factory.mktemp("runs") / "inventory", "marl.run.seed=1", "trainer.save_freq=20")
     assert done.code == 0, done.output
     return replace(done, left=sorted(left_behind() - before))
+
+
+@pytest.fixture(scope="session")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
+    """The run of `tour.py`: many teams, samplers and credit schemes in one start."""
+    return go(tmp_path_factory.mktemp("tour"))
