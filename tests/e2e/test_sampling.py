@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.tour import BATCH, STAGES
+from tests.e2e.tour import BATCH, ROUTE, STAGES
 from tests.e2e.tour_files import Row, Tour
 
 pytestmark = pytest.mark.e2e
@@ -123,6 +123,15 @@ def test_shapley_values_are_on_every_turn_and_cost_tokens(tour: Tour) -> None:
 
 
 def test_the_validation_chose_the_best_of_three(tour: Tour) -> None:
-    summary = tour.run.summary
-    assert summary["eval_tasks"] == 20
-    assert 0 <= summary["success_after_sampled"] <= 1
+    assert tour.run.summary["eval_tasks"] == 20
+    assert tour.stage("own plugin").marl["validation"]["sampler"] == "best-of"
+    assert 0 <= tour.run.summary["success_after_sampled"] <= 1
+
+
+@pytest.mark.parametrize("stage", [name for name, _, _ in ROUTE if name not in STAGES])
+def test_a_team_is_validated_on_its_own_tasks(tour: Tour, stage: str) -> None:
+    its = tour.stage(stage)
+    assert its.validation["validation/failed_episodes"] == 0
+    header, *episodes = its.episodes
+    assert header["workflow"]["name"] == its.marl["workflow"]["name"]
+    assert {turn["agent"] for episode in episodes for turn in episode["turns"]} == set(its.marl["agents"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ TEAMS: dict[str, tuple[Path, tuple[str, ...]]] = {
             "marl.algorithm.name=grpo",
             "marl.algorithm.options.advantage=against-median",
             "marl.sampler.sessions=3",
+            "marl.validation={sampler: best-of, sessions: 3, options: {}}",
         ),
     ),
     "relay": (HERE / "relay.yaml", ()),
@@ -68,9 +70,9 @@ ROUTE = [
     ("magrpo", "magrpo", 2),
     ("dr-mas", "dr-mas", 2),
     *((name, "relay", 1) for name in STAGES),
-    ("own plugin, again", "own plugin", 2),  # also in the last validation
+    ("own plugin, again", "own plugin", 2),
 ]
-"""Stages in order: name, team, steps."""
+"""Stages in order: name, team, steps. Those without the relay end with a validation."""
 
 
 def sections(plan: Any) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def sections(plan: Any) -> dict[str, Any]:
     for position, agent in enumerate(marl["agents"].values()):
         agent["policy"] = "follow" if position else "lead"
         agent["sampling"] = {**agent.get("sampling", {}), "max_tokens": int(plan.config.data.max_response_length)}
-    return {name: marl[name] for name in ("task", "workflow", "agents", "algorithm", "sampler")}
+    return {name: marl[name] for name in ("task", "workflow", "agents", "algorithm", "sampler", "validation")}
 
 
 def itinerary(teams: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -128,12 +130,17 @@ def train(folder: Path) -> None:
     from marl_verl.trainer.run import session
 
     stages = json.loads((folder / "stages.json").read_text())
-    first = {stage["steps"][0]: stage["marl"] for stage in stages[1:]}
+    first = {stage["steps"][0]: stage for stage in stages}
+    validated = {stage["steps"][-1] for stage in stages if stage["name"] not in STAGES}
     with session(folder) as (trainer, manager):
 
         def begin() -> None:
-            if (new := first.get(trainer.global_steps)) is None:
+            step = trainer.global_steps
+            trainer.config.trainer.test_freq = 1 if step in validated else 1000
+            if step == 1 or step not in first:
                 return
+            new = first[step]["marl"]
+            trainer.val_dataset.rows = first[step]["test"]
             ray.get([worker.__ray_call__.remote(change_worker, new) for worker in manager.agent_loop_workers])
             trainer.team = read_team(change(trainer.config, new))
             trainer.algorithm = algorithm_of(trainer.team)
@@ -161,6 +168,7 @@ def main(folder: Path) -> int:
         policies = plans[stage["team"]].resolved.policies
         modes = {name: each.actor_rollout_ref.actor.policy_loss.loss_mode for name, each in policies.items()}
         stage["loss_modes"] = modes  # of the recipe itself
+        stage["test"] = [json.dumps(asdict(task)) for task in plans[stage["team"]].tasks["test"]]
 
     recipe: Any = OmegaConf.load(HERE / "tour.yaml")
     recipe.marl.update(stages[0]["marl"])

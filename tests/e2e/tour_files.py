@@ -60,6 +60,18 @@ class Stage:
         return {key: {**stored[key], **printed[key]} for key in stored}
 
     @property
+    def validation(self) -> dict[str, Any]:
+        """The metrics of the validation at its end."""
+        (line,) = [line for line in self.run.lines("validation/success") if line["step"] == self.steps[-1]]
+        return line
+
+    @property
+    def episodes(self) -> list[dict[str, Any]]:
+        """The sample episodes of the validation at its end, after their header."""
+        path = self.run.folder / "episodes" / f"step_{self.steps[-1]:05d}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    @property
     def journals(self) -> Path:
         """The stored episodes of the last step."""
         return self.run.folder / "journals" / f"step_{self.steps[-1]:05d}.jsonl"
