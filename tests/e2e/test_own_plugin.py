@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import long, train
-from tests.e2e.tour import TEAMS
+from tests.e2e.tour import OWN
 from tests.e2e.tour_files import PLUGIN, Stage, Tour, install
 
 pytestmark = pytest.mark.e2e
@@ -83,7 +83,7 @@ def test_sample_episodes_show_the_joint_move(stage: Stage) -> None:
 @long
 def test_a_workflow_that_raises_stops_the_run_with_its_name_and_task(tmp_path: Path) -> None:
     broken = PLUGIN.replace("await team.call(len, last.text)", "raise ValueError('the relay is broken')")
-    options = (*TEAMS["own plugin"][1], "marl.task.test_size=20", "trainer.total_training_steps=3")
+    options = (*OWN, "marl.task.test_size=20", "trainer.total_training_steps=3")
     done = train(tmp_path / "runs" / "broken", *options, **install(tmp_path / "site", broken))
     assert done.code == 2, done.output
     printed = next(line for line in done.output.splitlines() if line.startswith("marl-verl:"))

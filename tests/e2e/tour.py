@@ -5,7 +5,7 @@ python -m tests.e2e.tour FOLDER    prepares a run and starts the trainer; with t
 
 A stage takes its team (task set, workflow, agents) with algorithm and sampler from a recipe, e.g. the CPU recipe of a
 plugin. Everything is as `marl-verl train` has it, but for three things that no recipe can say: the team changes between
-steps, each policy's loss is that of the first stage, and a stage's tasks are those of its recipe. The first agent of a
+steps, each policy keeps its loss, and the tasks of a step are those of its stage's recipe. The first agent of a
 team has policy `lead`, the others have `follow`; each policy learnt from the demonstrations for all of its agents.
 """
 
@@ -20,18 +20,17 @@ from typing import Any
 HERE = Path(__file__).parent
 RECIPES = HERE.parents[1] / "recipes"
 BATCH = 8
+OWN = (
+    "marl.workflow.name=twice",
+    "marl.agents.asker.reward=one-word",
+    "marl.algorithm.name=grpo",
+    "marl.algorithm.options.advantage=against-median",
+    "marl.sampler.sessions=3",
+)
+"""Overrides of the quick start for the parts of `around_plugin`."""
+BEST_OF_THREE = "marl.validation={sampler: best-of, sessions: 3, options: {}}"
 TEAMS: dict[str, tuple[Path, tuple[str, ...]]] = {
-    "own plugin": (
-        RECIPES / "quickstart" / "inventory.yaml",
-        (
-            "marl.workflow.name=twice",
-            "marl.agents.asker.reward=one-word",
-            "marl.algorithm.name=grpo",
-            "marl.algorithm.options.advantage=against-median",
-            "marl.sampler.sessions=3",
-            "marl.validation={sampler: best-of, sessions: 3, options: {}}",
-        ),
-    ),
+    "own plugin": (RECIPES / "quickstart" / "inventory.yaml", (*OWN, BEST_OF_THREE)),
     "relay": (HERE / "relay.yaml", ()),
     "magrpo": (RECIPES / "magrpo" / "magrpo_cpu.yaml", ()),
     "at-grpo": (RECIPES / "at_grpo" / "at_grpo_cpu.yaml", ()),
