@@ -26,6 +26,7 @@ from marl_verl.process.run_dir import RunDir
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
 from tests.e2e.five import RECIPE
+from tests.e2e.tour_files import Tour, go
 
 __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,3 +230,9 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Five:
     tail = log.read_text(errors="replace")[-3000:] if done.returncode and log.is_file() else ""
     assert done.returncode == 0, done.stdout + tail
     return Five(folder, done.returncode, done.stdout, variables=path)
+
+
+@pytest.fixture(scope="session")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
+    """The run of `tour.py`: many teams, samplers and credit schemes in one start."""
+    return go(tmp_path_factory.mktemp("tour"))

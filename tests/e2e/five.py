@@ -44,7 +44,7 @@ marl:
       actor: {ppo_mini_batch_size: 2, optim: {lr: 2.0e-3}}
     still: {frozen: true, tiny: {steps: 60, seed: 7}}
   pools: {both: {gpus: 1}}
-  sampler: {sessions: 3}
+  sampler: {options: {episodes: 3}}
 data: {train_batch_size: 8, max_prompt_length: 24, max_response_length: 8}
 actor_rollout_ref:
   actor: {ppo_mini_batch_size: 8, optim: {lr: 1.0e-2}}     # one update shows
