@@ -177,6 +177,23 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ),
         ("marl.policies.asker.rollout.n=8", "'marl.policies.asker.rollout.n' must be 1"),
         ("algorithm.adv_estimator=gae", "a team's advantage is marl.algorithm.name"),
+        # what verl accepts, and what fails after start-up or gives wrong numbers
+        ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "verl's vLLM servers support tensor parallelism"),
+        ("marl.policies.asker.rollout.disaggregation.enabled=true", "verl supports it with SGLang only"),
+        ("actor_rollout_ref.rollout.checkpoint_engine.backend=nccl", "must be 'naive', got 'nccl'"),
+        ("trainer.use_v1=false", "teams are trained by verl's V1 trainer"),
+        ("marl.policies.asker.actor.strategy=megatron", "'marl.policies.asker.actor.strategy' must be fsdp2 or fsdp"),
+        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gives wrong log-probs with attention 'sdpa'"),
+        ("marl.policies.asker.actor.ppo_max_token_len_per_gpu=55", "is 55, but a row may have 56 tokens (prompt 48"),
+        (
+            "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=55",
+            "rollout.log_prob_max_token_len_per_gpu' is 55",
+        ),
+        ("actor_rollout_ref.actor.use_dynamic_bsz=false", "rollout.log_prob_use_dynamic_bsz must be equal, got False"),
+        (
+            "actor_rollout_ref.actor.use_dynamic_bsz=false actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=false",
+            "'marl.policies.holder.actor.ppo_micro_batch_size_per_gpu' is missing: set it, or",
+        ),
     ],
 )
 def test_a_mistaken_recipe(refused: Refused, overrides: str, message: str) -> None:

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from marl_verl.config.compose import parse_overrides
 from marl_verl.config.parts import algorithm_of
 from marl_verl.errors import MarlError
+from marl_verl.platforms.active import HARDWARE_VARIABLE
 from marl_verl.trainer.describe import describe
 from marl_verl.trainer.prepare import Plan, plan_run
 
@@ -131,6 +132,18 @@ def test_there_are_scripts_of_every_paper() -> None:
 @every
 def test_a_script_is_right(script: Path) -> None:
     assert "policy  " in describe(plan(script))
+
+
+@pytest.mark.parametrize("script", [each for each in SCRIPTS if on_gpu(each)], ids=name_of)
+def test_a_script_is_right_on_a_machine_with_gpus(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks that apply only with an accelerator: the number of GPUs, and memory and sleep on shared pools."""
+    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
+    recipe, given = overrides(script)
+    made = plan_run(recipe, [*given, *SMALL])
+    assert made.config.trainer.device == "cuda"
+    for name in [name for name, policy in made.team.policies.items() if policy.pool is not None and policy.trained]:
+        assert made.resolved.policies[name].actor_rollout_ref.actor.fsdp_config.param_offload, name
 
 
 @every

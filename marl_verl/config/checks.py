@@ -42,6 +42,14 @@ FIXED = (  # a verl key that a team does not use, its required value, and the ke
     ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
     ("actor_rollout_ref.rollout.n", 1, "the number of attempts per task is in marl.sampler.options"),
     ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
+    (
+        "actor_rollout_ref.rollout.pipeline_model_parallel_size",
+        1,
+        "verl's vLLM servers support tensor parallelism only",
+    ),
+    ("actor_rollout_ref.rollout.disaggregation.enabled", False, "verl supports it with SGLang only"),
+    ("actor_rollout_ref.rollout.checkpoint_engine.backend", "naive", "a policy's servers are on its training GPUs"),
+    ("trainer.use_v1", True, "teams are trained by verl's V1 trainer"),
 )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.advantage import RowTable
 from marl_verl.advantage.estimator import Rows
@@ -90,6 +90,34 @@ def check_reference(resolved: DictConfig, team: TeamConfig) -> None:
             why = "because verl keeps the reference model in pinned memory"
             remedy = f"on a CPU set marl.policies.{name}.model.lora_rank, or actor.use_kl_loss=false"
             raise MarlError(f"policy '{name}': actor.use_kl_loss of a whole model needs a GPU, {why}: {remedy}")
+
+
+def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
+    """MarlError for training settings that verl accepts, and that fail after start-up or give wrong numbers."""
+    for name in [name for name, policy in team.policies.items() if policy.trained]:
+        part, where = resolved.policies[name].actor_rollout_ref, f"marl.policies.{name}"
+        actor, rollout, attention = part.actor, part.rollout, part.model.override_config.get("attn_implementation")
+        if actor.strategy not in ("fsdp", "fsdp2"):
+            raise MarlError(f"'{where}.actor.strategy' must be fsdp2 or fsdp, got '{actor.strategy}'")
+        if actor.ulysses_sequence_parallel_size > 1 and attention not in (None, "flash_attention_2"):
+            what = f"'{where}.actor.ulysses_sequence_parallel_size' is {actor.ulysses_sequence_parallel_size}"
+            remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
+            raise MarlError(f"{what}, which gives wrong log-probs with attention '{attention}': {remedy}")
+        longest = int(rollout.prompt_length) + int(rollout.response_length)
+        dynamic = {"actor.ppo": actor.use_dynamic_bsz, "rollout.log_prob": rollout.log_prob_use_dynamic_bsz}
+        if len(set(dynamic.values())) > 1:
+            what = f"{where}: actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal"
+            raise MarlError(f"{what}, got {', '.join(map(str, dynamic.values()))}")
+        for key, by_tokens in dynamic.items():
+            limit = OmegaConf.select(
+                part, f"{key}_max_token_len_per_gpu" if by_tokens else f"{key}_micro_batch_size_per_gpu"
+            )
+            if by_tokens and limit * actor.ulysses_sequence_parallel_size < longest:
+                what = f"'{where}.{key}_max_token_len_per_gpu' is {limit}, but a row may have {longest} tokens"
+                raise MarlError(f"{what} (prompt {rollout.prompt_length} + response {rollout.response_length})")
+            if not by_tokens and limit is None:
+                remedy = "set it, or actor.use_dynamic_bsz=true"
+                raise MarlError(f"'{where}.{key}_micro_batch_size_per_gpu' is missing: {remedy}")
 
 
 @dataclass(frozen=True)

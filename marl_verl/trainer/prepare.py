@@ -148,8 +148,8 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     checks.check_numbers(config)
     fit.check_samplers(samplers, sampler_names(algorithm, marl), team, task_set)
     checks.check_batches(config, team)
-    check_placement(config, team)
     checks.check_fixed(config, team)
+    check_placement(config, team)
     checks.check_sampling(config, team)
     fit.check_fit(samplers["sampler"], algorithm, team)
     tiny = tiny_models(config, team, marl)
@@ -164,6 +164,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     resolved = resolve(config, team)
     check_schedule(resolved, team, algorithm, synthetic)
     fit.check_reference(resolved, team)
+    fit.check_engine(resolved, team)
     return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder)
 
 

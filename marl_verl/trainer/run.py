@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.config.placement import Pool, check_room, pools_of
+from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.platforms.active import cpu_run
@@ -148,6 +148,8 @@ def start_ray(config: Any) -> None:
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
         ray.init(runtime_env={**runtime_env, **given}, **options)
     else:
+        cpus = max(os.cpu_count() or 1, ray_cpus(config, _pools(config)))
+        options["num_cpus"] = options.get("num_cpus") or cpus  # logical: more than there are do no harm
         if cpu_run():
             # set here because importing verl's function takes seconds; its other variables are for GPUs
             os.environ.update(VLLM_LOGGING_LEVEL="WARN", VLLM_ALLOW_RUNTIME_LORA_UPDATING="true")
@@ -163,11 +165,12 @@ def start_ray(config: Any) -> None:
 
 
 def check_slots(config: Any) -> None:
-    """Raise MarlError if Ray lacks GPUs (logical slots on a CPU): it would wait for them for ever."""
+    """Raise MarlError if Ray lacks GPUs (logical slots on a CPU) or CPUs: it would wait for them for ever."""
     import ray
 
-    nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
-    check_room(_pools(config), nodes, "Ray has")
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    check_room(_pools(config), [node.get("GPU", 0) for node in nodes], "Ray has")
+    check_cpus(config, _pools(config), [node.get("CPU", 0) for node in nodes])
 
 
 def _pools(config: Any) -> list[Pool]:
