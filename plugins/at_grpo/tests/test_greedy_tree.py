@@ -99,6 +99,18 @@ def shown_to(turn: Turn) -> str:
     return turn.observation[-1]["content"]
 
 
+def test_a_candidate_in_a_joint_move_has_the_mark_that_the_rollout_sets() -> None:
+    class Pair(Workflow):
+        async def run(self, task: Task, team: Team) -> str:
+            said = await team.act({"coder": task.prompt, "tester": task.prompt})
+            if said["coder"].text == "c1":
+                team.invalid(said["coder"], "one")
+            return " ".join(action.text for action in said.values())
+
+    found, _ = tree(Pair(), partial_value="rollout")
+    assert [turn.invalid for turn in found.turns] == [None, "one", None, None, None, None]
+
+
 def test_of_equal_candidates_the_lowest_number_is_chosen_in_any_arrival_order() -> None:
     class Same(TaskSet):
         def score(self, task: Task, answer: Any) -> float:
