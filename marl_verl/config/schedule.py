@@ -88,6 +88,7 @@ def _check_loss(own: DictConfig, policy: str, name: str) -> None:
 def _check_independent(synthetic: SyntheticTeam) -> None:
     """MarlError unless synthetic rows of three tasks get the same advantages together as each task alone."""
     compute, table = synthetic.algorithm.compute, synthetic.table
+    # groups of several sizes, also of one row
     tasks = [synthetic.rows(number, episodes) for number, episodes in enumerate((None, 2, 1))]
     prefix = f"algorithm '{synthetic.team.algorithm.name}' is incompatible with {WHERE}.mode=async"
     try:
