@@ -236,6 +236,7 @@ REGISTER = "@hookimpl\ndef marl_register(registry): "
         (f"{REGISTER}registry.task('a', 'pkg.mod')", ["'pkg.mod'", "package.module:attribute"]),
         (f"{REGISTER}registry.task('a', None)", ["target is None"]),
         (f"{REGISTER}[registry.task('a', len) for _ in range(2)]", ["task 'a'", "registered twice by the same"]),
+        (f"{REGISTER}[registry.task('a', each) for each in (len, max)]", ["task 'a'", "registered twice by the same"]),
     ],
 )
 def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, code: str, message: list[str]) -> None:
