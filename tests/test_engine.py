@@ -304,6 +304,7 @@ class ToolError(ValueError):
 
 def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
     tries = []
+    causes: list[BaseException | None] = []
 
     def tool() -> None:
         tries.append(1)
@@ -314,6 +315,7 @@ def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
         try:
             await team.call(tool)
         except ToolError as error:
+            causes.append(error.__cause__)
             return f"{error.args}"
         return "no error"
 
@@ -321,6 +323,7 @@ def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
     journal = decode_journal(json.loads(json.dumps(encode_journal(first.journal))))
     assert drive(Run(body(work), TASK, AGENTS, journal)).answer == first.answer == "(7, 'no such page')"
     assert len(tries) == 1
+    assert [type(cause) for cause in causes] == [ToolError, type(None)]  # live, the cause has the tool's traceback
 
 
 def test_an_uncaught_exception_of_a_call_is_a_workflow_error() -> None:
