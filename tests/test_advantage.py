@@ -469,3 +469,10 @@ def test_two_parts_with_the_same_option_are_refused() -> None:
 
     with pytest.raises(MarlError, match="'eps' is in rewards and in advantage"):
         Algorithm("independent", Clash(), "none", Advantage(), "ppo-clip")
+
+
+def test_sessions_of_two_tasks_with_one_number_are_two_samples() -> None:
+    values = {("p", 0): 1.0, ("p", 1): 3.0, ("q", 0): 5.0, ("q", 1): 7.0}
+    rows = [row(uid, session, 0, 0, "a", team=value) for (uid, session), value in values.items()]
+    batch = Advantage(sample="session_mean", group=(), norm_by_std=False)
+    assert Algorithm(advantage=batch).compute(RowTable.from_rows(rows)).advantage.tolist() == [-3.0, -1.0, 1.0, 3.0]

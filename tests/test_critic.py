@@ -158,6 +158,7 @@ def test_a_critic_runs_as_its_policy_does(composed: DictConfig) -> None:
         "marl.policies.one.actor.fsdp_config.param_offload=true",
         "marl.policies.one.model.lora_rank=8",
         "marl.policies.one.actor.ppo_mini_batch_size=4",
+        "marl.policies.one.actor.loss_agg_mode=seq-mean-token-sum",
         "marl.critic.optim.lr=0.25",
         "marl.critic.model.enable_gradient_checkpointing=true",
         "marl.critic.ppo_epochs=3",

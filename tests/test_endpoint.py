@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.config.policy_models import check_endpoint
+from marl_verl.config.policy_models import check_endpoint, endpoint_key
 from marl_verl.episode import Action, Limits, Run, Workflow
 from marl_verl.episode.codec import decode_journal, encode_episode, encode_journal
 from marl_verl.errors import MarlError
@@ -272,6 +272,16 @@ def test_a_timeout_is_reported() -> None:
         pytest.raises(MarlError, match=r"policy 'judge' at .*: no response within the time limit"),
     ):
         answer(running.url, retries=0, request_seconds=0.05)
+
+
+def test_a_key_is_read_without_white_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a shell reads it from a file: a line break in a header is an error of the HTTP client that shows the key."""
+    endpoint = Endpoint("http://host/v1", "m", "JUDGE_KEY")
+    monkeypatch.setenv("JUDGE_KEY", " secret\n")
+    assert endpoint_key("judge", endpoint) == "secret"
+    monkeypatch.setenv("JUDGE_KEY", " \n")
+    with pytest.raises(MarlError, match="JUDGE_KEY, which is not set"):
+        endpoint_key("judge", endpoint)
 
 
 def test_a_key_is_never_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,21 @@ def test_strict_names_the_effect_and_what_changed() -> None:
         drive(Run(SolverVerifier(), Task("t1", "3 + 3 = ?"), AGENTS, first.journal, strict=True))
 
 
+def test_strict_makes_new_calls_but_none_of_a_recorded_function_with_other_arguments() -> None:
+    def calling(*calls: tuple[Callable[..., Any], Any]) -> Workflow:
+        async def work(task: Task, team: Team) -> str:
+            await team["worker"].act(task.prompt)
+            return str([await team.call(fn, argument) for fn, argument in calls])
+
+        return body(work)
+
+    journal = drive(Run(calling((abs, -4)), TASK, AGENTS)).journal
+    assert drive(Run(calling((abs, -4), (len, "ab")), TASK, AGENTS, journal, strict=True)).answer == "[4, 2]"
+    assert drive(Run(calling((abs, -5)), TASK, AGENTS, journal)).answer == "[5]"
+    with pytest.raises(ReplayMismatch, match=r"call builtins:abs\(-5\) is not in the journal, which has call"):
+        drive(Run(calling((abs, -5)), TASK, AGENTS, journal, strict=True))
+
+
 def test_calls_are_made_once_sync_or_async() -> None:
     made: list[Any] = []
 
@@ -304,6 +319,7 @@ class ToolError(ValueError):
 
 def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
     tries = []
+    causes: list[BaseException | None] = []
 
     def tool() -> None:
         tries.append(1)
@@ -314,6 +330,7 @@ def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
         try:
             await team.call(tool)
         except ToolError as error:
+            causes.append(error.__cause__)
             return f"{error.args}"
         return "no error"
 
@@ -321,6 +338,7 @@ def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
     journal = decode_journal(json.loads(json.dumps(encode_journal(first.journal))))
     assert drive(Run(body(work), TASK, AGENTS, journal)).answer == first.answer == "(7, 'no such page')"
     assert len(tries) == 1
+    assert [type(cause) for cause in causes] == [ToolError, type(None)]  # live, the cause has the tool's traceback
 
 
 def test_an_uncaught_exception_of_a_call_is_a_workflow_error() -> None:

@@ -297,6 +297,18 @@ def test_a_call_cannot_end_the_process_or_pass_for_a_cancellation(tool: Callable
     assert finished(work, run.journal).answer == run.answer
 
 
+def test_a_timeout_of_the_called_function_is_its_own() -> None:
+    def gives_up() -> None:
+        raise TimeoutError("the database is busy")
+
+    async def gives_up_later() -> None:
+        gives_up()
+
+    for fn in (gives_up, gives_up_later):
+        with pytest.raises(TimeoutError, match="the database is busy"):
+            asyncio.run(perform(fn, (), 60.0))
+
+
 def test_a_thread_that_ends_after_its_loop_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> None:
         with pytest.raises(TimeoutError, match=r"longer than 0.01 s"):

@@ -88,8 +88,12 @@ def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one
         "marl.algorithm.options.loss=gspo-tis",
         "marl.policies.two.actor.clip_ratio_low=0.01",
         "marl.policies.two.rollout.calculate_log_probs=false",
+        "actor_rollout_ref.rollout.load_format=dummy",
     ]
     config = resolved(composed, *mine, "marl.policies.two.frozen=true")
+    # nobody syncs weights to the servers of a frozen policy: they load them
+    formats = {name: config.policies[name].actor_rollout_ref.rollout.load_format for name in ("one", "two")}
+    assert formats == {"one": "dummy", "two": "auto"}
     assert config.algorithm.rollout_correction.rollout_is == "token"
     for name, low in (("one", 3e-4), ("two", 0.01)):
         actor = config.policies[name].actor_rollout_ref.actor

@@ -151,6 +151,17 @@ def test_an_actor_that_cannot_be_reached_is_not_dead_yet(monkeypatch: pytest.Mon
         assert module._answer(object()) is well
 
 
+def test_a_death_found_while_the_run_shuts_down_is_none(
+    events: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = Ends()
+    watch = _watch(ends, tmp_path)
+    monkeypatch.setattr(module, "PERIOD", 0.01)
+    monkeypatch.setattr(watch, "_died", lambda: watch._stopped.set() or "the server died")
+    watch._look()
+    assert (ends.codes, events) == ([], [])
+
+
 def test_an_error_of_its_own_stays_what_it_is(make: Any, events: list[dict[str, Any]], tmp_path: Path) -> None:
     idle, busy = make()[0], make()[0]
     waiting = busy.work.remote(30)
