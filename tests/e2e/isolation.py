@@ -25,8 +25,8 @@ NOTED = ("input_ids", "response_mask", "old_log_probs", "rollout_log_probs")
 
 
 def _weights(worker: Any) -> dict[str, str]:
-    """In the training worker: hashes of the weights that it holds, of the model and of its adapter."""
-    (role,) = worker.worker_dict.values()
+    """In the training worker: hashes of the weights of its policy, of the model and of its adapter."""
+    (role,) = (part for name, part in worker.worker_dict.items() if name != "critic")
     digests: dict[str, Any] = {}
     for name, tensor in sorted(role.actor.engine.module.state_dict().items()):
         digest = digests.setdefault("adapter" if "lora_" in name else "base", hashlib.sha256())
