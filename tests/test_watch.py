@@ -129,8 +129,8 @@ def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ray.exceptions.ActorDiedError):
         ray.get(actor.pid.remote())
-    left, really = iter([True] * 20), module._answer  # of a second or two, in which it counts as well
-    monkeypatch.setattr(module, "_answer", lambda question: next(left, None) or really(question))
+    left, really = iter([True] * 20), module._alive  # of a second or two, in which it counts as well
+    monkeypatch.setattr(module, "_alive", lambda question: next(left, None) or really(question))
     monkeypatch.setattr(Watch, "_look", lambda self: None)
     ends = Ends()
     with pytest.raises(ray.exceptions.RayActorError), _watch(ends, tmp_path, rollout_worker_0=actor)():
@@ -148,7 +148,7 @@ def test_an_actor_that_cannot_be_reached_is_not_dead_yet(monkeypatch: pytest.Mon
             raise error
 
         monkeypatch.setattr(ray, "get", get)
-        assert module._answer(object()) is well
+        assert module._alive(object()) is well
 
 
 def test_a_death_found_while_the_run_shuts_down_is_none(
