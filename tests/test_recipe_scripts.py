@@ -116,8 +116,13 @@ def overrides(script: Path) -> tuple[Path, tuple[str, ...]]:
 
 @functools.cache
 def plan(script: Path) -> Plan:
+    """A script's plan; that of a script for GPUs as on a machine with 32 of them, with all checks that apply there."""
     recipe, given = overrides(script)
-    return plan_run(recipe, [*given, *SMALL, *(["hardware=gpu"] if on_gpu(script) else [])])
+    with pytest.MonkeyPatch.context() as patch:
+        if on_gpu(script):
+            patch.setenv(HARDWARE_VARIABLE, "gpu")
+            patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
+        return plan_run(recipe, [*given, *SMALL])
 
 
 def test_there_are_scripts_of_every_paper() -> None:
@@ -131,19 +136,12 @@ def test_there_are_scripts_of_every_paper() -> None:
 
 @every
 def test_a_script_is_right(script: Path) -> None:
-    assert "policy  " in describe(plan(script))
-
-
-@pytest.mark.parametrize("script", [each for each in SCRIPTS if on_gpu(each)], ids=name_of)
-def test_a_script_is_right_on_a_machine_with_gpus(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks that apply only with an accelerator: the number of GPUs, and memory and sleep on shared pools."""
-    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
-    recipe, given = overrides(script)
-    made = plan_run(recipe, [*given, *SMALL])
-    assert made.config.trainer.device == "cuda"
-    for name in [name for name, policy in made.team.policies.items() if policy.pool is not None and policy.trained]:
-        assert made.resolved.policies[name].actor_rollout_ref.actor.fsdp_config.param_offload, name
+    made = plan(script)
+    assert "policy  " in describe(made)
+    assert made.config.trainer.device == ("cuda" if on_gpu(script) else "cpu")
+    for name, policy in made.team.policies.items():
+        if on_gpu(script) and policy.pool is not None and policy.trained:  # the others of its pool need the memory
+            assert made.resolved.policies[name].actor_rollout_ref.actor.fsdp_config.param_offload, name
 
 
 @every
@@ -188,7 +186,7 @@ def test_an_unknown_key_is_refused(script: Path) -> None:
 def test_without_its_data_a_script_names_the_file(script: Path, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere.jsonl"
     words = call(script, TRAIN_FILE=str(nowhere), TEST_FILE=str(nowhere))
-    with pytest.raises(MarlError, match=rf"marl\.task\.train_file: no task file '{nowhere}'; see the README"):
+    with pytest.raises(MarlError, match=rf"marl\.task\.train_file: no task file '{nowhere}'\. Check the path\. The README"):
         plan_run(Path(words[1]), [*words[2:], "hardware=gpu"])
 
 
