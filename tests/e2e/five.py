@@ -24,10 +24,10 @@ marl:
   algorithm: {name: mappo}
   critic: {tiny: {hidden: 32, steps: 20}, max_prompt_length: 28, optim: {lr: 4.0e-3}}   # the foreign agent sees more
   agents:
-    left: {policy: full}
-    right: {policy: full}
-    tuned: {policy: lora}
-    foreign: {policy: other}
+    left: {policy: full, reward: two-words}
+    right: {policy: full, reward: two-words}
+    tuned: {policy: lora, reward: two-words}
+    foreign: {policy: other, reward: two-words}
     judge: {policy: still}
   policies:
     full: {tiny: {steps: 40}}
@@ -101,7 +101,13 @@ class Chain(Workflow):
         return texts
 
 
+def two_words(task: Task, turn: Any, episode: Any) -> float:
+    """So that there is something to value, however bad the answers are."""
+    return 0.2 + 0.2 * (len(turn.action.text.split()) == 2)
+
+
 @hookimpl
 def marl_register(registry: Any) -> None:
+    registry.reward("two-words", two_words)
     registry.task("two-digits", TwoDigits)
     registry.workflow("chain", Chain)
