@@ -476,3 +476,9 @@ def test_sessions_of_two_tasks_with_one_number_are_two_samples() -> None:
     rows = [row(uid, session, 0, 0, "a", team=value) for (uid, session), value in values.items()]
     batch = Advantage(sample="session_mean", group=(), norm_by_std=False)
     assert Algorithm(advantage=batch).compute(RowTable.from_rows(rows)).advantage.tolist() == [-3.0, -1.0, 1.0, 3.0]
+
+
+def test_the_overlong_penalty_grows_to_one_and_no_further() -> None:
+    rows = [{**row("q", i, 0, 0, "a", team=0.0), "length": length} for i, length in enumerate((4, 5, 8, 40))]
+    alone = Advantage(overlong={"L": 8, "C": 4}, baseline="none", norm_by_std=False)
+    assert Algorithm(advantage=alone).compute(RowTable.from_rows(rows)).advantage.tolist() == [0.0, -0.25, -1.0, -1.0]

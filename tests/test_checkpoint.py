@@ -536,6 +536,7 @@ def test_what_may_change() -> None:
         marl["task"] |= {"test_size": 5}
         marl["checkpoint"] = {"keep": 9}
         marl["schedule"]["fill"] = 32
+        marl["critic"] = {"optim": {"lr": 1.0, "lr_warmup_steps": 3}}
 
     assert (
         fingerprint.changes(fingerprint.resume_fingerprint(_config()), fingerprint.resume_fingerprint(_config(change)))

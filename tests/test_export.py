@@ -189,6 +189,21 @@ def test_the_weight_change_of_a_full_model(run: Path, policy: str) -> None:
 
 
 @pytest.mark.slow
+def test_an_adapter_is_merged_in_the_dtype_of_training_whatever_its_base_says(run: Path, tmp_path: Path) -> None:
+    path = run.parent / "model" / "config.json"
+    config = path.read_text()
+    path.write_text(json.dumps({**json.loads(config), "dtype": "bfloat16"}))  # as that of most models
+    try:
+        assert _export(run, "adapter", tmp_path / "out", "--merge") == 0
+    finally:
+        path.write_text(config)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
+    assert _log_probs(tmp_path / "out") == pytest.approx(
+        json.loads((run.parent / "adapter.json").read_text()), abs=1e-5
+    )
+
+
+@pytest.mark.slow
 def test_the_weight_change_of_an_adapter(run: Path, tmp_path: Path) -> None:
     """||s B A|| / ||W||: the relative change by merging."""
     from marl_verl.checkpoint.weights import policy_change, weight_change
