@@ -186,7 +186,10 @@ def test_an_unknown_key_is_refused(script: Path) -> None:
 def test_without_its_data_a_script_names_the_file(script: Path, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere.jsonl"
     words = call(script, TRAIN_FILE=str(nowhere), TEST_FILE=str(nowhere))
-    with pytest.raises(MarlError, match=rf"marl\.task\.train_file: no task file '{nowhere}'\. Check the path\. The README"):
+    message = rf"marl\.task\.train_file: no task file '{nowhere}'\. Check the path\. The README"
+    with pytest.raises(MarlError, match=message):
+        MarlError, match=rf"marl\.task\.train_file: no task file '{nowhere}'\. Check the path\. The README"
+    ):
         plan_run(Path(words[1]), [*words[2:], "hardware=gpu"])
 
 
