@@ -188,8 +188,6 @@ def test_without_its_data_a_script_names_the_file(script: Path, tmp_path: Path) 
     words = call(script, TRAIN_FILE=str(nowhere), TEST_FILE=str(nowhere))
     message = rf"marl\.task\.train_file: no task file '{nowhere}'\. Check the path\. The README"
     with pytest.raises(MarlError, match=message):
-        MarlError, match=rf"marl\.task\.train_file: no task file '{nowhere}'\. Check the path\. The README"
-    ):
         plan_run(Path(words[1]), [*words[2:], "hardware=gpu"])
 
 

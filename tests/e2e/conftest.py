@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,10 +19,6 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from marl_verl.checkpoint.files import complete
-from marl_verl.checkpoint.weights import policy_change
-from marl_verl.config.stored import read_config
-from marl_verl.process.run_dir import RunDir
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
 from tests.e2e.five import RECIPE
@@ -42,28 +38,30 @@ def train(folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: 
     return real.train(recipe, folder, *overrides, variables=variables)
 
 
-def train_until_signal(
-    number: signal.Signals, folder: Path, *overrides: str, recipe: Path = INVENTORY, **variables: str
+def until_signal(
+    number: signal.Signals, command: list[str], folder: Path, reached: Callable[[], bool], variables: dict[str, str]
 ) -> Finished:
-    """Run as `train`, and send a signal to the command line in step 7, when step 6 has been validated and saved.
+    """Run a command until its run has `reached` something, and send the command a signal.
 
-    Files of step 7 are removed, as a continuation does. `left` is what the run leaves when it has ended, or 60 seconds
-    after a SIGKILL.
+    `left` is what the run leaves when the command has ended, or 60 seconds after a SIGKILL.
     """
-    before, log = left_behind(), folder.with_suffix(".log")
-    place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}", "trainer.total_training_steps=1000")
-    command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *overrides, *place]
+    before, output = left_behind(), folder.with_suffix(".log")
     until = time.monotonic() + LIMIT
     with (
-        log.open("wb") as output,
+        output.open("wb") as log,
         subprocess.Popen(
-            command, cwd=folder.parent, env={**os.environ, **variables}, stdout=output, stderr=output
+            command,
+            cwd=folder.parent,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
         ) as process,
     ):
         try:
-            while folder / "checkpoints" / "step_6" not in complete(folder / "checkpoints"):
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < until, log.read_text()
+            while not reached():
+                assert process.poll() is None, output.read_text() + log_of(folder)
+                assert time.monotonic() < until, output.read_text() + log_of(folder)
                 time.sleep(0.05)
             assert len(left_running()) > 5
             process.send_signal(number)
@@ -73,16 +71,13 @@ def train_until_signal(
     until = time.monotonic() + (60 if number == signal.SIGKILL else 0)
     while (left := [*left_running(), *(left_behind() - before)]) and time.monotonic() < until:
         time.sleep(0.2)
-    RunDir(folder).forget_after(6)
-    return Finished(folder, code, log.read_text(), left)
+    return Finished(folder, code, output.read_text(), left)
 
 
-def learnt(run: Finished, policy: str) -> tuple[int, float]:
-    """A policy's parameters, and how far its weights at step 6 are from those before training, relative to these."""
-    model = str(read_config(run.folder / "config.yaml").policies[policy].actor_rollout_ref.model.path)
-    parameters, change = policy_change(model, run.folder / "checkpoints" / "step_6" / "policies" / policy)
-    assert change is not None
-    return parameters, change
+def log_of(folder: Path) -> str:
+    """The end of a run's log, for an assertion's message."""
+    log = folder / "train.log"
+    return log.read_text(errors="replace")[-3000:] if log.is_file() else ""
 
 
 def left_running() -> list[str]:
@@ -183,11 +178,10 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Six steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each. Ctrl-C ends it."""
-    return train_until_signal(
-        signal.SIGINT,
+    """Six steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each."""
+    done = train(
         tmp_path_factory.mktemp("mars2") / "run",
-        *("trainer.test_freq=6", "trainer.save_freq=3"),
+        *("trainer.total_training_steps=6", "trainer.test_freq=6", "trainer.save_freq=3"),
         *("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"),
         *("marl.schedule.fill=16", "marl.schedule.batch=8"),  # the paper's
         "marl.policies.flipper.loss=gspo-tis",  # MARS2+'s, the other keeps MARS2's
@@ -195,6 +189,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         "marl.task.test_size=12",
         recipe=MARS2,
     )
+    assert done.code == 0, done.output
+    return done
 
 
 @dataclass(frozen=True)
@@ -206,7 +202,7 @@ class Five(Finished):
 
 @pytest.fixture(scope="session")
 def five(tmp_path_factory: pytest.TempPathFactory) -> Five:
-    """Every kind of policy in one team, and a critic. In a process of tests/e2e/isolation.py."""
+    """Every kind of policy in one team, and a critic. A command of tests/e2e/isolation.py, which is then killed."""
     site = tmp_path_factory.mktemp("site")
     info = site / "five-0.dist-info"
     info.mkdir()
@@ -215,21 +211,9 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Five:
     (site / "five.yaml").write_text(RECIPE)
     path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))}
     folder = tmp_path_factory.mktemp("runs") / "five"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)],
-        cwd=folder.parent,
-        env={**os.environ, **path},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    log = folder / "train.log"
-    tail = log.read_text(errors="replace")[-3000:] if done.returncode and log.is_file() else ""
-    assert done.returncode == 0, done.stdout + tail
-    return Five(folder, done.returncode, done.stdout, variables=path)
+    command = [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)]
+    done = until_signal(signal.SIGKILL, command, folder, (folder / "seen.json").is_file, path)
+    return Five(**vars(done), variables=path)
 
 
 @pytest.fixture(scope="session")

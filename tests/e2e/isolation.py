@@ -5,7 +5,8 @@ python -m tests.e2e.isolation FOLDER            is the trainer
 
 In step 1 each policy is updated and then synced, one after the other, with fingerprints of all of them after each: of
 the weights that training workers hold, and of what servers answer. The other steps are verl's own loop. Of every step
-it is noted what training workers were given to learn from. Everything goes to FOLDER/seen.json.
+it is noted what training workers were given to learn from. Everything goes to FOLDER/seen.json, and then
+the run waits to be killed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 OBSERVATION = "digits 3 1 heard 4 1"
+PATIENCE = 300.0  # seconds; longer than a killed command may need to take its run with it
 NOTED = ("input_ids", "response_mask", "old_log_probs", "rollout_log_probs")
 
 
@@ -128,10 +130,19 @@ def train(folder: Path) -> None:
         trainer.fit(manager)
         write_summary(trainer)
         stages["end"] = fingerprints(trainer, prompts)
-        slots = ray.cluster_resources()["GPU"]
-    plain = {name: plainly(models[name], prompts[name], stages["start"][name]["server"]["tokens"]) for name in models}
-    seen = {"models": models, "stages": stages, "plain": plain, "lessons": lessons, "slots": slots}
-    (folder / "seen.json").write_text(json.dumps(seen))
+        seen = {
+            "models": models,
+            "stages": stages,
+            "plain": {
+                name: plainly(models[name], prompts[name], stages["start"][name]["server"]["tokens"]) for name in models
+            },
+            "lessons": lessons,
+            "slots": ray.cluster_resources()["GPU"],
+        }
+        new = folder / ".seen.json"
+        new.write_text(json.dumps(seen))
+        new.replace(folder / "seen.json")
+        time.sleep(PATIENCE)
 
 
 def main(recipe: Path, folder: Path) -> int:

@@ -89,7 +89,7 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     assert all(policy["weight_change"] > 0 for policy in done.summary["policies"].values())
 
 
-@long  # test_critic.py has it in a step
+@long  # test_topologies.py has it at the end of a run
 def test_a_killed_command_line_takes_its_run_with_it(tmp_path: Path) -> None:
     before = left_behind()
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(INVENTORY), f"marl.run.dir={tmp_path}"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from marl_verl.testing.real import explain, rows
-from tests.e2e.conftest import Finished, learnt
+from tests.e2e.conftest import Finished
 
 pytestmark = pytest.mark.e2e
 
@@ -84,7 +84,8 @@ def test_each_policy_learns_from_its_own_nodes_only(searched: Finished, trees: l
     for policy in BOTH:  # test_asynchronous.py counts the rows that each has learnt from
         assert all((row["agent"] == policy) == (row["policy"] == policy) for tree in trees for row in tree)
         assert any(line[f"policy/{policy}/grad_norm"] > 0 for line in searched.lines(f"policy/{policy}/grad_norm"))
-    assert learnt(searched, "shifter")[0] != learnt(searched, "flipper")[0]
+    policies = searched.summary["policies"]
+    assert policies["shifter"]["parameters"] != policies["flipper"]["parameters"]
 
 
 def test_each_policy_has_its_own_loss(searched: Finished) -> None:
@@ -116,6 +117,7 @@ def test_refinements_were_shown_the_problem_the_attempt_and_its_feedback(searche
 def test_held_out_tasks_are_searched_by_public_score(searched: Finished) -> None:
     first, last = searched.lines("validation/success_sampled")
     assert (first["step"], last["step"]) == (0, STEPS)
+    assert searched.summary["eval_tasks"] == 12
     for line in (first, last):  # the chosen node's path is a task's only episode
         assert line["validation/success_any"] == line["validation/success_sampled"]
 

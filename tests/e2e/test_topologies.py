@@ -4,6 +4,7 @@ them colocated. Updates reach the policy that they are for and no other; rows an
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -179,3 +180,8 @@ def test_every_policy_learnt_by_its_own_settings(seen: Seen) -> None:
         assert [name for name in TRAINED if f"policy/{name}/kl_loss" in line] == ["lora"]
         assert [line[f"policy/{name}/lr"] for name in TRAINED] == pytest.approx([1e-2, 1e-2, 2e-3])
         assert not any(name.startswith("policy/still/") for name in line)
+
+
+def test_a_killed_command_line_takes_its_run_with_it(five: Five) -> None:
+    assert five.code == -signal.SIGKILL, five.output
+    assert five.left == []
