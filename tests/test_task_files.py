@@ -83,5 +83,5 @@ def test_a_missing_file_offers_the_nearest(tmp_path: Path) -> None:
     write_tasks(TASKS, tmp_path / "train.jsonl")
     with pytest.raises(MarlError, match=r"no task file '.*trian.jsonl': did you mean '.*train.jsonl'\?"):
         read_tasks(tmp_path / "trian.jsonl")
-    with pytest.raises(MarlError, match=r"no task file '/nowhere/at/all.jsonl'$"):
+    with pytest.raises(MarlError, match=r"no task file '/nowhere/at/all.jsonl'\. Check the path\.$"):
         read_tasks(Path("/nowhere/at/all.jsonl"))
