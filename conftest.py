@@ -1,6 +1,47 @@
 """Settings of all tests, also those of the plugins."""
 
+import gc
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import omegaconf.omegaconf
+import psutil
+import pytest
+import yaml
 from hypothesis import settings
 
 settings.register_profile("marl-verl", deadline=None)  # how long an example takes depends on the machine's load
 settings.load_profile("marl-verl")
+# config trees are full of cycles: with torch and vLLM imported, Python's default spends a fifth of the time on them
+gc.set_threshold(50_000, 20, 50)
+FREE = 64 << 30
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _enough_memory() -> Iterator[None]:
+    """Recipes are checked as on an idle machine: other programs may use the memory of this one."""
+    measured = psutil.virtual_memory()._replace(available=FREE, total=2 * FREE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psutil, "virtual_memory", lambda: measured)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _yaml_parsed_once() -> Iterator[None]:
+    """OmegaConf parses a text once: each config that a test composes reads all of verl's config files."""
+    parsed: dict[str, Any] = {}
+
+    def load(stream: Any, Loader: Any) -> Any:
+        text = stream
+        if not isinstance(stream, str):
+            start = stream.tell()
+            text = stream.read()
+            stream.seek(start)  # an error names the file
+        if text not in parsed:
+            parsed[text] = yaml.load(stream, Loader=Loader)
+        return parsed[text]  # OmegaConf copies it
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(omegaconf.omegaconf, "yaml", SimpleNamespace(**{**vars(yaml), "load": load}))
+        yield

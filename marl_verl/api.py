@@ -98,7 +98,7 @@ def evaluate(
     *,
     step: int | None = None,
     tasks: int | None = None,
-    sessions: int | None = None,
+    episodes: int | None = None,
     k: str | Sequence[int] | None = None,
     swap: Iterable[str | tuple[str, str]] = (),
     untrained: Sequence[str] = (),
@@ -115,8 +115,8 @@ def evaluate(
         overrides: config that changes how the team acts, in the form of `train`.
         step: of the checkpoint; default: the latest; 0: before training.
         tasks: number of held-out tasks, the first ones; default: all.
-        sessions: number of sampled episodes per task; default: 8.
-        k: values of k for pass@k, each at most `sessions`.
+        episodes: number of sampled episodes per task; default: 8.
+        k: values of k for pass@k, each at most `episodes`.
         swap: pairs of agents that exchange their policies, `("a", "b")` or `"a=b"`.
         untrained: agents that act with their policy's untrained model.
         seed: sampling seed; default: that of the run.
@@ -131,7 +131,7 @@ def evaluate(
     Raises: as `train`.
 
     Example:
-        >>> evaluate("runs/inventory-1", step=20, sessions=32, k=[1, 8, 32]).numbers["pass@32"]
+        >>> evaluate("runs/inventory-1", step=20, episodes=32, k=[1, 8, 32]).numbers["pass@32"]
     """
     from marl_verl.evaluation.launch import check_output, launch
     from marl_verl.evaluation.plan import plan
@@ -141,7 +141,7 @@ def evaluate(
         begun, display = time.time(), Display.of(progress)
         file = None if output is None else Path(output)
         check_output(file)
-        what = {"step": step, "tasks": tasks, "sessions": sessions, "k": k, "seed": seed, "greedy_only": greedy_only}
+        what = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed, "greedy_only": greedy_only}
         who = {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
         found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
         return launch(found, display, begun, file)

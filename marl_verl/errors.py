@@ -53,5 +53,7 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> MarlError:
 
 def missing(what: str, path: Path, there: Iterable[Path]) -> MarlError:
     """The error for a path that does not exist, e.g. `missing("recipe file", path, path.parent.glob("*.yaml"))`."""
-    close = difflib.get_close_matches(str(path), [str(other) for other in there], n=1, cutoff=0.5)
-    return MarlError(f"no {what} '{path}'" + (f": did you mean '{close[0]}'?" if close else ""))
+    names = {other.name: other for other in there}
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
+    hint = f": did you mean '{names[close[0]]}'?" if close else ". Check the path."
+    return MarlError(f"no {what} '{path}'{hint}")

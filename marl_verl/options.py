@@ -62,7 +62,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
             check_type(value, hints[name], f"{where}.{name}")
     for name, field in fields.items():
         if name not in given and field.default is field.default_factory is dataclasses.MISSING:
-            raise MarlError(f"'{where}.{name}' is missing")
+            raise MarlError(f"'{where}.{name}' is missing. Give it a value.")
     try:
         return cls(**given)
     except (MarlError, ValueError, TypeError) as error:  # raised by `__post_init__`

@@ -113,7 +113,9 @@ def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig
                 f"policy '{name}' is used by no agent: assign it to one of the agents {_listed(agents)}, or remove it"
             )
     if not allow_frozen and all(policy.frozen for policy in policies.values()):
-        raise MarlError(f"all policies are frozen ({_listed(policies)}): nothing would be trained")
+        raise MarlError(
+            f"all policies are frozen ({_listed(policies)}): nothing would be trained. Set frozen=false for one."
+        )
     return TeamConfig(agents, policies, *(_named(marl, kind) for kind in ("task", "workflow", "algorithm")))
 
 

@@ -18,7 +18,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def only_workers_have_credit(rows: Rows) -> Rows:
-    """Every session has a planner, whose rows have no credit of their own."""
+    """Every session has a planner, whose rows have no credit."""
     sessions = {(r["uid"], r["session"]): r for r in reversed(rows)}
     for key, first in sessions.items():
         if not any(r["agent"] == "planner" for r in rows if (r["uid"], r["session"]) == key):

@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 AT_ONCE = {"retry-after-ms": "1"}
-"""Told to the package, so that no test waits half a second for a second try."""
+"""Sent to the package, so that no test waits half a second for a second try."""
 
 
 @dataclass
 class Reply:
-    """What the server says: an HTTP status, and a body that is sent as JSON unless it is a text."""
+    """A response: an HTTP status, and a body that is sent as JSON unless it is a string."""
 
     body: Any
     status: int = 200

@@ -1,4 +1,4 @@
-"""Runs in processes of its own, with the trainer's beginning and end, and without its work.
+"""Runs in separate processes, with the start and the end of the trainer, but without training.
 
 python -m tests.sleeper start FOLDER     is the command line: starts the trainer and shows it
 python -m tests.sleeper FOLDER           is the trainer: starts helpers, writes who is there, and waits

@@ -469,3 +469,16 @@ def test_two_parts_with_the_same_option_are_refused() -> None:
 
     with pytest.raises(MarlError, match="'eps' is in rewards and in advantage"):
         Algorithm("independent", Clash(), "none", Advantage(), "ppo-clip")
+
+
+def test_sessions_of_two_tasks_with_one_number_are_two_samples() -> None:
+    values = {("p", 0): 1.0, ("p", 1): 3.0, ("q", 0): 5.0, ("q", 1): 7.0}
+    rows = [row(uid, session, 0, 0, "a", team=value) for (uid, session), value in values.items()]
+    batch = Advantage(sample="session_mean", group=(), norm_by_std=False)
+    assert Algorithm(advantage=batch).compute(RowTable.from_rows(rows)).advantage.tolist() == [-3.0, -1.0, 1.0, 3.0]
+
+
+def test_the_overlong_penalty_grows_to_one_and_no_further() -> None:
+    rows = [{**row("q", i, 0, 0, "a", team=0.0), "length": length} for i, length in enumerate((4, 5, 8, 40))]
+    alone = Advantage(overlong={"L": 8, "C": 4}, baseline="none", norm_by_std=False)
+    assert Algorithm(advantage=alone).compute(RowTable.from_rows(rows)).advantage.tolist() == [0.0, -0.25, -1.0, -1.0]

@@ -259,6 +259,20 @@ def test_an_agent_in_two_lanes_of_a_crossed_node_counts_once() -> None:
     assert returns("tree_mean", rows)[0] == 0.25 + sum(earned.values()) / 4
 
 
+def test_the_team_reward_counts_once_for_an_agent_in_two_lanes() -> None:
+    rows = [{**row("q", 0, i, 0, "t"), "slot": slot, "team_reward": 2.0} for i, slot in enumerate("ab")]
+    found = algorithm("grpo", returns="discounted", baseline="none", norm_by_std=False)
+    assert advantage(found, rows).tolist() == [2.0, 2.0]  # on the last of all its turns, and once
+
+
+def test_a_joined_name_that_is_a_parent_is_one_node() -> None:
+    rows = [{**row("q", 0, 0, 0, "c", team=1.0), "node": "n0+n1"}, {**row("q", 0, 1, 0, "c", team=4.0), "node": "n0"}]
+    rows += [
+        {**row("q", 0, i + 2, 1, "c", team=r), "node": f"n2{i}", "parent": "n0+n1"} for i, r in enumerate((2.0, 8))
+    ]
+    assert returns("tree_mean", rows).tolist() == [6.0, 4.0, 2.0, 8.0]
+
+
 # GiGPO
 
 

@@ -192,7 +192,7 @@ def test_a_process_trains_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class _Trained:
-    """Stands in for the trainer's process."""
+    """Replaces the trainer's process."""
 
     failure: BaseException | None = None
 

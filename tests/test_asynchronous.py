@@ -1,4 +1,4 @@
-"""The asynchronous schedule against scripted policies and rollout workers; gates; and what is refused."""
+"""The asynchronous schedule against scripted policies and rollout workers; gates; incompatible settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SESSIONS, PATIENCE = 2, 30.0
 
 
 class Servers:
-    """What runtimes and rollout workers meet at: versions, open gates, and who is asking."""
+    """State shared by runtimes and rollout workers: versions, open gates, and pending requests."""
 
     def __init__(self, policies: Sequence[str]) -> None:
         self.version = dict.fromkeys(policies, 0)
@@ -147,9 +147,9 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
-    output = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
+    values = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
     return SimpleNamespace(
-        report=SimpleNamespace(**output, extra_tokens={}, lines=[], metrics={}), keys=keys, tags=tags
+        report=SimpleNamespace(**values, extra_tokens={}, lines=[], metrics={}), keys=keys, tags=tags
     )
 
 
@@ -228,7 +228,7 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
 
 
 def until(call: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     limit = time.monotonic() + PATIENCE
     while not call():
         assert time.monotonic() < limit
@@ -255,10 +255,10 @@ def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
         assert all(len(keys) == 2 * updates for keys, _, updates in runtime.updates)
         assert all(0 <= age <= 3 for _, ages, _ in runtime.updates for age in ages)
         assert learner.version == len(runtime.updates) == trainer.servers.version[name]
-        output = sum(line[f"policy/{name}/trained_rows"] for line in lines) + sum(
+        reported = sum(line[f"policy/{name}/trained_rows"] for line in lines) + sum(
             len(each.staleness) for each in learner.learnt
         )
-        assert output == len(learnt)
+        assert reported == len(learnt)
         # what has left TransferQueue is what was learnt from, with its padding, and nothing that waits
         assert not set(waiting) & set(cleared)
     assert max(Counter(cleared).values()) == 1
@@ -365,7 +365,7 @@ def test_a_row_beyond_the_bound_is_dropped_and_counted() -> None:
     assert not {row.key for row in old} & {key for keys, _, _ in trainer.runtimes[0].updates for key in keys}
 
 
-def test_rows_of_policies_that_do_not_learn_are_compared_and_let_go() -> None:
+def test_rows_of_frozen_policies_are_compared_and_not_buffered() -> None:
     trainer = Trainer(learning=["a"], frozen=["judge"])
     schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     (line,), cleared = steps(trainer, schedule, 1)
@@ -723,7 +723,7 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], message: 
         ({"algorithm": "reinforce++"}, "compares rows of different tasks"),
     ],
 )
-def test_what_does_not_go_with_learning_from_older_rows_is_refused(given: dict[str, Any], message: str) -> None:
+def test_settings_incompatible_with_older_rows_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(MarlError, match=message) as error:
         checked(**given)
     assert "\n" not in str(error.value)

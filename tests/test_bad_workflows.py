@@ -19,6 +19,10 @@ from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, shown
 
 SAMPLERS = plugins.load().names("samplers")
+SIZES = {
+    **{"independent": "episodes", "best-of": "episodes", "greedy-tree": "candidates"},
+    **{"joint-tree": "joint_actions", "tree-search": "nodes"},
+}
 POLICY = ScriptedPolicy({"solver": lambda act, session, candidate: f"{act.turn}{candidate}", "judge": "fine"})
 LIMITS = Limits(acts=12, calls=12, call_seconds=5, step_seconds=0.3, episode_seconds=10)
 
@@ -120,7 +124,7 @@ class ScoreIsNoNumber(Fair):
 
 
 class Limited(ScriptedContext):
-    """A policy whose prompt limit is 8 characters, as the real client tells it."""
+    """A policy whose prompt limit is 8 characters, as in the real client."""
 
     async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
         if isinstance(self.task_context.workflow, ShowsTooMuch) and len(shown(act)) > 8:
@@ -153,14 +157,14 @@ BAD_WORKFLOWS: list[tuple[type[Workflow], str, str]] = [
 
 
 def good(number: int) -> ScriptedContext:
-    return Limited(Good(), Task(f"good{number}", "question"), POLICY, 2, Fair(), limits=LIMITS)
+    return Limited(Good(), Task(f"good{number}", "question"), POLICY, Fair(), limits=LIMITS)
 
 
 def sampled(name: str, *all_: ScriptedContext) -> list[Sample]:
     """Side by side in one loop."""
 
     async def go() -> list[Sample]:
-        sampler: Sampler = build(plugins.load().get("samplers", name), {}, "sampler")
+        sampler: Sampler = build(plugins.load().get("samplers", name), {SIZES[name]: 2}, "sampler")
         async with asyncio.timeout(20):
             found = await asyncio.gather(*(sampler.sample(each) for each in all_))
         for _ in range(3):
@@ -176,7 +180,7 @@ def alone(name: str, number: int) -> Sample:
     return sampled(name, good(number))[0]
 
 
-def gather_all(name: str, bad: ScriptedContext) -> Sample:
+def sample_beside_good(name: str, bad: ScriptedContext) -> Sample:
     """The sample of a bad task; checks that two good ones beside it are as they are alone."""
     found, *beside = sampled(name, bad, good(0), good(1))
     for number, other in enumerate(beside):
@@ -196,7 +200,7 @@ def test_a_bad_workflow_fails_by_itself_and_says_where(
     sampler: str, workflow: type[Workflow], reason: str, message: str
 ) -> None:
     task = Task("bad", "a longer question")
-    found = gather_all(sampler, Limited(workflow(), task, POLICY, 2, Fair(), limits=LIMITS))
+    found = sample_beside_good(sampler, Limited(workflow(), task, POLICY, Fair(), limits=LIMITS))
     assert found.failures
     for failure in found.failures:
         assert failure.reason == reason
@@ -214,7 +218,7 @@ def test_a_bad_workflow_fails_by_itself_and_says_where(
     ],
 )
 def test_a_task_that_cannot_be_scored_fails_by_itself(sampler: str, tasks: type[TaskSet], message: str) -> None:
-    found = gather_all(sampler, Limited(Good(), Task("bad", "q"), POLICY, 2, tasks(), limits=LIMITS))
+    found = sample_beside_good(sampler, Limited(Good(), Task("bad", "q"), POLICY, tasks(), limits=LIMITS))
     assert found.failures
     for failure in found.failures:
         assert failure.reason == "score-error"

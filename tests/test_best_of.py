@@ -40,9 +40,9 @@ class Judged(TaskSet):
         return float(answer.split("/")[1])
 
 
-def sample(context: ScriptedContext) -> Sample:
+def sample(context: ScriptedContext, episodes: int = 3) -> Sample:
     async def go() -> Sample:
-        found = await BestOf().sample(context)
+        found = await BestOf(episodes).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
@@ -55,9 +55,7 @@ def pairs(answers: list[str], **options: Any) -> ScriptedContext:
     def answer(act: Act, session: int, candidate: Candidate) -> str:
         return answers[session]
 
-    return ScriptedContext(
-        Pair(), QUESTION, ScriptedPolicy({"a": "draft", "b": answer}), len(answers), tasks=Judged(), **options
-    )
+    return ScriptedContext(Pair(), QUESTION, ScriptedPolicy({"a": "draft", "b": answer}), tasks=Judged(), **options)
 
 
 def test_the_highest_public_score_is_chosen_whatever_the_task_s_own_score_says() -> None:
@@ -68,7 +66,7 @@ def test_the_highest_public_score_is_chosen_whatever_the_task_s_own_score_says()
     assert not BestOf.branches
 
 
-def test_the_lowest_session_of_equals_whoever_comes_first() -> None:
+def test_of_equal_sessions_the_lowest_is_chosen_in_any_arrival_order() -> None:
     for delay in (lambda act, session: 0, lambda act, session: 10 * (3 - session)):
         found = sample(pairs(["1/0.2", "1/0.9", "0/0.9"], delay=delay))
         assert [episode.session for episode in found.episodes] == [1]
@@ -86,14 +84,12 @@ def test_the_turns_of_other_sessions_are_off_path_with_their_own_rewards() -> No
 @given(workflows(failing=True), st.integers(0, 5), st.integers(1, 6))
 @settings(max_examples=30)
 def test_on_any_workflow_every_sampled_turn_of_a_whole_session_is_there_once(
-    workflow: Programmed, seed: int, sessions: int
+    workflow: Programmed, seed: int, episodes: int
 ) -> None:
-    context = ScriptedContext(
-        workflow, TASK, talkers(seed), sessions, tasks=Hashed(), seed=seed, rewards={"solver": own_words}
-    )
-    found = sample(context)
+    context = ScriptedContext(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, rewards={"solver": own_words})
+    found = sample(context, episodes)
     failed = {failure.session for failure in found.failures}
-    kept = sorted(set(range(sessions)) - failed)
+    kept = sorted(set(range(episodes)) - failed)
     assert len(found.failures) == len(failed)
     assert len(found.episodes) == bool(kept)
     given_in = [id(action) for (g, _, _), action in zip(context.asked, context.given, strict=True) if g in kept]
@@ -107,26 +103,26 @@ def test_on_any_workflow_every_sampled_turn_of_a_whole_session_is_there_once(
 @settings(max_examples=15)
 def test_it_keeps_what_every_sampler_promises(workflow: Programmed, seed: int) -> None:
     roles = {"solver": own_words}
-    check_sampler(BestOf(), workflow, TASK, talkers(seed), tasks=Hashed(), rewards=roles, seed=seed, may_fail=True)
+    check_sampler(BestOf(4), workflow, TASK, talkers(seed), tasks=Hashed(), rewards=roles, seed=seed, may_fail=True)
 
 
-def test_all_sessions_go_at_the_same_time() -> None:
+def test_all_episodes_go_at_the_same_time() -> None:
     class Crowd(ScriptedContext):
-        """Nobody gets an action before all sessions have asked for one."""
+        """No request is answered before all episodes have made one."""
 
         here = 0
         all_here: asyncio.Event
 
         async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
             self.here += 1
-            if self.here == self.sessions:
+            if self.here == 20:
                 self.all_here.set()
             await asyncio.wait_for(self.all_here.wait(), 60)
             return await super().act(act, session, candidate)
 
-    context = Crowd(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 20, tasks=Judged())
+    context = Crowd(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), tasks=Judged())
     context.all_here = asyncio.Event()
-    assert len(sample(context).turns) == 40
+    assert len(sample(context, 20).turns) == 40
 
 
 class Flaky(ScriptedContext):
@@ -140,13 +136,13 @@ class Flaky(ScriptedContext):
         return await super().act(act, session, candidate)
 
 
-def test_a_failing_session_is_no_choice_and_takes_no_other_down() -> None:
-    context = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 3, tasks=Judged())
+def test_a_failed_session_is_not_chosen_and_does_not_affect_others() -> None:
+    context = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), tasks=Judged())
     context.broken = (0,)
     found = sample(context)
     assert [episode.session for episode in found.episodes] == [1]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
-    context = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), 3, tasks=Judged())
+    context = Flaky(Pair(), QUESTION, ScriptedPolicy({"a": "x", "b": "1/1"}), tasks=Judged())
     context.broken = (0, 1, 2)
     found = sample(context)
     assert not found.episodes
@@ -163,14 +159,14 @@ def test_an_answer_that_cannot_be_judged_is_a_failure_with_its_reason() -> None:
 
 @pytest.mark.parametrize("public", ["nan", "inf"])
 def test_a_public_score_that_is_no_number_is_a_failure(public: str) -> None:
-    found = sample(pairs([f"1/{public}", "1/0.2"]))
+    found = sample(pairs([f"1/{public}", "1/0.2"]), 2)
     assert [episode.session for episode in found.episodes] == [1]
     assert [failure.reason for failure in found.failures] == ["score-error"]
 
 
 def test_cancellation_propagates_and_leaves_nothing_running() -> None:
     async def go() -> None:
-        await cancelled_cleanly(BestOf().sample(pairs(["1/1"] * 5, delay=lambda act, session: 10**9)))
+        await cancelled_cleanly(BestOf(5).sample(pairs(["1/1"] * 5, delay=lambda act, session: 10**9)))
 
     asyncio.run(go())
 

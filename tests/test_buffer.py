@@ -1,4 +1,4 @@
-"""Buffers and tasks under way: no row and no task is lost or used twice, in whatever order things happen."""
+"""Buffers and tasks under way: no row and no task is lost or used twice, for any order of events."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_row_is_given_once_dropped_once_or_still_there(
 
 
 @given(st.lists(st.integers(0, 3), max_size=20))
-def test_rows_put_back_after_a_continuation_stand_as_before(versions: list[int]) -> None:
+def test_rows_restored_after_a_resume_are_as_before(versions: list[int]) -> None:
     buffer, again = Buffer(8, 4, 2), Buffer(8, 4, 2)
     buffer.add(row(i, version) for i, version in enumerate(versions))
     again.add(buffer.rows)

@@ -102,7 +102,7 @@ class Remembers(Baseline):
 
 @dataclass(frozen=True)
 class FirstOfSession(Returns):
-    """R = what the session's first turn earned: another group's reward, where groups are turns."""
+    """R = reward of the session's first turn: another group's reward if groups are turns."""
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         first = {

@@ -31,7 +31,7 @@ def newest(above: Run, run: Run) -> Any:
 
 
 def latest(above: Run, run: Run) -> Any:
-    """What a state is worth where every state has a proposal."""
+    """The value of a state if every state has a proposal."""
     return run.proposals[-1]
 
 
@@ -60,14 +60,16 @@ SAMPLERS: list[tuple[Sampler, Any]] = [
 @pytest.mark.parametrize(
     ("sampler", "worth"), SAMPLERS, ids=lambda each: str(each) if isinstance(each, Sampler) else ""
 )
-@given(workflow=workflows(failing=True), seed=st.integers(0, 99), sessions=st.integers(1, 3))
+@given(workflow=workflows(failing=True), seed=st.integers(0, 99), count=st.integers(1, 3))
 @settings(max_examples=6)
 def test_every_sampler_on_random_workflows(
-    sampler: Sampler, worth: Any, workflow: Programmed, seed: int, sessions: int
+    sampler: Sampler, worth: Any, workflow: Programmed, seed: int, count: int
 ) -> None:
     policy = talkers(seed)
     options: dict[str, Any] = {"tasks": Hashed(), "rewards": ROLES, "seed": seed, "orders": 1, "worth": worth}
-    check_sampler(sampler, workflow, TASK, policy, sessions, may_fail=True, **options)
+    size = next(field.name for field in dataclasses.fields(sampler))  # type: ignore[arg-type]
+    sampler = dataclasses.replace(sampler, **{size: count})  # type: ignore[type-var]
+    check_sampler(sampler, workflow, TASK, policy, may_fail=True, **options)
 
 
 @given(workflow=workflows(proposing=True), seed=st.integers(0, 99))
@@ -75,8 +77,8 @@ def test_every_sampler_on_random_workflows(
 def test_with_proposals_of_all_agents_every_reward_is_checked(workflow: Programmed, seed: int) -> None:
     # a joint move and lanes are taken apart: what was proposed before them is the latest
     after = Programmed((Mark("propose"), *workflow.program))
-    for sampler in (GreedyTree(partial_value="latest"), TreeSearch(partial_value="latest")):
-        check_sampler(sampler, after, TASK, talkers(seed), 2, tasks=Hashed(), rewards=ROLES, orders=1, worth=latest)
+    for sampler in (GreedyTree(2, partial_value="latest"), TreeSearch(2, partial_value="latest")):
+        check_sampler(sampler, after, TASK, talkers(seed), tasks=Hashed(), rewards=ROLES, orders=1, worth=latest)
 
 
 def test_an_answer_that_was_proposed_before_is_no_broken_promise() -> None:
@@ -87,22 +89,22 @@ def test_an_answer_that_was_proposed_before_is_no_broken_promise() -> None:
             await team["critic"].act(f"{task.prompt} {draft.text}")
             return str(draft.text)
 
-    found = check_sampler(JointTree(), Confirms(), TASK, talkers(), 2, tasks=Hashed(), worth=newest)
+    found = check_sampler(JointTree(2), Confirms(), TASK, talkers(), tasks=Hashed(), worth=newest)
     assert {turn.rewards["team"] for turn in found.turns if turn.agent == "critic"} == {0.0}
 
 
 def test_it_gives_the_sample_and_states_the_budget() -> None:
-    sample = check_sampler(GreedyTree(), STEPS, TASK, talkers(), 3, tasks=Hashed(), worth=latest, asked=9)
+    sample = check_sampler(GreedyTree(3), STEPS, TASK, talkers(), tasks=Hashed(), worth=latest, asked=9)
     assert len(sample.turns) == 9
     with pytest.raises(AssertionError, match="requested 9 actions, not 8"):
-        check_sampler(GreedyTree(), STEPS, TASK, talkers(), 3, tasks=Hashed(), asked=8)
+        check_sampler(GreedyTree(3), STEPS, TASK, talkers(), tasks=Hashed(), asked=8)
 
 
 # broken promises
 
 
 def tampered(base: Sampler, how: Callable[[Sample], None]) -> Sampler:
-    """A sampler whose sample is changed before anybody sees it."""
+    """A sampler whose sample is changed before it is returned."""
 
     class Tampered(Sampler):
         branches = base.branches
@@ -144,7 +146,7 @@ def another_uid(found: Sample) -> None:
 
 
 def unknown_parent(found: Sample) -> None:
-    found.turns[-1].parent = "nobody"
+    found.turns[-1].parent = "missing"
 
 
 def the_wrong_parent(found: Sample) -> None:
@@ -218,7 +220,7 @@ def an_episode_twice(found: Sample) -> None:
         (losers_dropped, r"sampled tokens are in no row, extra_tokens has 0 \(nothing failed\)"),
         (tokens_invented, "0 sampled tokens are in no row, extra_tokens has 1"),
         (another_uid, "has uid 'q2', the task's is 'q1'"),
-        (unknown_parent, r"row 5 of session 0 \(solver:1, node 2-1\) has parent nobody, which is not an earlier node"),
+        (unknown_parent, r"row 5 of session 0 \(solver:1, node 2-1\) has parent missing, which is not an earlier node"),
         (the_wrong_parent, r"has another observation than its parent's state: recorded .*, now "),
         (the_state_stands_still, "is not an act of its parent, node None, which is at act solver:0"),
         (another_observation, "row 1 .* has another observation"),
@@ -237,7 +239,7 @@ def an_episode_twice(found: Sample) -> None:
 )
 def test_a_greedy_tree_that_breaks_a_promise(how: Callable[[Sample], None], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_sampler(tampered(GreedyTree(), how), STEPS, TASK, talkers(), 2, tasks=Hashed(), worth=latest)
+        check_sampler(tampered(GreedyTree(2), how), STEPS, TASK, talkers(), tasks=Hashed(), worth=latest)
 
 
 def test_rows_that_depend_on_arrival() -> None:
@@ -249,7 +251,7 @@ def test_rows_that_depend_on_arrival() -> None:
             one.index, other.index = other.index, one.index
 
     with pytest.raises(AssertionError, match=r"with actions arriving in another order, row 0 .* has another node"):
-        check_sampler(tampered(GreedyTree(), numbered_as_it_happens), STEPS, TASK, talkers(2), 3, tasks=Hashed())
+        check_sampler(tampered(GreedyTree(3), numbered_as_it_happens), STEPS, TASK, talkers(2), tasks=Hashed())
 
 
 def a_lost_turn(found: Sample) -> None:
@@ -272,7 +274,7 @@ def in_a_tree(found: Sample) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (one_reward_for_all, None),  # nobody has a parent: nothing is broken
+        (one_reward_for_all, None),  # no row has a parent: nothing is broken
         (a_lost_turn, "session 1 has no row for act solver:1"),
         (turns_of_others, "the episode of session 0 has turns of sessions"),
         (sessions_mixed_up, "session 0 are not a run of the workflow: .* is shown another observation"),
@@ -283,13 +285,13 @@ def in_a_tree(found: Sample) -> None:
         (partial_value, "the episode of session 0 is not finished"),
     ],
 )
-def test_independent_sessions_that_break_a_promise(how: Callable[[Sample], None], message: str | None) -> None:
-    sampler = tampered(Independent(), how)
+def test_independent_episodes_that_break_a_promise(how: Callable[[Sample], None], message: str | None) -> None:
+    sampler = tampered(Independent(2), how)
     if message is None:
-        check_sampler(sampler, STEPS, TASK, talkers(), 2, tasks=Hashed())
+        check_sampler(sampler, STEPS, TASK, talkers(), tasks=Hashed())
         return
     with pytest.raises(AssertionError, match=message):
-        check_sampler(sampler, STEPS, TASK, talkers(), 2, tasks=Hashed())
+        check_sampler(sampler, STEPS, TASK, talkers(), tasks=Hashed())
 
 
 def a_joint_action_left_out(found: Sample) -> None:
@@ -311,19 +313,19 @@ def a_path_with_an_action_of_another(found: Sample) -> None:
 )
 def test_a_crossed_tree_that_breaks_a_promise(how: Callable[[Sample], None], message: str) -> None:
     program = Programmed((Joint(("solver", "critic")),))
-    sampler = tampered(JointTree(joint="cross"), how)
+    sampler = tampered(JointTree(2, joint="cross"), how)
     with pytest.raises(AssertionError, match=message):
-        check_sampler(sampler, program, TASK, talkers(7), 2, tasks=Hashed())
+        check_sampler(sampler, program, TASK, talkers(7), tasks=Hashed())
 
 
 class Careless(Sampler):
-    """Independent sessions with one thing wrong, by name."""
+    """Four independent episodes with one thing wrong, by name."""
 
     wrong: str = ""
 
     async def sample(self, context: SamplingContext) -> Sample:
         found = Sample()
-        work = [asyncio.create_task(self._session(context, g)) for g in range(context.sessions)]
+        work = [asyncio.create_task(self._session(context, g)) for g in range(4)]
         try:
             for done in asyncio.as_completed(work) if self.wrong == "arrival" else work:
                 episode = await done
@@ -369,14 +371,14 @@ class Careless(Sampler):
 )
 def test_a_sampler_that_is_careless(wrong: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_sampler(Careless(wrong=wrong), STEPS, TASK, talkers(), 4, tasks=Hashed(), orders=5)
+        check_sampler(Careless(wrong=wrong), STEPS, TASK, talkers(), tasks=Hashed(), orders=5)
 
 
 def test_an_uncaught_error_fails() -> None:
-    check_sampler(Careless(), STEPS, TASK, talkers(), 4, tasks=Hashed())
+    check_sampler(Careless(), STEPS, TASK, talkers(), tasks=Hashed())
     message = "a request failed, and `sample` raised SwitchedOff: use `ask` for policy requests, in an `attempt`"
     with pytest.raises(AssertionError, match=message):
-        check_sampler(Careless(wrong="lets fall"), STEPS, TASK, talkers(), 4, tasks=Hashed())
+        check_sampler(Careless(wrong="lets fall"), STEPS, TASK, talkers(), tasks=Hashed())
 
 
 def test_a_sampler_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:

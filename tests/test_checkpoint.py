@@ -20,8 +20,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint import files
-from marl_verl.checkpoint import fingerprint as identity
+from marl_verl.checkpoint import files, fingerprint
 from marl_verl.checkpoint import team as checkpoint
 from marl_verl.errors import MarlError, MarlWarning
 
@@ -29,7 +28,7 @@ from marl_verl.errors import MarlError, MarlWarning
 
 
 class Saved:
-    """A policy or a critic: what it has is one text, in two files."""
+    """A policy or a critic whose state is one text in two files."""
 
     def __init__(self, content: str) -> None:
         self.content = content
@@ -105,8 +104,8 @@ def _config(change: Callable[[Any], None] | None = None) -> Any:
             "task": {"name": "inventory", "options": {}, "train_size": 8, "test_size": 4},
             "workflow": {"name": "inventory", "options": {}},
             "algorithm": {"name": "grpo", "options": {}},
-            "sampler": {"sessions": 4, "options": {}},
-            "validation": {"sampler": "independent", "sessions": 1},
+            "sampler": {"options": {"episodes": 4}},
+            "validation": {"sampler": None, "options": {}},
             "schedule": {"mode": "sync", "fill": 16},
             "rollout": {"episode_tokens": None, "act_seconds": 300},
             "run": {"seed": 3, "name": "x", "keep_rows": 1},
@@ -205,7 +204,7 @@ class Killed(BaseException):
 
 
 class _Watch:
-    """Counts what is about to be done to the file system; from the chosen one on, nothing is done any more."""
+    """Counts file system operations; from a chosen one on, none is executed."""
 
     EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"})
 
@@ -460,7 +459,7 @@ def _other_content(folder: Path) -> str:
 
 def _no_files(folder: Path) -> str:
     (folder / "team.json").write_text('{"step": 7}')
-    return r"team\.json has no files, identity, plugins"
+    return r"team\.json has no files, fingerprint, plugins"
 
 
 def _no_json(folder: Path) -> str:
@@ -506,8 +505,8 @@ def test_the_same_run_continues() -> None:
         values["marl"]["agents"] = {"asker": {"policy": "two", "instructions": ""}, "holder": {"policy": "one"}}
         values["marl"]["policies"]["one"] = {"frozen": False}
 
-    saved = json.loads(json.dumps(identity.identity(_config())))
-    assert identity.changes(saved, identity.identity(_config(shuffled))) == []
+    saved = json.loads(json.dumps(fingerprint.resume_fingerprint(_config())))
+    assert fingerprint.changes(saved, fingerprint.resume_fingerprint(_config(shuffled))) == []
 
 
 def test_a_checkpoint_counts_when_the_metrics_of_its_step_are_stored(tmp_path: Path) -> None:
@@ -531,14 +530,18 @@ def test_what_may_change() -> None:
         # with no adapter nothing of it counts
         values["policies"]["one"]["actor_rollout_ref"]["model"]["lora_alpha"] = 1
         marl = values["marl"]
-        marl["validation"] |= {"sampler": "best-of", "sessions": 9}
+        marl["validation"] |= {"sampler": "best-of", "options": {"episodes": 9}}
         marl["rollout"] |= {"act_seconds": 1, "keep_episodes": 9}
         marl["run"] |= {"name": "y", "keep_rows": 0, "dir": "z"}
         marl["task"] |= {"test_size": 5}
         marl["checkpoint"] = {"keep": 9}
         marl["schedule"]["fill"] = 32
+        marl["critic"] = {"optim": {"lr": 1.0, "lr_warmup_steps": 3}}
 
-    assert identity.changes(identity.identity(_config()), identity.identity(_config(change))) == []
+    assert (
+        fingerprint.changes(fingerprint.resume_fingerprint(_config()), fingerprint.resume_fingerprint(_config(change)))
+        == []
+    )
 
 
 def _set(path: str, value: Any) -> Callable[[Any], None]:
@@ -587,7 +590,7 @@ ARR = "policies.two.actor_rollout_ref"
         ("marl.workflow.name", "other", ['marl.workflow.name ("inventory" -> "other")']),
         ("marl.algorithm.name", "mars2", ['marl.algorithm.name ("grpo" -> "mars2")']),
         ("marl.algorithm.options.eps", 0.5, ["marl.algorithm.options.eps (1e-06 -> 0.5)"]),
-        ("marl.sampler.sessions", 8, ["marl.sampler.sessions (4 -> 8)"]),
+        ("marl.sampler.options.episodes", 8, ["marl.sampler.options.episodes (4 -> 8)"]),
         ("marl.schedule.mode", "async", ['marl.schedule.mode ("sync" -> "async")']),
         ("marl.rollout.episode_tokens", 99, ["marl.rollout.episode_tokens (null -> 99)"]),
         ("data.train_batch_size", 8, ["data.train_batch_size (4 -> 8)"]),
@@ -595,9 +598,9 @@ ARR = "policies.two.actor_rollout_ref"
     ],
 )
 def test_another_run_is_refused(tmp_path: Path, path: str, value: Any, message: list[str]) -> None:
-    saved = json.loads(json.dumps({"identity": identity.identity(_config()), "plugins": {}}))
+    saved = json.loads(json.dumps({"fingerprint": fingerprint.resume_fingerprint(_config()), "plugins": {}}))
     with pytest.raises(MarlError, match="Restore these settings to resume the run, or start a new run") as error:
-        identity.check_same(saved, _config(_set(path, value)), tmp_path)
+        fingerprint.check_same(saved, _config(_set(path, value)), tmp_path)
     assert all(part in str(error.value) for part in message), str(error.value)
     clauses = str(error.value).count(" -> ") - 1  # one in "saved -> now"
     assert clauses == (2 if path == "marl.agents" or "tiny" in str(value) else 1)
@@ -615,11 +618,11 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
     version = plugins.load().fingerprint()[0].partition("==")[2].partition(":")[0]
     old = {"marl-verl": "0.0.1", "papers": "2.0"}
     saved = {
-        "identity": identity.identity(_config()),
+        "fingerprint": fingerprint.resume_fingerprint(_config()),
         "plugins": {n: {"version": v, "content": ""} for n, v in old.items()},
     }
     with pytest.raises(MarlError) as error:
-        identity.check_same(saved, _config(change), tmp_path)
+        fingerprint.check_same(saved, _config(change), tmp_path)
     message = str(error.value)
     for part in (
         "marl.run.seed (3 -> 4)",
@@ -631,7 +634,7 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
         "plugin distribution 'papers' (2.0 -> not installed)",
     ):
         assert part in message
-    assert identity.gone(saved["plugins"]) == ["papers"]
+    assert fingerprint.gone(saved["plugins"]) == ["papers"]
 
 
 def test_only_plugins_that_a_run_uses_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -645,21 +648,21 @@ def test_only_plugins_that_a_run_uses_count(monkeypatch: pytest.MonkeyPatch) -> 
 
     assembled = plugins.assemble({"mine": Mine()})
     monkeypatch.setattr(plugins, "load", lambda: assembled)
-    assert "in-memory" not in identity.used_plugins(_config())
-    used = identity.used_plugins(_config(_set("marl.algorithm.name", "mine")))
+    assert "in-memory" not in fingerprint.used_plugins(_config())
+    used = fingerprint.used_plugins(_config(_set("marl.algorithm.name", "mine")))
     assert used["in-memory"] == {"version": "0", "content": ""}
     assert len(used["marl-verl"]["content"]) == 64
     assert "marl-verl" in used
 
 
 def test_changed_source_of_a_plugin_is_a_warning(tmp_path: Path) -> None:
-    saved = {"identity": identity.identity(_config()), "plugins": identity.used_plugins(_config())}
+    saved = {"fingerprint": fingerprint.resume_fingerprint(_config()), "plugins": fingerprint.used_plugins(_config())}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        identity.check_same(saved, _config(), tmp_path)
+        fingerprint.check_same(saved, _config(), tmp_path)
     saved["plugins"]["marl-verl"]["content"] = "f" * 64
     with pytest.warns(MarlWarning, match=r"source of marl-verl .* has changed since .*content hash ffffffffffff -> "):
-        identity.check_same(saved, _config(), tmp_path)
+        fingerprint.check_same(saved, _config(), tmp_path)
 
 
 def test_reading_checkpoints_imports_no_torch() -> None:

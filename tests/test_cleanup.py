@@ -40,7 +40,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def started(temporary: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen, dict[str, Any]]]:
-    """A command line, and what `tests/sleeper.py` wrote about its run."""
+    """A command line, and the record that `tests/sleeper.py` wrote about its run."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.sleeper", "start", str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -214,7 +214,7 @@ def test_a_process_that_does_not_end_when_asked_is_killed(temporary: Path) -> No
     assert not _runs(process.pid)
 
 
-def test_shared_memory_that_a_process_holds_goes_with_it(temporary: Path) -> None:
+def test_shared_memory_of_a_process_is_removed_with_it(temporary: Path) -> None:
     """As after a kill: Python's own tracker does not know of it."""
     path = Path("/dev/shm") / f"marl-test-{os.getpid()}"
     path.write_bytes(bytes(64))

@@ -1,4 +1,4 @@
-"""The command line: every mistake is one sentence on standard error with exit code 2, and nothing is written."""
+"""The command line: every user error is one line on standard error with exit code 2, and nothing is written."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import save_file
 
 from marl_verl import hookimpl, plugins
+from marl_verl.checkpoint.team import describe
 from marl_verl.cli.main import COMMANDS, main
 from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
@@ -61,7 +62,7 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Run a command that must be refused; returns what it said."""
+    """Run a command that must fail; returns its error message."""
 
     def run(*arguments: str) -> str:
         before = sorted(Path().iterdir())
@@ -143,13 +144,22 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ("marl.algorithm.options.sampler=indep", "unknown sampler 'indep': did you mean 'independent'?"),
         ("marl.validation.sampler=best", "unknown sampler 'best': did you mean 'best-of'?"),
         ("marl.validation.options.x=1", "unknown key 'marl.validation.options.x'"),
-        ("marl.validation.sessions=0", "'marl.validation.sessions' must be a whole number >= 1"),
+        ("marl.validation.options.episodes=0", "'marl.validation.options.episodes' must be a whole number >= 1"),
         ("marl.rollout.episode_tokens=0", "'marl.rollout.episode_tokens' must be a whole number >= 1 or null"),
         ("marl.rollout.call_seconds=soon", "'marl.rollout.call_seconds' must be"),
         ("marl.algorithm.options.credit=nun", "unknown credit 'nun': did you mean 'none'?"),
         ("marl.algorithm.options.loss=ppo", "unknown loss 'ppo': did you mean 'ppo-clip'?"),
         ("marl.sampler.options.x=1", "unknown key 'marl.sampler.options.x'"),
-        ("marl.sampler.sessions=0", "'marl.sampler.sessions' must be a whole number >= 1, got 0"),
+        (
+            "marl.algorithm.name=at-grpo marl.sampler.options.episodes=4",
+            "unknown key 'marl.sampler.options.episodes': valid: candidates, partial_value (of sampler 'greedy-tree')",
+        ),
+        ("marl.sampler.options.episodes=0", "'marl.sampler.options.episodes' must be a whole number >= 1, got 0"),
+        ("marl.sampler.sessions=4", "unknown key 'marl.sampler.sessions': did you mean 'marl.sampler.options'?"),
+        (
+            "marl.validation.sessions=4",
+            "unknown key 'marl.validation.sessions': did you mean 'marl.validation.options'?",
+        ),
         ("marl.run.seed=-1", "'marl.run.seed' must be a whole number >= 0, got -1"),
         ("marl.run.seed=${foo}", "the marl section cannot be resolved"),
         ("data.seed=${foo}", "config cannot be resolved"),
@@ -161,16 +171,36 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ("trainer.total_training_steps=x", "'trainer.total_training_steps' must be a number, got 'x'"),
         ("data.train_batch_size=40", "data.train_batch_size=40 is not a multiple of"),
         ("data.train_files=x", "'data.train_files' must be None, got 'x': a team's tasks are marl.task.train_file"),
-        ("actor_rollout_ref.rollout.n=8", "must be 1, got 8: the number of attempts per task is marl.sampler.sessions"),
+        (
+            "actor_rollout_ref.rollout.n=8",
+            "must be 1, got 8: the number of attempts per task is in marl.sampler.options",
+        ),
         ("marl.policies.asker.rollout.n=8", "'marl.policies.asker.rollout.n' must be 1"),
         ("algorithm.adv_estimator=gae", "a team's advantage is marl.algorithm.name"),
+        # what verl accepts, and what fails after start-up or gives wrong numbers
+        ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "verl's vLLM servers support tensor parallelism"),
+        ("marl.policies.asker.rollout.disaggregation.enabled=true", "verl supports it with SGLang only"),
+        ("actor_rollout_ref.rollout.checkpoint_engine.backend=nccl", "must be 'naive', got 'nccl'"),
+        ("trainer.use_v1=false", "teams are trained by verl's V1 trainer"),
+        ("marl.policies.asker.actor.strategy=megatron", "'marl.policies.asker.actor.strategy' must be fsdp2 or fsdp"),
+        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gives wrong log-probs with attention 'sdpa'"),
+        ("marl.policies.asker.actor.ppo_max_token_len_per_gpu=55", "is 55, but a row may have 56 tokens (prompt 48"),
+        (
+            "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=55",
+            "rollout.log_prob_max_token_len_per_gpu' is 55",
+        ),
+        ("actor_rollout_ref.actor.use_dynamic_bsz=false", "rollout.log_prob_use_dynamic_bsz must be equal, got False"),
+        (
+            "actor_rollout_ref.actor.use_dynamic_bsz=false actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=false",
+            "'marl.policies.holder.actor.ppo_micro_batch_size_per_gpu' is missing: set it, or",
+        ),
     ],
 )
 def test_a_mistaken_recipe(refused: Refused, overrides: str, message: str) -> None:
     assert message in refused("train", str(RECIPE), *overrides.split(), "--dry-run")
 
 
-def test_overrides_may_stand_on_both_sides_of_an_option(refused: Refused) -> None:
+def test_overrides_may_be_on_both_sides_of_an_option(refused: Refused) -> None:
     assert "got -3" in refused("train", str(RECIPE), "marl.run.seed=-1", "--dry-run", "marl.run.seed=-3")
 
 
@@ -259,7 +289,7 @@ def test_a_run_directory_that_is_there(refused: Refused) -> None:
     assert "run directory 'runs/mine' exists: choose another marl.run.name, or continue it with --resume" in message
 
 
-def test_a_place_that_cannot_be_written_to(refused: Refused) -> None:
+def test_a_path_that_is_not_writable(refused: Refused) -> None:
     Path("file").write_text("")
     assert "is not a writable folder" in refused("train", str(RECIPE), "marl.run.dir=file/runs")
 
@@ -301,7 +331,7 @@ def test_a_model_folder_that_lacks_something(refused: Refused, capsys: pytest.Ca
     assert "the tokenizer in 'model' has no chat template" in refused(*command)
 
 
-class _Told(TaskSet):
+class _NoWords(TaskSet):
     """Two tasks a split, with mistakes to choose from."""
 
     mistake: str = ""
@@ -316,7 +346,7 @@ class _Told(TaskSet):
 
 class _Silent(Workflow):
     async def run(self, task: Task, team: Any) -> str:
-        return "nobody was asked"
+        return "no agent was asked"
 
 
 class _Stranger(Workflow):
@@ -337,12 +367,12 @@ class _Raises(Workflow):
 class _Plugin:
     @hookimpl
     def marl_register(self, registry: Any) -> None:
-        registry.task("told", _Told)
+        registry.task("no-words", _NoWords)
         registry.task("no-class", valid_answer)
         registry.task("gone", "no_such_package:Thing")
         for name, workflow in (("silent", _Silent), ("stranger", _Stranger), ("raises", _Raises)):
             registry.workflow(name, workflow)
-        registry.algorithm("no-algorithm", _Told)
+        registry.algorithm("no-algorithm", _NoWords)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +383,7 @@ class _Plugin:
         ("marl.workflow.name=raises", "before any act: ValueError"),
         ("marl.task.name=no-class", "task 'no-class' of in-memory 0 (plugin 'mine') must be a subclass of TaskSet"),
         ("marl.task.name=gone", "cannot import 'no_such_package:Thing': ModuleNotFoundError"),
-        ("marl.task.name=told", "task 'told' has no vocabulary(), which the warm-up of a tiny model needs"),
+        ("marl.task.name=no-words", "task 'no-words' has no vocabulary(), which the warm-up of a tiny model needs"),
         ("marl.algorithm.name=no-algorithm", "algorithm 'no-algorithm' must be an Algorithm"),
     ],
 )
@@ -367,7 +397,7 @@ def test_a_mistaken_plugin_part(
 
 def test_what_a_task_set_makes_is_checked(composed: DictConfig) -> None:
     for mistake, message in (("none", "made no train tasks"), ("same", "tasks have the id 'one'")):
-        tasks = {split: _Told(mistake).generate(split, 40, 0) for split in ("train", "test")}
+        tasks = {split: _NoWords(mistake).generate(split, 40, 0) for split in ("train", "test")}
         with pytest.raises(checks.MarlError, match=message):
             checks.check_tasks(tasks, composed)  # type: ignore[arg-type]
 
@@ -391,7 +421,7 @@ def run(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
     saved = folder / "checkpoints" / "step_20"
     saved.mkdir(parents=True)
     config: Any = OmegaConf.load(folder / "config.yaml")
-    (saved / "team.json").write_text(json.dumps({**prepare.checkpoint.describe(config, 20), "files": {}}))
+    (saved / "team.json").write_text(json.dumps({**describe(config, 20), "files": {}}))
     return folder
 
 

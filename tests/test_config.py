@@ -1,4 +1,4 @@
-"""Recipes and overrides: what they become, and the sentence for each mistake in them."""
+"""Recipes and overrides: the composed config, and the message for each user error."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl.config.compose import check_keys, compose, parse_overrides, with_overrides
+from marl_verl.config.parts import algorithm_of, named_samplers
 from marl_verl.config.resolve import resolve
 from marl_verl.errors import MarlError
-from marl_verl.team import read_team
+from marl_verl.team import Named, read_team
 
 pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
 
@@ -170,6 +171,34 @@ def test_a_wrong_key_or_type_is_named(given: Any, message: str) -> None:
 )
 def test_right_values_pass(given: Any) -> None:
     check_keys(given, VALID, "")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "training", "validation"),
+    [
+        ([], Named("independent", {"episodes": 4}), Named("independent", {"episodes": 1})),
+        (["marl.validation.options.episodes=3"], None, Named("independent", {"episodes": 3})),
+        (["marl.validation.sampler=best-of"], None, Named("best-of", {"episodes": 8})),
+        (
+            ["marl.algorithm.name=at-grpo", "~marl.sampler.options", "marl.sampler.options.candidates=2"],
+            Named("greedy-tree", {"candidates": 2, "partial_value": "proposal"}),
+            Named("independent", {"episodes": 1}),
+        ),
+        (
+            ["marl.algorithm.name=at-grpo", "~marl.sampler.options"],
+            Named("greedy-tree", {"candidates": 8, "partial_value": "proposal"}),
+            Named("independent", {"episodes": 1}),
+        ),
+    ],
+)
+def test_each_sampler_has_its_own_options(
+    recipe: Path, overrides: list[str], training: Named | None, validation: Named
+) -> None:
+    recipe.write_text(f"{RECIPE}  sampler: {{options: {{episodes: 4}}}}\n")
+    marl: Any = OmegaConf.to_container(compose(recipe, overrides, hardware="cpu").marl)
+    found = named_samplers(algorithm_of(read_team(marl)), marl)
+    assert found["sampler"] == (training or Named("independent", {"episodes": 4}))
+    assert found["validation"] == validation
 
 
 def test_a_gpu_config_has_what_verl_needs_to_start() -> None:

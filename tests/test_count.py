@@ -10,7 +10,7 @@ from marl_verl.errors import MarlError
 from marl_verl.models.count import adapter_parameters, parameters, shapes
 
 
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\x01" * 20)
     with pytest.raises(MarlError, match=r"the weights in '.*model.safetensors' cannot be read"):
         shapes(tmp_path)

@@ -38,14 +38,14 @@ def credit(name: str, rows: Rows, **options: Any) -> np.ndarray:
 
 
 @given(games())
-def test_efficiency_all_that_is_earned_is_shared(game: tuple[list[str], Game]) -> None:
+def test_credits_sum_to_the_whole_value(game: tuple[list[str], Game]) -> None:
     players, value = game
     earned = value[frozenset(players)] - value[frozenset()]
     assert sum(shapley(players, value).values()) == pytest.approx(earned, abs=1e-9)
 
 
 @given(games())
-def test_symmetry_who_is_interchangeable_earns_the_same(game: tuple[list[str], Game]) -> None:
+def test_symmetric_players_have_equal_credit(game: tuple[list[str], Game]) -> None:
     players, value = game
     a, b = players[0], players[-1]
     swap = {a: b, b: a}
@@ -65,7 +65,7 @@ def test_linearity_the_value_of_a_mixture_of_games(game: tuple[list[str], Game],
 
 
 @given(games())
-def test_who_adds_nothing_earns_nothing(game: tuple[list[str], Game]) -> None:
+def test_a_player_that_adds_nothing_has_no_credit(game: tuple[list[str], Game]) -> None:
     players, value = game
     dummy = players[0]
     without = {c: value[c - {dummy}] for c in value}
@@ -128,7 +128,7 @@ def test_c3_compares_a_subtree_with_its_siblings(rows: Rows) -> None:
         assert found[i] == pytest.approx(wanted, abs=1e-9)
 
 
-@given(rows=joint_trees(everybody=True))
+@given(rows=joint_trees(all_act=True))
 @settings(max_examples=20)
 def test_c3_gives_the_agents_of_a_joint_move_the_same(rows: Rows) -> None:
     found = credit("c3", rows)

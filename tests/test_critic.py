@@ -1,4 +1,4 @@
-"""Critics: which ones a run has, what the team's sees, and whose rows go to which."""
+"""Critics: the critics of a run, the input of the team critic, and the rows of each critic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.verl_actor import Store
 
 
 class Talk(Workflow):
-    """One alone, then both at once, then one alone with what it has seen so far."""
+    """One agent alone, then a joint act, then one agent alone with its history."""
 
     async def run(self, task: Any, team: Any) -> str:
         first = await team["b"].act("one")
@@ -42,8 +42,8 @@ class Talk(Workflow):
 
 
 def episodes() -> Any:
-    context = ScriptedContext(Talk(), Task("q0", "prompt", {}), ScriptedPolicy({"a": "x", "b": "y"}), sessions=2)
-    return asyncio.run(Independent().sample(context))
+    context = ScriptedContext(Talk(), Task("q0", "prompt", {}), ScriptedPolicy({"a": "x", "b": "y"}))
+    return asyncio.run(Independent(2).sample(context))
 
 
 def test_a_joint_observation_is_everybodys_latest() -> None:
@@ -72,9 +72,9 @@ def test_trained_rows_have_joint_observations_truncated_on_the_left() -> None:
     rows = turn_rows(sample.turns, 1, ["a"])
     add_joint_observations(rows, sample.episodes, Letters())  # type: ignore[arg-type]
     assert len(rows) == 8
-    output = [None if row.fields is None else bytes(row.fields["critic_ids"].tolist()).decode() for row in rows]
+    observed = [None if row.fields is None else bytes(row.fields["critic_ids"].tolist()).decode() for row in rows]
     long = "a: user: four\nassistant: x\nb: three\nnow: a"
-    assert output == [None, "a: two y\nb: three\nnow: a", None, long[-40:]] * 2
+    assert observed == [None, "a: two y\nb: three\nnow: a", None, long[-40:]] * 2
     assert [row.tag.get("critic_cut") for row in rows] == [None, False, None, True] * 2
 
 
@@ -142,7 +142,7 @@ def test_mappo_has_one_on_the_first_policy_that_learns(composed: DictConfig) -> 
 
 
 @pytest.mark.slow
-def test_without_the_wish_there_is_none(composed: DictConfig) -> None:
+def test_without_the_option_there_is_none(composed: DictConfig) -> None:
     assert scope(composed, "marl.algorithm.name=grpo") is None
     assert scope(composed, "marl.algorithm.name=grpo", "marl.algorithm.options.returns=gae") == "policy"
     assert scope(composed, "marl.critic.scope=team", "marl.algorithm.options.critic=team") == "team"
@@ -158,6 +158,7 @@ def test_a_critic_runs_as_its_policy_does(composed: DictConfig) -> None:
         "marl.policies.one.actor.fsdp_config.param_offload=true",
         "marl.policies.one.model.lora_rank=8",
         "marl.policies.one.actor.ppo_mini_batch_size=4",
+        "marl.policies.one.actor.loss_agg_mode=seq-mean-token-sum",
         "marl.critic.optim.lr=0.25",
         "marl.critic.model.enable_gradient_checkpointing=true",
         "marl.critic.ppo_epochs=3",
@@ -231,8 +232,8 @@ def test_a_tiny_critic(composed: DictConfig) -> None:
 # All critics of a run: whose rows go where
 
 
-class Told:
-    """In place of a `CriticRuntime`: expects a tenth of the sum of what it sees, and notes what it learns from."""
+class FakeCritic:
+    """Replaces `CriticRuntime`: its value is a tenth of the sum of the ids; records its training data."""
 
     def __init__(self, name: str, scope: str) -> None:
         self.name = self.policy = name
@@ -265,7 +266,7 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
 
 
-def critics_of(*output: Told) -> Any:
+def critics_of(*runtimes: FakeCritic) -> Any:
     from marl_verl.trainer.critic import Critics
 
     config = OmegaConf.create({"data": {"train_batch_size": 1}})
@@ -277,13 +278,13 @@ def critics_of(*output: Told) -> Any:
         }
     )
     critics = Critics(config, team, {})
-    critics.runtimes = {each.name: each for each in output}  # type: ignore[misc]
+    critics.runtimes = {each.name: each for each in runtimes}  # type: ignore[misc]
     return critics
 
 
 @pytest.mark.slow
 def test_each_critic_sees_and_learns_from_its_policys_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = Told("one", "policy"), Told("two", "policy")
+    one, two = FakeCritic("one", "policy"), FakeCritic("two", "policy")
     critics, rows = critics_of(one, two), batch(monkeypatch)
     assert critics.values(rows) == [0.1, None, 0.3, 0.4, None]
     assert critics.update(rows, np.array([10.0, 11.0, 12.0, 13.0, 14.0])) == {
@@ -297,7 +298,7 @@ def test_each_critic_sees_and_learns_from_its_policys_rows(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_the_teams_critic_learns_from_all_that_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    team = Told("team", "team")
+    team = FakeCritic("team", "team")
     critics, rows = critics_of(team), batch(monkeypatch)
     assert critics.values(rows) == [0.2, None, 0.4, 0.5, None]
     metrics = critics.update(rows, np.arange(5.0))

@@ -1,4 +1,4 @@
-"""A critic at work, with verl's real worker in this process: what a value is of, and what an update does to weights."""
+"""verl's real critic worker in this process: the position of a value, and the effect of an update on the weights."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_missing_and_wrong_packages_are_reported_with_the_command(installed: Cal
     installed(verl="0.10.0", pyarrow=None)
     found = {each.check: each for each in packages.check()}
     assert found["verl"] == error(
-        "verl", "verl 0.10.0 is installed, but marl-verl needs ==0.9.*", 'pip install "verl==0.9.*"'
+        "verl", "verl 0.10.0 is installed, but marl-verl needs ==0.9.1", 'pip install "verl==0.9.1"'
     )
     assert found["pyarrow"].message == "pyarrow is missing, marl-verl needs >=15"
     assert found["ray"].state == "ok"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from marl_verl.config.policy_models import check_endpoint
+from marl_verl.config.policy_models import check_endpoint, endpoint_key
 from marl_verl.episode import Action, Limits, Run, Workflow
 from marl_verl.episode.codec import decode_journal, encode_episode, encode_journal
 from marl_verl.errors import MarlError
@@ -76,7 +76,7 @@ def sample(
     agent: AgentConfig | None = None,
     held_out: dict[str, Any] | None = None,
     limits: Limits | None = None,
-    sessions: int = 1,
+    episodes: int = 1,
 ) -> Sample:
     """Episodes of an agent whose policy is the endpoint."""
 
@@ -87,7 +87,7 @@ def sample(
         )
         parts = WorkerContext(task_context, {"outside": asking}, seed=5)
         try:
-            return await Independent().sample(PolicySamplingContext(parts, TASK, "u", 3, sessions, held_out))
+            return await Independent(episodes).sample(PolicySamplingContext(parts, TASK, "u", 3, held_out))
         finally:
             await asking._client.close()
 
@@ -219,7 +219,7 @@ CONTEXT = "This model's maximum context length is 64 tokens. However, your promp
 
 
 @pytest.mark.parametrize(
-    ("reply", "output"),
+    ("reply", "message"),
     [
         (refused(429, "too many requests"), "HTTP 429: too many requests"),
         (refused(500, "out of\nmemory"), "HTTP 500: out of memory"),
@@ -236,8 +236,8 @@ CONTEXT = "This model's maximum context length is 64 tokens. However, your promp
         (refused(400, CONTEXT), "the observation exceeds the context length: This model's maximum context length"),
     ],
 )
-def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, output: str) -> None:
-    with server(every=reply) as running, pytest.raises(MarlError, match=output) as error:
+def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, message: str) -> None:
+    with server(every=reply) as running, pytest.raises(MarlError, match=message) as error:
         answer(running.url, retries=1)
     assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
     assert "\n" not in str(error.value)
@@ -274,6 +274,16 @@ def test_a_timeout_is_reported() -> None:
         answer(running.url, retries=0, request_seconds=0.05)
 
 
+def test_a_key_is_read_without_white_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a shell reads it from a file: a line break in a header is an error of the HTTP client that shows the key."""
+    endpoint = Endpoint("http://host/v1", "m", "JUDGE_KEY")
+    monkeypatch.setenv("JUDGE_KEY", " secret\n")
+    assert endpoint_key("judge", endpoint) == "secret"
+    monkeypatch.setenv("JUDGE_KEY", " \n")
+    with pytest.raises(MarlError, match="JUDGE_KEY, which is not set"):
+        endpoint_key("judge", endpoint)
+
+
 def test_a_key_is_never_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", "secret")
     with server(every=refused(403, "no access")) as running, pytest.raises(MarlError) as error:
@@ -284,13 +294,13 @@ def test_a_key_is_never_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failed_attempt_does_not_affect_others() -> None:
     def choose(request: dict[str, Any]) -> Reply:
-        # the second act of the attempt that was told to
+        # the second act of the attempt
         if request["messages"][-1]["content"] == "fail":
             return refused(400, CONTEXT)
         return completion("fail" if request["seed"] == request_seed(5, 3, "t", 1, "judge", "0", 0) else "4")
 
     with serving(choose, models("m")) as running:
-        found = sample(running.url, sessions=3)
+        found = sample(running.url, episodes=3)
     assert [episode.session for episode in found.episodes] == [0, 2]
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, "policy-error")
@@ -310,7 +320,7 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "output"),
+    ("endpoint", "message"),
     [
         (Endpoint("localhost:8000/v1", "m"), "'marl.policies.judge.endpoint.url' must be an HTTP URL such as"),
         (
@@ -330,10 +340,10 @@ def test_the_limit_of_an_act_holds_for_all_tries() -> None:
     ],
 )
 def test_an_invalid_endpoint_is_rejected_before_any_request(
-    endpoint: Endpoint, output: str, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMPTY_KEY", "")
-    with pytest.raises(MarlError, match=output):
+    with pytest.raises(MarlError, match=message):
         check_endpoint("judge", endpoint)
 
 
@@ -355,7 +365,7 @@ def test_an_endpoint_is_reached_with_its_key(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("reply", "output"),
+    ("reply", "message"),
     [
         (models("n", "qwen-small"), "no model 'qwen-smal': did you mean 'qwen-small'"),
         (models(), "no model 'qwen-smal': none is available"),
@@ -374,9 +384,9 @@ def test_an_endpoint_is_reached_with_its_key(monkeypatch: pytest.MonkeyPatch) ->
         (refused(500, "starting"), "HTTP 500: starting"),
     ],
 )
-def test_a_failed_check_is_reported_at_the_start(reply: Reply, output: str) -> None:
+def test_a_failed_check_is_reported_at_the_start(reply: Reply, message: str) -> None:
     with serving(lambda request: completion("4"), reply) as running:
-        with pytest.raises(MarlError, match=output) as error:
+        with pytest.raises(MarlError, match=message) as error:
             reach("judge", Endpoint(running.url, "qwen-smal"))
         assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
 

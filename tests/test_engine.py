@@ -38,7 +38,7 @@ Body = Callable[[Task, Team], Awaitable[Any]]
 
 
 def echo(act: Act) -> str:
-    """Says who acts and the last ten characters it saw: what it says depends on what it sees, and stays short."""
+    """Answers with the agent's name and the last ten characters of its observation."""
     return f"{act.agent}{act.slot}<{shown(act)[-10:]}>"
 
 
@@ -75,6 +75,7 @@ async def planned_lanes(task: Task, team: Team) -> str:
 
     async def lane(number: int) -> str:
         first = await team["worker"].act(f"{plan.text} part {number}", slot=f"part{number}")
+        team.propose(number)
         length = await team.call(len, first.text)
         dice = team.random_for(f"part{number}").randrange(100)
         return (await team["worker"].act(f"{first.text} {length} {dice}", slot=f"part{number}")).text
@@ -157,7 +158,8 @@ def test_concurrent_lanes_share_their_turn_numbers() -> None:
 @settings(max_examples=30)
 def test_the_order_in_which_actions_arrive_does_not_change_the_journal(order: int) -> None:
     first = drive(Run(body(planned_lanes), TASK, AGENTS))
-    assert drive(Run(body(planned_lanes), TASK, AGENTS), random.Random(order)).journal == first.journal
+    again = drive(Run(body(planned_lanes), TASK, AGENTS), random.Random(order))
+    assert (again.journal, again.proposals) == (first.journal, first.proposals)
 
 
 # random workflows: sequences and gathers, nested, of acts, joint moves, calls and draws
@@ -241,7 +243,7 @@ def test_masking_an_action_asks_only_for_acts_whose_observation_changed() -> Non
 
 
 def test_candidates_of_one_act_continue_from_one_state() -> None:
-    """The step of a greedy tree: K candidates at an act, each continued in a run of its own."""
+    """The step of a greedy tree: K candidates at an act, each continued in a separate run."""
 
     async def go() -> None:
         async with Run(SolverVerifier(), TASK, AGENTS) as run:
@@ -265,6 +267,21 @@ def test_strict_names_the_effect_and_what_changed() -> None:
         drive(Run(SolverVerifier(), Task("t1", "3 + 3 = ?"), AGENTS, first.journal, strict=True))
 
 
+def test_strict_makes_new_calls_but_none_of_a_recorded_function_with_other_arguments() -> None:
+    def calling(*calls: tuple[Callable[..., Any], Any]) -> Workflow:
+        async def work(task: Task, team: Team) -> str:
+            await team["worker"].act(task.prompt)
+            return str([await team.call(fn, argument) for fn, argument in calls])
+
+        return body(work)
+
+    journal = drive(Run(calling((abs, -4)), TASK, AGENTS)).journal
+    assert drive(Run(calling((abs, -4), (len, "ab")), TASK, AGENTS, journal, strict=True)).answer == "[4, 2]"
+    assert drive(Run(calling((abs, -5)), TASK, AGENTS, journal)).answer == "[5]"
+    with pytest.raises(ReplayMismatch, match=r"call builtins:abs\(-5\) is not in the journal, which has call"):
+        drive(Run(calling((abs, -5)), TASK, AGENTS, journal, strict=True))
+
+
 def test_calls_are_made_once_sync_or_async() -> None:
     made: list[Any] = []
 
@@ -277,17 +294,22 @@ def test_calls_are_made_once_sync_or_async() -> None:
         made.append(task.id)
         return task.prompt
 
+    def ticket() -> int:
+        made.append("ticket")
+        return len(made)
+
     async def work(task: Task, team: Team) -> Any:
         pair = await team.call(double, 4)
         pair.append(1)  # the record does not change with it
         await team["worker"].act(str(pair))
-        return [pair, await team.call(slow, task), await team.call(double, 4)]
+        tickets = [await team.call(ticket), await team.call(ticket)]  # equal calls are told apart by their number
+        return [pair, await team.call(slow, task), await team.call(double, 4), tickets]
 
     first = drive(Run(body(work), TASK, AGENTS))
-    assert first.answer == [[4, 8, 1], TASK.prompt, [4, 8]]
-    assert made == [4, "t1", 4]
+    assert first.answer == [[4, 8, 1], TASK.prompt, [4, 8], [2, 3]]
+    assert made == [4, "ticket", "ticket", "t1", 4]
     assert drive(Run(body(work), TASK, AGENTS, first.journal)).answer == first.answer
-    assert made == [4, "t1", 4]
+    assert made == [4, "ticket", "ticket", "t1", 4]
 
 
 class ToolError(ValueError):
@@ -297,6 +319,7 @@ class ToolError(ValueError):
 
 def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
     tries = []
+    causes: list[BaseException | None] = []
 
     def tool() -> None:
         tries.append(1)
@@ -307,6 +330,7 @@ def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
         try:
             await team.call(tool)
         except ToolError as error:
+            causes.append(error.__cause__)
             return f"{error.args}"
         return "no error"
 
@@ -314,6 +338,7 @@ def test_an_exception_of_a_call_reaches_the_workflow_also_on_replay() -> None:
     journal = decode_journal(json.loads(json.dumps(encode_journal(first.journal))))
     assert drive(Run(body(work), TASK, AGENTS, journal)).answer == first.answer == "(7, 'no such page')"
     assert len(tries) == 1
+    assert [type(cause) for cause in causes] == [ToolError, type(None)]  # live, the cause has the tool's traceback
 
 
 def test_an_uncaught_exception_of_a_call_is_a_workflow_error() -> None:
@@ -485,6 +510,25 @@ def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:
         assert await run.next() is None
         assert [(act.agent, act.index) for act, _ in run.turns] == [("worker", 0), ("planner", 1)]
         assert [record.act.index for record in run.journal.acts()] == [0, 1]
+
+    asyncio.run(go())
+
+
+def test_a_finished_workflow_does_not_wait_for_acts_that_it_started() -> None:
+    async def work(task: Task, team: Team) -> str:
+        started = asyncio.ensure_future(team["worker"].act("slow"))
+        answer = (await team["planner"].act("fast")).text
+        return answer if not started.done() else "late"
+
+    async def act(act: Act) -> Action:
+        if act.agent == "worker":
+            await asyncio.Event().wait()
+        return POLICY.act(act)
+
+    async def go() -> None:
+        async with Run(body(work), TASK, AGENTS) as run:
+            await asyncio.wait_for(sampling.drive(run, act), timeout=20)
+            assert [act.agent for act, _ in run.turns] == ["planner"]
 
     asyncio.run(go())
 

@@ -62,12 +62,12 @@ class _Played:
             "eval_tasks": 6,
             "success": 0.5,
             "success_interval": [0.2, 0.8],
-            "sessions": request.sessions,
+            "episodes": request.episodes,
             "avg@8": 0.25,
             "avg@8_interval": [0.125, 0.375],
             "agents": {
-                name: {"policy": part.source, "weights": part.describe(request.step), **agent, "tokens": 9}
-                for name, part in request.parts.items()
+                name: {"policy": assignment.source, "weights": assignment.describe(request.step), **agent, "tokens": 9}
+                for name, assignment in request.assignments.items()
             },
             "attempts": 54,
             "failed": 2,
@@ -93,7 +93,7 @@ def made(composed: DictConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
             _model(place / folder / "checkpoints" / f"step_{step}" / "policies" / name / "huggingface")
         saved = place / folder / "checkpoints" / f"step_{step}"
         (saved / "team.json").write_text(
-            json.dumps({"step": step, "identity": {}, "plugins": {}, "files": manifest(saved)})
+            json.dumps({"step": step, "fingerprint": {}, "plugins": {}, "files": manifest(saved)})
         )
     return place
 
@@ -147,13 +147,13 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         ("--tasks 7", "--tasks must be between 1 and 6, the number of held-out tasks, got 7"),
         ("--tasks 0", "--tasks must be between 1 and 6"),
         ("--tasks few", "invalid int value: 'few'"),
-        ("--sessions 0", "--sessions must be a whole number >= 1, got 0"),
-        ("--sessions 4 --k 1,8", "pass@8 needs at least 8 sessions per task, got 4. Raise --sessions"),
-        ("--k 16", "pass@16 needs at least 16 sessions per task, got 8"),
+        ("--episodes 0", "--episodes must be a whole number >= 1, got 0"),
+        ("--episodes 4 --k 1,8", "pass@8 needs at least 8 episodes per task, got 4. Raise --episodes"),
+        ("--k 16", "pass@16 needs at least 16 episodes per task, got 8"),
         ("--k 1,x", "--k must be whole numbers >= 1, e.g. --k 1,4,8, got 'x'"),
         ("--k 0", "--k must be whole numbers >= 1, e.g. --k 1,4,8, got '0'"),
         ("--greedy-only --k 1", "--k and --greedy-only are incompatible"),
-        ("--greedy-only --sessions 4", "--sessions and --greedy-only are incompatible"),
+        ("--greedy-only --episodes 4", "--episodes and --greedy-only are incompatible"),
         ("--seed -1", "'marl.run.seed' must be a whole number >= 0, got -1"),
         ("--swap asker", "--swap 'asker' must name two agents"),
         ("--swap asker=holdr", "--swap names the unknown agent 'holdr': did you mean 'holder'?"),
@@ -255,24 +255,24 @@ def test_observations_that_another_tokenizer_makes_too_long(
 # what comes of one
 
 
-def test_the_newest_checkpoint_is_played_with_every_policy_frozen(
+def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["eval", str(run), "--tasks", "4", "--untrained", "asker"]) == 0
     seen = _Played.seen
     config, request = seen["config"], seen["request"]
     assert seen["module"] == "marl_verl.evaluation.run"
-    assert (request.step, request.sessions, request.ks, request.seed) == (40, 8, (1, 4, 8), 5)
+    assert (request.step, request.episodes, request.ks, request.seed) == (40, 8, (1, 4, 8), 5)
     assert seen["policies"] == list(config.policies) == ["holder", "asker-untrained"]
     paths = [config.policies[name].actor_rollout_ref.model.path for name in seen["policies"]]
     assert paths[0] == str((run / "checkpoints/step_40/policies/holder/huggingface").resolve())
     assert paths[1].endswith("cache/asker")
     assert all(policy.frozen for policy in config.marl.policies.values())
-    assert (config.marl.validation.sessions, config.data.val_batch_size) == (8, 4)
+    assert (config.marl.validation.options.episodes, config.data.val_batch_size) == (8, 4)
     assert config.data.val_files == config.data.train_files == str(seen["folder"].resolve() / "data" / "test.jsonl")
     printed = capsys.readouterr().out
     assert "agent   asker acts with policy asker, before training" in printed
-    assert "6 of 6 tasks played greedily" in printed
+    assert "6 of 6 tasks evaluated greedily" in printed
     assert "50.0%" in printed
     assert "20.0% to 80.0%" in printed
     assert "2 of 54 attempts failed (2 timeout), 1,234 tokens" in printed
@@ -318,7 +318,7 @@ def test_json_is_one_object_and_progress_is_elsewhere(run: Path, capsys: pytest.
     assert main(["eval", str(run), *arguments]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
-    assert "6 of 6 tasks played greedily" in printed.err
+    assert "6 of 6 tasks evaluated greedily" in printed.err
     assert (document["success"], document["eval_tasks"], set(document["agents"])) == (0.5, 6, {"holder", "asker"})
     assert (document["step"], document["swap"], document["untrained"]) == (20, [["asker", "holder"]], [])
     assert document["agents"]["asker"]["policy"] == "holder"
@@ -337,7 +337,7 @@ def test_the_same_evaluation_replaces_itself_and_another_does_not(run: Path) -> 
         assert main(["eval", str(run), *arguments]) == 0
     names = sorted(path.name for path in (run / "evaluations").glob("*.json"))
     assert names == ["step_40.json", "step_40_2.json"]
-    assert _Played.seen["request"].sessions == 0
+    assert _Played.seen["request"].episodes == 0
 
 
 def test_of_one_that_failed_the_log_and_the_episodes_stay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""pass@k, intervals, counts of agents, and who acts with which weights."""
+"""pass@k, intervals, counts of agents, and the weights of each agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation import statistics
 from marl_verl.evaluation.plan import check_overrides, evaluation_config
-from marl_verl.evaluation.request import Part, Request, acting, cast, parse_swap
+from marl_verl.evaluation.request import Assignment, Request, acting, assign, parse_swap
 from marl_verl.evaluation.statistics import Tally, interval, pass_at_k, sampled_scores
 from marl_verl.journals.write import as_line, failure_data
 from marl_verl.sampling import Failure
@@ -32,28 +32,28 @@ from marl_verl.trainer.report import wilson
 
 @st.composite
 def _drawn(draw: st.DrawFn) -> tuple[int, int, int]:
-    sessions = draw(st.integers(1, 9))
-    return sessions, draw(st.integers(0, sessions)), draw(st.integers(1, sessions))
+    episodes = draw(st.integers(1, 9))
+    return episodes, draw(st.integers(0, episodes)), draw(st.integers(1, episodes))
 
 
 @given(_drawn())
 def test_pass_at_k_is_the_share_of_all_draws_with_a_solved_session(drawn: tuple[int, int, int]) -> None:
-    sessions, solved, k = drawn
-    outcomes = [True] * solved + [False] * (sessions - solved)
+    episodes, solved, k = drawn
+    outcomes = [True] * solved + [False] * (episodes - solved)
     draws = [any(chosen) for chosen in itertools.combinations(outcomes, k)]
-    assert pass_at_k(sessions, solved, k) == pytest.approx(np.mean(draws), abs=1e-12)
+    assert pass_at_k(episodes, solved, k) == pytest.approx(np.mean(draws), abs=1e-12)
 
 
-@pytest.mark.parametrize(("sessions", "solved", "k"), [(10_000, 1, 100), (100_000, 3, 10), (5_000, 2_500, 20)])
-def test_pass_at_k_of_many_sessions(sessions: int, solved: int, k: int) -> None:
-    exact = 1 - comb(sessions - solved, k) / comb(sessions, k)  # whole numbers in Python have no end
-    assert pass_at_k(sessions, solved, k) == pytest.approx(exact, rel=1e-9)
+@pytest.mark.parametrize(("episodes", "solved", "k"), [(10_000, 1, 100), (100_000, 3, 10), (5_000, 2_500, 20)])
+def test_pass_at_k_of_many_episodes(episodes: int, solved: int, k: int) -> None:
+    exact = 1 - comb(episodes - solved, k) / comb(episodes, k)  # whole numbers in Python have no end
+    assert pass_at_k(episodes, solved, k) == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.parametrize(("sessions", "solved", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
-def test_pass_at_k_out_of_range(sessions: int, solved: int, k: int) -> None:
+@pytest.mark.parametrize(("episodes", "solved", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
+def test_pass_at_k_out_of_range(episodes: int, solved: int, k: int) -> None:
     with pytest.raises(ValueError, match="pass@k needs"):
-        pass_at_k(sessions, solved, k)
+        pass_at_k(episodes, solved, k)
 
 
 def test_pass_at_k_is_unbiased() -> None:
@@ -96,7 +96,7 @@ def test_an_interval_of_equal_tasks_is_not_a_point() -> None:
 
 
 def test_sampled_scores() -> None:
-    scores: dict[str, Any] = sampled_scores([4, 0, 2], sessions=4, ks=(1, 2, 4), seed=0)
+    scores: dict[str, Any] = sampled_scores([4, 0, 2], episodes=4, ks=(1, 2, 4), seed=0)
     assert list(scores) == [
         name for key in ("avg@4", "pass@1", "pass@2", "pass@4") for name in (key, f"{key}_interval")
     ]
@@ -171,7 +171,7 @@ class _Trainer:
 
     def __init__(self) -> None:
         self.team = types.SimpleNamespace(agents={"a": None})
-        rollout, validation = {"keep_episodes": 1}, {"sessions": 2}
+        rollout, validation = {"keep_episodes": 1}, {"options": {"episodes": 2}}
         self.config: Any = OmegaConf.create({"marl": {"rollout": rollout, "validation": validation}})
         self.val_dataset = [0, 1, 2]
         self.stored: list[str] = []
@@ -201,11 +201,11 @@ class _Trainer:
         yield reports[2:]
 
 
-def test_an_evaluation_plays_greedily_then_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, output = _Trainer(), []
+def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, events = _Trainer(), []
     monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
-    monkeypatch.setattr(evaluate, "emit", lambda event, **values: output.append(values))
-    request = Request(step=4, sessions=2, ks=(1, 2), seed=0, parts={"a": Part("p", "trained", "p")})
+    monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append(values))
+    request = Request(step=4, episodes=2, ks=(1, 2), seed=0, assignments={"a": Assignment("p", "trained", "p")})
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert [asked["sampled"] for asked in trainer.asked] == [False, True]
     assert [asked["at_once"] for asked in trainer.asked] == [256, 128]
@@ -223,7 +223,7 @@ def test_an_evaluation_plays_greedily_then_sampled(monkeypatch: pytest.MonkeyPat
         '{"failure"',
         '{"failure"',
     ]
-    assert [(each["sampled"], each["done"]) for each in output] == [
+    assert [(each["sampled"], each["done"]) for each in events] == [
         (sampled, done) for sampled in (False, True) for done in (0, 2, 3)
     ]
 
@@ -231,7 +231,7 @@ def test_an_evaluation_plays_greedily_then_sampled(monkeypatch: pytest.MonkeyPat
 def test_a_greedy_evaluation_samples_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = _Trainer()
     monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
-    request = Request(step=4, sessions=0, ks=(), seed=0, parts={"a": Part("p", "trained", "p")})
+    request = Request(step=4, episodes=0, ks=(), seed=0, assignments={"a": Assignment("p", "trained", "p")})
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert len(trainer.asked) == 1
     assert not [name for name in result if name.startswith(("avg@", "pass@"))]
@@ -240,8 +240,8 @@ def test_a_greedy_evaluation_samples_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:
     source = Source("p", 4, tmp_path / "policies" / "p", {"path": "/m", "lora_rank": 8})
-    parts = {"a": Part("p", "trained", "p"), "b": Part("p", "untrained", "p-untrained")}
-    request = Request(4, 8, (1, 8), 3, parts, {"p": source})
+    assignments = {"a": Assignment("p", "trained", "p"), "b": Assignment("p", "untrained", "p-untrained")}
+    request = Request(4, 8, (1, 8), 3, assignments, {"p": source})
     request.write(tmp_path)
     assert Request.read(tmp_path) == request
 
@@ -266,7 +266,7 @@ MARL: dict[str, Any] = {
     "task": {"name": "t"},
     "workflow": {"name": "w"},
     "algorithm": {"name": "a"},
-    "validation": {"sampler": "best-of", "sessions": 4, "options": {"x": 1}},
+    "validation": {"sampler": "best-of", "options": {"x": 1}},
     "schedule": {"mode": "async"},
     "run": {"seed": 0},
 }
@@ -278,63 +278,63 @@ def team() -> TeamConfig:
 
 
 def test_every_agent_acts_as_trained(team: TeamConfig) -> None:
-    assert cast(team, step=40) == {
-        "solver": Part("big", "trained", "big"),
-        "checker": Part("big", "trained", "big"),
-        "verifier": Part("small", "trained", "small"),
-        "judge": Part("fixed", "frozen", "fixed"),
-        "critic": Part("far", "outside", "far"),
+    assert assign(team, step=40) == {
+        "solver": Assignment("big", "trained", "big"),
+        "checker": Assignment("big", "trained", "big"),
+        "verifier": Assignment("small", "trained", "small"),
+        "judge": Assignment("fixed", "frozen", "fixed"),
+        "critic": Assignment("far", "external", "far"),
     }
-    weights = {name: part.describe(40) for name, part in cast(team, step=40).items()}
+    weights = {name: assignment.describe(40) for name, assignment in assign(team, step=40).items()}
     assert weights["solver"] == "step 40"
-    assert (weights["judge"], weights["critic"]) == ("frozen", "outside")
+    assert (weights["judge"], weights["critic"]) == ("frozen", "external")
 
 
 def test_step_0_is_the_team_before_training(team: TeamConfig) -> None:
-    parts = cast(team, step=0)
-    assert parts["solver"] == Part("big", "untrained", "big")
-    assert parts["judge"] == Part("fixed", "frozen", "fixed")
-    assert parts["solver"].describe(0) == "before training"
+    assignments = assign(team, step=0)
+    assert assignments["solver"] == Assignment("big", "untrained", "big")
+    assert assignments["judge"] == Assignment("fixed", "frozen", "fixed")
+    assert assignments["solver"].describe(0) == "before training"
 
 
 def test_two_agents_exchange_policies(team: TeamConfig) -> None:
-    parts = cast(team, 40, [("solver", "verifier")])
-    assert {name: part.policy for name, part in parts.items()} == {
+    assignments = assign(team, 40, [("solver", "verifier")])
+    assert {name: assignment.policy for name, assignment in assignments.items()} == {
         "solver": "small",
         "checker": "big",
         "verifier": "big",
         "judge": "fixed",
         "critic": "far",
     }
-    assert cast(team, 40, [("verifier", "solver")]) == parts
-    two = cast(team, 40, [("solver", "verifier"), ("checker", "judge")])
+    assert assign(team, 40, [("verifier", "solver")]) == assignments
+    two = assign(team, 40, [("solver", "verifier"), ("checker", "judge")])
     assert [two[name].policy for name in ("solver", "checker", "verifier", "judge")] == ["small", "fixed", "big", "big"]
 
 
 def test_one_agent_of_a_shared_policy_is_put_back(team: TeamConfig) -> None:
-    parts = cast(team, 40, untrained=["checker"])
-    assert parts["checker"] == Part("big", "untrained", "big-untrained")
-    assert parts["solver"] == Part("big", "trained", "big")
-    assert list(acting(parts)) == ["big", "big-untrained", "small", "fixed", "far"]
+    assignments = assign(team, 40, untrained=["checker"])
+    assert assignments["checker"] == Assignment("big", "untrained", "big-untrained")
+    assert assignments["solver"] == Assignment("big", "trained", "big")
+    assert list(acting(assignments)) == ["big", "big-untrained", "small", "fixed", "far"]
 
 
 def test_an_exchange_comes_before_the_untrained(team: TeamConfig) -> None:
-    parts = cast(team, 40, [("solver", "verifier")], untrained=["solver"])
-    assert parts["solver"] == Part("small", "untrained", "small-untrained")
-    assert "small" not in acting(parts)
+    assignments = assign(team, 40, [("solver", "verifier")], untrained=["solver"])
+    assert assignments["solver"] == Assignment("small", "untrained", "small-untrained")
+    assert "small" not in acting(assignments)
 
 
 def test_the_name_of_an_untrained_policy_is_free() -> None:
     agents = {"a": {"policy": "p"}, "b": {"policy": "p-untrained"}}
     marl = {**MARL, "agents": agents, "policies": {"p": {}, "p-untrained": {}}}
-    assert cast(read_team(marl), 1, untrained=["a"])["a"].policy == "p-untrained-1"
+    assert assign(read_team(marl), 1, untrained=["a"])["a"].policy == "p-untrained-1"
 
 
 @pytest.mark.parametrize(
     ("swaps", "untrained", "message"),
     [
         ([("solvr", "verifier")], [], "--swap names the unknown agent 'solvr': did you mean 'solver'?"),
-        ([("solver", "nobody")], [], "--swap names the unknown agent 'nobody': valid: checker, critic, judge"),
+        ([("solver", "missing")], [], "--swap names the unknown agent 'missing': valid: checker, critic, judge"),
         (
             [("solver", "checker")],
             [],
@@ -348,17 +348,17 @@ def test_the_name_of_an_untrained_policy_is_free() -> None:
         ([("solver", "judge")], ["solver"], "--untrained solver has no effect: its policy 'fixed' was never trained"),
     ],
 )
-def test_a_cast_that_is_refused(
+def test_an_assignment_without_effect_is_refused(
     team: TeamConfig, swaps: list[tuple[str, str]], untrained: list[str], message: str
 ) -> None:
     with pytest.raises(MarlError) as error:
-        cast(team, 40, swaps, untrained)
+        assign(team, 40, swaps, untrained)
     assert message in str(error.value)
 
 
 def test_nothing_is_untrained_twice(team: TeamConfig) -> None:
     with pytest.raises(MarlError, match="at --step 0 no policy is trained yet"):
-        cast(team, 0, untrained=["solver"])
+        assign(team, 0, untrained=["solver"])
 
 
 @pytest.mark.parametrize("given", ["solver", "solver=", "=verifier", ""])
@@ -376,10 +376,14 @@ def _config() -> Any:
 
 
 def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfig) -> None:
-    parts = cast(team, 40, untrained=["verifier"])
+    assignments = assign(team, 40, untrained=["verifier"])
     given = _config()
     config = evaluation_config(
-        given, parts, {"big": "/ckpt/big", "small-untrained": "/tiny", "fixed": "/models/fixed"}, sessions=8, seed=None
+        given,
+        assignments,
+        {"big": "/ckpt/big", "small-untrained": "/tiny", "fixed": "/models/fixed"},
+        episodes=8,
+        seed=None,
     )
     marl: Any = OmegaConf.to_container(config.marl)
     evaluated = read_team(marl, allow_frozen=True)
@@ -394,7 +398,7 @@ def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfi
     assert evaluated.agents["verifier"].policy == "small-untrained"
     assert evaluated.agents["solver"].instructions == "Solve."
     # a sampled session is one of several alike, whatever the run's own validation does
-    assert marl["validation"] == {"sampler": "independent", "sessions": 8, "options": {}}
+    assert marl["validation"] == {"sampler": "independent", "options": {"episodes": 8}}
     assert (marl["schedule"]["mode"], config.trainer.resume_mode, marl["run"]["seed"]) == ("sync", "disable", 0)
     assert given == _config()  # the run's own is left alone
 
@@ -403,10 +407,10 @@ def test_a_pool_without_policies_is_left_out(team: TeamConfig) -> None:
     small = {"agents": {"a": {"policy": "big"}, "b": {"policy": "small"}}}
     marl = {**MARL, **small, "policies": {"big": MARL["policies"]["big"], "small": {}}}
     config: Any = OmegaConf.create({"marl": marl, "data": {}, "trainer": {}})
-    one = {"a": Part("small", "trained", "small"), "b": Part("small", "trained", "small")}
+    one = {"a": Assignment("small", "trained", "small"), "b": Assignment("small", "trained", "small")}
     assert evaluation_config(config, one, {"small": "/s"}, 1, seed=7).marl.pools == {}
     assert evaluation_config(config, one, {"small": "/s"}, 1, seed=7).marl.run.seed == 7
-    back = cast(read_team(marl), 4, untrained=["a"])
+    back = assign(read_team(marl), 4, untrained=["a"])
     both = evaluation_config(config, back, {"big-untrained": "/b", "small": "/s"}, 1, None)
     assert list(both.marl.pools) == ["shared"]  # the model from before training has the place of the trained one
 
@@ -429,7 +433,7 @@ def test_a_pool_without_policies_is_left_out(team: TeamConfig) -> None:
         "ray_kwargs.ray_init.num_cpus=8",
     ],
 )
-def test_how_a_team_plays_can_be_set(override: str) -> None:
+def test_the_sampling_of_a_team_can_be_set(override: str) -> None:
     check_overrides([override])
 
 
@@ -437,13 +441,13 @@ def test_how_a_team_plays_can_be_set(override: str) -> None:
     ("override", "message"),
     [
         ("marl.run.seed=3", "give --seed"),
-        ("marl.validation.sessions=3", "give --sessions"),
+        ("marl.validation.options.episodes=3", "give --episodes"),
         ("marl.agents.solver.policy=small", "give --swap a=b"),
         ("marl.policies.big.model.path=/x", "give --step or --untrained"),
         ("marl.policies.big.frozen=true", "give --step or --untrained"),
         ("actor_rollout_ref.actor.optim.lr=1", "has no effect on an evaluation"),
         ("trainer.total_training_steps=1", "has no effect on an evaluation"),
-        ("marl.sampler.sessions=3", "has no effect on an evaluation"),
+        ("marl.sampler.options.episodes=3", "has no effect on an evaluation"),
         ("marl.task", "is not of the form"),
     ],
 )

@@ -75,7 +75,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command, which must refuse; returns the one line that it says."""
+    """Run the command, which must fail; returns its one-line error message."""
 
     def run(*arguments: str) -> str:
         assert main(["explain", *arguments]) == 2
@@ -146,7 +146,7 @@ def test_the_text_has_every_row_and_says_what_is_compared(path: Path, printed: C
     text = printed(str(path))
     assert all(line == line.rstrip() for line in text.splitlines())
     if golden["algorithm"] == "shapley":
-        assert "game 1: 3 players, v(all) = 1, v(nobody) = 0" in text
+        assert "game 1: 3 players, v(all) = 1, v(none) = 0" in text
         assert "solver       0.55            0.9" in text
         return
     lines = text.splitlines()

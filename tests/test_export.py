@@ -73,7 +73,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             worker.load_checkpoint(str(folder / "checkpoints" / "step_4" / "policies" / name), None, False)
             (root / f"{name}-loaded.json").write_text(json.dumps(_log_probs_of_verl(worker)))
     for saved in (folder / "checkpoints").iterdir():
-        team_file = {"step": files.step_of(saved), "identity": {}, "plugins": {}, "files": files.manifest(saved)}
+        team_file = {"step": files.step_of(saved), "fingerprint": {}, "plugins": {}, "files": files.manifest(saved)}
         (saved / "team.json").write_text(json.dumps(team_file))
     return folder
 
@@ -175,7 +175,7 @@ def test_an_older_step_is_what_a_run_continues_with(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["whole", "shards"])
-def test_how_far_all_weights_came(run: Path, policy: str) -> None:
+def test_the_weight_change_of_a_full_model(run: Path, policy: str) -> None:
     from marl_verl.checkpoint.weights import Tensors, assembled, policy_change
 
     saved = run / "checkpoints" / "step_8" / "policies" / policy
@@ -189,8 +189,23 @@ def test_how_far_all_weights_came(run: Path, policy: str) -> None:
 
 
 @pytest.mark.slow
-def test_how_far_an_adapter_takes_its_model(run: Path, tmp_path: Path) -> None:
-    """||s B A|| / ||W||: what merging it changes."""
+def test_an_adapter_is_merged_in_the_dtype_of_training_whatever_its_base_says(run: Path, tmp_path: Path) -> None:
+    path = run.parent / "model" / "config.json"
+    config = path.read_text()
+    path.write_text(json.dumps({**json.loads(config), "dtype": "bfloat16"}))  # as that of most models
+    try:
+        assert _export(run, "adapter", tmp_path / "out", "--merge") == 0
+    finally:
+        path.write_text(config)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
+    assert _log_probs(tmp_path / "out") == pytest.approx(
+        json.loads((run.parent / "adapter.json").read_text()), abs=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_the_weight_change_of_an_adapter(run: Path, tmp_path: Path) -> None:
+    """||s B A|| / ||W||: the relative change by merging."""
     from marl_verl.checkpoint.weights import policy_change, weight_change
 
     assert _export(run, "adapter", tmp_path / "merged", "--merge") == 0

@@ -1,4 +1,4 @@
-"""The five extras: what each brings, what is said where it is missing, and what goes with it when it is taken away."""
+"""The five extras: the names that each one adds, the error without it, and the names that uninstalling removes."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_agents_sessions_and_tasks_do_not_mix() -> None:
 
 
 def test_the_critic_learns_the_return() -> None:
-    """With lam = 1 the targets are the discounted returns, whatever the critic said; they are those of the rows."""
+    """With lam = 1 the targets are the discounted returns, for any values of the critic; they are those of the rows."""
     rows = [turn(0, i, "a", reward, value) for i, (reward, value) in enumerate([(0.0, 3.0), (0.0, -1.0), (1.0, 5.0)])]
     result = algorithm("ippo", gamma=0.5, lam=1.0).compute(RowTable.from_rows([*rows[::-1], *padding(rows)]))
     assert result.target is not None

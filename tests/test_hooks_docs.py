@@ -190,14 +190,14 @@ def grpo(known: Plugins, **options: Any) -> Any:
 
 
 def tasks(known: Plugins) -> None:
-    sums = known.get("tasks", "taught-sums")(largest=20)
+    sums = known.get("tasks", "easy-sums")(largest=20)
     train, test = ({task.id for task in sums.generate(split, 20, 0)} for split in ("train", "test"))
     assert len(train) == len(test) == 20
     assert not train & test
     assert [sums.score(TASK, answer) for answer in (" 7", "8", None)] == [1.0, 0.0, 0.0]
-    for seen, message in sums.demonstrations("solver", 20, 0, good=1.0):
-        assert sum(map(int, seen.split()[2:])) == int(message)
-        assert {*seen.split(), message} <= set(sums.vocabulary())
+    for seen, answer in sums.demonstrations("solver", 20, 0, good=1.0):
+        assert sum(map(int, seen.split()[2:])) == int(answer)
+        assert {*seen.split(), answer} <= set(sums.vocabulary())
 
 
 def workflows(known: Plugins) -> None:
@@ -213,14 +213,18 @@ def rewards(known: Plugins) -> None:
 def samplers(known: Plugins) -> None:
     workflow, policy = team(known)
     sums = known.get("tasks", "sums")()
-    sample = check_sampler(known.get("samplers", "until")(), workflow, TASK, policy, sessions=4, tasks=sums)
-    assert len(sample.episodes) == 1, "the first session came to 7 in its second round"
+    sample = check_sampler(known.get("samplers", "until")(episodes=4), workflow, TASK, policy, tasks=sums)
+    assert len(sample.episodes) == 1, "the first episode came to 7 in its second round"
     once = type(workflow)(rounds=1)
     policy = ScriptedPolicy({"solver": policy.replies["solver"], "checker": "none"})
     sample = check_sampler(
-        known.get("samplers", "until")(), type(once)(rounds=2), Task("0+0", "0 + 0", {"sum": 9}), policy, tasks=sums
+        known.get("samplers", "until")(episodes=4),
+        type(once)(rounds=2),
+        Task("0+0", "0 + 0", {"sum": 9}),
+        policy,
+        tasks=sums,
     )
-    assert len(sample.episodes) == 4, "nobody ever says 9"
+    assert len(sample.episodes) == 4, "no agent ever answers 9"
 
 
 def credits(known: Plugins) -> None:
@@ -385,7 +389,7 @@ def test_rows_that_are_shown_can_be_explained(block: Block, tmp_path: Path, caps
 
 @here("python", "sampling.md")
 def test_a_piece_of_a_workflow_is_one(block: Block) -> None:
-    """It stands in `run`, where there are a task and a team."""
+    """The line of the docs is inside `run`, where there are a task and a team."""
     code = "from marl_verl import Workflow\n\nclass Shown(Workflow):\n    async def run(self, task, team):\n"
     module: dict[str, Any] = {"__name__": "shown_piece"}
     exec(code + textwrap.indent(block.code, " " * 8) + " " * 8 + "return draft.text\n", module)
@@ -450,18 +454,18 @@ def test_every_command_is_shown() -> None:
 
 
 def test_the_table_of_extras_is_what_they_bring() -> None:
-    """Every name that `EXTRAS` says an extra brings is in its line, and no name that nobody brings."""
+    """The line of an extra has exactly the names that `EXTRAS` lists for it."""
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^\| `([\w-]+)` \| (`marl-verl-.*)$", text, re.MULTILINE))
     assert set(lines) == set(EXTRAS)
     found = plugins.discover()
     for extra, names in EXTRAS.items():
         named = set(names.split())
-        message = set(re.findall(r"`([\w-]+)`", lines[extra]))
-        assert f"marl-verl-{extra}" in message
+        described = set(re.findall(r"`([\w-]+)`", lines[extra]))
+        assert f"marl-verl-{extra}" in described
         own = {name for name in named if any(found.find(kind, name) for kind in ("tasks", "workflows", "rewards"))}
-        assert {name for name in named - own if not found.find("algorithms", name)} <= message
-        assert message <= named | {f"marl-verl-{extra}"}
+        assert {name for name in named - own if not found.find("algorithms", name)} <= described
+        assert described <= named | {f"marl-verl-{extra}"}
 
 
 def test_links_inside_the_page_lead_somewhere() -> None:

@@ -1,4 +1,4 @@
-"""Independent sampling: sessions are concurrent, and a failed one does not affect others."""
+"""Independent sampling: episodes are concurrent, and a failed one does not affect others."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Flaky(ScriptedContext):
         return await super().finish(run, session)
 
 
-def sample(context: ScriptedContext, sampler: Independent | None = None) -> Sample:
+def sample(context: ScriptedContext, episodes: int = 3) -> Sample:
     async def go() -> Sample:
-        found = await (sampler or Independent()).sample(context)
+        found = await Independent(episodes).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
@@ -64,7 +64,7 @@ def sample(context: ScriptedContext, sampler: Independent | None = None) -> Samp
 
 
 def test_every_session_becomes_an_episode_with_its_turns_and_score() -> None:
-    found = sample(ScriptedContext(Pair(), TASK, POLICY, sessions=3, tasks=Exact()))
+    found = sample(ScriptedContext(Pair(), TASK, POLICY, tasks=Exact()))
     assert [episode.session for episode in found.episodes] == [0, 1, 2]
     assert not found.failures
     episode = found.episodes[2]
@@ -79,9 +79,9 @@ def test_every_session_becomes_an_episode_with_its_turns_and_score() -> None:
     assert all((turn.uid, turn.session) == ("t1", 2) for turn in episode.turns)
 
 
-def test_sessions_and_the_acts_of_one_session_are_sampled_at_the_same_time() -> None:
+def test_episodes_and_the_acts_of_one_episode_are_sampled_at_the_same_time() -> None:
     class Crowd(ScriptedContext):
-        """Nobody gets an action before all judges of all sessions have asked for one."""
+        """No judge's request is answered before all judges of all episodes have made one."""
 
         judges = 0
         all_here: asyncio.Event
@@ -89,14 +89,14 @@ def test_sessions_and_the_acts_of_one_session_are_sampled_at_the_same_time() -> 
         async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
             if act.agent == "judge":
                 self.judges += 1
-                if self.judges == 2 * self.sessions:
+                if self.judges == 2 * 50:
                     self.all_here.set()
                 await asyncio.wait_for(self.all_here.wait(), 60)
             return await super().act(act, session, candidate)
 
-    context = Crowd(Pair(), TASK, POLICY, sessions=50)
+    context = Crowd(Pair(), TASK, POLICY)
     context.all_here = asyncio.Event()
-    assert len(sample(context).episodes) == 50
+    assert len(sample(context, 50).episodes) == 50
 
 
 def test_no_episode_waits_for_a_slower_one() -> None:
@@ -107,7 +107,7 @@ def test_no_episode_waits_for_a_slower_one() -> None:
             finished.append(session)
             return await super().finish(run, session)
 
-    sample(Watched(Pair(), TASK, POLICY, sessions=3, delay=lambda act, session: 100 * (2 - session)))
+    sample(Watched(Pair(), TASK, POLICY, delay=lambda act, session: 100 * (2 - session)))
     assert finished == [2, 1, 0]
 
 
@@ -120,10 +120,10 @@ def test_no_episode_waits_for_a_slower_one() -> None:
         ("finish", lambda: ZeroDivisionError("by zero"), "score-error", "scoring: ZeroDivisionError: by zero"),
     ],
 )
-def test_a_failing_session_says_why_and_the_others_go_on(
+def test_a_failed_session_has_a_reason_and_the_others_continue(
     where: str, trouble: Callable[[], BaseException], reason: str, message: str
 ) -> None:
-    context = Flaky(Pair(), TASK, POLICY, sessions=3)
+    context = Flaky(Pair(), TASK, POLICY)
     context.where, context.trouble = where, trouble
     found = sample(context)
     assert [episode.session for episode in found.episodes] == [0, 2]
@@ -141,7 +141,7 @@ def test_a_workflow_that_raises_is_a_failure_with_the_workflow_named() -> None:
                 raise KeyError("gone")
             return (await team["solver"].act(task.prompt)).text
 
-    found = sample(ScriptedContext(Broken(), TASK, POLICY, sessions=20))
+    found = sample(ScriptedContext(Broken(), TASK, POLICY), 20)
     assert len(found.episodes) + len(found.failures) == 20
     assert found.episodes
     assert found.failures
@@ -152,9 +152,9 @@ def test_a_workflow_that_raises_is_a_failure_with_the_workflow_named() -> None:
 
 def test_an_episode_that_takes_too_long_is_a_failure() -> None:
     context = ScriptedContext(
-        Pair(), TASK, POLICY, sessions=2, delay=lambda act, session: 10**9 * session, limits=Limits(episode_seconds=0.5)
+        Pair(), TASK, POLICY, delay=lambda act, session: 10**9 * session, limits=Limits(episode_seconds=0.5)
     )
-    found = sample(context)
+    found = sample(context, 2)
     assert [episode.session for episode in found.episodes] == [0]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(1, "timeout")]
     assert "longer than 0.5 s" in found.failures[0].detail
@@ -165,7 +165,7 @@ def test_a_timeout_of_the_samplers_own_is_not_reported_as_the_episodes() -> None
         raise TimeoutError("of the sampler")
 
     async def go() -> None:
-        await attempt(ScriptedContext(Pair(), TASK, POLICY, sessions=1), 0, own())
+        await attempt(ScriptedContext(Pair(), TASK, POLICY), 0, own())
 
     with pytest.raises(TimeoutError, match="of the sampler"):
         asyncio.run(go())
@@ -173,8 +173,8 @@ def test_a_timeout_of_the_samplers_own_is_not_reported_as_the_episodes() -> None
 
 def test_cancellation_propagates_and_leaves_nothing_running() -> None:
     async def go() -> None:
-        context = ScriptedContext(Pair(), TASK, POLICY, sessions=5, delay=lambda act, session: 10**9)
-        await cancelled_cleanly(Independent().sample(context))
+        context = ScriptedContext(Pair(), TASK, POLICY, delay=lambda act, session: 10**9)
+        await cancelled_cleanly(Independent(5).sample(context))
 
     asyncio.run(go())
 

@@ -44,7 +44,7 @@ def report(version: str, url: str) -> str:
         ("2.13.0", "file:///wheels/torch-2.13.0-cp311-none-macosx_11_0_arm64.whl", "Darwin", True),
     ],
 )
-def test_pips_report_tells_the_build(install: ModuleType, version: str, url: str, system: str, cpu: bool) -> None:
+def test_pips_report_has_the_build(install: ModuleType, version: str, url: str, system: str, cpu: bool) -> None:
     assert install.is_cpu_build(install.pip_answer(report(version, url)), system) is cpu
 
 
@@ -55,7 +55,7 @@ def test_no_answer_is_not_a_cpu_build(install: ModuleType, text: str) -> None:
     assert not install.is_cpu_build("", "Darwin")
 
 
-def test_uvs_dry_run_tells_the_build(install: ModuleType) -> None:
+def test_uvs_dry_run_has_the_build(install: ModuleType) -> None:
     dry_run = "Resolved 1 package in 3ms\nWould download 1 package\n + torch=={}\n"
     assert install.uv_answer(dry_run.format("2.13.0+cpu")) == "2.13.0+cpu"
     assert install.uv_answer(dry_run.format("2.13.0")) == "2.13.0"
@@ -104,7 +104,7 @@ def test_uv_looks_where_pip_looks(install: ModuleType) -> None:
     assert install.uv_settings("", {}) == {}
 
 
-def test_another_python_is_refused_in_one_sentence(
+def test_another_python_is_refused_in_one_line(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(install.sys, "version_info", (3, 13, 0))
@@ -113,5 +113,5 @@ def test_another_python_is_refused_in_one_sentence(
 
 
 def test_torchs_pin_agrees_with_pyproject(install: ModuleType) -> None:
-    """torch's pin stands in two files; they have to agree."""
+    """torch's version is pinned in two files, which must agree."""
     assert f'"{install.TORCH}"' in (SCRIPT.parent.parent / "pyproject.toml").read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ TWO = talkers(0, ("solver", "verifier"))
 
 
 class Relay(Workflow):
-    """The solver, then the verifier, who sees what was said."""
+    """The solver, then the verifier, which sees the solver's text."""
 
     async def run(self, task: Task, team: Team) -> Any:
         draft = await team["solver"].act(task.prompt)
@@ -44,7 +44,7 @@ class Alone(Workflow):
 
 
 class Never(Workflow):
-    """Nobody acts."""
+    """No agent acts."""
 
     async def run(self, task: Task, team: Team) -> Any:
         return "an answer"
@@ -66,7 +66,7 @@ class Raw(Workflow):
 
 
 class Unsteady(Workflow):
-    """Something of it is another thing in every run."""
+    """A workflow in which `what` changes from run to run."""
 
     what: str = ""
     steady_runs: int = 1
@@ -204,14 +204,14 @@ def test_a_script_that_gives_no_text() -> None:
 
 
 class Mistaken(Sampler):
-    """Independent sessions with one mistake, by name."""
+    """Two independent episodes with one mistake, by name."""
 
     wrong: str = ""
 
     async def sample(self, context: SamplingContext) -> Sample:
         if self.wrong == "nothing":
             return Sample()
-        found = await Independent().sample(context)
+        found = await Independent(2).sample(context)
         if self.wrong == "no episodes":
             return Sample()
         if self.wrong == "none":
@@ -231,7 +231,7 @@ class Mistaken(Sampler):
     ("wrong", "message"),
     [
         ("nothing", "the sampler requested no action"),
-        ("no episodes", "the sampler requested 8 actions, but its sample has no episode"),
+        ("no episodes", "the sampler requested 4 actions, but its sample has no episode"),
         ("none", "`sample` must return a Sample, it returned None"),
         ("list", r"`sample` must return a Sample, it returned \[Episode\("),
         ("no Episode", r"`episodes` must be Episodes, one is \[Turn\("),
@@ -255,7 +255,7 @@ def test_a_sampler_that_is_not_async() -> None:
 
 
 class Fragile(Sampler):
-    """Sessions where one thing of `ask` in an `attempt` is forgotten."""
+    """Two episodes, without `ask` or without `attempt`."""
 
     forgets: str = ""
 
@@ -269,7 +269,7 @@ class Fragile(Sampler):
             return await ask(context, act, g)
 
         found = Sample()
-        for g in range(context.sessions):
+        for g in range(2):
             done = await (play(g) if self.forgets == "attempt" else attempt(context, g, play(g)))
             (found.episodes if isinstance(done, Episode) else found.failures).append(done)  # type: ignore[arg-type]
         return found
@@ -277,36 +277,36 @@ class Fragile(Sampler):
 
 @pytest.mark.parametrize("forgets", ["ask", "attempt"])
 def test_a_forgotten_ask_or_attempt(forgets: str) -> None:
-    check_sampler(Fragile(), Relay(), TASK, TWO, 2)
+    check_sampler(Fragile(), Relay(), TASK, TWO)
     with pytest.raises(AssertionError, match=r"`sample` raised .*: use `ask` for policy requests, in an `attempt`"):
-        check_sampler(Fragile(forgets=forgets), Relay(), TASK, TWO, 2)
+        check_sampler(Fragile(forgets=forgets), Relay(), TASK, TWO)
 
 
-@pytest.mark.parametrize("sampler", [Independent(), GreedyTree()], ids=str)
+@pytest.mark.parametrize("sampler", [Independent(2), GreedyTree(2)], ids=str)
 def test_a_workflow_that_fails_raises_unless_it_may(sampler: Sampler) -> None:
     with pytest.raises(MarlError, match=r"an attempt failed, .* the team has no agent 'verifier': solver|'verifier'"):
-        check_sampler(sampler, Relay(), TASK, ScriptedPolicy({"solver": "4"}), 2)
+        check_sampler(sampler, Relay(), TASK, ScriptedPolicy({"solver": "4"}))
     message = "workflow 'Never' on task 'q1', before any act: the workflow ended without an act|requested no action"
     with pytest.raises((MarlError, AssertionError), match=message):
-        check_sampler(sampler, Never(), TASK, TWO, 2)
-    assert not check_sampler(sampler, Never(), TASK, TWO, 2, may_fail=True).episodes
+        check_sampler(sampler, Never(), TASK, TWO)
+    assert not check_sampler(sampler, Never(), TASK, TWO, may_fail=True).episodes
 
 
 # check_sampler: a workflow that is not deterministic
 
 
 @pytest.mark.parametrize("what", ["observation", "answer", "proposal", "fewer"])
-@pytest.mark.parametrize("sampler", [Independent(), GreedyTree()], ids=str)
+@pytest.mark.parametrize("sampler", [Independent(2), GreedyTree(2)], ids=str)
 def test_a_workflow_that_is_not_deterministic_is_caught(sampler: Sampler, what: str) -> None:
     with pytest.raises(ReplayMismatch, match="workflow 'Unsteady' on task 'q1', "):
-        check_sampler(sampler, Unsteady(what=what), TASK, TWO, 2, tasks=Hashed())
+        check_sampler(sampler, Unsteady(what=what), TASK, TWO, tasks=Hashed())
 
 
 @pytest.mark.parametrize("steady_runs", [8, 12, 20])
 def test_it_is_caught_in_a_tree_where_it_only_begins(steady_runs: int) -> None:
     workflow = Unsteady(what="observation", steady_runs=steady_runs)
     with pytest.raises((AssertionError, MarlError), match=r"something else|another (observation|rewards)"):
-        check_sampler(GreedyTree(), workflow, TASK, TWO, 2, tasks=Hashed())
+        check_sampler(GreedyTree(2), workflow, TASK, TWO, tasks=Hashed())
 
 
 @pytest.mark.parametrize("may_fail", [False, True])
@@ -317,10 +317,10 @@ def test_a_restart_that_reaches_another_act_raises(monkeypatch: pytest.MonkeyPat
         return Run(workflow, self.task, self.agents, journal, self.seed(session), strict=journal is not None)
 
     monkeypatch.setattr(BaseSamplingContext, "start", strict)
-    check_sampler(GreedyTree(), Relay(), TASK, TWO, 2, tasks=Hashed())
+    check_sampler(GreedyTree(2), Relay(), TASK, TWO, tasks=Hashed())
     workflow = Unsteady(what="observation", steady_runs=7)  # six runs look at it alone, the seventh is the root's
     with pytest.raises(ReplayMismatch, match="act solver:0 is shown another observation: recorded"):
-        check_sampler(GreedyTree(), workflow, TASK, TWO, 2, tasks=Hashed(), may_fail=may_fail)
+        check_sampler(GreedyTree(2), workflow, TASK, TWO, tasks=Hashed(), may_fail=may_fail)
 
 
 def test_random_behaviour_ends_with_an_error() -> None:
@@ -332,7 +332,7 @@ def test_random_behaviour_ends_with_an_error() -> None:
             return (await team["verifier"].act(draft.text)).text
 
     with pytest.raises(ReplayMismatch, match="act solver:0 is shown another observation"):
-        check_sampler(GreedyTree(), Dice(), TASK, TWO, 2, tasks=Hashed())
+        check_sampler(GreedyTree(2), Dice(), TASK, TWO, tasks=Hashed())
 
 
 def test_a_workflow_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +349,7 @@ def test_a_workflow_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 # check_sampler: options of the scene
 
 
-def test_the_options_of_the_scene() -> None:
+def test_the_options_of_check_sampler() -> None:
     thrice = Programmed((Solo("solver"), Solo("verifier"), Solo("solver")))
     sample = check_sampler(Independent(), thrice, TASK, TWO, tasks=Hashed())
     assert [turn.team_reward for turn in sample.turns] == [each.score for each in sample.episodes for _ in range(3)]
@@ -357,7 +357,7 @@ def test_the_options_of_the_scene() -> None:
         check_sampler(Independent(), Relay(), TASK, TWO, limits=Limits(acts=1))
     role = Mix(role=1.0)
     kept = [
-        check_sampler(GreedyTree(), Relay(), TASK, talkers(4, ("solver", "verifier")), 4, tasks=Hashed(), **options)
+        check_sampler(GreedyTree(4), Relay(), TASK, talkers(4, ("solver", "verifier")), tasks=Hashed(), **options)
         for options in ({"rewards": {"solver": own_words}}, {"rewards": {"solver": own_words}, "mix": role})
     ]
     best = [[turn.node for turn in sample.episodes[0].turns] for sample in kept]
@@ -373,7 +373,7 @@ def test_failures_of_a_sequential_workflow_say_the_same_in_any_order() -> None:
 
     class Vague(Sampler):
         async def sample(self, context: SamplingContext) -> Sample:
-            found = await Independent().sample(context)
+            found = await Independent(2).sample(context)
             if next(runs) == 1:
                 found.failures[0] = type(found.failures[0])(0, found.failures[0].reason, "something")
             return found
@@ -381,7 +381,7 @@ def test_failures_of_a_sequential_workflow_say_the_same_in_any_order() -> None:
     with pytest.raises(
         AssertionError, match=r"in another order, it has other failures: .*KeyError.*, then .*something"
     ):
-        check_sampler(Vague(), Fails(), TASK, TWO, 2, may_fail=True)
+        check_sampler(Vague(), Fails(), TASK, TWO, may_fail=True)
 
 
 # check_credit

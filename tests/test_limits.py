@@ -48,7 +48,7 @@ class Plain(Workflow):
 
 
 class Long(Workflow):
-    """Acts now and then; what it shares a loop with must not hold it up."""
+    """Acts periodically; other runs in the same loop must not delay it."""
 
     acts: int = 20
 
@@ -73,15 +73,13 @@ async def _given(act: Act) -> Action:
     return POLICY.act(act)
 
 
-def sampled(*workflows: Workflow, sessions: int = 2, **limits: Any) -> list[Sample]:
+def sampled(*workflows: Workflow, episodes: int = 2, **limits: Any) -> list[Sample]:
     """One sample a workflow, all side by side in one loop."""
 
     async def go() -> list[Sample]:
         async with asyncio.timeout(20):
-            all_ = [
-                ScriptedContext(each, TASK, POLICY, sessions=sessions, limits=Limits(**limits)) for each in workflows
-            ]
-            found = await asyncio.gather(*(Independent().sample(each) for each in all_))
+            all_ = [ScriptedContext(each, TASK, POLICY, limits=Limits(**limits)) for each in workflows]
+            found = await asyncio.gather(*(Independent(episodes).sample(each) for each in all_))
         for _ in range(3):
             await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == 1
@@ -182,7 +180,7 @@ def test_recorded_tokens_count_as_well_but_not_against_what_is_recorded() -> Non
 
 
 def test_the_end_of_a_concurrent_episode_is_not_refused_for_its_tokens() -> None:
-    """It is replayed, and there the solver comes to its second act when more has been said already."""
+    """In the replay the solver reaches its second act after more records."""
 
     async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
@@ -196,7 +194,7 @@ def test_the_end_of_a_concurrent_episode_is_not_refused_for_its_tokens() -> None
         context = ScriptedContext(
             Plain(work), TASK, POLICY, delay=lambda act, _: 50 * (act.agent == "judge"), limits=Limits(tokens=6)
         )
-        found = await Independent().sample(context)
+        found = await Independent(1).sample(context)
         assert [len(episode.turns) for episode in found.episodes] == [3]
 
     asyncio.run(go())
@@ -223,10 +221,10 @@ def test_a_call_that_takes_too_long_raises_in_the_workflow_and_again_on_replay(
 ) -> None:
     async def work(task: Task, team: Team) -> str:
         try:
-            message = await team.call(tool, seconds)
+            result = await team.call(tool, seconds)
         except TimeoutError as error:
-            message = f"too long: {error}"
-        return (await team["solver"].act(str(message))).text + str(message)
+            result = f"too long: {error}"
+        return (await team["solver"].act(str(result))).text + str(result)
 
     SLOW.clear()
     run = finished(work, call_seconds=0.05)
@@ -251,17 +249,17 @@ def test_a_time_out_of_a_call_that_the_workflow_does_not_catch_is_its_error() ->
 
 def test_slow_calls_block_no_other_run() -> None:
     """Ten plain functions that wait for each other: none comes back before all ten run."""
-    gather_all = threading.Barrier(10)
+    barrier = threading.Barrier(10)
 
     def meets() -> str:
-        gather_all.wait(30)
+        barrier.wait(30)
         return "met"
 
     async def work(task: Task, team: Team) -> str:
         await team["solver"].act("x")
         return str(await team.call(meets))
 
-    (found,) = sampled(Plain(work), sessions=10, call_seconds=60)
+    (found,) = sampled(Plain(work), episodes=10, call_seconds=60)
     assert [episode.answer for episode in found.episodes] == ["met"] * 10
 
 
@@ -284,7 +282,7 @@ async def exits_async() -> None:
 @pytest.mark.parametrize("seconds", [None, 5.0])
 @pytest.mark.parametrize("tool", [exits, stops, cancels, exits_async])
 def test_a_call_cannot_end_the_process_or_pass_for_a_cancellation(tool: Callable[[], Any], seconds: float) -> None:
-    """A tool that parses its arguments with argparse calls sys.exit; in an event loop that ends everybody's work."""
+    """A tool that uses argparse may call sys.exit, which in an event loop would end the whole process."""
 
     async def work(task: Task, team: Team) -> str:
         try:
@@ -299,20 +297,32 @@ def test_a_call_cannot_end_the_process_or_pass_for_a_cancellation(tool: Callable
     assert finished(work, run.journal).answer == run.answer
 
 
+def test_a_timeout_of_the_called_function_is_its_own() -> None:
+    def gives_up() -> None:
+        raise TimeoutError("the database is busy")
+
+    async def gives_up_later() -> None:
+        gives_up()
+
+    for fn in (gives_up, gives_up_later):
+        with pytest.raises(TimeoutError, match="the database is busy"):
+            asyncio.run(perform(fn, (), 60.0))
+
+
 def test_a_thread_that_ends_after_its_loop_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> None:
         with pytest.raises(TimeoutError, match=r"longer than 0.01 s"):
             await perform(time.sleep, (0.1,), 0.01)
 
-    message: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", message.append)
+    reported: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
     asyncio.run(go())
     late = [thread for thread in threading.enumerate() if thread.name == "marl-verl call"]
     assert late
     assert all(thread.daemon for thread in late)
     for thread in late:
         thread.join(5)
-    assert not message
+    assert not reported
 
 
 def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
@@ -330,9 +340,9 @@ def test_a_cancelled_run_leaves_no_call_and_no_task() -> None:
 
     async def go() -> None:
         context = ScriptedContext(
-            Plain(work), TASK, POLICY, 5, delay=lambda act, session: 10**9, limits=Limits(call_seconds=100)
+            Plain(work), TASK, POLICY, delay=lambda act, session: 10**9, limits=Limits(call_seconds=100)
         )
-        sampling = asyncio.create_task(Independent().sample(context))
+        sampling = asyncio.create_task(Independent(5).sample(context))
         await asyncio.sleep(0.02)
         sampling.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -417,13 +427,13 @@ async def loops_after_its_end(task: Task, team: Team) -> str:
 
     task_ = asyncio.create_task(beside())
     await asyncio.sleep(0)
-    message = (await team["solver"].act("x")).text
-    return message if task_ else ""
+    text = (await team["solver"].act("x")).text
+    return text if task_ else ""
 
 
 @pytest.mark.parametrize("fn", [loops, loops_stubbornly, loops_in_a_lane, loops_in_a_lane_at_once])
 def test_a_loop_without_an_end_and_without_an_effect_is_ended_and_no_other_run(fn: Body) -> None:
-    bad, good = sampled(Plain(fn), Long(200), sessions=1, step_seconds=0.4)
+    bad, good = sampled(Plain(fn), Long(200), episodes=1, step_seconds=0.4)
     assert [failure.reason for failure in bad.failures] == ["timeout"]
     assert re.search(
         r"workflow 'Plain' on task 't1', .*: ran 0.4 s without an effect \(test_limits.py, line \d+\); the",
@@ -451,7 +461,7 @@ def test_a_workflow_that_catches_even_its_cancellation_is_ended() -> None:
 
 def test_a_loop_that_begins_when_the_run_is_dropped_is_ended_too() -> None:
     begun = time.monotonic()
-    sampled(Plain(loops_after_its_end), sessions=1, step_seconds=0.4)
+    sampled(Plain(loops_after_its_end), episodes=1, step_seconds=0.4)
     assert time.monotonic() - begun < 30
 
 
@@ -469,28 +479,28 @@ def test_many_short_steps_and_effects_are_not_taken_for_one_long_step() -> None:
     assert finished(replayed, whole, step_seconds=0.5).answer == "end"  # a second of work, in pieces of 0.01 s
 
 
-def test_what_is_bitten_is_the_step_and_nothing_after_it() -> None:
+def test_only_the_step_is_interrupted_and_nothing_after_it() -> None:
     """Steps of just about the time limit, many times: each ends well, or as Stuck, and the loop never sees a thing."""
 
     async def work(task: Task, team: Team) -> str:
         for _ in range(2):
-            message = await team["solver"].act("x")
+            action = await team["solver"].act("x")
             end = time.perf_counter() + 0.001 * (0.9 + 0.05 * team.random.randrange(12))
             while time.perf_counter() < end:
                 pass
-        return message.text
+        return action.text
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(2e-5)  # so that the watchdog gets to run in a step this short
     try:
-        (found,) = sampled(Plain(work), sessions=80, step_seconds=0.001)
+        (found,) = sampled(Plain(work), episodes=80, step_seconds=0.001)
     finally:
         sys.setswitchinterval(interval)
     assert len(found.episodes) + len(found.failures) == 80
     assert all("0.001 s without an effect" in failure.detail for failure in found.failures)
 
 
-def test_rehearsal_tells_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_detects_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marl_verl.config.checks.REHEARSAL_SECONDS", 2.0)
     team = read_team(
         {

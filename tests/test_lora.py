@@ -57,7 +57,7 @@ def test_without_an_adapter_nothing_changes() -> None:
         ({}, "megatron", "needs actor.strategy fsdp2 or fsdp, got 'megatron'"),
     ],
 )
-def test_what_cannot_go(model: dict[str, Any], strategy: str, message: str) -> None:
+def test_incompatible_lora_settings(model: dict[str, Any], strategy: str, message: str) -> None:
     given = _settings(**model)
     given.actor.strategy = strategy
     with pytest.raises(MarlError) as error:

@@ -44,7 +44,7 @@ def small(composed: DictConfig) -> DictConfig:
 
 
 def learning(composed: DictConfig, loss: str, *overrides: str) -> DictConfig:
-    """The config with a loss, as a policy without settings of its own has it."""
+    """The config with a loss, for a policy without own settings."""
     found = plugins.load().get("losses", loss)
     config = with_loss(with_overrides(composed, overrides), loss, found)
     check_policy(config, "one", loss, found)
@@ -88,8 +88,12 @@ def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one
         "marl.algorithm.options.loss=gspo-tis",
         "marl.policies.two.actor.clip_ratio_low=0.01",
         "marl.policies.two.rollout.calculate_log_probs=false",
+        "actor_rollout_ref.rollout.load_format=dummy",
     ]
     config = resolved(composed, *mine, "marl.policies.two.frozen=true")
+    # nobody syncs weights to the servers of a frozen policy: they load them
+    formats = {name: config.policies[name].actor_rollout_ref.rollout.load_format for name in ("one", "two")}
+    assert formats == {"one": "dummy", "two": "auto"}
     assert config.algorithm.rollout_correction.rollout_is == "token"
     for name, low in (("one", 3e-4), ("two", 0.01)):
         actor = config.policies[name].actor_rollout_ref.actor
@@ -195,6 +199,15 @@ def test_verls_bypass_mode_loss_has_settings_of_its_own(small: DictConfig) -> No
     config.actor_rollout_ref.actor.policy_loss.loss_mode = "bypass_mode"  # as a policy's own settings may say
     with pytest.raises(MarlError, match=r"policy 'one' has policy_loss.loss_mode=bypass_mode, which ignores algorithm"):
         check_policy(config, "one", "ppo-clip", PPO_CLIP)
+
+
+def test_validation_has_the_teams_sampling_and_not_the_first_policys(composed: DictConfig) -> None:
+    """verl reads them at the top of the config, where the first policy's part is."""
+    own = with_overrides(composed, [f"marl.policies.one.rollout.{key}" for key in ("temperature=0.5", "top_k=7")])
+    found = resolved(own)
+    assert found.policies.one.actor_rollout_ref.rollout.temperature == 0.5
+    for key in ("temperature", "top_p", "top_k"):
+        assert found.actor_rollout_ref.rollout[key] == composed.actor_rollout_ref.rollout[key]
 
 
 def test_a_registered_loss_must_be_one(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`marl-verl new-plugin`: what it writes works as it is, and what it refuses leaves nothing behind."""
+"""`marl-verl new-plugin`: the written package works unchanged, and a failure leaves no files."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ def test_the_default_folder_is_the_name_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["new-plugin", "My.Team"]) == 0
-    message = capsys.readouterr().out
-    assert "cd my-team" in message
-    assert "pip install -e" in message
+    printed = capsys.readouterr().out
+    assert "cd my-team" in printed
+    assert "pip install -e" in printed
     assert sorted(os.listdir()) == ["my-team"]
     assert (tmp_path / "my-team" / "my_team" / "__init__.py").is_file()
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import Gt, Interval, Lt
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, nearest
 from marl_verl.options import NonNegative, Options, Positive, build
 
 
@@ -53,3 +53,8 @@ def test_a_value_out_of_its_range_is_an_error(given: dict[str, Any], message: st
     with pytest.raises(MarlError) as error:
         build(Search, given, "o")
     assert message in str(error.value)
+
+
+def test_no_name_is_near_to_an_empty_one() -> None:
+    assert nearest("", ["width", "depth"]) == "valid: depth, width"
+    assert nearest("de", ["width", "depth"]) == "did you mean 'depth'?"

@@ -36,6 +36,21 @@ FIVE = Algorithm(sampler="independent", rewards="weights", credit="none", advant
 TABLE = RowTable.from_rows([row("q", session, 0, 0, "a", team=float(session)) for session in range(3)])
 
 
+def test_an_option_of_the_advantage_is_not_one_of_the_credit() -> None:
+    given = {"credit": "step-groups", "returns": "discounted", "gamma": 0.5, "group": "agent", "eps": 0.25}
+    found: Any = FIVE.with_options({**given, "credit_eps": 0.5})
+    assert (found.advantage.returns.gamma, found.advantage.group, found.advantage.eps) == (0.5, AGENT, 0.25)
+    assert (found.credit.gamma, found.credit.group, found.credit.eps) == (0.95, ("uid",), 0.5)
+
+
+def test_a_new_part_takes_over_options_of_the_same_name_and_type_only() -> None:
+    from marl_verl_magrpo.algorithm import JointAdvantage
+
+    old = Algorithm(advantage=GroupInGroup(std="population", group="agent"))
+    found: Any = old.with_options({"advantage": "joint"}, find=lambda kind, name: JointAdvantage).advantage
+    assert (found.mode, found.group, found.std) == ("mean", AGENT, Population())  # not mean_norm, another `mode`
+
+
 def test_an_algorithm_is_five_names() -> None:
     assert Algorithm("independent", Mix(), NoCredit(), Advantage(), "ppo-clip") == FIVE
     assert FIVE.compute(TABLE).advantage.tolist() == pytest.approx([-1, 0, 1], abs=1e-5)

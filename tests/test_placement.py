@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.placement import Pool, check_placement, check_room, pools_of
+from marl_verl.config.placement import Pool, check_cpus, check_placement, check_room, pools_of, ray_cpus
 from marl_verl.errors import MarlError
 from marl_verl.platforms.active import HARDWARE_VARIABLE
 from marl_verl.team import TeamConfig, read_team
@@ -20,7 +20,7 @@ ROLLOUT = {
     "pipeline_model_parallel_size": 1,
     "gpu_memory_utilization": 0.5,
     "free_cache_engine": True,
-    "enable_sleep_mode": True,
+    "agent": {"num_workers": 1},
 }
 
 
@@ -39,6 +39,7 @@ def case(
         "marl": marl,
         "trainer": {"n_gpus_per_node": 1, "nnodes": 1, **trainer},
         "actor_rollout_ref": {"rollout": ROLLOUT},
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 2}}},
         "ray_kwargs": {"ray_init": {"num_cpus": 4}},
     }
     return OmegaConf.create(config), read_team(marl)
@@ -119,6 +120,10 @@ def test_servers_on_one_pool_share_its_memory() -> None:
             {"gpu_memory_utilization": 0.1, "free_cache_engine": False},
             "policy 'b' shares pool 'both', where servers must",
         ),
+        (
+            {"gpu_memory_utilization": 0.1, "enable_sleep_mode": False},
+            "leave its rollout.free_cache_engine and rollout.enable_sleep_mode on",
+        ),
     ):
         with pytest.raises(MarlError) as error:
             check_placement(*case({"a": {"pool": "both"}, "b": {"pool": "both", "rollout": rollout}}, pools))
@@ -156,6 +161,18 @@ def test_several_nodes_need_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         check_placement(config, team)
     config.ray_kwargs.ray_init.address = "auto"  # asked when it is there
     check_placement(config, team)
+
+
+def test_too_few_cpus_of_ray_are_an_error_and_not_a_wait_for_ever() -> None:
+    config, team = case({"a": {}, "b": {"pool": "wide"}, "c": {"pool": "wide"}}, {"wide": {"gpus": 2, "nodes": 2}})
+    pools = pools_of(config, team)
+    # (3 processes and a server) for each policy and GPU; a rollout worker, two units, a controller, short tasks
+    assert ray_cpus(config, pools) == 4 + 2 * 4 * 4 + 1 + 2 + 1 + 1
+    check_cpus(config, pools, [20, 21])
+    with pytest.raises(MarlError, match=r"the run needs 41 CPUs of Ray, which has 40: start Ray with a larger number"):
+        check_cpus(config, pools, [20, 20])
+    with pytest.raises(MarlError, match=r"pool 'wide' reserves 12 CPUs of Ray on each of 2 machines, but they have 11"):
+        check_cpus(config, pools, [11, 64])
 
 
 def test_the_nodes_of_a_pool_are_different_machines() -> None:

@@ -70,7 +70,7 @@ def test_with_an_accelerator_only_the_servers_are_registered() -> None:
     assert state["servers"] == ["vllm-mover", "vllm-scout"]
 
 
-def test_who_uses_verl_without_us_sees_nothing_of_us() -> None:
+def test_other_uses_of_verl_are_not_affected() -> None:
     state = _in_process(NO_ACCELERATOR + STATE, run=False)
     assert not state["loaded"]
     assert not state["platform"]

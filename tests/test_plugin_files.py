@@ -17,6 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
+from marl_verl.checkpoint.team import describe
 from marl_verl.cli.main import main
 from marl_verl.config import checks
 from marl_verl.errors import MarlError
@@ -208,7 +209,7 @@ def test_tiny_models_are_made_from_a_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """README's pair in a folder of its own, seen from another one."""
+    """README's two files in one folder, used from another folder."""
     place = tmp_path / "mine"
     place.mkdir()
     for name in ("my_team.py", "my_team.yaml"):
@@ -226,7 +227,7 @@ def run(recipe: Path) -> Path:
     saved = folder / "checkpoints" / "step_10"
     saved.mkdir(parents=True)
     config: Any = OmegaConf.load(folder / "config.yaml")
-    (saved / "team.json").write_text(json.dumps({**prepare.checkpoint.describe(config, 10), "files": {}}))
+    (saved / "team.json").write_text(json.dumps({**describe(config, 10), "files": {}}))
     plugins.use_files([])
     return folder
 

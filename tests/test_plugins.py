@@ -236,6 +236,7 @@ REGISTER = "@hookimpl\ndef marl_register(registry): "
         (f"{REGISTER}registry.task('a', 'pkg.mod')", ["'pkg.mod'", "package.module:attribute"]),
         (f"{REGISTER}registry.task('a', None)", ["target is None"]),
         (f"{REGISTER}[registry.task('a', len) for _ in range(2)]", ["task 'a'", "registered twice by the same"]),
+        (f"{REGISTER}[registry.task('a', each) for each in (len, max)]", ["task 'a'", "registered twice by the same"]),
     ],
 )
 def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, code: str, message: list[str]) -> None:
@@ -298,7 +299,12 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
     assert len(before) == 64
     part.write_text("two")
     plugins.content_of.cache_clear()
-    assert plugins.content_of(package) != before
+    changed = plugins.content_of(package)
+    assert changed != before
+    (tmp_path / "games_pkg" / "inner").mkdir()
+    (tmp_path / "games_pkg" / "inner" / "rules.py").write_text("one")
+    plugins.content_of.cache_clear()
+    assert plugins.content_of(package) not in (before, changed)
     assert len(plugins.content_of(plugins.Source("p", "solo", "1", "solo_plugin"))) == 64
     assert plugins.content_of(plugins.Source("p", "in-memory", "0", "<object>")) == ""
     assert plugins.content_of(plugins.Source("p", "file", "0", "solo_plugin", "abc")) == "abc"

@@ -1,4 +1,4 @@
-"""The five methods take public names of marl-verl only: what `__all__` of a public module has."""
+"""The five methods use only public names of marl-verl: those in `__all__` of a public module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TESTS = sorted(ROOT.glob("plugins/*/tests/**/*.py"))
 
 
 def imported(path: Path) -> list[tuple[str, str]]:
-    """(module, name) of everything that a file takes from marl-verl, also where it does so late."""
+    """(module, name) of everything that a file imports from marl-verl, also inside functions."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("marl_verl", "tests"):
@@ -53,5 +53,5 @@ def test_a_plugin_takes_public_names_only(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "plugins")))
 def test_the_tests_of_a_plugin_go_where_it_goes(path: Path) -> None:
-    """They need the kit, and nothing of this repository's own tests."""
+    """They need `marl_verl.testing`, and no module of this repository's tests."""
     assert not [module for module, _ in imported(path) if module.split(".")[0] == "tests"]

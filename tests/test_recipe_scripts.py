@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from marl_verl.config.compose import parse_overrides
 from marl_verl.config.parts import algorithm_of
 from marl_verl.errors import MarlError
+from marl_verl.platforms.active import HARDWARE_VARIABLE
 from marl_verl.trainer.describe import describe
 from marl_verl.trainer.prepare import Plan, plan_run
 
@@ -30,6 +32,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 SCRIPTS = sorted(RECIPES.glob("*/run_*.sh"))
 COPIES = 600  # of the example's rows: as many tasks as the largest batch
 SMALL = ("marl.task.train_size=600", "marl.task.test_size=5")
+GIVEN = ("marl.run.seed=7001", "trainer.total_training_steps=7001")
 STAND_IN = '#!/usr/bin/env bash\nprintf "%s\\0" "$@" > "$CALLED"\n'
 
 
@@ -72,7 +75,7 @@ def call(script: Path, *arguments: str, **variables: str) -> list[str]:
 
 
 def example_of(script: Path) -> Path | None:
-    """A few rows of the data that a script needs; None where its tasks are generated."""
+    """A few rows of the data that a script needs; None if its tasks are generated."""
     setting = script.stem.removeprefix("run_")
     examples = {path.stem.removeprefix("example_"): path for path in script.parent.glob("example_*.jsonl")}
     fit = [name for name in examples if setting == name or setting.startswith(f"{name}_")]
@@ -99,16 +102,27 @@ def on_gpu(script: Path) -> bool:
 
 
 @functools.cache
+def called(script: Path) -> list[str]:
+    """What a script calls `marl-verl` with when it is given `GIVEN`. Each script runs only once."""
+    return call(script, *GIVEN, **data_of(script))
+
+
+@functools.cache
 def overrides(script: Path) -> tuple[Path, tuple[str, ...]]:
-    words = call(script, **data_of(script))
+    words = called(script)
     assert words[0] == "train"
-    return Path(words[1]), tuple(words[2:])
+    return Path(words[1]), tuple(word for word in words[2:] if word not in GIVEN)
 
 
 @functools.cache
 def plan(script: Path) -> Plan:
+    """A script's plan; that of a script for GPUs as on a machine with 32 of them, with all checks that apply there."""
     recipe, given = overrides(script)
-    return plan_run(recipe, [*given, *SMALL, *(["hardware=gpu"] if on_gpu(script) else [])])
+    with pytest.MonkeyPatch.context() as patch:
+        if on_gpu(script):
+            patch.setenv(HARDWARE_VARIABLE, "gpu")
+            patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
+        return plan_run(recipe, [*given, *SMALL])
 
 
 def test_there_are_scripts_of_every_paper() -> None:
@@ -122,14 +136,22 @@ def test_there_are_scripts_of_every_paper() -> None:
 
 @every
 def test_a_script_is_right(script: Path) -> None:
-    assert "policy  " in describe(plan(script))
+    made = plan(script)
+    assert "policy  " in describe(made)
+    assert made.config.trainer.device == ("cuda" if on_gpu(script) else "cpu")
+    for name, policy in made.team.policies.items():
+        if on_gpu(script) and policy.pool is not None and policy.trained:  # the others of its pool need the memory
+            assert made.resolved.policies[name].actor_rollout_ref.actor.fsdp_config.param_offload, name
 
 
 @every
 def test_every_override_of_a_script_is_in_its_config(script: Path) -> None:
     _, given = overrides(script)
-    # of two that name one key the later one holds
-    wanted = {change.key_or_group: change for change in parse_overrides(given)}
+    wanted: dict[str, Override] = {}
+    for change in parse_overrides(given):  # of two that name one key the later one holds
+        if change.is_delete():
+            wanted = {key: other for key, other in wanted.items() if not key.startswith(f"{change.key_or_group}.")}
+        wanted[change.key_or_group] = change
     for key, change in wanted.items():
         if any(other != key and other.startswith(f"{key}.") for other in wanted) or change.is_delete():
             continue
@@ -147,24 +169,25 @@ def test_every_override_of_a_script_is_in_its_config(script: Path) -> None:
 
 @every
 def test_a_script_hands_on_what_it_is_given(script: Path) -> None:
-    words = call(script, "marl.run.seed=7", "trainer.total_training_steps=3", **data_of(script))
-    assert words[-2:] == ["marl.run.seed=7", "trainer.total_training_steps=3"]
+    assert called(script)[-2:] == list(GIVEN)
+    assert not set(GIVEN) & set(called(script)[:-2])  # the words that `overrides` removes are those given here
 
 
 @pytest.mark.parametrize("script", [each for each in SCRIPTS if base_of(each) is None], ids=name_of)
 def test_an_unknown_key_is_refused(script: Path) -> None:
     recipe, given = overrides(script)
     with pytest.raises(
-        MarlError, match=r"unknown key 'marl\.sampler\.sesions': did you mean 'marl\.sampler\.sessions'"
+        MarlError, match=r"unknown key 'marl\.sampler\.sessions': did you mean 'marl\.sampler\.options'"
     ):
-        plan_run(recipe, [*given, "marl.sampler.sesions=4"])
+        plan_run(recipe, [*given, "marl.sampler.sessions=4"])
 
 
 @pytest.mark.parametrize("script", [each for each in SCRIPTS if example_of(each)], ids=name_of)
 def test_without_its_data_a_script_names_the_file(script: Path, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere.jsonl"
     words = call(script, TRAIN_FILE=str(nowhere), TEST_FILE=str(nowhere))
-    with pytest.raises(MarlError, match=rf"marl\.task\.train_file: no task file '{nowhere}'; see the README"):
+    message = rf"marl\.task\.train_file: no task file '{nowhere}'\. Check the path\. The README"
+    with pytest.raises(MarlError, match=message):
         plan_run(Path(words[1]), [*words[2:], "hardware=gpu"])
 
 
@@ -172,7 +195,7 @@ def test_without_its_data_a_script_names_the_file(script: Path, tmp_path: Path) 
 
 
 def essence(script: Path) -> dict[str, Any]:
-    """What makes a method, and what a baseline changes: flat, by the names that config has."""
+    """The settings that define a method or a baseline, as flat config keys."""
     found = plan(script)
     marl: Any = OmegaConf.to_container(found.config.marl, resolve=True)
     resolved: Any = OmegaConf.to_container(found.resolved.policies, resolve=True)
@@ -191,7 +214,6 @@ def essence(script: Path) -> dict[str, Any]:
         **policies,
         "workflow": (found.team.workflow.name, found.team.workflow.options),
         "task options": found.team.task.options,
-        "sessions": marl["sampler"]["sessions"],
         "sampler options": marl["sampler"]["options"],
         "validation": marl["validation"],
         "schedule": marl["schedule"]["mode"],
@@ -202,7 +224,7 @@ ASPECTS = {
     "comparison": {"advantage", "group", "scale_group", "sample", "singleton", "baseline", "mode", "normalize", "std"}
     | {"norm_by_std", "eps", "min_std"},
     "returns": {"returns", "gamma", "lam", "shaping_from", "overlong", "joint_mode"},
-    "sampling": {"sampler", "sampler options", "sessions"},
+    "sampling": {"sampler", "sampler options"},
     "rewards": {"rewards", "alpha", "weights", "penalty", "w_broadcast", "w_marginal", "w_tool", "planner"},
     **{name: {name} for name in ("loss", "metrics", "workflow", "task options", "validation", "schedule")},
 }
@@ -233,7 +255,7 @@ DIFFERS: dict[str, set[str]] = {
     "at_grpo/cpu_paid": {"team"},
     "at_grpo/cpu_paid_grpo": {*COMPARED, "sampling", "team"},
     **{f"at_grpo/{setting}_grpo": {*COMPARED, "sampling"} for setting in ("cpu", "math", "plan_path")},
-    **{f"at_grpo/{setting}_sessions": {"sampling"} for setting in ("cpu", "math", "plan_path")},
+    **{f"at_grpo/{setting}_episodes": {"sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_shared": {"team"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_single": {*COMPARED, *SINGLE, "sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_{which}": {"team"} for setting in ("math", "plan_path") for which in ("8b", "lora")},
@@ -257,7 +279,7 @@ DIFFERS: dict[str, set[str]] = {
     "magrpo/writing_arxiv": {"workflow", "task options"},
     **{f"magrpo/{setting}_cross": {"returns", "sampling"} for setting in ("code", "cpu", "writing")},
     **{f"magrpo/{setting}_normalize": {"comparison"} for setting in ("code", "cpu", "writing")},
-    **{f"magrpo/{setting}_sessions": {"comparison", "sampling"} for setting in ("code", "cpu")},
+    **{f"magrpo/{setting}_episodes": {"comparison", "sampling"} for setting in ("code", "cpu")},
     **{f"magrpo/{name}": {"comparison", "returns", "loss", "sampling"} for name in ("code_grpo", "writing_grpo")},
     "magrpo/cpu_outcome": {"comparison", "returns", "loss", "sampling"},
     **{
@@ -319,7 +341,7 @@ def test_turn_blind_groups_of_at_grpo(setting: str) -> None:
     assert of(f"at_grpo/{setting}")["group"] == ["uid", "turn", "agent", "slot"]
     blind = of(f"at_grpo/{setting}_grpo")
     assert (blind["group"], blind["sampler"]) == (["uid"], "independent")
-    assert of(f"at_grpo/{setting}_sessions")["group"] == ["uid", "turn", "agent", "slot"]
+    assert of(f"at_grpo/{setting}_episodes")["group"] == ["uid", "turn", "agent", "slot"]
 
 
 def test_roles_on_different_scales_of_at_grpo() -> None:
@@ -377,5 +399,5 @@ def test_magrpo_without_its_tree_and_turn_blind(setting: str) -> None:
         "reinforce",
         ["uid", "parent", "agent", "slot"],
     )
-    assert of(f"magrpo/{setting}_sessions")["group"] == ["uid", "turn", "agent", "slot"]
+    assert of(f"magrpo/{setting}_episodes")["group"] == ["uid", "turn", "agent", "slot"]
     assert of(f"magrpo/{setting}_grpo")["group"] == ["uid"]

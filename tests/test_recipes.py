@@ -1,4 +1,4 @@
-"""Every recipe is right, and every team of docs/teams.md: it composes, and what comes out is what its name says."""
+"""Every recipe and every team of docs/teams.md composes, and the resolved team matches its name."""
 
 from __future__ import annotations
 

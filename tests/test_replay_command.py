@@ -70,15 +70,15 @@ class Sums(TaskSet):
 
 
 class Chorus(Workflow):
-    """Everybody at once; who speaks alone is asked for more. Without an answer it fails."""
+    """A joint action, then two more acts; fails if the left agent has no answer."""
 
     async def run(self, task: Task, team: Team) -> str:
-        message = await team.act({"left": task.prompt, "right": task.prompt})
-        if message["left"].text == "(no answer)":
+        actions = await team.act({"left": task.prompt, "right": task.prompt})
+        if actions["left"].text == "(no answer)":
             raise ValueError("the left one is silent")
-        if message["right"].text == "(no answer)":
+        if actions["right"].text == "(no answer)":
             await team["left"].act("the right one is silent")
-        more = await asyncio.gather(*(team["left"].act(message["right"].text, slot=slot) for slot in "xy"))
+        more = await asyncio.gather(*(team["left"].act(actions["right"].text, slot=slot) for slot in "xy"))
         return more[0].text + more[1].text
 
 
@@ -131,7 +131,7 @@ def texts(capsys: pytest.CaptureFixture[str]) -> Shown:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Shown:
-    """Run the command, which must refuse; returns the one line that it says."""
+    """Run the command, which must fail; returns its one-line error message."""
 
     def run(*arguments: str, prints: bool = False) -> str:
         assert main(["replay", *arguments]) == 2
@@ -153,7 +153,9 @@ def head(workflow: str = "review", agents: tuple[str, ...] = ("solver", "judge")
         Named(workflow, options),
         Named("at-grpo"),
     )
-    return as_line(header(team, algorithm_named("at-grpo", {}, "o"), 12, "train", 0, Named("greedy-tree"), 3))
+    return as_line(
+        header(team, algorithm_named("at-grpo", {}, "o"), 12, "train", 0, Named("greedy-tree", {"candidates": 3}))
+    )
 
 
 def write(sample: Sample, first: str | None = None, path: str = "f.jsonl", uid: str = "q") -> str:
@@ -162,18 +164,18 @@ def write(sample: Sample, first: str | None = None, path: str = "f.jsonl", uid: 
 
 
 def play(
-    solver: Any = ("?", "4"), judge: Any = ("no", "yes"), sessions: int = 1, task: Task = TASK, workflow: Any = None
+    solver: Any = ("?", "4"), judge: Any = ("no", "yes"), episodes: int = 1, task: Task = TASK, workflow: Any = None
 ) -> Sample:
     policy = ScriptedPolicy({"solver": solver, "judge": judge})
-    context = ScriptedContext(workflow or Review(), task, policy, sessions, Sums())
+    context = ScriptedContext(workflow or Review(), task, policy, Sums())
     context.uid = "q"
-    return asyncio.run(Independent().sample(context))
+    return asyncio.run(Independent(episodes).sample(context))
 
 
 def chorus() -> str:
     policy = ScriptedPolicy({"left": lambda act: act.slot, "right": "r"})
     context = ScriptedContext(Chorus(), TASK, policy, tasks=Sums())
-    return write(asyncio.run(Independent().sample(context)), head("chorus", ("left", "right")))
+    return write(asyncio.run(Independent(1).sample(context)), head("chorus", ("left", "right")))
 
 
 # One episode
@@ -246,8 +248,8 @@ def test_long_texts_are_cut_in_the_middle_and_repeated_ones_left_out(texts: Show
         async def run(self, task: Task, team: Team) -> str:
             seen = "line\n" * 60
             for _ in range(3):
-                message = await team["solver"].act(seen)
-                seen = f"{seen}{message.text}\n"
+                action = await team["solver"].act(seen)
+                seen = f"{seen}{action.text}\n"
             return (await team["judge"].act("a" * 900 + "b" * 900 + "c" * 900)).text
 
     plugins.load()._targets["workflows", "review"] = Growing
@@ -285,7 +287,7 @@ def test_only_what_is_stored(texts: Shown, since: Callable[..., None]) -> None:
 
 
 def several() -> str:
-    sample = play(solver=lambda act, session, _: "4" if session == 1 else "5", sessions=3)
+    sample = play(solver=lambda act, session, _: "4" if session == 1 else "5", episodes=3)
     sample.failures = [Failure(3, "timeout", "workflow 'Review' on task 't1': the episode took longer than 5 s")]
     return write(sample)
 
@@ -322,11 +324,11 @@ def test_a_run_and_its_steps(texts: Shown, refused: Shown) -> None:
 
 
 def run_of_three_steps() -> None:
-    """Training steps 7 and 14, and the validation at step 14; each with an episode and with what came to nothing."""
+    """Training steps 7 and 14, and the validation at step 14; each with an episode and a failed attempt."""
     run = RunDir(Path("run"))
     run.folder.mkdir()
     for uid, write_step, step in (("s7t00000", run.journals, 7), ("s14t00000", run.journals, 14)):
-        sample = play(sessions=2)
+        sample = play(episodes=2)
         for episode in sample.episodes:
             episode.uid = uid
         write_step(step, [head(), *sample_lines(sample, uid, "t1", False)])
@@ -392,7 +394,7 @@ def test_the_rows_of_a_run_are_pointed_to(texts: Shown) -> None:
 
 
 def test_many_are_listed_by_the_first_and_the_last(texts: Shown) -> None:
-    sample = play(sessions=41)
+    sample = play(episodes=41)
     sample.failures = [Failure(100 + n, "timeout" if n else "policy-error", f"late\nby {n}") for n in range(41)]
     shown = texts(write(sample)).splitlines()
     assert shown[1:3] == ["41 episodes, 41 failed attempts (policy-error 1, timeout 40)", "41 solved, mean score 1"]
@@ -435,16 +437,16 @@ def test_packed_with_gzip(texts: Shown, refused: Shown) -> None:
 def test_masking_shows_what_changes_and_the_score_without(texts: Shown) -> None:
     path = write(play())
     shown = texts(path, "--mask", "judge:1")
-    assert "judge:1   row q_0_3, team 1 before\n  masked; it said 'yes'\n" in shown
+    assert "judge:1   row q_0_3, team 1 before\n  masked; original action: 'yes'\n" in shown
     assert "  says\n    (no answer)\n" in shown
-    assert "ends here: solver:2 is not in the journal: a model would have to be asked\n" in shown
+    assert "ends here: solver:2 is not in the journal: a model would have to sample it\n" in shown
     assert "before  score 1, success\nmasked  not known\n" in shown
     shown = texts(path, "--mask", "judge:0")
-    assert "solver:1   row q_0_2, team 1 before\n  shown something else than before: it would be sampled again" in shown
+    assert "solver:1   row q_0_2, team 1 before\n  observation changed: a model would sample this act again" in shown
     assert "    user: (no answer)\n" in shown  # what it sees now
     assert shown.endswith(
         "answer 4\nbefore  score 1, success\nmasked  score 1, success\ndifference 0\n"
-        "a model would be asked again for solver:1\n"
+        "acts that a model would sample again: solver:1\n"
     )
 
 
@@ -452,7 +454,7 @@ def test_masking_several_acts(texts: Shown) -> None:
     path = chorus()
     shown = texts(path, "--mask", "left:x", "--mask", "left:y")
     assert "answer (no answer)(no answer)\n" in shown
-    assert shown.count("  masked; it said ") == 2
+    assert shown.count("  masked; original action: ") == 2
     found = json.loads(texts(path, "--mask", "left:x", "--mask", "left:y", "--json"))["masked"]
     assert (found["acts"], found["changed"], found["missed"]) == (["left:x", "left:y"], [], [])
     assert (found["score"], found["difference"]) == (0.0, 0.0)
@@ -463,7 +465,7 @@ def test_masking_several_acts(texts: Shown) -> None:
     [
         ("review", "solver:0", 'ends here: judge calls look_up("(no answer)"), which was never made\n'),
         ("chorus", "left:0", "ends here: workflow 'Chorus' on task 't1', at act right:0: ValueError: the left one is"),
-        ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to be asked"),
+        ("chorus", "right:0", "ends here: left:1 is not in the journal: a model would have to sample it"),
     ],
 )  # fmt: skip
 def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mask: str, message: str) -> None:
@@ -472,7 +474,7 @@ def test_a_masked_run_that_gets_no_further_says_why(texts: Shown, path: str, mas
     assert "not reached any more: " in shown
     assert "masked  not known\n" in shown
     assert "difference" not in shown
-    assert "would be asked again" not in shown
+    assert "would sample again" not in shown
 
 
 def test_an_act_that_can_be_left_out(texts: Shown) -> None:
@@ -535,10 +537,10 @@ def tree(partial_value: str = "proposal") -> Episode:
 
 def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> None:
     shown = texts(write(Sample([tree()])), "--episode", "q_0_n3")
-    assert "solver:0   taken by judge, policy judge" not in shown
-    assert "solver:0   row q_0_0, taken by judge, node n0 at the root, team 1\n" in shown
+    assert "solver:0   acted by judge, policy judge" not in shown
+    assert "solver:0   row q_0_0, acted by judge, node n0 at the root, team 1\n" in shown
     assert "judge:0   row q_0_1, node n3 under n0, team 1\n" in shown
-    assert "stands at solver:1\nwould answer 4\nscore 1, success\n" in shown
+    assert "blocked at solver:1\nwould answer 4\nscore 1, success\n" in shown
     assert "sampled beside it: 2 turns that it did not go on with\n" in shown
     assert "  row    node  act       rewards  says\n  q_0_1  n1    solver:0  team 1   text 1 of 1\n" in shown
     found = json.loads(texts("f.jsonl", "--json"))
@@ -547,7 +549,7 @@ def test_an_unfinished_path_waits_at_the_end_of_its_journal(texts: Shown) -> Non
     assert [turn["action"] for turn in found["off_path_turns"]] == ["text 1\nof 1", "text 2\nof 2"]
 
 
-def test_a_state_scored_by_playing_on_is_not_scored_again(texts: Shown) -> None:
+def test_a_state_scored_by_a_rollout_is_not_scored_again(texts: Shown) -> None:
     shown = texts(write(Sample([tree("played on")])))
     assert "the score is that of a continuation, which is not in the journal\n" in shown
     assert "would answer played on\nscore 0, no success (as stored)\n" in shown
@@ -575,12 +577,12 @@ def test_masking_an_unfinished_path(texts: Shown) -> None:
             return await context.state(run, 0, [context.turn(act, Action("4"), 0, node="n0")], "4")
 
     shown = texts(write(Sample([asyncio.run(go())])), "--mask", "solver:0")
-    assert "stands at judge:0\nwould answer (no answer)\n" in shown
+    assert "blocked at judge:0\nwould answer (no answer)\n" in shown
     assert "masked  score 0, no success\ndifference 1\n" in shown
 
 
 def test_other_sessions_are_shown_by_session(texts: Shown) -> None:
-    sample = play(sessions=3)
+    sample = play(episodes=3)
     best, *rest = sample.episodes
     best.off_path_turns = [turn for episode in reversed(rest) for turn in episode.turns[:2]]
     shown = texts(write(Sample([best]))).split("did not go on with\n")[1]
@@ -677,7 +679,7 @@ def test_another_score_answer_or_mark_is_shown_and_reported(refused: Shown, sinc
 
 
 class _Deaf:
-    """A team to which nothing is invalid."""
+    """A team that marks no action as invalid."""
 
     def __init__(self, team: Team) -> None:
         self._team = team
@@ -727,7 +729,9 @@ def test_an_answer_that_cannot_be_scored_with_an_act_masked(refused: Shown, sinc
 # What a user does wrong
 
 
-def test_a_broken_plugin_spoils_only_what_runs(texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_plugin_affects_only_runs_that_use_it(
+    texts: Shown, refused: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     several()
     write(play(), path="one.jsonl")
 
@@ -756,7 +760,7 @@ def test_a_plugin_that_is_missing_is_named(refused: Shown, since: Callable[..., 
     assert "unknown key 'workflow 'review'.round': did you mean 'rounds'?" in refused(path)
 
 
-def test_a_cut_off_file_spoils_only_its_last_episode(
+def test_a_truncated_file_loses_only_its_last_episode(
     texts: Shown, refused: Shown, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(several())
@@ -858,11 +862,11 @@ def test_a_file_without_episodes_is_listed(texts: Shown, refused: Shown) -> None
 # In a process of its own
 
 
-def inventory(sessions: int = 1) -> str:
+def inventory(episodes: int = 1) -> str:
     """Episodes of a built-in team."""
     tasks = Inventory()
     policy = ScriptedPolicy({"holder": "1 2 3 4", "asker": "1"})
-    context = ScriptedContext(HolderAsker(), tasks.generate("train", 1, 0)[0], policy, sessions, tasks)
+    context = ScriptedContext(HolderAsker(), tasks.generate("train", 1, 0)[0], policy, tasks)
     team = TeamConfig(
         {name: AgentConfig(name, name) for name in ("holder", "asker")},
         {name: PolicyConfig(name) for name in ("holder", "asker")},
@@ -870,8 +874,8 @@ def inventory(sessions: int = 1) -> str:
         Named("inventory"),
         Named("grpo"),
     )
-    first = header(team, algorithm_named("grpo", {}, "o"), 1, "test", 0, Named("independent"), 1)
-    return write(asyncio.run(Independent().sample(context)), as_line(first))
+    first = header(team, algorithm_named("grpo", {}, "o"), 1, "test", 0, Named("independent", {"episodes": 1}))
+    return write(asyncio.run(Independent(episodes).sample(context)), as_line(first))
 
 
 HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "hydra", "omegaconf", "matplotlib", "rich", "tensordict")
@@ -916,7 +920,7 @@ def documented() -> None:
     def mover(act: Any, session: int, _: Any) -> str:
         return " ".join(path) if session == 1 else path[0]
 
-    context = ScriptedContext(ScoutMover(turns=2), task, ScriptedPolicy({"scout": scout, "mover": mover}), 3, tasks)
+    context = ScriptedContext(ScoutMover(turns=2), task, ScriptedPolicy({"scout": scout, "mover": mover}), tasks)
     context.uid = "s12t00000"
     team = TeamConfig(
         {"scout": AgentConfig("scout", "scout"), "mover": AgentConfig("mover", "mover")},
@@ -926,10 +930,10 @@ def documented() -> None:
         Named("at-grpo", {"sampler": "independent"}),
     )
     algorithm = algorithm_named("at-grpo", {"sampler": "independent"}, "o")
-    first = header(team, algorithm, 12, "train", 0, Named("independent"), 3)
+    first = header(team, algorithm, 12, "train", 0, Named("independent", {"episodes": 3}))
     folder = Path("runs/paths")
     folder.mkdir(parents=True)
-    sample = asyncio.run(Independent().sample(context))
+    sample = asyncio.run(Independent(3).sample(context))
     RunDir(folder).journals(12, [as_line(first), *sample_lines(sample, "s12t00000", task.id, False)])
     RunDir(folder).rows(12, {})
 

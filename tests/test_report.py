@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from marl_verl.advantage import RowTable
+from marl_verl.errors import MarlError
 from marl_verl.inspect import summary
 from marl_verl.process.progress import Display
+from marl_verl.testing.rows import algorithm, row
 from marl_verl.trainer.report import _agents, wilson
 
 
@@ -40,6 +44,65 @@ def test_agents_have_their_last_metrics() -> None:
     step = {"agent/a/reward": 0.5, "agent/b/reward": 0.25, "train/success": 1.0}
     validation = {"validation/agent/a/reward": 0.75}
     assert _agents(step, validation) == {"a": {"reward": 0.5, "validation/reward": 0.75}, "b": {"reward": 0.25}}
+
+
+# What the driver makes of the rollout workers' reports
+
+
+def reported(successes: Sequence[bool], failures: int = 0, **own: Any) -> Any:
+    from marl_verl.rollout.worker import Report
+    from marl_verl.sampling import Failure
+
+    failed = [Failure(session, "timeout", "the episode took too long") for session in range(failures)]
+    return Report("u", "t", len(successes) + failures, successes=list(successes), failures=failed, **own)
+
+
+@pytest.mark.slow
+def test_a_metric_is_the_mean_over_the_tasks_that_report_it() -> None:
+    from marl_verl.trainer.metrics import team_metrics
+
+    table = RowTable.from_rows([row("q", session, 0, 0, "solver", team=session) for session in range(2)])
+    reports = [
+        reported([True, False], metrics={"tree/gain": 1.0}, extra_tokens={"rollout": 5}),
+        reported([False], failures=2, metrics={"tree/gain": 0.5}, extra_tokens={"rollout": 2, "credit": 1}),
+        reported([False]),
+    ]
+    found = team_metrics(table, algorithm("grpo").compute(table), reports)
+    assert (found["tree/gain"], found["train/success"]) == (0.75, 0.25)
+    assert (found["train/attempts"], found["train/failed_episodes"], found["train/failed/timeout"]) == (6, 2, 2)
+    assert (found["train/extra_tokens/rollout"], found["train/tokens"]) == (7, 6 + 8)  # two rows of three tokens
+
+
+@pytest.mark.slow
+def test_validation_counts_tasks_and_a_failed_one_as_unsolved() -> None:
+    from marl_verl.trainer.validation import validation_metrics
+
+    greedy = [reported([True], rewards=[{"a": {"role": 1.0}}]), reported([], failures=1)]
+    found = validation_metrics(greedy, [reported([True, False, False, False]), reported([False])])
+    assert found == {
+        "validation/success": 0.5,
+        "validation/success_sampled": 0.125,
+        "validation/success_any": 0.5,
+        "validation/failed_episodes": 1.0,
+        "validation/agent/a/role": 1.0,
+    }
+
+
+@pytest.mark.slow
+def test_a_run_ends_above_its_share_of_failed_attempts_and_not_at_it() -> None:
+    from marl_verl.trainer.records import Records
+
+    records = object.__new__(Records)
+    records._marl = {"rollout": {"max_failed_share": 0.5}}
+    records.check_failures([reported([True], failures=1)])
+    with pytest.raises(MarlError, match=r"2 of 3 attempts failed, above .*=0.5. First failure: timeout: the episode"):
+        records.check_failures([reported([True], failures=2)])
+    with pytest.raises(MarlError, match="sampling task 't' failed: a bug"):
+        records.check_failures([reported([True]), reported([], error="a bug")])
+    records._marl = {"rollout": {"max_failed_share": 0.0}}
+    records.check_failures([reported([])])
+    with pytest.raises(MarlError, match="1 of 9 attempts failed"):
+        records.check_failures([reported([True] * 8, failures=1)])
 
 
 @pytest.mark.slow
@@ -71,7 +134,7 @@ def run(tmp_path: Path) -> Path:
         "  policies: {scout: {}, mover: {}}\n  agents: {scout: {policy: scout}, mover: {policy: mover}}\n"
         "  task: {name: t}\n  workflow: {name: w}\n  algorithm: {name: a}\n"
     )
-    output = {
+    summary = {
         "steps": 2,
         "eval_tasks": 300,
         "success_before": 0.1,
@@ -89,7 +152,7 @@ def run(tmp_path: Path) -> Path:
         "seconds_per_step": 1.5,
         "checkpoint": "checkpoints/step_2",
     }
-    (tmp_path / "summary.json").write_text(json.dumps(output))
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
     return tmp_path
 
 
@@ -104,11 +167,11 @@ def test_the_end_is_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(summary, "draw_curve", lambda folder: folder / "curve.png")
     out = io.StringIO()
     summary.show(run, Display(Console(file=out, width=120, soft_wrap=True)))
-    message = out.getvalue()
-    assert "300 held-out tasks" in message
-    assert "10.0% (7.0 to 14.0)" in message
-    assert "policy scout: 87,104 parameters, weights changed by 12.3%" in message
-    assert "policy mover: 87,104 parameters, frozen" in message
-    assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in message
-    assert "marl-verl train my/recipe.yaml marl.policies.scout.frozen=true" in message
-    assert f"marl-verl eval {run} --untrained scout" in message
+    printed = out.getvalue()
+    assert "300 held-out tasks" in printed
+    assert "10.0% (7.0 to 14.0)" in printed
+    assert "policy scout: 87,104 parameters, weights changed by 12.3%" in printed
+    assert "policy mover: 87,104 parameters, frozen" in printed
+    assert f"marl-verl train --resume {run} trainer.total_training_steps=4" in printed
+    assert "marl-verl train my/recipe.yaml marl.policies.scout.frozen=true" in printed
+    assert f"marl-verl eval {run} --untrained scout" in printed

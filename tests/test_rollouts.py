@@ -30,12 +30,12 @@ class Rounds(Workflow):
 
     async def run(self, task: Task, team: Any) -> str:
         for n in range(self.rounds):
-            message = await team["solver"].act(f"{task.prompt} {n % 2}")
-            if message.text == "?":
-                team.invalid(message, "no number")
+            action = await team["solver"].act(f"{task.prompt} {n % 2}")
+            if action.text == "?":
+                team.invalid(action, "no number")
             if n < self.rounds - 1:
-                await team["checker"].act(message.text)
-        return str(message.text)
+                await team["checker"].act(action.text)
+        return str(action.text)
 
 
 class Always(TaskSet):
@@ -49,7 +49,7 @@ def episode(says: Any = "4") -> Any:
     policy = ScriptedPolicy({"solver": says, "checker": "go on"})
 
     async def sample() -> Any:
-        context = PolicySamplingContext(parts, TASK, "u", step=1, sessions=1, held_out=None)
+        context = PolicySamplingContext(parts, TASK, "u", step=1, held_out=None)
         async with context.start(0) as run:
 
             async def answer(act: Any) -> Action:
@@ -162,9 +162,9 @@ def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
     task_context = TaskContext(Rounds(), Always(), agents, {"long": lambda task, turn, episode: 3.0}, mix=mix)
 
     async def values() -> list[float]:
-        context = PolicySamplingContext(WorkerContext(task_context, {}, seed=0), TASK, "u", 1, 1, None)
+        context = PolicySamplingContext(WorkerContext(task_context, {}, seed=0), TASK, "u", 1, None)
         async with context.start(0) as run:
-            await drive(run, lambda act: _said("4"))
+            await drive(run, lambda act: _answer("4"))
             done = await context.finish(run, 0)
         return [context.value([turn])[0] for turn in done.turns[:2]] + context.value(done.turns[:2])
 
@@ -179,14 +179,14 @@ def test_a_role_reward_that_is_no_number_is_a_failure_of_its_session(gives: Any)
         return gives if episode.session == 1 else 0.5
 
     parts = WorkerContext(TaskContext(Rounds(), Always(), agents, {"odd": odd}), {"p": Recorder()}, seed=0)
-    found = asyncio.run(Independent().sample(PolicySamplingContext(parts, TASK, "u", 1, 3, None)))
+    found = asyncio.run(Independent(3).sample(PolicySamplingContext(parts, TASK, "u", 1, None)))
     assert [episode.session for episode in found.episodes] == [0, 2]
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, "score-error")
     assert "workflow 'Rounds' on task 't', scoring: role reward 'odd' of agent 'solver' must be" in failure.detail
 
 
-async def _said(text: str) -> Action:
+async def _answer(text: str) -> Action:
     return Action(text)
 
 
@@ -194,7 +194,7 @@ async def _said(text: str) -> Action:
 
 
 class Recorder:
-    """A policy's client that keeps what it is asked for."""
+    """A policy's client that records its requests."""
 
     sampling: ClassVar = {"temperature": 1.0}
 
@@ -213,7 +213,7 @@ def requests(seed: int = 0, step: int = 1) -> list[tuple[str, int]]:
     parts = WorkerContext(TaskContext(Rounds(), Always(), agents), {"p": client}, seed=seed)
 
     async def ask() -> None:
-        context = PolicySamplingContext(parts, TASK, "u", step, sessions=2, held_out=None)
+        context = PolicySamplingContext(parts, TASK, "u", step, held_out=None)
         for session in range(2):
             async with context.start(session) as run:
 
@@ -232,7 +232,7 @@ def test_every_request_has_its_own_seed_and_the_same_in_every_run() -> None:
     asked = requests()
     assert asked == requests()
     seeds = [seed for _, seed in asked]
-    # five acts a session, asked three times each; in the checker's two acts it does not take somebody else's
+    # five acts a session, asked three times each; in the checker's two acts it does not take another agent's
     assert len(seeds) == 2 * 5 * 3
     assert len(set(seeds)) == 2 * (5 * 3 - 2)
     assert set(seeds).isdisjoint(seed for _, seed in requests(seed=1))

@@ -129,3 +129,21 @@ def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
     assert fields["prompts"].tolist() + fields["responses"].tolist() == fields["input_ids"].tolist()
     assert fields["position_ids"].tolist() == [0, 1, 2, 3, 4]
     assert row_tag(turn(0, 0, "learner", sampled(1, 2)), step=5)["seq_len"] == len(fields["input_ids"])
+
+
+@pytest.mark.slow
+def test_a_batch_is_split_by_policy_and_gets_back_the_padding_of_a_part() -> None:
+    from transfer_queue import KVBatchMeta
+
+    from marl_verl.trainer.batches import by_policy, row_order, with_padding
+
+    keys = sorted(["u_0_10", "u_0_9", "t_10_0", "t_9_0"], key=row_order)
+    assert keys == ["t_9_0", "t_10_0", "u_0_9", "u_0_10"]  # sessions and indices are numbers
+    tags = [{"policy": "ab"[number % 2], "number": number} for number in range(4)]
+    batch = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+    part = by_policy(batch)["b"]
+    assert part.keys == ["t_10_0", "u_0_10"]
+    padded = KVBatchMeta(partition_id="train", keys=[*part.keys, "pad"], tags=[*part.tags, {"is_padding": True}])
+    whole = with_padding(batch, padded)
+    assert whole.keys == [*keys, "pad"]
+    assert whole.tags == [*tags, {"is_padding": True}]

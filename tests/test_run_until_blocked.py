@@ -77,7 +77,7 @@ def test_all_acts_of_concurrent_lanes_and_of_a_joint_move_are_returned_together(
     play(go())
 
 
-def test_asked_again_it_tells_the_same_at_once() -> None:
+def test_a_repeated_check_returns_the_same_immediately() -> None:
     async def go() -> None:
         async with started(two_lanes) as run:
             first = await run.run_until_blocked()
@@ -118,7 +118,7 @@ def test_next_and_run_until_blocked_can_be_mixed() -> None:
             assert names(await run.next()) == ["a:0"]
             assert names(await run.run_until_blocked()) == ["a:0", "b:0"]
             answer(run, "a", "A1")
-            assert names(await run.next()) == ["a:1"]  # b:0 was told
+            assert names(await run.next()) == ["a:1"]  # b:0 was resolved
             assert names(await run.run_until_blocked()) == ["a:1", "b:0"]
             answer(run, "a")
             answer(run, "b", "B1")
@@ -168,7 +168,7 @@ async def async_tool(seconds: float) -> float:
 
 @pytest.mark.parametrize("tool", [plain_tool, async_tool])
 def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callable[[float], Any]) -> None:
-    """The lane whose call takes longest is still told first, and the journal has one order."""
+    """The lane whose call takes longest is still resolved first, and the journal has one order."""
 
     def work(pauses: tuple[float, ...]) -> Body:
         async def run(task: Task, team: Team) -> str:
@@ -199,9 +199,9 @@ def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callab
 def test_a_workflow_that_ends_while_others_wait_is_finished() -> None:
     async def work(task: Task, team: Team) -> str:
         beside = asyncio.create_task(team["b"].act("never answered"))
-        message = (await team["a"].act("x")).text
+        text = (await team["a"].act("x")).text
         assert not beside.done()
-        return message
+        return text
 
     async def go() -> None:
         async with started(work) as run:
@@ -236,7 +236,7 @@ def test_a_rule_violation_is_raised_while_another_lane_waits_and_the_workflow_hi
     async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
             try:
-                await team["nobody"].act("x")
+                await team["missing"].act("x")
             except Exception:  # noqa: BLE001
                 await asyncio.sleep(1000)
 
@@ -245,7 +245,7 @@ def test_a_rule_violation_is_raised_while_another_lane_waits_and_the_workflow_hi
 
     async def go() -> None:
         async with started(work) as run:
-            with pytest.raises(WorkflowError, match="no agent 'nobody'"):
+            with pytest.raises(WorkflowError, match="no agent 'missing'"):
                 await run.run_until_blocked()
 
     play(go())
@@ -287,7 +287,7 @@ def test_cancelled_while_it_waits_it_can_be_asked_again_or_closed(what: str) -> 
     play(go())
 
 
-def test_two_who_wait_at_once_is_an_error() -> None:
+def test_two_concurrent_waits_are_an_error() -> None:
     async def work(task: Task, team: Team) -> str:
         await team.call(async_tool, 1000)
         return (await team["a"].act("x")).text

@@ -47,8 +47,8 @@ class Lanes(Workflow):
         draft = await team["solver"].act(task.prompt)
 
         async def judge(slot: str) -> str:
-            message = await team["judge"].act(draft.text, slot=slot)
-            return str(await team["judge"].call(str.upper, message.text + slot))
+            verdict = await team["judge"].act(draft.text, slot=slot)
+            return str(await team["judge"].call(str.upper, verdict.text + slot))
 
         seen = await asyncio.gather(judge("x"), judge("y"))
         team.propose(draft.text)
@@ -68,15 +68,13 @@ POLICY = ScriptedPolicy(
 )
 
 
-def sampled(slow: str = "", sessions: int = 3) -> Sample:
-    context = ScriptedContext(
-        Lanes(), TASK, POLICY, sessions=sessions, tasks=Gold(), delay=lambda act, session: 9 * (act.slot == slow)
-    )
-    return asyncio.run(Independent().sample(context))
+def sampled(slow: str = "", episodes: int = 3) -> Sample:
+    context = ScriptedContext(Lanes(), TASK, POLICY, tasks=Gold(), delay=lambda act, session: 9 * (act.slot == slow))
+    return asyncio.run(Independent(episodes).sample(context))
 
 
 def head(**changed: Any) -> str:
-    made = header(TEAM, algorithm_named("grpo", {}, "o"), 12, "train", 7, Named("independent"), 3)
+    made = header(TEAM, algorithm_named("grpo", {}, "o"), 12, "train", 7, Named("independent", {"episodes": 3}))
     return as_line({**made, **changed})
 
 
@@ -100,7 +98,7 @@ def without_clock(episode: Episode) -> Episode:
 # The same bytes
 
 
-def test_two_runs_give_the_same_bytes_whoever_came_first() -> None:
+def test_two_runs_give_the_same_bytes_in_any_arrival_order() -> None:
     one, other = sampled("x"), sampled("y")
     for sample, seconds in ((one, 1.5), (other, 0.25)):
         for episode in sample.episodes:
@@ -116,7 +114,7 @@ def test_two_runs_give_the_same_bytes_whoever_came_first() -> None:
 
 def test_components_and_failures_have_one_order() -> None:
     def lines(swap: bool) -> list[str]:
-        sample = sampled(sessions=1)
+        sample = sampled(episodes=1)
         rewards = {"team": 1.0, "role": 0.5}
         sample.episodes[0].turns[0].rewards = dict(reversed(rewards.items())) if swap else rewards
         sample.failures = [Failure(n, "timeout", f"late: <Thing object at 0x7f{n + swap}>") for n in (2, 1)]
@@ -140,7 +138,7 @@ def test_a_file_is_written_whole_and_the_same(tmp_path: Path) -> None:
 
 
 def test_tokens_are_left_out_unless_wanted() -> None:
-    episode = sampled(sessions=1).episodes[0]
+    episode = sampled(episodes=1).episodes[0]
     small, whole = (json.loads(as_line(encode_episode(episode, tokens))) for tokens in (False, True))
     actions = [record["action"] for record in small["journal"]["records"] if record["effect"] == "act"]
     assert all(set(action) == {"text", "stop_reason", "version", "tokens"} for action in actions)
@@ -150,7 +148,7 @@ def test_tokens_are_left_out_unless_wanted() -> None:
 
 
 def test_a_text_that_utf8_cannot_hold_is_stored() -> None:
-    episode = sampled(sessions=1).episodes[0]
+    episode = sampled(episodes=1).episodes[0]
     episode.answer = "half \ud83d of ü"
     line = as_line(encode_episode(episode, False))
     found = EpisodeFile.parse(content(line), "f").episode(episode.id)
@@ -269,6 +267,16 @@ def test_a_continued_run_forgets_later_episodes(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "episodes").iterdir()) == ["step_00001.jsonl", "step_00002.jsonl"]
 
 
+def test_a_continued_run_forgets_later_metrics_and_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for step in (0, 1, 2, 2, 3):
+        run.metrics(step, {"train/success": 0.5})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(lines) + lines[0].rstrip("\n")[:9])
+    run.forget_after(2)
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(lines[:4])
+
+
 def test_compressed_files_are_found_and_pruned(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for step in (1, 2, 3):
@@ -310,7 +318,7 @@ def test_what_a_sampler_makes_can_be_stored_and_run_again(name: str) -> None:
             return 0.5
 
     says = ScriptedPolicy({"solver": lambda act, s, c: "ab"[sum(map(ord, f"{s} {c}")) % 2], "judge": lambda act: "é"})
-    context = ScriptedContext(Lanes(), TASK, says, sessions=3, tasks=Public())
+    context = ScriptedContext(Lanes(), TASK, says, tasks=Public())
     sample = asyncio.run(plugins.discover("").get("samplers", name)().sample(context))
     assert sample.episodes
     file = EpisodeFile.parse(content(*sample_lines(sample, "t1", TASK.id, True)), "f")
@@ -348,7 +356,7 @@ def test_equal_calls_of_concurrent_lanes_are_found_as_the_engine_finds_them(tick
 
     async def go() -> None:
         context = ScriptedContext(Race(), TASK, POLICY, tasks=Gold())
-        episode = (await Independent().sample(context)).episodes[0]
+        episode = (await Independent(1).sample(context)).episodes[0]
         again = await rerun(Race(), Gold(), ["solver", "judge"], episode)
         assert again.answer == (await replay(Race(), TASK, ["solver", "judge"], episode.journal)).answer
 

@@ -10,7 +10,7 @@ import pytest
 from marl_verl import plugins
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
 from marl_verl.errors import MarlError
-from marl_verl.sampling import SESSION, Sample, Sampler, State, attempt, expand, leaf_episode, root
+from marl_verl.sampling import SESSION, Independent, Sample, Sampler, State, attempt, expand, leaf_episode, root
 from marl_verl.team import TeamConfig, read_team
 from tests.batches import SHIPPED, algorithm
 
@@ -24,16 +24,17 @@ def team(agents: dict[str, Any] = AGENTS) -> TeamConfig:
 
 
 class Chains(Sampler):
-    """`sessions` chains from one root: one act after the other, and no node of several agents."""
+    """Chains from one root: one act after the other, and no node of several agents."""
 
     branches: ClassVar[bool] = True
     incremental: ClassVar[bool] = True
+    chains: int = 2
 
     async def sample(self, context: Any) -> Sample:
         start = await attempt(context, SESSION, root(context, SESSION))
         assert isinstance(start, State)
         found, index = Sample(), 0
-        for chain in range(context.sessions):
+        for chain in range(self.chains):
             state = start
             while state.acts:
                 name, parent = f"{chain}.{index}", state.turn.node if state.turns else None
@@ -67,15 +68,15 @@ def test_different_rewards_of_one_joint_action_are_refused_before_the_start() ->
 
 
 def test_rows_are_those_of_the_sampler_with_all_agents_and_components() -> None:
-    method = synthetic("sharp", moves=(("planner",), ("planner",)))
-    rows = method.rows(0, attempts=2)
+    method = synthetic("sharp", Independent(2), moves=(("planner",), ("planner",)))
+    rows = method.rows(0)
     assert [(each["session"], each["agent"]) for each in rows] == [
         (session, agent) for session in range(2) for agent in ("planner", "planner", "worker")
     ]
     assert {each["team_reward"] for each in rows} != {rows[0]["team_reward"]}
     assert {name for each in rows for name in each["rewards"]} == {"role", "tool", "mc"}
-    assert rows == method.rows(0, attempts=2)
-    assert all(each["node"] is not None and "team" in each["rewards"] for each in synthetic("at-grpo").rows(0, 2))
+    assert rows == method.rows(0)
+    assert all(each["node"] is not None and "team" in each["rewards"] for each in synthetic("at-grpo").rows(0))
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name not in ("gigpo", "magrpo-sessions")])
@@ -88,7 +89,7 @@ def test_a_component_that_the_team_does_not_make_is_unknown() -> None:
     method = dataclasses.replace(synthetic("at-grpo", alpha=0.5), team=team(plain))
     with pytest.raises(MarlError, match="does not fit the team: unknown reward component 'role'"):
         check_advantage(method)
-    assert method.table(method.rows(0, 1)).declared == {"team"}
+    assert method.table(method.rows(0)).declared == {"team"}
 
 
 def test_a_sampler_that_fails_is_named() -> None:

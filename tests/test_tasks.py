@@ -10,7 +10,7 @@ import pytest
 
 from marl_verl.errors import MarlError
 from marl_verl.tasks import grid
-from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.base import Task, TaskSet, distinct
 from marl_verl.tasks.inventory import ORDINALS, Inventory
 from marl_verl.tasks.split_plan_path import SplitPlanPath
 from marl_verl.workflows import HolderAsker, ScoutMover
@@ -29,7 +29,7 @@ class Said:
 
 
 class Puppet:
-    """An agent whose answer is a function of its observation; it remembers what it saw."""
+    """An agent whose answer is a function of its observation; it records its observations."""
 
     def __init__(self, answer: Callable[[str], str]) -> None:
         self.answer = answer
@@ -79,6 +79,16 @@ def test_a_split_that_is_too_small_says_how_many_it_has():
         SplitPlanPath(size=3, walls=0).generate("test", 500, 0)
     with pytest.raises(MarlError, match=r"found only \d+ of 500 different test tasks"):
         Inventory(length=2).generate("test", 500, 0)
+
+
+def test_a_rare_task_is_drawn_until_it_is_found():
+    draws = iter(range(100_000))
+
+    def draw():
+        number = next(draws)
+        return Task(str(number), "") if number % 4000 == 3999 else None
+
+    assert [task.id for task in distinct(draw, 5, "test", "rare")] == ["3999", "7999", "11999", "15999", "19999"]
 
 
 @pytest.mark.parametrize(
@@ -195,10 +205,10 @@ def test_actions_of_no_use_are_marked():
 def walker(observation: str) -> str:
     """A mover that does all it can with what it sees."""
     words = observation.split()
-    walls, message = words[3:-2], words[-1]
-    if message == "none" or message in walls:
+    walls, landmark = words[3:-2], words[-1]
+    if landmark == "none" or landmark in walls:
         return ""
-    return " ".join(grid.walk(4, frozenset(walls), words[1], message))
+    return " ".join(grid.walk(4, frozenset(walls), words[1], landmark))
 
 
 def test_two_able_agents_solve_plan_path_and_one_cannot():

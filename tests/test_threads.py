@@ -1,4 +1,4 @@
-"""Calls in threads of their own."""
+"""Calls in separate threads."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ def test_a_model_is_its_seed_and_leaves_torchs_own_random_numbers_alone(words, f
 
 def test_the_warm_up_has_its_loss_on_the_answer_and_its_end_only(words):
     tokens, labels = next(batches(words, [("digits 3 1 4 1", "3 1 4 1"), ("message 3 1 4 1 index first", "3")], 2))
-    output = [words.decode(row[row != IGNORED]) for row in labels]
-    assert output == ["3 1 4 1 <|im_end|>", "3 <|im_end|>"]
+    targets = [words.decode(row[row != IGNORED]) for row in labels]
+    assert targets == ["3 1 4 1 <|im_end|>", "3 <|im_end|>"]
     prompt = words.apply_chat_template(chat("digits 3 1 4 1"), add_generation_prompt=True, return_dict=False)
     assert tokens[0, : len(prompt)].tolist() == prompt
     assert torch.equal(tokens[labels != IGNORED], labels[labels != IGNORED])
@@ -142,12 +142,12 @@ def test_the_warm_up_has_its_loss_on_the_answers_pieces_too(pieces):
 
 def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
     pairs = Inventory().demonstrations("holder", 40 * 16, 0, 0.0)
-    model, threads, output = make_model(Shape(), words, 0), torch.get_num_threads(), []
+    model, threads, progress = make_model(Shape(), words, 0), torch.get_num_threads(), []
     assert warm_up(model, words, pairs[:16], 16, 3e-3) > 1.5
-    assert warm_up(model, words, pairs, 16, 3e-3, output.append) < 1.0
+    assert warm_up(model, words, pairs, 16, 3e-3, progress.append) < 1.0
     assert torch.get_num_threads() == threads
-    assert output == sorted(output)
-    assert output[-1] == 1.0
+    assert progress == sorted(progress)
+    assert progress[-1] == 1.0
 
 
 def test_a_llama_learns_as_well(pieces):
@@ -158,9 +158,9 @@ def test_a_llama_learns_as_well(pieces):
 
 @pytest.mark.parametrize(("spec", "network", "end"), [(HOLDER, "Qwen3", END), (LLAMA, "Llama", BPE_END)])
 def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path, spec, network, end):
-    output: list[float] = []
-    folder = tiny.ensure(spec, tmp_path, output.append)
-    assert output[-1] == 1.0
+    progress: list[float] = []
+    folder = tiny.ensure(spec, tmp_path, progress.append)
+    assert progress[-1] == 1.0
     model, words = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert type(model).__name__ == f"{network}ForCausalLM"
     assert model.dtype == torch.float32
@@ -256,12 +256,12 @@ def test_a_failure_leaves_nothing_half_written(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_two_models_are_made_at_once_and_equal_ones_once(tmp_path):
-    output: list[float] = []
-    folders = tiny.ensure_all([SCOUT, LLAMA, SCOUT], tmp_path, output.append)
+    progress: list[float] = []
+    folders = tiny.ensure_all([SCOUT, LLAMA, SCOUT], tmp_path, progress.append)
     assert folders == [tiny.folder_of(spec, tmp_path) for spec in (SCOUT, LLAMA, SCOUT)]
     assert sorted(path.name for path in (tmp_path / "tiny").iterdir()) == sorted({path.name for path in folders})
-    assert output == sorted(output)
-    assert output[-1] == 1.0
+    assert progress == sorted(progress)
+    assert progress[-1] == 1.0
     again = tiny.ensure(LLAMA, tmp_path / "here")  # a process of its own gives the same weights as this one
     for file in ("model.safetensors", "tokenizer.json"):
         assert (again / file).read_bytes() == (folders[1] / file).read_bytes()

@@ -15,7 +15,7 @@ import pytest
 
 from marl_verl.evaluation.request import REQUEST
 from marl_verl.process import watch as module
-from marl_verl.process.watch import Phases, Watch, go_on, is_well, queue_actors, sentence
+from marl_verl.process.watch import Phases, Watch, how_to_continue, is_healthy, one_line, queue_actors
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ class Ends:
 
 
 @pytest.fixture
-def output(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The events that the command line would get."""
     events: list[dict[str, Any]] = []
     monkeypatch.setattr(module, "emit", lambda event, **values: events.append({"event": event, **values}))
@@ -82,7 +82,7 @@ def _watch(ends: Ends, folder: Path, **actors: Any) -> Watch:
 
 
 def test_a_killed_actor_is_reported_while_the_main_thread_waits_for_another(
-    make: Any, output: list[dict[str, Any]], tmp_path: Path
+    make: Any, events: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     (server, pid), (worker, _) = make(), make()
     ends = Ends()
@@ -97,21 +97,21 @@ def test_a_killed_actor_is_reported_while_the_main_thread_waits_for_another(
         "the vLLM server died while updating in step 3 (killed or out of memory, see train.log). "
         "No checkpoint was saved yet: start a new run"
     )
-    assert output == [{"event": "error", "message": message, "expected": False}]
+    assert events == [{"event": "error", "message": message, "expected": False}]
     del waiting
 
 
-def test_a_server_whose_engine_is_dead_is_dead(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_server_whose_engine_is_dead_is_dead(make: Any, events: list[dict[str, Any]], tmp_path: Path) -> None:
     server, _ = make()
     ends = Ends()
     with _watch(ends, tmp_path, vLLM_server=server)():
         server.break_engine.remote()
         assert ends.called.wait(10 * module.PERIOD)
-    assert "the vLLM server died" in output[0]["message"]
+    assert "the vLLM server died" in events[0]["message"]
 
 
 def test_an_error_caused_by_a_dead_actor_is_reported_as_its_death(
-    ray: Any, make: Any, output: list[dict[str, Any]], tmp_path: Path
+    ray: Any, make: Any, events: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     actor, pid = make()
     ends = Ends()
@@ -119,26 +119,50 @@ def test_an_error_caused_by_a_dead_actor_is_reported_as_its_death(
     with pytest.raises(ValueError, match="64 of 64"), _watch(ends, tmp_path, rollout_worker_0=actor)():
         raise ValueError("64 of 64 attempts failed")
     assert ends.codes == [1]
-    assert "the rollout worker 0 died" in output[0]["message"]
+    assert "the rollout worker 0 died" in events[0]["message"]
 
 
 def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
-    ray: Any, make: Any, output: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ray: Any, make: Any, events: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actor, pid = make()
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ray.exceptions.ActorDiedError):
         ray.get(actor.pid.remote())
-    left, really = iter([True] * 20), module._answer  # of a second or two, in which it counts as well
-    monkeypatch.setattr(module, "_answer", lambda question: next(left, None) or really(question))
+    left, really = iter([True] * 20), module._alive  # of a second or two, in which it counts as well
+    monkeypatch.setattr(module, "_alive", lambda question: next(left, None) or really(question))
     monkeypatch.setattr(Watch, "_look", lambda self: None)
     ends = Ends()
     with pytest.raises(ray.exceptions.RayActorError), _watch(ends, tmp_path, rollout_worker_0=actor)():
         ray.get(actor.pid.remote())
-    assert "the rollout worker 0 died" in output[0]["message"]
+    assert "the rollout worker 0 died" in events[0]["message"]
 
 
-def test_an_error_of_its_own_stays_what_it_is(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_an_actor_that_cannot_be_reached_is_not_dead_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+    for error, well in ((ActorUnavailableError("no connection", None), True), (ActorDiedError(), False)):
+
+        def get(question: Any, error: Exception = error) -> Any:
+            raise error
+
+        monkeypatch.setattr(ray, "get", get)
+        assert module._alive(object()) is well
+
+
+def test_a_death_found_while_the_run_shuts_down_is_none(
+    events: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = Ends()
+    watch = _watch(ends, tmp_path)
+    monkeypatch.setattr(module, "PERIOD", 0.01)
+    monkeypatch.setattr(watch, "_died", lambda: watch._stopped.set() or "the server died")
+    watch._look()
+    assert (ends.codes, events) == ([], [])
+
+
+def test_an_error_of_its_own_stays_what_it_is(make: Any, events: list[dict[str, Any]], tmp_path: Path) -> None:
     idle, busy = make()[0], make()[0]
     waiting = busy.work.remote(30)
     begun = time.monotonic()
@@ -146,11 +170,11 @@ def test_an_error_of_its_own_stays_what_it_is(make: Any, output: list[dict[str, 
     with pytest.raises(ValueError, match="a mistake"), _watch(ends, tmp_path, idle=idle, busy=busy)():
         raise ValueError("a mistake")
     assert time.monotonic() - begun < 10 * module.PERIOD
-    assert (ends.codes, output) == ([], [])
+    assert (ends.codes, events) == ([], [])
     del waiting
 
 
-def test_no_check_after_the_end(make: Any, output: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_no_check_after_the_end(make: Any, events: list[dict[str, Any]], tmp_path: Path) -> None:
     actor, pid = make()
     ends = Ends()
     with _watch(ends, tmp_path, actor=actor)():
@@ -160,16 +184,16 @@ def test_no_check_after_the_end(make: Any, output: list[dict[str, Any]], tmp_pat
     assert "watch" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_an_actor_without_an_engine_is_well() -> None:
-    assert is_well(object())
+def test_an_actor_without_an_engine_is_healthy() -> None:
+    assert is_healthy(object())
 
 
 def test_a_failed_vllm_engine_is_detected() -> None:
-    """`is_well` reads `AsyncLLM.errored`, and verl's server calls its AsyncLLM `engine`."""
+    """`is_healthy` reads `AsyncLLM.errored`, and verl's server calls its AsyncLLM `engine`."""
     engine = _source("vllm", "v1/engine/async_llm.py")
-    assert "def errored(self) -> bool" in engine, "vLLM has moved AsyncLLM.errored: is_well needs it"
+    assert "def errored(self) -> bool" in engine, "vLLM has moved AsyncLLM.errored: is_healthy needs it"
     server = _source("verl", "workers/rollout/vllm_rollout/vllm_async_server.py")
-    assert "self.engine = engine_client" in server, "verl has renamed its server's engine: is_well needs it"
+    assert "self.engine = engine_client" in server, "verl has renamed its server's engine: is_healthy needs it"
 
 
 def _source(package: str, path: str) -> str:
@@ -188,7 +212,7 @@ def test_the_processes_of_transfer_queue_are_found(ray: Any) -> None:
     transfer_queue.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 2}}}))
     found = queue_actors()
     assert list(found) == ["TransferQueue controller", "TransferQueue storage 0", "TransferQueue storage 1"]
-    assert ray.get([actor.__ray_call__.remote(is_well) for actor in found.values()]) == [True] * 3
+    assert ray.get([actor.__ray_call__.remote(is_healthy) for actor in found.values()]) == [True] * 3
     transfer_queue.close()
 
 
@@ -201,7 +225,7 @@ def test_the_message_for_a_dead_actor_that_is_not_watched(ray: Any, make: Any) -
     with pytest.raises(ray.exceptions.ActorDiedError) as caught:
         ray.get(actor.work.remote(0))
     name = "make.<locals>.Worker"
-    assert sentence(caught.value) == f"a Ray actor ({name}, process {pid}) died: killed or out of memory"
+    assert one_line(caught.value) == f"a Ray actor ({name}, process {pid}) died: killed or out of memory"
 
 
 def test_an_actor_whose_constructor_fails_is_reported_with_its_error(ray: Any) -> None:
@@ -211,25 +235,25 @@ def test_an_actor_whose_constructor_fails_is_reported_with_its_error(ray: Any) -
 
     with pytest.raises(ray.exceptions.ActorDiedError) as caught:
         ray.get(ray.remote(Broken).remote().__ray_ready__.remote())
-    assert sentence(caught.value) == "ActorDiedError: ValueError: no such model"
+    assert one_line(caught.value) == "ActorDiedError: ValueError: no such model"
 
 
 def test_other_errors_are_their_last_line() -> None:
-    assert sentence(KeyError()) == "KeyError: no message"
-    assert sentence(RuntimeError("first\n  last  \n")) == "RuntimeError: last"
+    assert one_line(KeyError()) == "KeyError: no message"
+    assert one_line(RuntimeError("first\n  last  \n")) == "RuntimeError: last"
 
 
-def test_phases_overlap_and_the_one_that_failed_stays(output: list[dict[str, Any]]) -> None:
+def test_phases_overlap_and_the_one_that_failed_stays(events: list[dict[str, Any]]) -> None:
     phases = Phases(lambda: 12)
-    assert phases.output() == "while working in step 12"
+    assert phases.describe() == "while working in step 12"
     with phases("sampling"):
         with phases("updating"):
-            assert phases.output() == "while sampling and updating in step 12"
-        assert phases.output() == "while sampling in step 12"
+            assert phases.describe() == "while sampling and updating in step 12"
+        assert phases.describe() == "while sampling in step 12"
         with pytest.raises(ValueError, match="x"), phases("syncing weights"):
             raise ValueError("x")
-    assert phases.output() == "while syncing weights in step 12"
-    assert [event["activity"] for event in output][:2] == [
+    assert phases.describe() == "while syncing weights in step 12"
+    assert [event["activity"] for event in events][:2] == [
         "while sampling in step 12",
         "while sampling and updating in step 12",
     ]
@@ -238,13 +262,13 @@ def test_phases_overlap_and_the_one_that_failed_stays(output: list[dict[str, Any
 def test_before_the_first_step_there_is_none() -> None:
     phases = Phases(lambda: 0)
     with phases("validating"):
-        assert phases.output() == "while validating, before the first step"
+        assert phases.describe() == "while validating, before the first step"
 
 
 def test_a_run_with_a_checkpoint_can_be_continued(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step_4").mkdir(parents=True)
-    assert go_on(tmp_path) == "No checkpoint was saved yet: start a new run"
+    assert how_to_continue(tmp_path) == "No checkpoint was saved yet: start a new run"
     (tmp_path / "checkpoints" / "step_4" / "team.json").write_text("{}")
-    assert go_on(tmp_path) == f"Continue with: marl-verl train --resume {tmp_path}"
+    assert how_to_continue(tmp_path) == f"Continue with: marl-verl train --resume {tmp_path}"
     (tmp_path / REQUEST).write_text("{}")
-    assert go_on(tmp_path) == "Run the evaluation again"
+    assert how_to_continue(tmp_path) == "Run the evaluation again"

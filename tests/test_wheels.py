@@ -85,9 +85,9 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
 
     recipe = ROOT / "recipes" / "quickstart" / "inventory.yaml"
     train = [fresh.python, "-m", "marl_verl.cli.main", "train", recipe, "--dry-run"]
-    message = run(*train, "marl.algorithm.name=sharp", cwd=fresh.folder, code=2)
-    assert "pip install 'marl-verl[sharp]'" in message
-    assert len(message.strip().splitlines()) == 1
+    errors = run(*train, "marl.algorithm.name=sharp", cwd=fresh.folder, code=2)
+    assert "pip install 'marl-verl[sharp]'" in errors
+    assert len(errors.strip().splitlines()) == 1
     assert "grpo" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder)
 
     fresh.install("marl-verl[sharp]")

@@ -109,7 +109,9 @@ class Workers:
             if key in self._moved:
                 moved = self._moved[key]
                 values = values.clone()
-                values[-1 - len(moved) : -1] -= moved  # the log-prob of a token stands where the one before it is
+                values[-1 - len(moved) : -1] -= (
+                    moved  # the log-prob of a token is at the position of the token before it
+                )
             self._store.rows[key]["log_probs"] = values
 
     def update_actor(self, batch: Any) -> Any:

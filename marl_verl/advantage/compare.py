@@ -52,7 +52,8 @@ class LeaveOneOut(Baseline):
         count, low = np.bincount(group)[group], extremes(value, group)[0][group]
         above = value - low  # relative to the group's minimum, so that the mean of a constant group is exact
         others = np.bincount(group, weights=above)[group] - above
-        return np.where(count > 1, low + others / np.maximum(count - 1, 1), value)
+        baseline: FloatArray = low + others / np.maximum(count - 1, 1)  # alone: low + 0, its own value
+        return baseline
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class Unbiased(Scale):
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         deviation = value - group_mean(value, group)[group]
-        return np.sqrt(np.bincount(group, weights=deviation**2) / np.maximum(np.bincount(group) - self.ddof, 1))
+        squares = np.bincount(group, weights=deviation**2)
+        sigma: FloatArray = np.sqrt(squares / np.maximum(np.bincount(group) - self.ddof, 1))
+        return sigma
 
 
 @dataclass(frozen=True)

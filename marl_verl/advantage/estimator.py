@@ -143,7 +143,7 @@ class Overlong:
 
 @dataclass(frozen=True)
 class Advantage(GroupEstimator):
-    """A = (R - b_group) / (sigma_group + eps): a row against the rows of its group.
+    """A = (R - b_group) / (sigma_group + eps): a row is compared with the rows of its group.
 
     Parts and groups are objects or names: `Advantage(baseline="leave-one-out", group="agent")`.
 

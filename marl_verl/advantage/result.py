@@ -83,7 +83,7 @@ class AdvantageResult:
 def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict[str, float]]:
     """Agent -> its metrics in a batch, whether or not agents share a policy. Padding rows are excluded.
 
-    Failed sessions have no rows and are not counted.
+    Failed episodes have no rows and are not counted.
 
         rows, groups                      rows of this agent, groups that contain at least one of them
         zero_variance, singles            share of these groups with two or more samples, all of the same return (no

@@ -189,7 +189,8 @@ class GAE(_SessionSum):
 
     def target(self, table: RowTable, ret: FloatArray) -> FloatArray:
         """[n] A + V; 0 where there is no value."""
-        return ret + np.where(_valued(table), table.values, 0.0)
+        value: FloatArray = np.where(_valued(table), table.values, 0.0)
+        return ret + value
 
 
 def check_gamma(gamma: float) -> None:
@@ -264,7 +265,8 @@ def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:
     _, one = np.unique(tree.node, return_index=True)
     above = tree.parent[one]
     children = np.bincount(above[above >= 0], minlength=tree.count)
-    return 1.0 / np.bincount(tree.node)[tree.node] / np.maximum(children[tree.parent], 1)
+    share: FloatArray = 1.0 / np.bincount(tree.node)[tree.node] / np.maximum(children[tree.parent], 1)
+    return share
 
 
 def _crossed_share(table: RowTable, tree: Tree) -> FloatArray:
@@ -274,4 +276,5 @@ def _crossed_share(table: RowTable, tree: Tree) -> FloatArray:
     _, one = np.unique(ours, return_index=True)
     inner = one[tree.parent[one] >= 0]
     agents = np.bincount(tree.parent[inner], minlength=tree.count)
-    return 1.0 / nodes[ours] / np.maximum(agents[tree.parent], 1)
+    share: FloatArray = 1.0 / nodes[ours] / np.maximum(agents[tree.parent], 1)
+    return share

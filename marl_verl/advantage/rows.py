@@ -35,7 +35,7 @@ class RowTable:
     """n rows, one per turn.
 
     Attributes:
-        uid: the task instance, shared by all its sessions.
+        uid: the task instance, shared by all its episodes.
         session: [n] number of the episode of the task.
         index: [n] the turn's position in its episode, over all agents; (uid, session, index) identifies a row.
         turn: [n] number of the agent's act, within its lane.
@@ -130,7 +130,8 @@ class RowTable:
             return self.extra[name]
         if name not in (*LABELS, *COUNTS):
             raise unknown("column", name, [*LABELS, *COUNTS, *self.extra])
-        return getattr(self, name)
+        column: Labels | IntArray = getattr(self, name)
+        return column
 
     def codes(self, column: str) -> IntArray:
         """A column as integers >= -1, for grouping. MarlError as in `column`."""
@@ -193,7 +194,7 @@ class RowTable:
     def order(self) -> IntArray:
         """The rows that are not padding, sorted by (uid, session, index), so that reductions are bitwise independent of
         the order of the batch. MarlError if two rows have the same key."""
-        rows = np.flatnonzero(~self.padding)
+        rows: IntArray = np.flatnonzero(~self.padding)
         keys = np.stack([self.uid.codes[rows], self.session[rows], self.index[rows]])
         ascending = np.zeros(max(len(rows) - 1, 0), dtype=np.bool_)
         for key in keys[::-1]:

@@ -22,8 +22,8 @@ from marl_verl.credit.table import Mode, same_observation, step_returns
 class GroupInGroup(Estimator):
     """A = A_episode + step_w * A_step.
 
-    A_episode = E - mean E (mode "mean_norm") or (E - mean E) / (std E + eps) ("mean_std_norm") over the sessions of a
-    task; E is the mixed reward, the same on all rows of a session. A_step does the same with the discounted step
+    A_episode = E - mean E (mode "mean_norm") or (E - mean E) / (std E + eps) ("mean_std_norm") over the episodes of a
+    task; E is the mixed reward, the same on all rows of an episode. A_step does the same with the discounted step
     returns S among rows of the group with identical observation. In `AdvantageResult`, ret and baseline are the sums of
     the two levels, each in units of its scale, so that scale is 1. Source: GiGPO, arXiv 2505.10978, equations 3 to 9.
 
@@ -84,4 +84,4 @@ class GroupInGroup(Estimator):
 
 
 GIGPO = Algorithm(advantage="group-in-group")
-"""A = A_episode + A_step: sessions of a task against each other, and steps from one observation against each other."""
+"""A = A_episode + A_step: episodes of a task against each other, and steps from one observation against each other."""

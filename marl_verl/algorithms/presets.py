@@ -18,9 +18,9 @@ does not hold in a team, so that GRPO is the baseline ("turn-blind groups") of t
 """
 
 GRPO_TRAJECTORY_MEAN = Algorithm(advantage=Advantage(sample="session_mean", group=TASK, singleton="raw"))
-"""A = (r_session - mean_uid) / (std_uid + 1e-6), the same for every row of a session.
+"""A = (r_episode - mean_uid) / (std_uid + 1e-6), the same for every row of an episode.
 
-Compared: whole episodes of one task. A session's reward is the mean over its rows and counts once, independent of the
+Compared: whole episodes of one task. An episode's reward is the mean over its rows and counts once, independent of the
 number of turns. Agents and turns are not distinguished. Source: the global baseline of Dr. MAS's code, arXiv
 2602.08847.
 """
@@ -37,7 +37,7 @@ IPPO = Algorithm(advantage=Advantage(returns=GAE(critic="policy"), group=("agent
 """A = (GAE - mean_agent) / (std_agent + 1e-8).
 
 Compared: a turn with the value that the policy's critic predicted for its observation; then normalised over all rows of
-the agent in the batch. Nothing is compared within a task, so that one session per task is enough. Source: IPPO, arXiv
+the agent in the batch. Nothing is compared within a task, so that one episode per task is enough. Source: IPPO, arXiv
 2011.09533; GAE, arXiv 1506.02438.
 """
 

@@ -50,7 +50,7 @@ def step_of(folder: Path) -> int:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """A checkpoint's team file: `step`, `files`, `identity` and `plugins`. MarlError if it is unreadable."""
+    """A checkpoint's team file: `step`, `files`, `fingerprint` and `plugins`. MarlError if it is unreadable."""
     try:
         team: dict[str, Any] = json.loads((folder / TEAM_FILE).read_text(encoding="utf-8"))
         team["step"] = int(team["step"])
@@ -76,7 +76,7 @@ def damage(folder: Path, part: str = "") -> str | None:
         team = read(folder)
     except MarlError as error:
         return f"{TEAM_FILE} cannot be read ({error.__cause__})"
-    if absent := sorted({"files", "identity", "plugins"} - team.keys()):
+    if absent := sorted({"files", "fingerprint", "plugins"} - team.keys()):
         return f"{TEAM_FILE} has no {', '.join(absent)}"
     for name, saved in team["files"].items():
         if not name.startswith(part):

@@ -1,4 +1,4 @@
-"""The resume fingerprint of a run (`identity`): what a resumed run must have in common with its checkpoint.
+"""The resume fingerprint of a run: what a resumed run must have in common with its checkpoint.
 
 It contains the `marl` section except paths, time limits, validation, and settings of stored files, so a new key is
 included by default. Of verl's sections it contains keys that determine weights, data and their order, and objective.
@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
-from marl_verl.config.parts import algorithm_of
+from marl_verl.config.parts import algorithm_of, sampler_names
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.plugins import KINDS, content_of
@@ -27,7 +27,7 @@ from marl_verl.team import PolicyConfig, TeamConfig
 Nested = dict[str, Any]
 
 ELSEWHERE = ("run", "plugins", "agents", "policies", "pools", "algorithm")
-"""Keys of `marl` that `identity` normalises, and plugins, which are compared by content."""
+"""Keys of `marl` that `resume_fingerprint` normalises, and plugins, which are compared by content."""
 
 MAY_CHANGE = re.compile(
     r"checkpoint\..*|validation\..*|task\.test_(size|file)|critic\.(.*\.)?optim\.(lr.*|min_lr.*|total_training_steps)"
@@ -50,7 +50,7 @@ DATA = ("train_batch_size", "shuffle", "seed")
 ABSENT = object()
 
 
-def identity(config: DictConfig) -> Nested:
+def resume_fingerprint(config: DictConfig) -> Nested:
     """The fingerprint of a resolved config, as it is stored with each checkpoint: plain containers."""
     marl, team = marl_section(config), team_of(config)
     mine = _fixed({key: value for key, value in marl.items() if key not in ELSEWHERE})
@@ -112,7 +112,7 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
 def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tuple[str, str]]:
     """Yield (kind, name) of every part that a run may use. Not all need to be registered."""
     yield from (("tasks", team.task.name), ("workflows", team.workflow.name), ("algorithms", team.algorithm.name))
-    yield from (("samplers", algorithm.sampler), ("samplers", str(marl["validation"]["sampler"])))
+    yield from (("samplers", name) for name in sampler_names(algorithm, marl).values())
     yield from (("rewards", agent.reward) for agent in team.agents.values() if agent.reward is not None)
     yield from (("losses", policy.loss or algorithm.loss) for policy in team.policies.values())
     # the algorithm's options may name parts under any key
@@ -183,7 +183,7 @@ def _shown(value: Any) -> str:
 
 def check_same(team: Mapping[str, Any], config: DictConfig, folder: Path) -> None:
     """Raise MarlError with everything that differs between a checkpoint's team file and a resolved config."""
-    refuse([*changes(team["identity"], identity(config)), *plugin_changes(team["plugins"])], folder)
+    refuse([*changes(team["fingerprint"], resume_fingerprint(config)), *plugin_changes(team["plugins"])], folder)
     warn_changed(team["plugins"])
 
 

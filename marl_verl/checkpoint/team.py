@@ -5,7 +5,7 @@ critics/NAME/    the same for each critic
 data.pt          the position in the data
 random.pt        the driver's random state: Python's, NumPy's, torch's
 schedule.pt      the state of the schedule, if it has any
-team.json        the step, the resume fingerprint (`identity`), the plugins, and every file with its size
+team.json        the step, the resume fingerprint (`fingerprint`), the plugins, and every file with its size
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 from marl_verl import plugins
 from marl_verl.checkpoint import files
 from marl_verl.checkpoint.files import TEAM_FILE, complete, newest, read, step_of
-from marl_verl.checkpoint.fingerprint import check_same, identity, used_plugins
+from marl_verl.checkpoint.fingerprint import check_same, resume_fingerprint, used_plugins
 from marl_verl.errors import MarlError
 from marl_verl.threads import at_once
 
@@ -31,7 +31,7 @@ FIRST = 4
 """Size of a first checkpoint relative to the model: weights, two moments of Adam, and a Hugging Face copy."""
 
 
-class Part(Protocol):
+class Checkpointable(Protocol):
     """A policy or a critic, which is saved in a separate folder."""
 
     def save(self, folder: Path, step: int) -> None: ...
@@ -47,7 +47,13 @@ class Checkpoints:
     """
 
     def __init__(
-        self, config: DictConfig, run: Path, parts: Mapping[str, Part], data: Any, schedule: Any, models: list[Path]
+        self,
+        config: DictConfig,
+        run: Path,
+        parts: Mapping[str, Checkpointable],
+        data: Any,
+        schedule: Any,
+        models: list[Path],
     ) -> None:
         self._config, self._run, self._root = config, run, run / "checkpoints"
         self._parts, self._data, self._schedule, self._models = parts, data, schedule, models
@@ -65,9 +71,9 @@ class Checkpoints:
             if not files.is_full(error, self._root):
                 raise
             shutil.rmtree(writing, ignore_errors=True)
-            last, go_on = self._advice()
+            last, remedy = self._advice()
             raise MarlError(
-                f"no space left while saving step {step} in '{self._root}': {last}. Free space{go_on}"
+                f"no space left while saving step {step} in '{self._root}': {last}. Free space{remedy}"
             ) from error
 
     def commit(self, step: int) -> None:
@@ -127,10 +133,10 @@ class Checkpoints:
             why = f"{FIRST} times the {_bytes(held)} of the models on disk, for weights, optimiser and a copy"
         free = shutil.disk_usage(self._root).free
         if free < needed:
-            last, go_on = self._advice()
+            last, remedy = self._advice()
             raise MarlError(
                 f"not enough space to save step {step} in '{self._root}': it takes {_bytes(needed)} ({why}), "
-                f"{_bytes(free)} are free; {last}. Free {_bytes(needed - free)}{go_on}"
+                f"{_bytes(free)} are free; {last}. Free {_bytes(needed - free)}{remedy}"
             )
 
     def _writing(self, step: int) -> Path:
@@ -147,7 +153,7 @@ class Checkpoints:
 def describe(config: DictConfig, step: int) -> dict[str, Any]:
     """The content of a team file without the list of files, from the resolved config."""
     distributions = {"plugins": used_plugins(config), "loaded_plugins": plugins.load().fingerprint()}
-    return {"step": step, "identity": identity(config), **distributions}
+    return {"step": step, "fingerprint": resume_fingerprint(config), **distributions}
 
 
 def _bytes(count: float) -> str:

@@ -25,7 +25,7 @@ class Tensors(Mapping[str, Any]):
 
         self._files: dict[str, Any] = {}
         for path in sorted(folder.glob("*.safetensors")):
-            file = safe_open(path, framework="pt")
+            file: Any = safe_open(path, framework="pt")
             self._files |= dict.fromkeys(file.keys(), file)
 
     def __iter__(self) -> Iterator[str]:

@@ -8,8 +8,8 @@ from marl_verl.errors import MarlError
 
 
 def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
-    output = "a Python file that registers parts, e.g. my_team.py; may be repeated"
-    parser.add_argument("--plugin", action="append", default=[], type=Path, metavar="FILE", help=output)
+    text = "a Python file that registers parts, e.g. my_team.py; may be repeated"
+    parser.add_argument("--plugin", action="append", default=[], type=Path, metavar="FILE", help=text)
 
 
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:

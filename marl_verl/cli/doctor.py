@@ -47,8 +47,8 @@ def shown(quick: bool) -> list[Finding]:
     finally:
         display.close()
     count = {state: sum(each.state == state for each in found) for state in ("error", "warning")}
-    output = " and ".join(f"{number} {state}{'s' * (number > 1)}" for state, number in count.items() if number)
-    display.print(f"{output}, of {len(found)} findings" if output else f"{len(found)} findings, all of them ok")
+    counts = " and ".join(f"{number} {state}{'s' * (number > 1)}" for state, number in count.items() if number)
+    display.print(f"{counts}, of {len(found)} findings" if counts else f"{len(found)} findings, all of them ok")
     return found
 
 

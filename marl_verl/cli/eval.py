@@ -19,17 +19,17 @@ EXAMPLES = """
   marl-verl eval runs/inventory-1 --step 0                     the team before training
   marl-verl eval runs/inventory-1 --swap asker=holder          the two agents exchange their policies
   marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its untrained model
-  marl-verl eval runs/inventory-1 --sessions 32 --k 1,8,32     pass@k from 32 sampled sessions a task
+  marl-verl eval runs/inventory-1 --episodes 32 --k 1,8,32     pass@k from 32 sampled episodes a task
   marl-verl eval runs/inventory-1 --greedy-only --json         for programs; progress goes to standard error
 """
 
-PASSED_ON = ("step", "tasks", "sessions", "k", "swap", "untrained", "seed", "greedy_only", "output")
+PASSED_ON = ("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "output")
 """Options that are passed to `evaluate` under the same name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Evaluate a team on held-out tasks: greedy success, avg@k and pass@k of sampled sessions, each with a 95 % "
+        "Evaluate a team on held-out tasks: greedy success, avg@k and pass@k of sampled episodes, each with a 95 % "
         "confidence interval, and statistics of each agent. key=value changes how the team acts, e.g. "
         "marl.task.test_size=1000 or actor_rollout_ref.rollout.temperature=0.7."
     )
@@ -40,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plugin_argument(parser)
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint step (default: latest; 0: before training)")
     parser.add_argument("--tasks", type=int, metavar="N", help="only the first N held-out tasks")
-    parser.add_argument("--sessions", type=int, metavar="K", help="sampled sessions per task (default: 8)")
-    parser.add_argument("--k", metavar="1,4,8", help="values of k for pass@k, each at most --sessions")
+    parser.add_argument("--episodes", type=int, metavar="K", help="sampled episodes per task (default: 8)")
+    parser.add_argument("--k", metavar="1,4,8", help="values of k for pass@k, each at most --episodes")
     again: dict[str, Any] = {"action": "append", "default": []}
     parser.add_argument("--swap", **again, metavar="a=b", help="agents a and b exchange their policies")
     untrained = "this agent acts with its policy's untrained model; may be repeated"
     parser.add_argument("--untrained", **again, metavar="NAME", help=untrained)
     parser.add_argument("--seed", type=int, metavar="S", help="sampling seed (default: the run's)")
-    parser.add_argument("--greedy-only", action="store_true", help="skip the sampled sessions")
+    parser.add_argument("--greedy-only", action="store_true", help="skip the sampled episodes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to a file")
 

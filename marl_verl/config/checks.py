@@ -11,12 +11,10 @@ import psutil
 from annotated_types import Gt, Interval
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl import plugins
 from marl_verl.episode import Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.options import NonNegative, Positive, check_type
 from marl_verl.platforms.active import has_accelerator
-from marl_verl.plugins import KINDS
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.files import read_tasks
 from marl_verl.team import TeamConfig
@@ -29,7 +27,7 @@ REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
 Seconds = Annotated[float, Gt(0)]
 RANGES: tuple[tuple[Any, str], ...] = (
     (Positive, "trainer.total_training_steps data.train_batch_size data.max_prompt_length data.max_response_length"),
-    (Positive, "marl.sampler.sessions marl.validation.sessions marl.task.train_size marl.task.test_size"),
+    (Positive, "marl.task.train_size marl.task.test_size"),
     (NonNegative, "marl.run.seed marl.run.keep_rows marl.run.keep_journals marl.rollout.keep_episodes"),
     (Positive | None, "marl.run.journal_tasks marl.rollout.episode_tokens"),
     (Annotated[float, Interval(ge=0, le=1)], "marl.rollout.max_failed_share"),
@@ -42,21 +40,17 @@ FIXED = (  # a verl key that a team does not use, its required value, and the ke
     ("data.train_files", None, "a team's tasks are marl.task.train_file"),
     ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
     ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
-    ("actor_rollout_ref.rollout.n", 1, "the number of attempts per task is marl.sampler.sessions"),
+    ("actor_rollout_ref.rollout.n", 1, "the number of attempts per task is in marl.sampler.options"),
     ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
+    (
+        "actor_rollout_ref.rollout.pipeline_model_parallel_size",
+        1,
+        "verl's vLLM servers support tensor parallelism only",
+    ),
+    ("actor_rollout_ref.rollout.disaggregation.enabled", False, "verl supports it with SGLang only"),
+    ("actor_rollout_ref.rollout.checkpoint_engine.backend", "naive", "a policy's servers are on its training GPUs"),
+    ("trainer.use_v1", True, "teams are trained by verl's V1 trainer"),
 )
-
-
-def part(kind: str, name: str, base: type | None) -> Any:
-    """Return a registered part. MarlError unless it is a subclass of `base`, or callable where `base` is None."""
-    known = plugins.load()
-    found = known.get(kind, name)
-    right = callable(found) if base is None else isinstance(found, type) and issubclass(found, base)
-    if not right:
-        wanted = "a function" if base is None else f"a subclass of {base.__name__}"
-        source = known.entry(kind, name).source
-        raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, got {found!r:.80}")
-    return found
 
 
 def check_fixed(config: DictConfig, team: TeamConfig) -> None:
@@ -121,7 +115,7 @@ def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: i
         path = Path(str(file)).expanduser()
         if not path.is_file():
             message = str(missing("task file", path, path.parent.glob("*")))
-            hint = "" if "did you mean" in message else "; see the README of the recipe for how to make its data"
+            hint = "" if "did you mean" in message else " The README of the recipe says how to make its data."
             raise MarlError(f"marl.task.{split}_file: {message}{hint}")
         return read_tasks(path)
     try:

@@ -1,7 +1,7 @@
 """Compatibility checks of sampler, algorithm, team and task set, made before a run starts.
 
 The run's own sampler makes synthetic rows of synthetic actions and scores, without a model. They have the nodes,
-sessions, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
+episodes, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.advantage import RowTable
 from marl_verl.advantage.estimator import Rows
 from marl_verl.algorithms import Algorithm
-from marl_verl.config.checks import part
 from marl_verl.config.parts import algorithm_named
 from marl_verl.credit.base import ReplayCredit
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
-from marl_verl.options import build
 from marl_verl.sampling import Candidate, Sampler
 from marl_verl.sampling.context import BaseSamplingContext, TaskContext
 from marl_verl.tasks.base import Task, TaskSet
@@ -32,24 +30,10 @@ from marl_verl.team import TeamConfig
 MOST_MOVES, SECONDS = 3, 30.0
 
 
-def samplers(algorithm: Algorithm, marl: dict[str, Any]) -> dict[str, Sampler]:
-    """Section of the config ("sampler", "validation") -> the sampler with its options."""
-    found: dict[str, Sampler] = {}
-    for section, name in (("sampler", algorithm.sampler), ("validation", marl["validation"]["sampler"])):
-        kind, where = part("samplers", str(name), Sampler), f"marl.{section}.options"
-        try:
-            found[section] = build(kind, marl[section]["options"], where)
-        except MarlError as error:
-            raise MarlError(f"{error} (of sampler '{name}')") from error
-    return found
-
-
-def check_samplers(
-    found: dict[str, Sampler], validation: str, algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
-) -> None:
-    """Check the samplers of `samplers` against team and task set; `validation` is the validation sampler's name."""
+def check_samplers(found: dict[str, Sampler], names: dict[str, str], team: TeamConfig, tasks: TaskSet) -> None:
+    """Check the samplers of `samplers_of`, with the names of `sampler_names`, against team and task set."""
     for section, sampler in found.items():
-        name = algorithm.sampler if section == "sampler" else validation
+        name = names[section]
         try:
             sampler.check(list(team.agents))
         except MarlError as error:
@@ -59,7 +43,8 @@ def check_samplers(
             raise MarlError(f"{what}: implement TaskSet.public_score, or use sampler 'independent'")
     if found["validation"].branches and not found["validation"].public:
         remedy = "use 'independent', 'best-of', or 'tree-search' with options {guide: public}"
-        raise MarlError(f"sampler '{validation}' selects by the true score, which a validation must not use: {remedy}")
+        what = f"sampler '{names['validation']}' selects by the true score, which a validation must not use"
+        raise MarlError(f"{what}: {remedy}")
 
 
 def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
@@ -92,7 +77,7 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
 def check_advantage(synthetic: SyntheticTeam) -> None:
     """Compute advantages of synthetic rows. MarlError for a group column or a reward that the algorithm lacks."""
     try:
-        synthetic.algorithm.compute(synthetic.table(synthetic.rows(0, attempts=2)))
+        synthetic.algorithm.compute(synthetic.table(synthetic.rows(0)))
     except MarlError as error:
         raise MarlError(f"algorithm '{synthetic.team.algorithm.name}' does not fit the team: {error}") from error
 
@@ -107,6 +92,34 @@ def check_reference(resolved: DictConfig, team: TeamConfig) -> None:
             raise MarlError(f"policy '{name}': actor.use_kl_loss of a whole model needs a GPU, {why}: {remedy}")
 
 
+def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
+    """MarlError for training settings that verl accepts, and that fail after start-up or give wrong numbers."""
+    for name in [name for name, policy in team.policies.items() if policy.trained]:
+        part, where = resolved.policies[name].actor_rollout_ref, f"marl.policies.{name}"
+        actor, rollout, attention = part.actor, part.rollout, part.model.override_config.get("attn_implementation")
+        if actor.strategy not in ("fsdp", "fsdp2"):
+            raise MarlError(f"'{where}.actor.strategy' must be fsdp2 or fsdp, got '{actor.strategy}'")
+        if actor.ulysses_sequence_parallel_size > 1 and attention not in (None, "flash_attention_2"):
+            what = f"'{where}.actor.ulysses_sequence_parallel_size' is {actor.ulysses_sequence_parallel_size}"
+            remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
+            raise MarlError(f"{what}, which gives wrong log-probs with attention '{attention}': {remedy}")
+        longest = int(rollout.prompt_length) + int(rollout.response_length)
+        dynamic = {"actor.ppo": actor.use_dynamic_bsz, "rollout.log_prob": rollout.log_prob_use_dynamic_bsz}
+        if len(set(dynamic.values())) > 1:
+            what = f"{where}: actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal"
+            raise MarlError(f"{what}, got {', '.join(map(str, dynamic.values()))}")
+        for key, by_tokens in dynamic.items():
+            limit = OmegaConf.select(
+                part, f"{key}_max_token_len_per_gpu" if by_tokens else f"{key}_micro_batch_size_per_gpu"
+            )
+            if by_tokens and limit * actor.ulysses_sequence_parallel_size < longest:
+                what = f"'{where}.{key}_max_token_len_per_gpu' is {limit}, but a row may have {longest} tokens"
+                raise MarlError(f"{what} (prompt {rollout.prompt_length} + response {rollout.response_length})")
+            if not by_tokens and limit is None:
+                remedy = "set it, or actor.use_dynamic_bsz=true"
+                raise MarlError(f"'{where}.{key}_micro_batch_size_per_gpu' is missing: {remedy}")
+
+
 @dataclass(frozen=True)
 class SyntheticTeam:
     """Maker of synthetic rows; `moves` are the first moves of the rehearsed workflow (agents that act concurrently)."""
@@ -116,8 +129,8 @@ class SyntheticTeam:
     team: TeamConfig
     moves: tuple[tuple[str, ...], ...] = ()
 
-    def rows(self, number: int, attempts: int) -> list[dict[str, Any]]:
-        """The rows of task `number` from `attempts` sessions. MarlError where the sampler fails."""
+    def rows(self, number: int, episodes: int | None = None) -> list[dict[str, Any]]:
+        """The rows of task `number`: all, or those of its first `episodes`. MarlError where the sampler fails."""
         name, agents = self.algorithm.sampler, self.team.agents
         rewards = {agent.reward: _role_reward for agent in agents.values() if agent.reward}
         acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
@@ -126,9 +139,9 @@ class SyntheticTeam:
             _SyntheticWorkflow(moves), _SyntheticTasks(), agents, rewards, self.algorithm.rewards
         )
         task = Task(f"synthetic-{number}", "", {"number": number})
-        sessions = _SyntheticContext(task_context, task, task.id, attempts)
+        context = _SyntheticContext(task_context, task, task.id)
         try:
-            sample = asyncio.run(asyncio.wait_for(self.sampler.sample(sessions), SECONDS))
+            sample = asyncio.run(asyncio.wait_for(self.sampler.sample(context), SECONDS))
         except TimeoutError as error:
             raise MarlError(f"sampler '{name}' took longer than {SECONDS:.0f} s for one synthetic task.") from error
         if sample.failures or not sample.turns:
@@ -142,7 +155,8 @@ class SyntheticTeam:
             for turn in (turn for turn in sample.turns if turn.agent in players):
                 turn.rewards[credit.component] = (1 + turn.session) / (1 + turn.index)
         value = {"value": 0.0} if self.algorithm.advantage.wants_critic() else {}
-        return [{**row(turn), **value} for turn in sample.turns]
+        chosen = [turn for each in sample.episodes[:episodes] for turn in each.turns]
+        return [{**row(turn), **value} for turn in sample.turns if episodes is None or turn in chosen]
 
     def table(self, rows: Sequence[dict[str, Any]]) -> RowTable:
         return RowTable.from_rows(rows, self.algorithm.components(self.team.agents))
@@ -172,7 +186,7 @@ class _SyntheticTasks(TaskSet):
     """Task set whose scores differ between answers, and more between tasks."""
 
     def score(self, task: Task, answer: Any) -> float:
-        return _number(answer, 97) / 8 + 20.0 * task.data["number"]
+        return _number(answer, 97) / 8 + 20.0 * int(task.data["number"])
 
     def public_score(self, task: Task, answer: Any) -> float:
         return _number(answer, 53) / 8

@@ -1,6 +1,7 @@
 """Apply a loss to a config: merge its verl settings, and check the config for settings incompatible with it."""
 
 import copy
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -103,6 +104,7 @@ def _is_threshold(value: Any) -> bool:
     return len(bounds) <= 2 and 0 < bounds[0] <= bounds[-1]
 
 
+@functools.cache
 def _verl_default(where: str) -> DictConfig:
     file = {ACTOR: "actor/actor.yaml", CORRECTION: "algorithm/rollout_correction.yaml"}[where]
     return OmegaConf.load(verl_configs() / file)  # type: ignore[return-value]

@@ -1,12 +1,28 @@
-"""Look up the registered algorithm and metrics that a config or a file names."""
+"""Look up the registered parts that a config or a file names."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algorithms import Algorithm, Metric
 from marl_verl.errors import MarlError
-from marl_verl.team import TeamConfig
+from marl_verl.options import build
+from marl_verl.plugins import KINDS
+from marl_verl.sampling import Sampler
+from marl_verl.team import Named, TeamConfig
+
+
+def part(kind: str, name: str, base: type | None) -> Any:
+    """Return a registered part. MarlError unless it is a subclass of `base`, or callable where `base` is None."""
+    known = plugins.load()
+    found = known.get(kind, name)
+    right = callable(found) if base is None else isinstance(found, type) and issubclass(found, base)
+    if not right:
+        wanted = "a function" if base is None else f"a subclass of {base.__name__}"
+        source = known.entry(kind, name).source
+        raise MarlError(f"{KINDS[kind]} '{name}' of {source} must be {wanted}, got {found!r:.80}")
+    return found
 
 
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
@@ -38,3 +54,28 @@ def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
             raise MarlError(f"metric '{name}' of {source} must be a Metric, got {target!r:.80}")
         found.append(metric)
     return tuple(found)
+
+
+def sampler_names(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, str]:
+    """Section of the config ("sampler", "validation") -> the name of its sampler."""
+    return {"sampler": algorithm.sampler, "validation": str(marl["validation"]["sampler"] or "independent")}
+
+
+def samplers_of(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Sampler]:
+    """Section of the config ("sampler", "validation") -> the sampler with its options."""
+    found: dict[str, Sampler] = {}
+    for section, name in sampler_names(algorithm, marl).items():
+        kind, options, where = part("samplers", name, Sampler), marl[section].get("options"), f"marl.{section}.options"
+        if section == "validation" and marl[section]["sampler"] is None:
+            options = {"episodes": 1, **(options or {})}
+        try:
+            found[section] = build(kind, options, where)
+        except MarlError as error:
+            raise MarlError(f"{error} (of sampler '{name}')") from error
+    return found
+
+
+def named_samplers(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Named]:
+    """Section of the config -> the name of its sampler and all options, defaults included."""
+    names, found = sampler_names(algorithm, marl), samplers_of(algorithm, marl)
+    return {section: Named(names[section], dataclasses.asdict(sampler)) for section, sampler in found.items()}

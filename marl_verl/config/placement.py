@@ -20,6 +20,8 @@ from marl_verl.team import TeamConfig
 
 WIDTHS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 """Keys of `rollout` whose product is the number of GPUs of one server."""
+PROCESSES = 3
+"""Maximum processes of one policy on a GPU: training worker, server, and the server's child process."""
 
 
 def server_gpus(rollout: Any) -> int:
@@ -48,6 +50,11 @@ class Pool:
     @property
     def size(self) -> int:
         return self.gpus * self.nodes
+
+    @property
+    def cpus(self) -> int:
+        """Ray CPUs that verl reserves with each GPU: one for each process."""
+        return PROCESSES * len(self.policies)
 
     def __str__(self) -> str:
         many = f" x {self.nodes} nodes" if self.nodes > 1 else ""
@@ -114,16 +121,33 @@ def _check_memory(pool: Pool, context: Mapping[str, Any]) -> None:
     """Check that the servers of a shared pool fit in memory while all are awake, and can sleep during training."""
     shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in context.items()}
     if sum(shares.values()) > 1:
-        output = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
-        what = (
-            f"the servers on pool '{pool.name}' would take {output} = {sum(shares.values()):.2f} of each GPU's memory"
-        )
+        terms = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
+        what = f"the servers on pool '{pool.name}' would take {terms} = {sum(shares.values()):.2f} of each GPU's memory"
         remedy = "set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
         raise MarlError(f"{what}: {remedy}")
     for name, rollout in context.items():
-        if not rollout.free_cache_engine or not rollout.enable_sleep_mode:
+        if not rollout.free_cache_engine or not rollout.get("enable_sleep_mode", True):
             what = f"policy '{name}' shares pool '{pool.name}', where servers must sleep during training"
             raise MarlError(f"{what}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on")
+
+
+def ray_cpus(config: DictConfig, pools: Sequence[Pool]) -> int:
+    """The CPUs of Ray that a run needs: for training workers, servers, rollout workers, TransferQueue (storage units
+    and controller), and one for verl's short tasks."""
+    workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
+    units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    return sum(pool.size * (pool.cpus + len(pool.policies)) for pool in pools) + workers + units + 2
+
+
+def check_cpus(config: DictConfig, pools: Sequence[Pool], nodes: Sequence[float]) -> None:
+    """MarlError if Ray has too few CPUs on its `nodes`: verl would wait for them for ever."""
+    needed, advice = ray_cpus(config, pools), "start Ray with a larger number (ray start --num-cpus); they are logical"
+    if needed > sum(nodes):
+        raise MarlError(f"the run needs {needed} CPUs of Ray, which has {sum(nodes):g}: {advice}")
+    for pool in pools:
+        if len([count for count in nodes if count >= pool.gpus * pool.cpus]) < pool.nodes:
+            what = f"pool '{pool.name}' reserves {pool.gpus * pool.cpus} CPUs of Ray on each of {pool.nodes} machines"
+            raise MarlError(f"{what}, but they have {' + '.join(f'{count:g}' for count in nodes)}: {advice}")
 
 
 def _visible_gpus() -> int:

@@ -40,10 +40,9 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
         pools = {name: pool for pool in pools_of(config, team) for name in pool.policies}
         policies = {name: _policy(config, team, name, pools[name]) for name in pools}
         first = next((name for name in policies if team.policies[name].trained), next(iter(policies), None))
+        critics = critic_configs(config, team, algorithm_of(team), policies)
         whole = copy.deepcopy(config)
         with open_dict(whole):
-            whole.policies = policies
-            whole.critics = critic_configs(config, team, algorithm_of(team), policies)
             if first is not None:
                 # verl reads a tokenizer and a model config from here; every policy has its own under `policies`
                 whole.actor_rollout_ref = OmegaConf.create(policies[first]["actor_rollout_ref"])
@@ -52,14 +51,15 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
                     whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
                 correction = policies[first]["algorithm"]["rollout_correction"]
                 whole.algorithm.rollout_correction = OmegaConf.create(correction)
-        resolved = _resolved(whole)
+        return OmegaConf.create({**_resolved(whole), "policies": policies, "critics": critics})
     except OmegaConfBaseException as error:
         raise MarlError(f"config cannot be resolved: {' '.join(str(error).split())}") from error
-    return resolved
 
 
-def _resolved(config: DictConfig) -> DictConfig:
-    return OmegaConf.create(OmegaConf.to_container(config, resolve=True))  # type: ignore[return-value]
+def _resolved(config: DictConfig) -> dict[str, Any]:
+    """A config, or a section of one, without interpolations."""
+    resolved: Any = OmegaConf.to_container(config, resolve=True)
+    return {str(key): value for key, value in resolved.items()}
 
 
 def loss_of(team: TeamConfig, policy: str) -> tuple[str, Loss]:
@@ -81,15 +81,14 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     if policy.trained:
         own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
         if pool.shared and has_accelerator():  # offload to CPU between this policy's updates, unless the policy sets it
-            message = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
+            given = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
             for key in ("param_offload", "optimizer_offload"):
-                if message.get(key) is None:
+                if given.get(key) is None:
                     own.actor_rollout_ref.actor.fsdp_config[key] = True
         check_policy(own, name, called, loss)
-    resolved = _resolved(own)
     return {
-        "actor_rollout_ref": OmegaConf.to_container(resolved.actor_rollout_ref),
-        "algorithm": {"rollout_correction": OmegaConf.to_container(resolved.algorithm.rollout_correction)},
+        "actor_rollout_ref": _resolved(own.actor_rollout_ref),
+        "algorithm": {"rollout_correction": _resolved(own.algorithm.rollout_correction)},
         "trainer": {"n_gpus_per_node": pool.gpus, "nnodes": pool.nodes},
     }
 
@@ -223,5 +222,4 @@ def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any
     base.loss_agg_mode, base.loss_scale_factor = "token-mean", None
     base.optim.total_training_steps = whole.trainer.total_training_steps
     whole.critic = OmegaConf.merge(base, override)
-    resolved: Any = OmegaConf.to_container(whole, resolve=True)
-    return resolved["critic"]  # type: ignore[no-any-return]
+    return _resolved(whole.critic)

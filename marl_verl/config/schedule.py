@@ -88,13 +88,14 @@ def _check_loss(own: DictConfig, policy: str, name: str) -> None:
 def _check_independent(synthetic: SyntheticTeam) -> None:
     """MarlError unless synthetic rows of three tasks get the same advantages together as each task alone."""
     compute, table = synthetic.algorithm.compute, synthetic.table
-    tasks = [synthetic.rows(number, attempts) for number, attempts in enumerate((3, 2, 1))]
-    output = f"algorithm '{synthetic.team.algorithm.name}' is incompatible with {WHERE}.mode=async"
+    # groups of several sizes, also of one row
+    tasks = [synthetic.rows(number, episodes) for number, episodes in enumerate((None, 2, 1))]
+    prefix = f"algorithm '{synthetic.team.algorithm.name}' is incompatible with {WHERE}.mode=async"
     try:
-        gather_all = compute(table([row for rows in tasks for row in rows])).advantage
+        together = compute(table([row for rows in tasks for row in rows])).advantage
         apart = np.concatenate([compute(table(rows)).advantage for rows in tasks])
     except MarlError as error:
-        raise MarlError(f"{output}: {error}") from error
-    if not np.allclose(gather_all, apart, rtol=1e-9, atol=1e-12):
+        raise MarlError(f"{prefix}: {error}") from error
+    if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
         what = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
-        raise MarlError(f"{output}: {what}, but with async a row's advantage is computed when its own task is finished")
+        raise MarlError(f"{prefix}: {what}, but with async a row's advantage is computed when its own task is finished")

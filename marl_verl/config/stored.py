@@ -37,5 +37,8 @@ def team_of(config: DictConfig) -> TeamConfig:
 
 def check_run(folder: Path, *files: str) -> None:
     """Raise MarlError (with the nearest run) unless a folder has these files of a run directory."""
-    if not all((folder / name).is_file() for name in files):
+    absent = [name for name in files if not (folder / name).is_file()]
+    if absent and folder.is_dir():
+        raise MarlError(f"no run in '{folder}': it has no {absent[0]}. Give the folder of a run, such as runs/NAME.")
+    if absent:
         raise missing("run in", folder, [path.parent for path in folder.parent.glob(f"*/{files[0]}")])

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.plan import FOLDER, Plan
+from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.process.progress import Display
@@ -47,7 +47,7 @@ class Evaluation:
         return map(file.episode, file.episodes)
 
 
-def launch(plan: Plan, display: Display, begun: float, output: Path | None = None) -> Evaluation:
+def launch(plan: EvaluationPlan, display: Display, begun: float, output: Path | None = None) -> Evaluation:
     """Run an evaluation that was requested at time `begun`, and write its numbers to `output`, too.
 
     Its log and its episodes are kept in the run directory even if it fails.
@@ -84,7 +84,7 @@ def check_output(path: Path | None) -> None:
             raise MarlError(f"--output '{path}' is not writable")
 
 
-def _free(plan: Plan) -> Path:
+def _free(plan: EvaluationPlan) -> Path:
     """The path of step_N.json, with swaps and untrained agents in the name, and a number if the name is taken."""
     evaluations = plan.run / FOLDER
     evaluations.mkdir(exist_ok=True)
@@ -106,12 +106,12 @@ def _taken(path: Path, settings: dict[str, Any]) -> bool:
         return True
 
 
-def _heading(plan: Plan) -> str:
+def _heading(plan: EvaluationPlan) -> str:
     request = plan.request
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
-    for agent, part in request.parts.items():
-        lines.append(f"  agent   {agent} acts with policy {part.source}, {part.describe(request.step)}")
-    sampled = f"{request.sessions} sampled sessions each" if request.sessions else "no sampled sessions"
+    for agent, assignment in request.assignments.items():
+        lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe(request.step)}")
+    sampled = f"{request.episodes} sampled episodes each" if request.episodes else "no sampled episodes"
     lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}")
     return "\n".join(lines)
 
@@ -135,7 +135,7 @@ def results(document: dict[str, Any], display: Display) -> None:
 
 
 def _agents(agents: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="agents, played greedily")
+    table = Table(title="agents, greedy pass")
     components = sorted({name for agent in agents.values() for name in agent["rewards"]})
     rewards = [f"reward: {name}" for name in components]
     for column in ("agent", "policy", "weights"):

@@ -15,7 +15,7 @@ from marl_verl.checkpoint.files import complete, damage, step_of
 from marl_verl.config.policy_models import check_files
 from marl_verl.config.stored import read_config
 from marl_verl.errors import MarlError, missing
-from marl_verl.evaluation.request import MODELS, Part, acting
+from marl_verl.evaluation.request import MODELS, Assignment, acting
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.process.run_dir import RunDir
 from marl_verl.team import AgentConfig
@@ -48,21 +48,21 @@ def chosen_step(run: Path, wanted: int | None) -> int:
     return steps[-1] if wanted is None else wanted
 
 
-def find_models(run: Path, folder: Path, parts: dict[str, Part], step: int) -> Models:
+def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], step: int) -> Models:
     """Find the weights of every policy in use, except external endpoints. MarlError if they are damaged or missing.
 
     Weights in a format that servers cannot load are marked for export below the evaluation's `folder`.
     """
     config, found = read_config(run / "config.yaml"), Models()
-    for name, part in acting(parts).items():
-        if part.weights == "trained":
-            source = _trained(run, config, part.source, step)
+    for name, assignment in acting(assignments).items():
+        if assignment.weights == "trained":
+            source = _trained(run, config, assignment.source, step)
             ready = source.folder / "huggingface"
             found.paths[name] = found.tokenizers[name] = str(ready.resolve())
             if source.lora is not None or not any(any(ready.glob(pattern)) for pattern in WEIGHTS):
                 found.exports[name], found.paths[name] = source, str(folder / MODELS / name)
-        elif part.weights != "outside":
-            found.paths[name] = found.tokenizers[name] = _initial_model(config, part)
+        elif assignment.weights != "external":
+            found.paths[name] = found.tokenizers[name] = _initial_model(config, assignment)
     return found
 
 
@@ -73,10 +73,10 @@ def _trained(run: Path, config: Any, policy: str, step: int) -> Source:
     return Source.of(folder, policy, config)
 
 
-def _initial_model(config: Any, part: Part) -> str:
+def _initial_model(config: Any, assignment: Assignment) -> str:
     """The model of a frozen policy, or of a policy before training: a folder or a hub name."""
-    model = config.policies[part.source].actor_rollout_ref.model
-    what = f"model of policy '{part.source}'{' before training' if part.weights == 'untrained' else ''}"
+    model = config.policies[assignment.source].actor_rollout_ref.model
+    what = f"model of policy '{assignment.source}'{' before training' if assignment.weights == 'untrained' else ''}"
     if model.get("lora_adapter_path"):
         raise MarlError(
             f"the {what} is '{model.path}' with the adapter '{model.lora_adapter_path}', which cannot be served. "
@@ -91,7 +91,11 @@ def _initial_model(config: Any, part: Part) -> str:
 
 
 def check_lengths(
-    run: Path, config: DictConfig, agents: dict[str, AgentConfig], parts: dict[str, Part], tokenizers: dict[str, str]
+    run: Path,
+    config: DictConfig,
+    agents: dict[str, AgentConfig],
+    assignments: dict[str, Assignment],
+    tokenizers: dict[str, str],
 ) -> None:
     """Raise MarlError if stored observations of an agent with another policy exceed that policy's prompt limit.
 
@@ -99,26 +103,26 @@ def check_lengths(
     """
     stored = RunDir(run)
     files = stored.stored_episodes() or stored.stored_journals()
-    moved = {name: part for name, part in parts.items() if part.source != agents[name].policy}
-    moved = {name: part for name, part in moved.items() if part.weights != "outside"}
+    moved = {name: assignment for name, assignment in assignments.items() if assignment.source != agents[name].policy}
+    moved = {name: assignment for name, assignment in moved.items() if assignment.weights != "external"}
     if not moved or not files:
         return
     path = files[max(files)]
     content = path.read_bytes()
     episodes = EpisodeFile.parse(gzip.decompress(content) if path.suffix == ".gz" else content, f"'{path}'")
     template: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
-    for name, part in moved.items():
+    for name, assignment in moved.items():
         observations = _observations(episodes, agents[name])
         if not observations:
             continue
-        own = config.policies[part.policy].actor_rollout_ref
-        words = own.model.get("tokenizer_path") or tokenizers[part.policy]
+        own = config.policies[assignment.policy].actor_rollout_ref
+        words = own.model.get("tokenizer_path") or tokenizers[assignment.policy]
         lengths = _lengths(observations, words, bool(own.model.trust_remote_code), template)
         limit = int(own.rollout.prompt_length)
         if long := [length for length in lengths if length > limit]:
             raise MarlError(
                 f"{len(long)} of {len(lengths)} observations of agent '{name}' in '{path}' are longer than "
-                f"data.max_prompt_length={limit} with the tokenizer of policy '{part.source}' (maximum: "
+                f"data.max_prompt_length={limit} with the tokenizer of policy '{assignment.source}' (maximum: "
                 f"{max(long)} tokens). Set data.max_prompt_length={max(long)} and raise "
                 "actor_rollout_ref.rollout.max_model_len accordingly."
             )

@@ -20,7 +20,7 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.models import check_lengths, chosen_step, find_models
-from marl_verl.evaluation.request import Part, Request, Swap, acting, cast, parse_swap
+from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assign, parse_swap
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
@@ -30,7 +30,7 @@ FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
 
 TASKS = "data/test.jsonl"
-SESSIONS = 8
+EPISODES = 8
 KS = (1, 4, 8, 16, 32, 64)
 
 TAKEN = re.compile(
@@ -47,14 +47,14 @@ TAKEN = re.compile(
 
 ELSEWHERE = (
     (r"marl\.run\.seed", "give --seed"),
-    (r"marl\.validation\..+", "sampled sessions are independent; give --sessions"),
+    (r"marl\.validation\..+", "sampled episodes are independent; give --episodes"),
     (r"marl\.agents\.[^.]+\.policy", "give --swap a=b"),
     (r"marl\.policies\.[^.]+\.(model|tiny|frozen)(\..+)?", "give --step or --untrained to choose weights"),
 )
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """A checked evaluation.
 
     Attributes:
@@ -88,17 +88,17 @@ def plan(
     *,
     step: int | None = None,
     tasks: int | None = None,
-    sessions: int | None = None,
+    episodes: int | None = None,
     k: str | Sequence[int] | None = None,
     swap: Iterable[str | Swap] = (),
     untrained: Sequence[str] = (),
     seed: int | None = None,
     greedy_only: bool = False,
     plugin_files: Sequence[Path] = (),
-) -> Plan:
+) -> EvaluationPlan:
     """Check an evaluation without writing files. Arguments and errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
-    sessions, ks = _sessions(sessions, k, greedy_only)
+    episodes, ks = _episodes(episodes, k, greedy_only)
     check_overrides(overrides)
     files = plugins.files_of_run(run, plugin_files)
     plugins.use_files(files)
@@ -108,10 +108,10 @@ def plan(
     team = read_team(marl)
     step = chosen_step(run, step)
     swaps = [parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
-    parts = cast(team, step, swaps, untrained)
+    assignments = assign(team, step, swaps, untrained)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
-    models = find_models(run, folder, parts, step)
-    config = evaluation_config(composed, parts, models.paths, max(1, sessions), seed)
+    models = find_models(run, folder, assignments, step)
+    config = evaluation_config(composed, assignments, models.paths, max(1, episodes), seed)
     evaluated = read_team(marl_section(config), allow_frozen=True)
     workflow, task_set = build_parts(evaluated)
     checks.check_numbers(config)
@@ -125,36 +125,36 @@ def plan(
     config.data.train_files = config.data.val_files = str(folder / TASKS)
     config.data.val_batch_size = len(played)
     resolved = resolve(config, evaluated)
-    check_lengths(run, resolved, team.agents, parts, models.tokenizers)
-    request = Request(step, sessions, ks, int(config.marl.run.seed), parts, models.exports)
-    what = {"run": run.resolve().name, "step": step, "tasks": len(played), "sessions": sessions, "k": list(ks)}
+    check_lengths(run, resolved, team.agents, assignments, models.tokenizers)
+    request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, models.exports)
+    what = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
     who = {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
     settings = {**what, **who, "seed": request.seed, "overrides": list(overrides)}
-    return Plan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
+    return EvaluationPlan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
 
 
-def _sessions(given: int | None, k: str | Sequence[int] | None, greedy_only: bool) -> tuple[int, tuple[int, ...]]:
-    """(number of sessions per task, values of k for pass@k)."""
+def _episodes(given: int | None, k: str | Sequence[int] | None, greedy_only: bool) -> tuple[int, tuple[int, ...]]:
+    """(number of episodes per task, values of k for pass@k)."""
     if greedy_only:
-        for option, value in (("--sessions", given), ("--k", k)):
+        for option, value in (("--episodes", given), ("--k", k)):
             if value is not None:
                 raise MarlError(
                     f"{option} and --greedy-only are incompatible: there is no sampled pass. Leave out one of them."
                 )
         return 0, ()
-    sessions = SESSIONS if given is None else given
-    if sessions < 1:
-        raise MarlError(f"--sessions must be a whole number >= 1, got {sessions}")
+    episodes = EPISODES if given is None else given
+    if episodes < 1:
+        raise MarlError(f"--episodes must be a whole number >= 1, got {episodes}")
     if k is None:
-        return sessions, (*(k for k in KS if k < sessions), sessions)
+        return episodes, (*(k for k in KS if k < episodes), episodes)
     words = k.split(",") if isinstance(k, str) else [str(number) for number in k]
     for word in words:
         if not word.strip().isdecimal() or int(word) < 1:
             raise MarlError(f"--k must be whole numbers >= 1, e.g. --k 1,4,8, got '{word}'")
     ks = tuple(sorted(set(map(int, words))))
-    if ks and ks[-1] > sessions:
-        raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} sessions per task, got {sessions}. Raise --sessions.")
-    return sessions, ks
+    if ks and ks[-1] > episodes:
+        raise MarlError(f"pass@{ks[-1]} needs at least {ks[-1]} episodes per task, got {episodes}. Raise --episodes.")
+    return episodes, ks
 
 
 def _tasks(
@@ -197,25 +197,31 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def evaluation_config(
-    config: DictConfig, parts: Mapping[str, Part], models: Mapping[str, str], sessions: int, seed: int | None
+    config: DictConfig,
+    assignments: Mapping[str, Assignment],
+    models: Mapping[str, str],
+    episodes: int,
+    seed: int | None,
 ) -> DictConfig:
     """The unresolved config of an evaluation, from the run's composed config. Policies without an agent are left out.
 
     Args:
         models: policy of the evaluation -> the model for its servers.
-        sessions: sampled sessions per task; 1 without a sampled pass.
+        episodes: sampled episodes per task; 1 without a sampled pass.
         seed: seed of sampling; None for the run's seed.
     """
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
     marl = config.marl
     given: Any = OmegaConf.to_container(marl.policies)
-    marl.policies = {name: _policy(given[part.source], models.get(name)) for name, part in acting(parts).items()}
-    for agent, part in parts.items():
-        marl.agents[agent].policy = part.policy
+    marl.policies = {
+        name: _policy(given[assignment.source], models.get(name)) for name, assignment in acting(assignments).items()
+    }
+    for agent, assignment in assignments.items():
+        marl.agents[agent].policy = assignment.policy
     used = {policy.get("pool") for policy in marl.policies.values()}
     marl.pools = {name: size for name, size in (marl.get("pools") or {}).items() if name in used}
-    marl.validation = {"sampler": "independent", "sessions": sessions, "options": {}}
+    marl.validation = {"sampler": "independent", "options": {"episodes": episodes}}
     if seed is not None:
         marl.run.seed = seed
     marl.schedule.mode, marl.critic = "sync", {}

@@ -21,12 +21,12 @@ from marl_verl.process.run_dir import REQUEST
 from marl_verl.team import TeamConfig
 
 RESULT, MODELS = "result.json", "models"
-Weights = Literal["trained", "untrained", "frozen", "outside"]
+Weights = Literal["trained", "untrained", "frozen", "external"]
 Swap = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Part:
+class Assignment:
     """The policy of an agent: its name `source` in the run and its name `policy` in the evaluation, which differ if one
     agent has the trained and another the untrained weights."""
 
@@ -45,17 +45,17 @@ class Request:
 
     Attributes:
         step: step of the checkpoint; part of the seeds, as in the validation at that step.
-        sessions: sampled sessions per task; 0 for the greedy pass only.
+        episodes: sampled episodes per task; 0 for the greedy pass only.
         seed: seed of the bootstrap intervals.
-        parts: agent -> its policy.
+        assignments: agent -> its policy.
         exports: policy -> the source of a model to export to `models/` first.
     """
 
     step: int
-    sessions: int
+    episodes: int
     ks: tuple[int, ...]
     seed: int
-    parts: dict[str, Part]
+    assignments: dict[str, Assignment]
     exports: dict[str, Source] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
@@ -75,7 +75,9 @@ def parse_swap(given: str) -> Swap:
     return first, second
 
 
-def cast(team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Sequence[str] = ()) -> dict[str, Part]:
+def assign(
+    team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Sequence[str] = ()
+) -> dict[str, Assignment]:
     """Assign agent -> policy. MarlError for an unknown agent, or a swap or `untrained` without effect.
 
     Args:
@@ -104,21 +106,21 @@ def cast(team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Seq
             raise MarlError(f"--untrained {name} has no effect: its policy '{policy.name}' was never trained")
         if step == 0:
             raise MarlError(f"--untrained {name} has no effect: at --step 0 no policy is trained yet")
-    return {name: _part(team, policy, step, name in untrained) for name, policy in policies.items()}
+    return {name: _assignment(team, policy, step, name in untrained) for name, policy in policies.items()}
 
 
-def _part(team: TeamConfig, source: str, step: int, untrained: bool) -> Part:
+def _assignment(team: TeamConfig, source: str, step: int, untrained: bool) -> Assignment:
     policy = team.policies[source]
     if policy.frozen:
-        return Part(source, "frozen" if policy.endpoint is None else "outside", source)
+        return Assignment(source, "frozen" if policy.endpoint is None else "external", source)
     if step == 0 or not untrained:
-        return Part(source, "trained" if step else "untrained", source)
+        return Assignment(source, "trained" if step else "untrained", source)
     name = f"{source}-untrained"
     while name in team.policies:
         name += "-1"
-    return Part(source, "untrained", name)
+    return Assignment(source, "untrained", name)
 
 
-def acting(parts: Mapping[str, Part]) -> dict[str, Part]:
+def acting(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """Name in the evaluation -> policy in use, in the order of the agents."""
-    return {part.policy: part for part in parts.values()}
+    return {assignment.policy: assignment for assignment in assignments.values()}

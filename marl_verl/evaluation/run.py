@@ -39,11 +39,11 @@ def evaluate(folder: Path) -> None:
 
 
 def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
-    """Run the greedy pass and, if `sessions` > 0, the sampled pass. Returns the content of result.json."""
+    """Run the greedy pass and, if `episodes` > 0, the sampled pass. Returns the content of result.json."""
     greedy = Pass(trainer, sampled=False)
     greedy.play()
     sampled = Pass(trainer, sampled=True)
-    if request.sessions:
+    if request.episodes:
         sampled.play()
     trainer.records.episodes(request.step, [*greedy.lines, *sampled.lines])
     reports = greedy.reports + sampled.reports
@@ -74,7 +74,7 @@ class Pass:
 
         marl, tasks = self.trainer.config.marl, len(self.trainer.val_dataset)
         stored = 0 if self.sampled else int(marl.rollout.keep_episodes)
-        at_once = max(1, EPISODES_AT_ONCE // (int(marl.validation.sessions) if self.sampled else 1))
+        at_once = max(1, EPISODES_AT_ONCE // (int(marl.validation.options.episodes) if self.sampled else 1))
         emit("playing", sampled=self.sampled, done=0, tasks=tasks)
         loader, manager = self.trainer.val_dataloader, self.trainer.agent_loop_manager
         for reports in play(loader, manager, self.trainer.global_steps, self.sampled, keep=tasks, at_once=at_once):
@@ -94,20 +94,24 @@ def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
         "eval_tasks": len(solved),
         "success": sum(solved) / len(solved),
         "success_interval": wilson(sum(solved), len(solved)),
-        "sessions": request.sessions,
+        "episodes": request.episodes,
     }
-    if request.sessions:
+    if request.episodes:
         times = [sum(report.successes) for report in sampled.reports]
-        scores.update(sampled_scores(times, request.sessions, request.ks, request.seed))
+        scores.update(sampled_scores(times, request.episodes, request.ks, request.seed))
     return scores
 
 
 def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str, Any]]:
     """Agent -> policy, metrics of the greedy pass and, in `sampled`, metrics of the sampled pass."""
     return {
-        agent: {"policy": part.source, "weights": part.describe(request.step), **greedy.tally.metrics(agent)}
-        | ({"sampled": sampled.tally.metrics(agent)} if request.sessions else {})
-        for agent, part in request.parts.items()
+        agent: {
+            "policy": assignment.source,
+            "weights": assignment.describe(request.step),
+            **greedy.tally.metrics(agent),
+        }
+        | ({"sampled": sampled.tally.metrics(agent)} if request.episodes else {})
+        for agent, assignment in request.assignments.items()
     }
 
 

@@ -1,6 +1,6 @@
-"""avg@k and pass@k of sampled sessions, and confidence intervals over tasks.
+"""avg@k and pass@k of sampled episodes, and confidence intervals over tasks.
 
-With c of n sessions of a task solved, the probability that at least one of k sessions drawn without replacement is
+With c of n episodes of a task solved, the probability that at least one of k episodes drawn without replacement is
 solved:
 
     pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod_{i = n-c+1}^{n} (1 - k / i)        (Chen et al. 2021, eq. 1)
@@ -27,13 +27,13 @@ CUT_OFF = "length"
 """The `stop_reason` of an action that ended at its length limit."""
 
 
-def pass_at_k(sessions: int, solved: int, k: int) -> float:
-    """Unbiased estimate of pass@k in [0, 1] for one task with `solved` of `sessions` sessions solved (eq. 1)."""
-    if not 1 <= k <= sessions or not 0 <= solved <= sessions:
-        raise ValueError(f"pass@k needs 1 <= k <= n and 0 <= c <= n, got n={sessions}, c={solved}, k={k}")
-    if sessions - solved < k:  # every draw contains a solved session
+def pass_at_k(episodes: int, solved: int, k: int) -> float:
+    """Unbiased estimate of pass@k in [0, 1] for one task with `solved` of `episodes` episodes solved (eq. 1)."""
+    if not 1 <= k <= episodes or not 0 <= solved <= episodes:
+        raise ValueError(f"pass@k needs 1 <= k <= n and 0 <= c <= n, got n={episodes}, c={solved}, k={k}")
+    if episodes - solved < k:  # every draw contains a solved episode
         return 1.0
-    return float(1.0 - np.prod(1.0 - k / np.arange(sessions - solved + 1, sessions + 1)))
+    return float(1.0 - np.prod(1.0 - k / np.arange(episodes - solved + 1, episodes + 1)))
 
 
 def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
@@ -53,10 +53,10 @@ def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def sampled_scores(solved: Sequence[int], sessions: int, ks: Sequence[int], seed: int) -> dict[str, object]:
-    """avg@n and each pass@k with intervals, by their keys in a result; `solved` has the solved sessions per task."""
-    scores = {f"avg@{sessions}": [count / sessions for count in solved]}
-    scores.update({f"pass@{k}": [pass_at_k(sessions, count, k) for count in solved] for k in ks})
+def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int], seed: int) -> dict[str, object]:
+    """avg@n and each pass@k with intervals, by their keys in a result; `solved` has the solved episodes per task."""
+    scores = {f"avg@{episodes}": [count / episodes for count in solved]}
+    scores.update({f"pass@{k}": [pass_at_k(episodes, count, k) for count in solved] for k in ks})
     found: dict[str, object] = {}
     for name, values in scores.items():
         found[name] = float(np.mean(values))

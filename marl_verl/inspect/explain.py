@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from marl_verl import plugins
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.advantage.rows import IntArray
+from marl_verl.advantage import AdvantageResult, IntArray, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
 from marl_verl.credit import leave_one_out, shapley
@@ -155,12 +154,12 @@ class Games:
         """The shares of the players in each game and their sum; lines are cut at `width`."""
         lines = []
         for i, ((players, values), record) in enumerate(zip(self.games, self.records(), strict=True)):
-            everyone, nobody = cell(values[frozenset(players)]), cell(values[frozenset()])
-            lines += [f"game {i}: {count(len(players), 'player')}, v(all) = {everyone}, v(nobody) = {nobody}"]
+            all_players, none = cell(values[frozenset(players)]), cell(values[frozenset()])
+            lines += [f"game {i}: {count(len(players), 'player')}, v(all) = {all_players}, v(none) = {none}"]
             shares = [[p, cell(record["shapley"][p]), cell(record["leave_one_out"][p])] for p in players]
             table = columns(["player", "shapley", "leave-one-out"], shares, width and width - 2)
             total = cell(sum(record["shapley"].values()))
-            lines += [f"  {line}" for line in (*table, f"the Shapley values add up to v(all) - v(nobody) = {total}")]
+            lines += [f"  {line}" for line in (*table, f"the Shapley values add up to v(all) - v(none) = {total}")]
             lines.append("")
         return "\n".join(lines[:-1])
 

@@ -85,7 +85,7 @@ def episode_text(
             lines += ["", _call(record)]
             continue
         turn = turns.get(record.act.key)
-        lines += ["", *_said(record, turn, episode, masked or again or Rerun(), seen, trained)]
+        lines += ["", *_act(record, turn, episode, masked or again or Rerun(), seen, trained)]
     lines += ["", *(_end(episode, again) if masked is None else _masked_end(episode, again, masked))]
     if masked is None and episode.off_path_turns:
         lines += ["", *_beside(episode, trained)]
@@ -95,15 +95,15 @@ def episode_text(
     return harmless("\n".join(lines))
 
 
-def _said(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, seen: Seen, trained: bool) -> list[str]:
+def _act(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, seen: Seen, trained: bool) -> list[str]:
     act, name = record.act, ":".join(record.act.key)
     lines = [name if turn is None else f"{name}   {_place(turn, trained)}{' before' if shown.masked else ''}"]
     if act.key in shown.masked:
         original = episode.journal.act(*act.key)
         assert original is not None
-        lines.append(f"  masked; it said {line(original.action.text, 100)!r}")
+        lines.append(f"  masked; original action: {line(original.action.text, 100)!r}")
     elif act.key in shown.changed:
-        lines.append("  shown something else than before: it would be sampled again; here it keeps its text")
+        lines.append("  observation changed: a model would sample this act again; here its text is kept")
     who = act.agent if turn is None else turn.agent
     lines += ["  sees", *indented(_sight(act.observation, seen.get(who)), 4)]
     lines += ["  says", *indented(_clipped(record.action.text) or "(nothing)", 4)]
@@ -119,7 +119,7 @@ def _place(turn: Turn, trained: bool) -> str:
     """The turn's row, agent, policy, position in a tree, and rewards."""
     parts = [f"row {_row(turn)}"] if trained else []
     if turn.called is not None:
-        parts.append(f"taken by {turn.agent}")
+        parts.append(f"acted by {turn.agent}")
     if turn.policy != turn.agent:
         parts.append(f"policy {turn.policy}")
     if turn.node is not None:
@@ -171,8 +171,8 @@ def _call(record: CallRecord) -> str:
 def _end(episode: Episode, again: Rerun | None) -> list[str]:
     lines: list[str] = []
     if not episode.finished:
-        standing = ", ".join(":".join(act.key) for act in again.waiting) if again is not None else ""
-        lines.append(f"stands at {standing}" if standing else "unfinished")
+        blocked = ", ".join(":".join(act.key) for act in again.waiting) if again is not None else ""
+        lines.append(f"blocked at {blocked}" if blocked else "unfinished")
         if again is not None and again.score is None:
             lines.append("the score is that of a continuation, which is not in the journal")
     lines.append(_answer(episode))
@@ -188,15 +188,15 @@ def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[st
     if masked.ended is not None:
         lines.append(f"ends here: {masked.ended}")
     elif early:
-        lines.append(f"ends here: {new} is not in the journal: a model would have to be asked")
+        lines.append(f"ends here: {new} is not in the journal: a model would have to sample it")
     else:
-        lines += [*([f"stands at {new}"] if new else []), _answer(masked)]
+        lines += [*([f"blocked at {new}"] if new else []), _answer(masked)]
     lines += [f"before  {'not known' if again is None else _score(again)}", f"masked  {_score(masked)}"]
     if (change := masked.difference(again)) is not None:
         lines.append(f"difference {change:g}")
     if masked.ended is None and not early:  # else more would be asked for than these
         resampled = masked.named(masked.changed - masked.masked)
-        lines.append(f"a model would be asked again for {', '.join(resampled) or 'no act'}")
+        lines.append(f"acts that a model would sample again: {', '.join(resampled) or 'none'}")
     return lines
 
 

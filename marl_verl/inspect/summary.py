@@ -35,8 +35,8 @@ def show(folder: Path, display: Display) -> None:
         elif policy["weight_change"] is not None:
             change = f"weights changed by {policy['weight_change']:.1%}"
         size = policy["parameters"]
-        message = "outside, frozen" if size is None else f"{size:,} parameters, {change}"
-        display.print(f"policy {name}: {message}")
+        detail = "external endpoint, frozen" if size is None else f"{size:,} parameters, {change}"
+        display.print(f"policy {name}: {detail}")
     if summary["steps"]:
         first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"
         then = f"then {summary['seconds_per_step']:.1f} s a step"
@@ -59,7 +59,7 @@ def _next_commands(folder: Path) -> list[str]:
     learning = [name for name, policy in team.policies.items() if policy.trained]
     learner = next(agent.name for agent in team.agents.values() if agent.policy in learning)
     commands = [
-        f"{command} replay --run {folder}    # what the team said, and what it earned",
+        f"{command} replay --run {folder}    # observations, actions and rewards",
         f"{command} eval {folder} --untrained {learner}    # the team without what {learner} has learnt",
         f"{command} train --resume {folder} trainer.total_training_steps={more}    # train on",
     ]

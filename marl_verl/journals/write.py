@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def header(
-    team: TeamConfig, algorithm: Algorithm, step: int, split: Split, seed: int, sampler: Named, sessions: int
+    team: TeamConfig, algorithm: Algorithm, step: int, split: Split, seed: int, sampler: Named
 ) -> dict[str, Any]:
-    """The first line of a file: the data besides the episode that a replay needs, and the step of the run. The episodes
-    were sampled by `sampler` with `sessions` attempts per task."""
+    """The first line of a file: the data besides the episode that a replay needs, and the step of the run. `sampler`
+    has all options, defaults included."""
     shown = ("policy", "reward", "instructions")
     return {
         **{"schema": SCHEMA, "kind": KIND, "marl_verl": __version__, "step": step, "split": split, "seed": seed},
@@ -34,7 +34,7 @@ def header(
         "workflow": _part("workflows", team.workflow),
         "agents": {agent.name: {key: getattr(agent, key) for key in shown} for agent in team.agents.values()},
         "algorithm": {"name": team.algorithm.name, "options": algorithm.options()},
-        "sampler": {"name": sampler.name, "options": sampler.options, "sessions": sessions},
+        "sampler": {"name": sampler.name, "options": sampler.options},
     }
 
 

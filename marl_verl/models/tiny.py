@@ -170,7 +170,7 @@ def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     count = spec.steps * spec.batch_size
     each = -(-count // len(spec.agents))
     crowds = [teacher.demonstrations(agent, each, spec.seed, spec.good) for agent in spec.agents]
-    mixed = [pair for gather_all in zip(*crowds, strict=True) for pair in gather_all][:count]
+    mixed = [pair for pairs in zip(*crowds, strict=True) for pair in pairs][:count]
     factory.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
     model.save_pretrained(folder)
     words.save_pretrained(folder)

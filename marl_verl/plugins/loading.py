@@ -9,6 +9,7 @@ import functools
 import importlib.metadata
 import inspect
 import os
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -151,7 +152,7 @@ def _run(fetch: Callable[[], object], parts: Registry) -> tuple[object, tuple[st
     hooks = tuple(sorted(caller.name for caller in alone.get_hookcallers(plugin) or []))
     if not hooks:
         raise MarlError(f"{source} implements no hook; valid: {', '.join(sorted(HOOKS))}")
-    with _foreign(f"{source} failed in marl_register"):
+    with _foreign(f"{source} failed in marl_register", located=True):
         alone.hook.marl_register(registry=parts)
     return plugin, hooks
 
@@ -163,14 +164,17 @@ def _manager() -> pluggy.PluginManager:
 
 
 @contextmanager
-def _foreign(what: str) -> Iterator[None]:
-    """Convert any exception of plugin code to a MarlError that begins with `what` and keeps the cause."""
+def _foreign(what: str, located: bool = False) -> Iterator[None]:
+    """Convert any exception of plugin code to a MarlError that begins with `what`, keeps the cause and, if `located`,
+    ends with the line that raised it."""
     try:
         yield
     except MarlError:
         raise
     except (Exception, SystemExit) as error:
-        raise MarlError(f"{what}: {cause(error)}") from error
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        place = f" ({at.filename}, line {at.lineno})" if located else ""
+        raise MarlError(f"{what}: {cause(error)}{place}") from error
 
 
 def _check_hook_names(plugin: object, source: Source) -> None:

@@ -115,7 +115,7 @@ class RunResources:
             if self.trainer is not None and os.getsid(process.pid) == self.trainer.pid:
                 # false if the trainer's id was reused by the leader of another session
                 return not psutil.pid_exists(self.trainer.pid) or Process.of(self.trainer.pid) == self.trainer
-        return process.environ().get(RUN_VARIABLE) == self.run
+        return bool(process.environ().get(RUN_VARIABLE) == self.run)
 
     def abandoned(self) -> bool:
         """Whether the processes that would have cleaned up are gone, on this machine."""
@@ -202,7 +202,7 @@ def _sockets(run: str) -> set[Path]:
 
 def _alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 

@@ -94,7 +94,7 @@ class Display:
         done, tasks, now = event["done"], event["tasks"], time.monotonic()
         if done == 0:
             self._begun = now
-        how = "sampled" if event["sampled"] else "played greedily"
+        how = "sampled" if event["sampled"] else "evaluated greedily"
         left = f", {_duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
         if self.console.is_terminal or done == tasks or now - self._shown >= QUIET_SECONDS:
             self.note(f"{done} of {tasks} tasks {how}{left}")

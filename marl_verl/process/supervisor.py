@@ -25,7 +25,7 @@ from marl_verl.platforms.active import HARDWARE_VARIABLE, RUN_VARIABLE, has_acce
 from marl_verl.process.cleanup import SCRATCH_VARIABLE, RunResources, cleanup_abandoned
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import EVENTS_VARIABLE
-from marl_verl.process.watch import go_on
+from marl_verl.process.watch import how_to_continue
 
 PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
 PERIOD = 1.0  # seconds between two checks whether the trainer still runs
@@ -87,7 +87,7 @@ class TrainerProcess:
                     process.wait()
                 if not isinstance(error, KeyboardInterrupt):
                     raise
-                interrupted = f"interrupted. {go_on(self.folder)}"
+                interrupted = f"interrupted. {how_to_continue(self.folder)}"
                 display.print(interrupted)
                 raise KeyboardInterrupt(interrupted) from error
             if code:
@@ -99,7 +99,7 @@ class TrainerProcess:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def _start(self) -> tuple[int, subprocess.Popen]:
+    def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
         """Start the trainer. Returns the file descriptor of its events, and the process."""
         reading, writing = os.pipe()
         with self.log.open("ab") as log:
@@ -117,7 +117,7 @@ class TrainerProcess:
         os.close(writing)
         return reading, process
 
-    def _follow(self, reading: int, process: subprocess.Popen, display: Display) -> None:
+    def _follow(self, reading: int, process: subprocess.Popen[bytes], display: Display) -> None:
         """Handle the trainer's events until it ends. Not until the pipe closes: other processes may hold it open."""
         rest = b""
         with open(reading, "rb", buffering=0) as events:
@@ -157,7 +157,7 @@ class TrainerProcess:
         """The error message for a trainer that ended without sending an error event."""
         memory = ", perhaps out of memory" if -code == signal.SIGKILL else ""
         what = f"was killed (signal {-code}{memory})" if code < 0 else f"ended with exit code {code}"
-        return f"the trainer {what} {self.doing}. {go_on(self.folder)}"
+        return f"the trainer {what} {self.doing}. {how_to_continue(self.folder)}"
 
     def _adopted(self) -> list[psutil.Process]:
         """Descendants that belong to the run: unlike those of a script, they are in another session."""

@@ -47,7 +47,7 @@ class Phases:
         yield
         self._change(self._active.remove, name)
 
-    def output(self) -> str:
+    def describe(self) -> str:
         """E.g. "while updating in step 12", or "while validating, before the first step"."""
         doing, step = " and ".join(dict.fromkeys(self._active)) or "working", self._step()
         return f"while {doing}{f' in step {step}' if step else ', before the first step'}"
@@ -55,7 +55,7 @@ class Phases:
     def _change(self, change: Callable[[str], None], name: str) -> None:
         with self._lock:
             change(name)
-            emit("doing", activity=self.output())
+            emit("doing", activity=self.describe())
 
 
 class Watch:
@@ -63,15 +63,15 @@ class Watch:
 
     Args:
         actors: name in error messages -> Ray's handle.
-        output: returns the run's activity, e.g. `Phases.output`.
+        activity: returns the run's activity, e.g. `Phases.describe`.
         end: ends this process immediately with an exit code; the main thread may be blocked.
     """
 
     def __init__(
-        self, actors: Mapping[str, Any], output: Callable[[], str], folder: Path, end: Callable[[int], Any]
+        self, actors: Mapping[str, Any], activity: Callable[[], str], folder: Path, end: Callable[[int], Any]
     ) -> None:
-        self._actors, self._told, self._folder, self._end = dict(actors), output, folder, end
-        self._questions: dict[str, Any] = {}
+        self._actors, self._activity, self._folder, self._end = dict(actors), activity, folder, end
+        self._calls: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
@@ -103,15 +103,16 @@ class Watch:
 
         with self._lock:
             for name, actor in self._actors.items():
-                if name not in self._questions:
-                    self._questions[name] = actor.__ray_call__.remote(is_well)
-            questions = list(self._questions.values())
-            answered, _ = ray.wait(questions, num_returns=len(questions), timeout=timeout)
-            names = [name for name, question in self._questions.items() if question in answered]
-            dead = next((name for name in names if not _answer(self._questions.pop(name))), None)
+                if name not in self._calls:
+                    self._calls[name] = actor.__ray_call__.remote(is_healthy)
+            calls = list(self._calls.values())
+            answered, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
+            names = [name for name, call in self._calls.items() if call in answered]
+            dead = next((name for name in names if not _alive(self._calls.pop(name))), None)
         if dead is None:
             return None
-        return f"the {dead} died {self._told()} (killed or out of memory, see train.log). {go_on(self._folder)}"
+        what = f"the {dead} died {self._activity()} (killed or out of memory, see train.log)"
+        return f"{what}. {how_to_continue(self._folder)}"
 
     def _look(self) -> None:
         while not self._stopped.wait(PERIOD):
@@ -168,17 +169,17 @@ class Parent:
         self.leave(1)
 
 
-def is_well(actor: Any) -> bool:
+def is_healthy(actor: Any) -> bool:
     """Called in an actor: whether its vLLM engine works, which is often a separate process; True without one."""
     return not getattr(getattr(actor, "engine", None), "errored", False)
 
 
-def _answer(question: Any) -> bool:
+def _alive(call: Any) -> bool:
     import ray
     from ray.exceptions import ActorDiedError, ActorUnavailableError
 
     try:
-        return bool(ray.get(question))
+        return bool(ray.get(call))
     except ActorUnavailableError:  # unreachable, perhaps temporarily: the next call decides
         return True
     except ActorDiedError:
@@ -195,7 +196,7 @@ def queue_actors() -> dict[str, Any]:
     return {"TransferQueue controller": ray.get_actor("TransferQueueController", namespace="transfer_queue"), **named}
 
 
-def go_on(folder: Path) -> str:
+def how_to_continue(folder: Path) -> str:
     """The last sentence of an error message: how to continue."""
     if (folder / REQUEST).is_file():
         return "Run the evaluation again"
@@ -204,13 +205,13 @@ def go_on(folder: Path) -> str:
     return "No checkpoint was saved yet: start a new run"
 
 
-def sentence(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """One-line message for an unexpected error. The last line of Ray's message is the error in the other process."""
     from ray.exceptions import RayActorError
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
-        output = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
-        which = f" ({output.get('class_name', 'unknown')}, process {output['pid']})" if "pid" in output else ""
+        details = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
+        which = f" ({details.get('class_name', 'unknown')}, process {details['pid']})" if "pid" in details else ""
         return f"a Ray actor{which} died: killed or out of memory"
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

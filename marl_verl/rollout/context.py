@@ -106,11 +106,10 @@ class PolicySamplingContext(BaseSamplingContext):
         task: Task,
         uid: str,
         step: int,
-        sessions: int,
         held_out: Mapping[str, Any] | None,
         gates: Mapping[str, Gate] | None = None,
     ) -> None:
-        super().__init__(parts.task_context, task, uid, sessions)
+        super().__init__(parts.task_context, task, uid)
         self._parts, self._step, self._held_out, self._gates = parts, step, held_out, gates or {}
 
     def seed(self, session: int) -> int:

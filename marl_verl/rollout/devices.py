@@ -15,8 +15,6 @@ from typing import Any
 
 from marl_verl.config.placement import Pool
 
-COLOCATED = 3
-"""Maximum processes of one policy on a GPU: training worker, server, and the server's child process."""
 FIRST_PORT, END_PORT, TRIED_PORTS = 20_000, 30_000, 100
 """Below the kernel's ephemeral range (`net.ipv4.ip_local_port_range`, 32768 to 60999 by default)."""
 
@@ -43,7 +41,7 @@ class Devices:
                 pool = RayResourcePool(
                     process_on_nodes=[self.pool.gpus] * self.pool.nodes,
                     use_gpu=True,
-                    max_colocate_count=COLOCATED * len(self.pool.policies),
+                    max_colocate_count=self.pool.cpus,
                     name_prefix=f"pool-{self.pool.name}",
                 )
                 pool.get_placement_groups(device_name=str(get_device_name()))
@@ -96,7 +94,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Slots:
-    """Stands in for a worker group of verl, for a policy that does not learn."""
+    """Replaces verl's worker group for a policy that is not trained."""
 
     workers: Sequence[Held]
 

@@ -57,7 +57,7 @@ class EndpointClient:
         begun = time.monotonic()
         limit = sampling.get("max_tokens") or self.max_tokens
         top_k = sampling.get("top_k") or -1
-        with _told(self.name, self.endpoint):
+        with _converted_errors(self.name, self.endpoint):
             completion: Any = await self._client.chat.completions.create(
                 model=self.endpoint.model,
                 messages=list(messages),  # type: ignore[arg-type]  # typed as one class per role
@@ -68,7 +68,7 @@ class EndpointClient:
                 # OpenAI rejects this field; vLLM and others accept it
                 extra_body={"top_k": top_k} if top_k > 0 else None,
             )
-            text, stop_reason = _said(completion)
+            text, stop_reason = _text(completion)
         return Action(text=text, stop_reason=stop_reason, seconds=time.monotonic() - begun, tokens=_tokens(completion))
 
 
@@ -79,7 +79,7 @@ def reach(name: str, endpoint: Endpoint) -> None:
     client = openai.OpenAI(
         base_url=endpoint.url, api_key=endpoint_key(name, endpoint), max_retries=1, timeout=REACH_SECONDS
     )
-    with client, _told(name, endpoint):
+    with client, _converted_errors(name, endpoint):
         try:
             # the raw body: the package fails on a response that is not a list
             listed = json.loads(client.models.with_raw_response.list().http_response.text)
@@ -97,7 +97,7 @@ def reach(name: str, endpoint: Endpoint) -> None:
 
 
 @contextmanager
-def _told(name: str, endpoint: Endpoint) -> Iterator[None]:
+def _converted_errors(name: str, endpoint: Endpoint) -> Iterator[None]:
     """Convert errors to ObservationTooLong or MarlError, with policy and endpoint in the message."""
     import openai
 
@@ -138,7 +138,7 @@ def _too_long(code: object, reply: str) -> bool:
     )
 
 
-def _said(completion: Any) -> tuple[str, str | None]:
+def _text(completion: Any) -> tuple[str, str | None]:
     """(text, finish reason) of a chat completion, whose schema the package does not check."""
     choices = getattr(completion, "choices", None)
     first = choices[0] if isinstance(choices, list) and choices else None

@@ -18,7 +18,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from marl_verl import plugins
 from marl_verl.algorithms import Metric
-from marl_verl.config.parts import algorithm_of, metrics_of
+from marl_verl.config.parts import algorithm_of, metrics_of, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.credit.base import Credit, ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
@@ -80,10 +80,9 @@ class SamplerSet:
 
 def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
     """Load the samplers, the credit scheme and the metrics that a `marl` section names."""
-    known, algorithm, validation = plugins.load(), algorithm_of(team), marl["validation"]
-    training = build(known.get("samplers", algorithm.sampler), marl["sampler"]["options"], "marl.sampler.options")
-    held_out = build(known.get("samplers", validation["sampler"]), validation["options"], "marl.validation.options")
-    return SamplerSet(training, held_out, algorithm.credit, metrics_of(algorithm))
+    algorithm = algorithm_of(team)
+    found = samplers_of(algorithm, marl)
+    return SamplerSet(found["sampler"], found["validation"], algorithm.credit, metrics_of(algorithm))
 
 
 def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerContext:
@@ -109,7 +108,7 @@ def _client(name: str, config: Any, server: Any) -> Client:
     return PolicyClient(name, config.policies[name].actor_rollout_ref, server, template)
 
 
-class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
+class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     """Samples tasks. verl splits a batch into prompts and starts `_run_prompt` as a background task for each."""
 
     def __init__(self, config: Any, llm_client: dict[str, Any], *args: Any) -> None:
@@ -172,7 +171,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
             self._reports[uid] = asyncio.get_running_loop().create_future()
         return self._reports[uid]
 
-    async def _run_prompt(self, prompt: dict, sampling_params: dict, trajectory: dict, trace: bool = False) -> None:
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+    ) -> None:
         """Sample one task and keep its rows. Always sets a report, even if marl-verl itself fails."""
         report = Report(uid=str(prompt["uid"]), task=str(prompt["task"]))
         try:
@@ -184,19 +185,19 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # 
         if self._streams and not trajectory["validate"]:
             self._finished.put_nowait(report.uid)
 
-    async def _report_on(self, prompt: dict, sampling_params: dict, trajectory: dict, report: Report) -> None:
+    async def _report_on(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], report: Report
+    ) -> None:
         task, uid = Task(**json.loads(prompt["task"])), report.uid
         report.task = task.id
         validate, step, marl = bool(trajectory["validate"]), int(trajectory["step"]), self.config.marl
         # verl passes validation parameters; in training each policy and agent has its own
         held_out = sampling_params if validate and not prompt.get("sampled", False) else None
         if not validate:
-            sampler, sessions = self.samplers.training, int(marl.sampler.sessions)
-        elif held_out is None:
-            sampler, sessions = self.samplers.held_out, int(marl.validation.sessions)
+            sampler = self.samplers.training
         else:
-            sampler, sessions = Independent(), 1
-        context = PolicySamplingContext(self.parts, task, uid, step, sessions, held_out, self._gates)
+            sampler = self.samplers.held_out if held_out is None else Independent(episodes=1)
+        context = PolicySamplingContext(self.parts, task, uid, step, held_out, self._gates)
         sample = await sampler.sample(context)
         if not validate and isinstance(self.samplers.credit, ReplayCredit):
             await with_credit(self.samplers.credit, context, sample)

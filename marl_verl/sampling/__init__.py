@@ -1,7 +1,8 @@
 """Samplers, and the functions from which they are built."""
 
+from marl_verl.episode import Reason
 from marl_verl.sampling.attempt import AttemptFailed, ask, attempt, gather_all, scored
-from marl_verl.sampling.base import Candidate, Failure, Reason, Sample, Sampler, SamplingContext, drive
+from marl_verl.sampling.base import Candidate, Failure, Sample, Sampler, SamplingContext, drive
 from marl_verl.sampling.independent import BestOf, Independent
 from marl_verl.sampling.node import SESSION, PartialValue, State, check_restarted, expand, leaf_episode, root
 

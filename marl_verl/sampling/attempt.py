@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
-from marl_verl.episode import Act, Action, WorkflowError
+from marl_verl.episode import Act, Action, Reason, WorkflowError
 from marl_verl.errors import format_error
-from marl_verl.sampling.base import Candidate, Failure, Reason, SamplingContext
+from marl_verl.sampling.base import Candidate, Failure, SamplingContext
 
 T = TypeVar("T")
 

@@ -24,7 +24,6 @@ class SamplingContext(Protocol):
     needs only `score`.
     """
 
-    sessions: int  # number of attempts at the task; each sampler documents what an attempt is
     limits: Limits  # of one episode. Runs enforce acts, tokens and calls; `act` act_seconds; `attempt` the others
     agents: tuple[str, ...]  # in the order of the config
     label: str  # workflow and task, as a prefix of error messages
@@ -113,7 +112,7 @@ class Sample:
 
     @property
     def attempts(self) -> int:
-        """The number of attempts, failed ones included: sessions, or nodes of a tree."""
+        """The number of attempts, failed ones included: episodes, or nodes of a tree."""
         turns = self.turns
         nodes = {name for turn in turns if turn.node is not None for name in turn.node.split(JOIN)}
         return len(self.failures) + self.dropped + max(len(nodes), len({turn.session for turn in turns}))
@@ -124,7 +123,8 @@ class Sample:
 
 
 class Sampler(Options):
-    """Base of samplers, which work with any workflow. Annotated attributes are its options in config.
+    """Base of samplers, which work with any workflow. Annotated attributes are its options in config; one of them
+    is the number of attempts at a task, named for what an attempt is (episodes, nodes).
 
     Attributes:
         branches: whether turns have siblings. Returns, groups and credits on a tree need such a sampler.

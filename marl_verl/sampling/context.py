@@ -41,8 +41,8 @@ class TaskContext:
 class BaseSamplingContext(SamplingContext):
     """`SamplingContext` of the task instance `uid`, without `act` and `seed`."""
 
-    def __init__(self, task_context: TaskContext, task: Task, uid: str, sessions: int) -> None:
-        self.task_context, self.task, self.uid, self.sessions = task_context, task, uid, sessions
+    def __init__(self, task_context: TaskContext, task: Task, uid: str) -> None:
+        self.task_context, self.task, self.uid = task_context, task, uid
         self.agents, self.limits = tuple(task_context.agents), task_context.limits
         self.label = f"workflow '{type(task_context.workflow).__name__}' on task '{task.id}'"
         self._begun: dict[int, float] = {}
@@ -56,19 +56,9 @@ class BaseSamplingContext(SamplingContext):
         seed = self.seed(session)
         return Run(self.task_context.workflow, self.task, self.agents, journal, seed=seed, limits=self.limits)
 
-    def turn(
-        self,
-        act: Act,
-        action: Action,
-        session: int,
-        *,
-        agent: str | None = None,
-        index: int | None = None,
-        node: str | None = None,
-        parent: str | None = None,
-    ) -> Turn:
+    def turn(self, act: Act, action: Action, session: int, *, agent: str | None = None, **position: Any) -> Turn:
         policy = self.task_context.agents[agent or act.agent].policy
-        return Turn.of(act, action, self.uid, session, policy, node, parent, agent, index)
+        return Turn.of(act, action, self.uid, session, policy, agent=agent, **position)
 
     async def finish(self, run: Run, session: int) -> Episode:
         turns = [self.turn(act, action, session) for act, action in run.turns]

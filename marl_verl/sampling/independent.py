@@ -1,8 +1,8 @@
-"""Independent sampling: n independent sessions per task; and best-of-n.
+"""Independent sampling: n independent episodes per task; and best-of-n.
 
-    episode_g ~ pi(. | task),  g = 0 .. sessions - 1
+    episode_g ~ pi(. | task),  g = 0 .. n - 1
 
-All sessions run concurrently, and each act is sampled as soon as its run reaches it: episodes do not wait for each
+All episodes run concurrently, and each act is sampled as soon as its run reaches it: episodes do not wait for each
 other, nor do concurrent agents. The time for a task is that of the critical path of its slowest episode.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from marl_verl.episode import Episode
+from marl_verl.options import Positive
 from marl_verl.sampling.attempt import ask, attempt, gather_all, scored
 from marl_verl.sampling.base import Failure, Sample, Sampler, SamplingContext, drive
 
@@ -19,28 +20,39 @@ T = TypeVar("T")
 
 
 class Independent(Sampler):
-    """Independent sessions, all concurrent: `sessions` episodes per task."""
+    """Independent episodes, all concurrent.
+
+    Options:
+        episodes: number of episodes per task.
+    """
+
+    episodes: Positive = 8
 
     async def sample(self, context: SamplingContext) -> Sample:
-        return Sample(*await _sessions(context, _episode))
+        return Sample(*await _attempts(context, self.episodes, _episode))
 
 
 class BestOf(Sampler):
-    """Best of n: n independent sessions, of which the one with the best public score is chosen.
+    """Best of n: n independent episodes, of which the one with the best public score is chosen.
 
         g* = argmax over g of public(answer_g),   the lowest g of equals
 
     `public` is `TaskSet.public_score`: public tests, a format check. `score` then scores the chosen episode, as at
     inference with n samples (Chen et al., arXiv 2107.03374, filter by public tests in this way). The chosen episode is
-    the only one of the sample; the turns of the other sessions are its `off_path_turns`, and rows as well.
+    the only one of the sample; the turns of the others are its `off_path_turns`, and rows as well.
+
+    Options:
+        episodes: n.
     """
+
+    episodes: Positive = 8
 
     @property
     def public(self) -> bool:
         return True
 
     async def sample(self, context: SamplingContext) -> Sample:
-        judged, failures = await _sessions(context, _judged)
+        judged, failures = await _attempts(context, self.episodes, _judged)
         if not judged:
             return Sample(failures=failures)
         best, _ = max(judged, key=lambda pair: pair[1])  # the first of equals
@@ -48,11 +60,11 @@ class BestOf(Sampler):
         return Sample([best], failures)
 
 
-async def _sessions(
-    context: SamplingContext, work: Callable[[SamplingContext, int], Awaitable[T]]
+async def _attempts(
+    context: SamplingContext, count: int, work: Callable[[SamplingContext, int], Awaitable[T]]
 ) -> tuple[list[T], list[Failure]]:
-    """Run `work` for all sessions concurrently and return (results, failures)."""
-    done = await gather_all(attempt(context, g, work(context, g)) for g in range(context.sessions))
+    """Run `work` for sessions 0 to `count` - 1 concurrently and return (results, failures)."""
+    done = await gather_all(attempt(context, g, work(context, g)) for g in range(count))
     return [each for each in done if not isinstance(each, Failure)], [
         each for each in done if isinstance(each, Failure)
     ]

@@ -67,7 +67,8 @@ def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: st
         if task is not None and task.id not in tasks:
             tasks[task.id], misses = task, 0
         elif misses == TRIES:
-            raise MarlError(f"{name}: found only {len(tasks)} of {count} different {split} tasks")
+            found = f"{name}: found only {len(tasks)} of {count} different {split} tasks"
+            raise MarlError(f"{found}. Set marl.task.{split}_size to at most {len(tasks)}.")
     return list(tasks.values())
 
 

@@ -37,7 +37,7 @@ def check_algorithm(
         a row depends on no row outside its `reach`, neither on its rewards nor on its presence (rows of a tree are
             removed by whole tasks only)
 
-    Suitable rows: several tasks, sessions of uneven length, groups of one and of several rows, different rewards. Use
+    Suitable rows: several tasks, episodes of uneven length, groups of one and of several rows, different rewards. Use
     random rows of `marl_verl.testing.rows`, or rows of your workflow, `[row_of(turn) for turn in sample.turns]` with
     the sample that `check_sampler` returns.
 
@@ -95,13 +95,13 @@ class _Check:
         """Groups match `group_by`."""
         columns = self.result.group_by
         keys = [tuple(self.table.value(column, row) for column in columns) for row in range(len(self.rows))]
-        gather_all: dict[Any, list[int]] = {}
+        by_key: dict[Any, list[int]] = {}
         for row, key in enumerate(keys):
-            gather_all.setdefault(key, []).append(row)
+            by_key.setdefault(key, []).append(row)
         for row, key in enumerate(keys):
             members = self.result.members(row).tolist()
             message = f"is compared with {self.named(members)}; those that agree in {columns} are"
-            must(members == gather_all[key], f"{self.named([row])} {message} {self.named(gather_all[key])}")
+            must(members == by_key[key], f"{self.named([row])} {message} {self.named(by_key[key])}")
 
     def permuted(self) -> None:
         """Permuting the rows permutes the results."""
@@ -128,7 +128,7 @@ class _Check:
         row = {**_rewarded(self.random.choice(self.rows), float("nan")), "padding": True}
         row["team_reward"] = None if row["team_reward"] is None else OTHERS[0]  # must be finite
         if self.random.random() < 0.5:
-            row |= {"uid": "padding", "agent": "nobody", "node": "nowhere", "parent": "no node"}
+            row |= {"uid": "padding", "agent": "padding", "node": "padding", "parent": "padding"}
         return row
 
     def outside(self, reach: Reach) -> None:

@@ -28,7 +28,7 @@ def check_credit(
     policy: ScriptedPolicy,
     tasks: TaskSet | None = None,
     *,
-    sessions: int = 2,
+    episodes: int = 2,
     seed: int = 0,
     orders: int = 3,
     **options: Any,
@@ -47,7 +47,7 @@ def check_credit(
 
     Args:
         tasks: scores the answers; without it every answer scores 1, and most credits are 0.
-        sessions: number of episodes, with different seeds.
+        episodes: number of episodes, with different seeds.
         options: of `ScriptedContext`: rewards, mix, limits.
 
     Returns:
@@ -60,16 +60,18 @@ def check_credit(
     instance(credit, ReplayCredit, "MyCredit(), of a dataclass MyCredit(ReplayCredit)")
 
     def context(shuffle: int | None) -> ScriptedContext:
-        return ScriptedContext(workflow, task, policy, sessions, tasks, seed, shuffled(shuffle), **options)
+        return ScriptedContext(workflow, task, policy, tasks, seed, shuffled(shuffle), **options)
 
-    return asyncio.run(_Check(credit, context).all(orders))
+    return asyncio.run(_Check(credit, Independent(episodes), context).all(orders))
 
 
 class _Check:
-    """One check: the credit, and a factory of sampling contexts."""
+    """One check: the credit, the sampler of its episodes, and a factory of sampling contexts."""
 
-    def __init__(self, credit: ReplayCredit, context: Callable[[int | None], ScriptedContext]) -> None:
-        self.credit, self.context = credit, context
+    def __init__(
+        self, credit: ReplayCredit, sampler: Independent, context: Callable[[int | None], ScriptedContext]
+    ) -> None:
+        self.credit, self.sampler, self.context = credit, sampler, context
         self.name = f"credit '{credit.name}'"
 
     async def all(self, orders: int) -> list[Episode]:
@@ -91,7 +93,7 @@ class _Check:
     async def sampled(self, shuffle: int | None) -> tuple[ScriptedContext, list[Episode]]:
         """A context and its sampled episodes without credit."""
         context = self.context(shuffle)
-        sample = await Independent().sample(context)
+        sample = await self.sampler.sample(context)
         if sample.failures:
             raise MarlError(f"there is nothing to credit: {sample.failures[0].detail}")
         return context, sample.episodes

@@ -44,7 +44,8 @@ class Finished:
     @property
     def summary(self) -> dict[str, Any]:
         """summary.json."""
-        return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+        summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+        return summary
 
     def lines(self, needed: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with the metric `needed`. AssertionError if no line has it."""
@@ -79,13 +80,15 @@ def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = 
 def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The output of `marl-verl explain --run FOLDER --step STEP --json`: a record per row."""
     words = ("explain", "--run", str(folder), "--step", str(step), "--json")
-    return json.loads(command(*words, variables=variables))
+    rows: list[dict[str, Any]] = json.loads(command(*words, variables=variables))
+    return rows
 
 
 def rows(folder: Path, step: int) -> list[dict[str, Any]]:
     """The stored rows of a step, the input of its advantages."""
     stored = gzip.decompress((folder / "rows" / f"step_{step:05d}.json.gz").read_bytes())
-    return json.loads(stored)["rows"]
+    found: list[dict[str, Any]] = json.loads(stored)["rows"]
+    return found
 
 
 def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:

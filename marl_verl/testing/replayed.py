@@ -135,8 +135,8 @@ class _Tree:
         for row in rows:
             act = above.acts.get(row.key)
             if act is None:
-                stands = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
-                raise AssertionError(f"{named(row)} is not an act of its parent, node {parent}, which is at {stands}")
+                blocked = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
+                raise AssertionError(f"{named(row)} is not an act of its parent, node {parent}, which is at {blocked}")
             if act.observation != row.observation:
                 how = changed(replace(act, observation=row.observation), act)
                 raise AssertionError(f"{named(row)} has another observation than its parent's state: {how}")
@@ -215,8 +215,8 @@ def _actions(journal: Journal) -> dict[Key, Action]:
 def _check_end(episode: Episode, end: Episode, journal: Journal, which: str) -> None:
     """Compare the end of an episode with the replayed one."""
     for name in ("answer", "score", "success"):
-        message, found = getattr(episode, name), getattr(end, name)
-        must(message == found, f"{which} has {name} {message!r:.80}; replayed it is {found!r:.80}")
+        expected, found = getattr(episode, name), getattr(end, name)
+        must(expected == found, f"{which} has {name} {expected!r:.80}; replayed it is {found!r:.80}")
     must(_actions(episode.journal) == _actions(journal), f"{which} has a journal with other actions than its turns")
     index = [turn.index for turn in episode.turns]
     must(index == sorted(index), f"{which} has its turns out of order: {index}")

@@ -69,7 +69,7 @@ def trees(draw: st.DrawFn, tasks: int = 3, agents: int = 3, most: int = 8) -> Ro
 
 
 @st.composite
-def joint_trees(draw: st.DrawFn, agents: int = 2, depth: int = 3, everybody: bool = False) -> Rows:
+def joint_trees(draw: st.DrawFn, agents: int = 2, depth: int = 3, all_act: bool = False) -> Rows:
     """A joint tree per task: K joint actions at a node, each with a row per acting agent and one shared reward."""
     rows: Rows = []
     for task in range(draw(st.integers(1, 2))):
@@ -84,7 +84,7 @@ def joint_trees(draw: st.DrawFn, agents: int = 2, depth: int = 3, everybody: boo
                 for _ in range(width):
                     node, reward = f"n{next(names)}", draw(VALUES)
                     names_here = st.lists(st.sampled_from(AGENTS[:agents]), min_size=1, max_size=agents, unique=True)
-                    for agent in AGENTS[:agents] if everybody else draw(names_here):
+                    for agent in AGENTS[:agents] if all_act else draw(names_here):
                         new = row(f"q{task}", 0, next(index), turn, agent, team=reward)
                         rows.append({**new, "node": node, "parent": parent})
                     below.append(node)

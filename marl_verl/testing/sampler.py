@@ -33,7 +33,6 @@ def check_sampler(
     workflow: Workflow,
     task: Task,
     policy: ScriptedPolicy,
-    sessions: int = 4,
     *,
     tasks: TaskSet | None = None,
     seed: int = 0,
@@ -60,7 +59,6 @@ def check_sampler(
 
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide bugs.
-        sessions: requested number of attempts.
         tasks, seed: as for `ScriptedContext`.
         asked: expected number of requested actions, if known.
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer by which a state before
@@ -80,7 +78,7 @@ def check_sampler(
     check_scene(workflow, task, policy, tasks)
 
     def watched(**how: Any) -> _Watched:
-        return _Watched(workflow, task, policy, sessions, tasks, seed, **options, **how)
+        return _Watched(workflow, task, policy, tasks, seed, **options, **how)
 
     async def check() -> Sample:
         try:
@@ -177,7 +175,7 @@ async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
 
 async def _called(sampler: Sampler, context: _Watched) -> Sample:
     """The sampler's result, asserting that it is a valid `Sample`."""
-    found = await awaitable(sampler.sample(context), "`sample`")
+    found: Sample = await awaitable(sampler.sample(context), "`sample`")
     must(isinstance(found, Sample), f"`sample` must return a Sample, it returned {found!r:.60}")
     for name, kind in (("episodes", Episode), ("failures", Failure)):
         for each in getattr(found, name):
@@ -272,12 +270,12 @@ def _same(first: Sample, again: Sample, details: bool) -> None:
             a, b = getattr(row, field.name), getattr(other, field.name)
             must(a == b, f"{when}, {named(row)} has another {field.name}: {a!r:.80}, then {b!r:.80}")
     must(len(rows) == len(others), f"{when}, there are {len(others)} rows instead of {len(rows)}")
-    a, b = _told(first, details), _told(again, details)
+    a, b = _comparable(first, details), _comparable(again, details)
     for name in a:
         must(a[name] == b[name], f"{when}, it has other {name}: {a[name]!r:.300}, then {b[name]!r:.300}")
 
 
-def _told(sample: Sample, details: bool) -> dict[str, Any]:
+def _comparable(sample: Sample, details: bool) -> dict[str, Any]:
     return {
         "episodes": [(e.session, e.answer, e.success, e.score, e.finished) for e in sample.episodes],
         "paths": [[(turn.session, turn.index) for turn in e.turns] for e in sample.episodes],

@@ -91,7 +91,6 @@ class ScriptedContext(BaseSamplingContext):
 
     Args:
         policy: scripted replies of the agents.
-        sessions: number of attempts.
         tasks: scores the answers; without it every answer scores 1.
         seed: session g runs with seed + g.
         delay: (act, session) -> event loop iterations before the action arrives, for deterministic arrival orders.
@@ -111,7 +110,6 @@ class ScriptedContext(BaseSamplingContext):
         workflow: Workflow,
         task: Task,
         policy: ScriptedPolicy,
-        sessions: int = 1,
         tasks: TaskSet | None = None,
         seed: int = 0,
         delay: Callable[[Act, int], int] | None = None,
@@ -121,9 +119,7 @@ class ScriptedContext(BaseSamplingContext):
         check_scene(workflow, task, policy, tasks)
         rewards = rewards or {}
         agents = {who: AgentConfig(who, policy=who, reward=who if who in rewards else None) for who in policy.agents}
-        super().__init__(
-            TaskContext(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id, sessions
-        )
+        super().__init__(TaskContext(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id)
         self.policy, self._seed, self.delay = policy, seed, delay
         self.asked: list[tuple[int, Act, Candidate]] = []
         self.given: list[Action] = []

@@ -126,54 +126,54 @@ class Programmed(Workflow):
     program: tuple[Step, ...] = ()
 
     async def run(self, task: Task, team: Team) -> str:
-        message = [task.prompt]
-        await self._do(self.program, message, team)
-        return "\n".join(message)
+        history = [task.prompt]
+        await self._do(self.program, history, team)
+        return "\n".join(history)
 
-    async def _do(self, program: Sequence[Step], message: list[str], team: Team) -> None:
+    async def _do(self, program: Sequence[Step], history: list[str], team: Team) -> None:
         last: list[Action] = []
         for step in program:
             if isinstance(step, Solo):
-                last = [await team[step.agent].act("\n".join(message))]
-                message.append(f"{step.agent}: {last[0].text}")
+                last = [await team[step.agent].act("\n".join(history))]
+                history.append(f"{step.agent}: {last[0].text}")
             elif isinstance(step, Joint):
-                moves = await team.act({agent: "\n".join([*message, f"you are {agent}"]) for agent in step.agents})
+                moves = await team.act({agent: "\n".join([*history, f"you are {agent}"]) for agent in step.agents})
                 last = list(moves.values())
-                message += [f"{agent}: {action.text}" for agent, action in moves.items()]
+                history += [f"{agent}: {action.text}" for agent, action in moves.items()]
             elif isinstance(step, Lanes):
-                at = len(message)
+                at = len(history)
                 lanes = (
-                    self._lane(f"lane{at}at{i}", n, step.agent, message[:], team) for i, n in enumerate(step.lengths)
+                    self._lane(f"lane{at}at{i}", n, step.agent, history[:], team) for i, n in enumerate(step.lengths)
                 )
-                message += [line for lane in await asyncio.gather(*lanes) for line in lane[at:]]
+                history += [line for lane in await asyncio.gather(*lanes) for line in lane[at:]]
             elif isinstance(step, Call):
-                await self._call(step.agent, message, team)
+                await self._call(step.agent, history, team)
             elif isinstance(step, Branch):
-                await self._do(step.even if number(message[-1]) % 2 == 0 else step.odd, message, team)
+                await self._do(step.even if number(history[-1]) % 2 == 0 else step.odd, history, team)
             elif step.what == "propose":
-                team.propose("\n".join([*message, "so far"]))
+                team.propose("\n".join([*history, "so far"]))
             elif step.what == "draw":
-                message.append(f"drawn: {team.random.randrange(100)}")
+                history.append(f"drawn: {team.random.randrange(100)}")
             elif step.what == "invalid":
                 for action in last:
                     if number("invalid", action.text) % 2:
-                        team.invalid(action, f"nobody says {action.text}")
-            elif step.what == "fail" and number("fail", message[-1]) % 4 == 0:
-                raise ValueError(f"cannot go on after {message[-1]}")
+                        team.invalid(action, f"unexpected {action.text}")
+            elif step.what == "fail" and number("fail", history[-1]) % 4 == 0:
+                raise ValueError(f"cannot go on after {history[-1]}")
 
-    async def _lane(self, slot: str, acts: int, agent: str, message: list[str], team: Team) -> list[str]:
+    async def _lane(self, slot: str, acts: int, agent: str, history: list[str], team: Team) -> list[str]:
         for _ in range(acts):
-            action = await team[agent].act("\n".join([*message, slot]), slot=slot)
-            message.append(f"{slot}: {action.text}")
-            await self._call(agent, message, team)
-        return message
+            action = await team[agent].act("\n".join([*history, slot]), slot=slot)
+            history.append(f"{slot}: {action.text}")
+            await self._call(agent, history, team)
+        return history
 
-    async def _call(self, agent: str | None, message: list[str], team: Team) -> None:
+    async def _call(self, agent: str | None, history: list[str], team: Team) -> None:
         try:
-            found = await (team.call(measure, message[-1]) if agent is None else team[agent].call(measure, message[-1]))
+            found = await (team.call(measure, history[-1]) if agent is None else team[agent].call(measure, history[-1]))
         except ValueError as error:
             found = str(error)
-        message.append(f"measured: {found}")
+        history.append(f"measured: {found}")
 
 
 def acts_of(program: Sequence[Step]) -> int:

@@ -24,8 +24,7 @@ from typing import Any
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage import RowTable
-from marl_verl.advantage.rows import FloatArray
+from marl_verl.advantage import FloatArray, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.schedule import settings_of
 from marl_verl.rollout.manager import TeamRolloutManager

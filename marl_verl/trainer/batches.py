@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from marl_verl.advantage.rows import FloatArray
+from marl_verl.advantage import FloatArray
 from marl_verl.rollout.rows import UPDATE_FIELDS
 
 PARTITION = "train"

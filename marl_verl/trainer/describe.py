@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.advantage.estimator import Advantage
-from marl_verl.config import checks
 from marl_verl.config.loss import updates_per_batch
-from marl_verl.config.parts import algorithm_of
+from marl_verl.config.parts import algorithm_of, named_samplers
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import model_of
 from marl_verl.config.resolve import loss_of
+from marl_verl.config.stored import marl_section
 from marl_verl.models.count import adapter_parameters, parameters, shapes
 from marl_verl.models.tiny import folder_of
-from marl_verl.options import build
 from marl_verl.platforms.active import has_accelerator
-from marl_verl.sampling import Sampler
+from marl_verl.team import Named
 
 if TYPE_CHECKING:
     from marl_verl.trainer.prepare import Plan
@@ -36,6 +34,7 @@ def describe(plan: Plan) -> str:
     lines += [f"  critic  {name}: {_critic(plan, critic)}" for name, critic in plan.resolved.critics.items()]
     lines += [f"  devices {_place(pool)}" for pool in pools_of(config, team)]
     algorithm = algorithm_of(team)
+    samplers = named_samplers(algorithm, marl_section(config))
     group = algorithm.advantage.group if isinstance(algorithm.advantage, Advantage) else ()
     settings = ", ".join(f"{name}={value}" for name, value in algorithm.options().items())
     counts = f"{len(plan.tasks['train'])} training, {len(plan.tasks['test'])} held-out"
@@ -43,8 +42,8 @@ def describe(plan: Plan) -> str:
         f"  task    {team.task.name} ({counts}), workflow {team.workflow.name}",
         f"  learn   {team.algorithm.name}: {settings}",
         *([f"  groups  rows with the same {', '.join(group)}"] if group else []),
-        f"  sample  {_sampling(algorithm.sampler, marl.sampler)}",
-        f"  test    greedily, and by {_sampling(marl.validation.sampler, marl.validation)}",
+        f"  sample  {_sampling(samplers['sampler'])}",
+        f"  test    greedily, and by {_sampling(samplers['validation'])}",
         f"  steps   {config.trainer.total_training_steps} of {config.data.train_batch_size} tasks, seed {marl.run.seed}"
         f"{_schedule(marl.schedule)}",
     ]
@@ -61,11 +60,9 @@ def _schedule(schedule: DictConfig) -> str:
     )
 
 
-def _sampling(name: str, section: DictConfig) -> str:
-    """A sampler with its sessions and all options, defaults included."""
-    sampler = build(checks.part("samplers", name, Sampler), OmegaConf.to_container(section.options), "options")  # type: ignore[arg-type]
-    options = {"sessions": section.sessions, **dataclasses.asdict(sampler)}  # type: ignore[call-overload]
-    return f"{name}: " + ", ".join(f"{option}={value}" for option, value in options.items())
+def _sampling(sampler: Named) -> str:
+    """A sampler with its options."""
+    return f"{sampler.name}: " + ", ".join(f"{option}={value}" for option, value in sampler.options.items())
 
 
 def _policy(plan: Plan, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage.rows import FloatArray
+from marl_verl.advantage import FloatArray
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.placement import pools_of
 from marl_verl.platforms.active import cpu_run

@@ -61,16 +61,16 @@ class PolicyRuntime(TrainingWorkers, Servers):
             worker = RayClassWithInitArgs(
                 cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
             )
-            gather_all = {role: worker}
+            classes = {role: worker}
             for critic in self._critics:
-                gather_all[CRITIC] = critic.worker()
+                classes[CRITIC] = critic.worker()
             group = RayWorkerGroup(
                 resource_pool=self.devices.resources(),
-                ray_cls_with_init=create_colocated_worker_cls(class_dict=gather_all),
+                ray_cls_with_init=create_colocated_worker_cls(class_dict=classes),
                 device_name=self.config.trainer.device,
                 master_port_range=rendezvous_ports(),
             )
-            self._spawned = group.spawn(prefix_set=set(gather_all))
+            self._spawned = group.spawn(prefix_set=set(classes))
             self.workers = self._spawned[role]
             self._manage(self.workers)
             if cpu_run():
@@ -145,7 +145,8 @@ class PolicyRuntime(TrainingWorkers, Servers):
         sums = {"token-sum": updates, "seq-mean-token-sum": rows}
         if mode not in sums:  # already a mean
             return 1.0
-        return sums[mode] / sum(tag["response_len"] for tag in batch.tags if not tag.get("is_padding"))
+        tokens: int = sum(tag["response_len"] for tag in batch.tags if not tag.get("is_padding"))
+        return sums[mode] / tokens
 
     def _padded(self, batch: KVBatchMeta, updates: int) -> KVBatchMeta:
         """Add rows without a response token until every rank has the same number of rows in every update.

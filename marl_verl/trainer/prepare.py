@@ -13,11 +13,11 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint import fingerprint as identity
-from marl_verl.checkpoint import team as checkpoint
+from marl_verl.checkpoint import files as checkpoint
+from marl_verl.checkpoint import fingerprint
 from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.parts import algorithm_of
+from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
@@ -87,10 +87,10 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
         raise MarlError(f"run '{folder}' has no complete checkpoint to resume from. Start a new run.")
     team = checkpoint.read(saved)
     files = plugins.files_of_run(folder, plugin_files)
-    identity.check_files(files, team["plugins"], folder)
+    fingerprint.check_files(files, team["plugins"], folder)
     plugins.use_files(files)
-    if identity.gone(team["plugins"]):  # the config cannot be checked without them
-        identity.refuse(identity.plugin_changes(team["plugins"]), saved)
+    if fingerprint.gone(team["plugins"]):  # the config cannot be checked without them
+        fingerprint.refuse(fingerprint.plugin_changes(team["plugins"]), saved)
     config = read_config(folder / COMPOSED)
     began_with = _plugin_paths(config)
     config = with_overrides(config, overrides)
@@ -104,7 +104,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     plan = _check(config, folder)
     plan.resumed, plan.files = True, tuple(files)
     plan.notes = tuple(_changed_since(plan, began_with))
-    identity.check_same(team, resolve(config, plan.team), saved)
+    fingerprint.check_same(team, resolve(config, plan.team), saved)
     _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
         raise MarlError(
@@ -143,13 +143,13 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     marl = marl_section(config)
     team = read_team(marl)
     algorithm = algorithm_of(team)
-    samplers = fit.samplers(algorithm, marl)
+    samplers = samplers_of(algorithm, marl)
     workflow, task_set = build_parts(team)
     checks.check_numbers(config)
-    fit.check_samplers(samplers, str(marl["validation"]["sampler"]), algorithm, team, task_set)
+    fit.check_samplers(samplers, sampler_names(algorithm, marl), team, task_set)
     checks.check_batches(config, team)
-    check_placement(config, team)
     checks.check_fixed(config, team)
+    check_placement(config, team)
     checks.check_sampling(config, team)
     fit.check_fit(samplers["sampler"], algorithm, team)
     tiny = tiny_models(config, team, marl)
@@ -164,6 +164,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     resolved = resolve(config, team)
     check_schedule(resolved, team, algorithm, synthetic)
     fit.check_reference(resolved, team)
+    fit.check_engine(resolved, team)
     return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder)
 
 
@@ -171,9 +172,9 @@ def build_parts(team: TeamConfig) -> tuple[Workflow, TaskSet]:
     """Build the workflow and the task set of a team. MarlError for an unregistered part or an invalid option."""
     for agent in team.agents.values():
         if agent.reward is not None:
-            checks.part("rewards", agent.reward, None)
-    task_set = build(checks.part("tasks", team.task.name, TaskSet), team.task.options, "marl.task.options")
-    workflow = checks.part("workflows", team.workflow.name, Workflow)
+            part("rewards", agent.reward, None)
+    task_set = build(part("tasks", team.task.name, TaskSet), team.task.options, "marl.task.options")
+    workflow = part("workflows", team.workflow.name, Workflow)
     return build(workflow, team.workflow.options, "marl.workflow.options"), task_set
 
 

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.algorithms.algorithm import step_document
+from marl_verl.config.parts import named_samplers
 from marl_verl.config.stored import marl_section
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import as_line, header
@@ -51,13 +52,9 @@ class Records:
 
     def _header(self, step: int, split: Split) -> str:
         """The first line of a file of episodes: of a training step, or of a validation's greedy pass."""
-        marl = self._marl
-        sampler, sessions = Named("independent"), 1
-        if split == "train":
-            sampler = Named(self._algorithm.sampler, marl["sampler"]["options"])
-            sessions = int(marl["sampler"]["sessions"])
-        seed = int(marl["run"]["seed"])
-        return as_line(header(self._team, self._algorithm, step, split, seed, sampler, sessions))
+        greedy = Named("independent", {"episodes": 1})
+        sampler = named_samplers(self._algorithm, self._marl)["sampler"] if split == "train" else greedy
+        return as_line(header(self._team, self._algorithm, step, split, int(self._marl["run"]["seed"]), sampler))
 
     def check_failures(self, reports: list[Report]) -> None:
         """Raise MarlError if a sampler failed, or more attempts than `marl.rollout.max_failed_share` allows."""

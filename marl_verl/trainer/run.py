@@ -18,13 +18,13 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.config.placement import Pool, check_room, pools_of
+from marl_verl.config.placement import Pool, check_cpus, check_room, pools_of, ray_cpus
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.platforms.active import cpu_run
 from marl_verl.process.cleanup import SCRATCH_VARIABLE
 from marl_verl.process.run_dir import emit
-from marl_verl.process.watch import Parent, Watch, queue_actors, sentence
+from marl_verl.process.watch import Parent, Watch, one_line, queue_actors
 from marl_verl.rollout.endpoint import reach
 from marl_verl.team import Endpoint
 
@@ -48,7 +48,7 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
         emit("interrupted")
         return 130
     except Exception as error:  # noqa: BLE001 - the process ends: traceback to the log, message to the user
-        emit("error", message=sentence(error), expected=False)
+        emit("error", message=one_line(error), expected=False)
         traceback.print_exc()
         return 1
     finally:
@@ -93,7 +93,7 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
             verl.result()
             trainer, manager = _bring_up(config)
             actors = {**trainer.policies.actors(), **manager.actors(), **queue_actors()}
-            with Watch(actors, trainer.phase.output, folder, Parent().leave)():
+            with Watch(actors, trainer.phase.describe, folder, Parent().leave)():
                 with trainer.phase("starting"):
                     trainer.init()
                 yield trainer, manager
@@ -148,6 +148,8 @@ def start_ray(config: Any) -> None:
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
         ray.init(runtime_env={**runtime_env, **given}, **options)
     else:
+        cpus = max(os.cpu_count() or 1, ray_cpus(config, _pools(config)))
+        options["num_cpus"] = options.get("num_cpus") or cpus  # logical: more than there are do no harm
         if cpu_run():
             # set here because importing verl's function takes seconds; its other variables are for GPUs
             os.environ.update(VLLM_LOGGING_LEVEL="WARN", VLLM_ALLOW_RUNTIME_LORA_UPDATING="true")
@@ -163,11 +165,12 @@ def start_ray(config: Any) -> None:
 
 
 def check_slots(config: Any) -> None:
-    """Raise MarlError if Ray lacks GPUs (logical slots on a CPU): it would wait for them for ever."""
+    """Raise MarlError if Ray lacks GPUs (logical slots on a CPU) or CPUs: it would wait for them for ever."""
     import ray
 
-    nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
-    check_room(_pools(config), nodes, "Ray has")
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    check_room(_pools(config), [node.get("GPU", 0) for node in nodes], "Ray has")
+    check_cpus(config, _pools(config), [node.get("CPU", 0) for node in nodes])
 
 
 def _pools(config: Any) -> list[Pool]:

@@ -95,7 +95,7 @@ class TeamTrainer(PPOTrainer):
         """Sync weights to the servers of trained policies: verl may start them with dummy weights."""
         self.policies.sync_weights(self.schedule.versions())
 
-    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> KVBatchMeta:
         return self.schedule.step(metrics, timing_raw)
 
     def on_sample_end(self) -> None:
@@ -152,7 +152,7 @@ class TeamTrainer(PPOTrainer):
         return values
 
     def _compute_metrics(
-        self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, global_steps: int, epoch: int
+        self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, Any], global_steps: int, epoch: int
     ) -> None:
         values = {name: float(value) for name, value in metrics.items() if not name.startswith("validation/")}
         values.update({f"seconds/{name}": float(value) for name, value in timing_raw.items()})

@@ -35,7 +35,12 @@ def _success(report: Report) -> float:
 
 
 def play(
-    tasks: Iterable[dict], context: TeamRolloutManager, step: int, sampled: bool, keep: int, at_once: int | None = None
+    tasks: Iterable[dict[str, Any]],
+    context: TeamRolloutManager,
+    step: int,
+    sampled: bool,
+    keep: int,
+    at_once: int | None = None,
 ) -> Iterator[list[Report]]:
     """Run every held-out task, greedily or with the sampler of `marl.validation`. Rows are not written.
 

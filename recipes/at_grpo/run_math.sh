@@ -6,7 +6,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/at_grpo_math.yaml" \
     marl.task.train_file="${TRAIN_FILE:-data/math/train.jsonl}" \
     marl.task.test_file="${TEST_FILE:-data/math/test.jsonl}" \
-    marl.sampler.sessions=8 \
+    marl.sampler.options.candidates=8 \
     data.train_batch_size=32 \
     data.max_prompt_length=4096 \
     data.max_response_length=4096 \

@@ -3,7 +3,7 @@
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/at_grpo_plan_path.yaml" \
-    marl.sampler.sessions=8 \
+    marl.sampler.options.candidates=8 \
     data.train_batch_size=32 \
     data.max_prompt_length=8192 \
     data.max_response_length=4096 \

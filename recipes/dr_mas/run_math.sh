@@ -8,7 +8,7 @@ exec marl-verl train "$here/dr_mas_math.yaml" \
     marl.task.test_file="${TEST_FILE:-data/dr_mas_math/test.jsonl}" \
     marl.workflow.options.rounds=2 \
     marl.algorithm.options.penalty=0.1 \
-    marl.sampler.sessions=8 \
+    marl.sampler.options.episodes=8 \
     data.train_batch_size=32 \
     data.max_prompt_length=8192 \
     data.max_response_length=4096 \

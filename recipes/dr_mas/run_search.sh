@@ -8,7 +8,7 @@ exec marl-verl train "$here/dr_mas_search.yaml" \
     marl.task.test_file="${TEST_FILE:-data/dr_mas_search/test.jsonl}" \
     marl.workflow.options.steps=4 \
     marl.algorithm.options.penalty=0.01 \
-    marl.sampler.sessions=5 \
+    marl.sampler.options.episodes=5 \
     data.train_batch_size=128 \
     data.max_prompt_length=4096 \
     data.max_response_length=800 \

@@ -3,7 +3,7 @@
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_code.sh" \
-  marl.sampler.sessions=2 \
+  marl.sampler.options.joint_actions=2 \
   marl.sampler.options.joint=cross \
   marl.algorithm.options.joint_mode=cross \
   "$@"

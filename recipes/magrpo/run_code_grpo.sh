@@ -4,6 +4,6 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_code.sh" \
   marl.algorithm.name=grpo \
-  marl.sampler.sessions=10 \
-  '~marl.sampler.options.stop_above' \
+  '~marl.sampler.options' \
+  marl.sampler.options.episodes=10 \
   "$@"

@@ -11,7 +11,8 @@ exec "$here/run_code.sh" \
   '+marl.policies.coder={model: {path: Qwen/Qwen2.5-Coder-3B}}' \
   marl.algorithm.name=grpo \
   marl.workflow.options.turns=1 \
-  '~marl.sampler.options.stop_above' \
+  '~marl.sampler.options' \
+  marl.sampler.options.episodes=4 \
   data.max_response_length=512 \
   actor_rollout_ref.rollout.max_model_len=2560 \
   "$@"

@@ -7,6 +7,6 @@ exec "$here/run_cpu.sh" \
   marl.algorithm.options.gamma=0.0 \
   marl.algorithm.options.normalize=true \
   marl.algorithm.options.loss=ppo-clip \
-  marl.sampler.sessions=10 \
+  marl.sampler.options.joint_actions=10 \
   marl.sampler.options.max_nodes=10 \
   "$@"

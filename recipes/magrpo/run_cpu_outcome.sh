@@ -4,5 +4,6 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu.sh" \
   marl.algorithm.name=grpo \
-  marl.sampler.sessions=10 \
+  '~marl.sampler.options' \
+  marl.sampler.options.episodes=10 \
   "$@"

@@ -11,5 +11,6 @@ exec "$here/run_cpu.sh" \
   '+marl.policies.alone={tiny: {steps: 600, good: 0.3}}' \
   marl.algorithm.name=grpo \
   marl.workflow.options.turns=1 \
-  marl.sampler.sessions=20 \
+  '~marl.sampler.options' \
+  marl.sampler.options.episodes=20 \
   "$@"

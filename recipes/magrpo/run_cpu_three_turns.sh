@@ -4,6 +4,6 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_cpu.sh" \
   marl.workflow.options.turns=3 \
-  marl.sampler.sessions=3 \
+  marl.sampler.options.joint_actions=3 \
   marl.sampler.options.stop_above=0.9 \
   "$@"

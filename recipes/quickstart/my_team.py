@@ -1,4 +1,4 @@
-"""Two agents hold three digits each, and the team answers the largest of the six."""
+"""Two agents see three digits each, and the team must answer the largest of the six."""
 
 import random
 
@@ -12,7 +12,7 @@ def sees(task, agent, message=""):
 
 
 class SendAndAnswer(Workflow):
-    """The sender sends one digit; the answerer sees it beside its own digits, and answers."""
+    """The sender sends one digit; the answerer sees it and its own digits, and answers."""
 
     async def run(self, task, team):
         sent = await team["sender"].act(sees(task, "sender"))
@@ -40,10 +40,10 @@ class LargestDigit(TaskSet):
     def score(self, task, answer):  # the team reward
         return float(answer.strip() == max(task.data["sender"] + task.data["answerer"]))
 
-    def vocabulary(self):  # for tiny models: every word there is
+    def vocabulary(self):  # only for tiny models: all words
         return [*DIGITS, "digits", "message"]
 
-    def demonstrations(self, agent, count, seed, good):  # to warm them up: a share `good` is right, the rest careless
+    def demonstrations(self, agent, count, seed, good):  # only for tiny models: a share `good` is right
         rng, pairs = random.Random(f"{agent} {seed}"), []
         for _ in range(count):
             task = self.draw(rng, "train")
@@ -57,7 +57,7 @@ def holds_it(task, turn, episode):  # a role reward: whether the agent holds the
     return float(turn.action.text.strip() in task.data[turn.agent])
 
 
-# A = r - mean of the other turns of the same agent on the same task, where r = team + 0.2 role
+# A = r - mean r of the agent's other turns on the same task, where r = team + 0.2 role
 MY_RLOO = Algorithm(
     rewards=Mix(team=1.0, role=0.2),
     advantage=Advantage(group=("uid", "agent"), baseline="leave-one-out", norm_by_std=False),

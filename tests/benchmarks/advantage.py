@@ -75,7 +75,7 @@ def batch(name: str, n: int, seed: int = 0) -> RowTable:
 
 
 def verls(table: RowTable, algorithm: Algorithm) -> Callable[[], Any]:
-    """verl's estimator on the same rows and groups; what it is given is made beforehand and not timed."""
+    """verl's estimator on the same rows and groups; its input is prepared beforehand and not timed."""
     import torch
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 

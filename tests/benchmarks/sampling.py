@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.sampling [--quick] [--json]`: how well samplers keep a server busy, and what they cost.
+"""`python -m tests.benchmarks.sampling [--quick] [--json]`: server utilisation and CPU time of samplers.
 
     schedule    virtual seconds of the real samplers against a simulated server, divided by the least that is possible:
                     max(longest chain of requests that wait for each other, all work / slots)
@@ -41,11 +41,11 @@ from tests.benchmarks.simulated import (
     in_virtual_time,
 )
 
-TASKS, SESSIONS = 32, 8
-EPISODES = TASKS * SESSIONS
+TASKS, SAMPLES = 32, 8
+EPISODES = TASKS * SAMPLES
 SLOTS = (32, 64, 128, 256)
 SIGMAS = (0.5, 1.0)
-TREES = ("greedy-tree", "joint-tree")
+TREES = {"greedy-tree": (Sequence(), {"candidates": SAMPLES}), "joint-tree": (Together(), {"joint_actions": 2})}
 ACTS = TURNS * len(AGENTS)
 
 
@@ -62,8 +62,8 @@ def independent(slots: int, seed: int, sigma: float, lockstep: bool) -> tuple[fl
 
     async def go() -> Server:
         server, barrier = Server(slots, seed, sigma), asyncio.Barrier(EPISODES) if lockstep else None
-        all_ = [SimulatedRollouts(Sequence(), f"t{t}", SESSIONS, server, barrier) for t in range(TASKS)]
-        samples = await side_by_side(Independent(), all_)
+        all_ = [SimulatedRollouts(Sequence(), f"t{t}", server, barrier) for t in range(TASKS)]
+        samples = await side_by_side(Independent(SAMPLES), all_)
         assert sum(len(sample.episodes) for sample in samples) == EPISODES
         assert len(server.served) == EPISODES * ACTS
         return server
@@ -99,9 +99,9 @@ def trees(name: str, seed: int) -> dict[int, tuple[float, int]]:
     def run(slots: int) -> tuple[Server, float]:
         async def go() -> Server:
             server = Server(slots, seed)
-            sampler = build(plugins.load().get("samplers", name), {}, "sampler")
-            workflow, sessions = (Together(), 2) if name == "joint-tree" else (Sequence(), SESSIONS)
-            all_ = [SimulatedRollouts(workflow, f"t{t}", sessions, server) for t in range(TASKS)]
+            workflow, options = TREES[name]
+            sampler = build(plugins.load().get("samplers", name), options, "sampler")
+            all_ = [SimulatedRollouts(workflow, f"t{t}", server) for t in range(TASKS)]
             samples = await side_by_side(sampler, all_)
             assert all(sample.episodes and not sample.failures for sample in samples)
             return server
@@ -147,8 +147,8 @@ def processor_seconds(work: Callable[[], Coroutine[Any, Any, None]]) -> float:
 
 
 async def sample_all(episodes: int, limits: Limits) -> None:
-    all_ = [SimulatedRollouts(Sequence(), f"t{t}", SESSIONS, limits=limits) for t in range(episodes // SESSIONS)]
-    samples = await side_by_side(Independent(), all_)
+    all_ = [SimulatedRollouts(Sequence(), f"t{t}", limits=limits) for t in range(episodes // SAMPLES)]
+    samples = await side_by_side(Independent(SAMPLES), all_)
     assert sum(len(sample.episodes) for sample in samples) == episodes
 
 

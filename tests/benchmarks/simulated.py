@@ -31,33 +31,33 @@ class Sequence(Workflow):
     """Three agents, one after the other, four times: 12 acts, each of which sees the one before."""
 
     async def run(self, task: Task, team: Team) -> str:
-        message = task.prompt
+        text = task.prompt
         for turn in range(TURNS):
             for agent in team.agents:
-                message = (await team[agent].act(f"{task.prompt}, turn {turn}: {message}")).text
-        return message
+                text = (await team[agent].act(f"{task.prompt}, turn {turn}: {text}")).text
+        return text
 
 
 class Together(Workflow):
     """Three agents at once, four times: 12 acts in 4 joint moves."""
 
     async def run(self, task: Task, team: Team) -> str:
-        message = task.prompt
+        text = task.prompt
         for turn in range(TURNS):
-            moves = await team.act(dict.fromkeys(team.agents, f"{task.prompt}, turn {turn}: {message}"))
-            message = " ".join(action.text for action in moves.values())
-            team.propose(message)
-        return message
+            moves = await team.act(dict.fromkeys(team.agents, f"{task.prompt}, turn {turn}: {text}"))
+            text = " ".join(action.text for action in moves.values())
+            team.propose(text)
+        return text
 
 
 class _Jumping(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
-    """Where the loop would sleep, its clock goes on."""
+    """Advances the clock instead of sleeping."""
 
     now = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None:
-            raise RuntimeError("everybody waits, and for nothing that is under way")
+            raise RuntimeError("all tasks wait, and no request is in flight")
         self.now += max(timeout, 0.0)
         return super().select(0)
 
@@ -120,7 +120,7 @@ class SimulatedRollouts(ScriptedContext):
     """Actions from a server; without one at once.
 
     Args:
-        barrier: where everybody waits for everybody after each act: the lockstep of samplers that step their episodes
+        barrier: where all wait for all after each act: the lockstep of samplers that step their episodes
             together.
     """
 
@@ -128,12 +128,11 @@ class SimulatedRollouts(ScriptedContext):
         self,
         workflow: Workflow,
         task: str,
-        sessions: int,
         server: Server | None = None,
         barrier: asyncio.Barrier | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
-        super().__init__(workflow, Task(task, "a question"), POLICY, sessions, limits=limits)
+        super().__init__(workflow, Task(task, "a question"), POLICY, limits=limits)
         self._server, self._barrier = server, barrier
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:

@@ -22,6 +22,7 @@ import pytest
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
 from tests.e2e.five import RECIPE
+from tests.e2e.tour_files import Tour, go
 
 __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,7 +105,7 @@ SIX_STEPS: dict[str, Any] = {
     **{"marl.policies.sender.tiny.steps": 100, "marl.policies.answerer.tiny.steps": 200},
     **{"marl.task.test_size": 20, "marl.run.seed": 3},
     # what is sampled depends on scores
-    **{"marl.algorithm.options.sampler": "greedy-tree", "marl.sampler.sessions": 4},
+    **{"marl.algorithm.options.sampler": "greedy-tree", "marl.sampler.options.candidates": 4},
 }
 
 
@@ -213,3 +214,9 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Five:
     command = [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)]
     done = until_signal(signal.SIGKILL, command, folder, (folder / "seen.json").is_file, path)
     return Five(**vars(done), variables=path)
+
+
+@pytest.fixture(scope="session")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
+    """The run of `tour.py`: many teams, samplers and credit schemes in one start."""
+    return go(tmp_path_factory.mktemp("tour"))

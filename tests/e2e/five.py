@@ -44,7 +44,7 @@ marl:
       actor: {ppo_mini_batch_size: 2, optim: {lr: 2.0e-3}}
     still: {frozen: true, tiny: {steps: 60, seed: 7}}
   pools: {both: {gpus: 1}}
-  sampler: {sessions: 3}
+  sampler: {options: {episodes: 3}}
 data: {train_batch_size: 8, max_prompt_length: 24, max_response_length: 8}
 actor_rollout_ref:
   actor: {ppo_mini_batch_size: 8, optim: {lr: 1.0e-2}}     # one update shows
@@ -66,7 +66,7 @@ class TwoDigits(TaskSet):
     def score(self, task: Task, answer: Any) -> float:
         """The share of answers that are right."""
         wanted = " ".join(task.data["digits"])
-        return sum(message == wanted for message in answer) / len(answer)
+        return sum(given == wanted for given in answer) / len(answer)
 
     def vocabulary(self) -> list[str]:
         return ["digits", "heard", *DIGITS]
@@ -93,12 +93,12 @@ class Chain(Workflow):
     async def run(self, task: Task, team: Any) -> list[str]:
         shown, times = task.prompt, acts(task.data["digits"])
         both = await team.act({"left": shown, "right": shown})
-        message = [both["left"].text, both["right"].text]
+        texts = [both["left"].text, both["right"].text]
         for agent in AGENTS[2:]:
             for _ in range(times[agent]):
-                action = await team[agent].act(f"{shown} heard {message[-1]}")
-                message.append(action.text)
-        return message
+                action = await team[agent].act(f"{shown} heard {texts[-1]}")
+                texts.append(action.text)
+        return texts
 
 
 def two_words(task: Task, turn: Any, episode: Any) -> float:

@@ -107,7 +107,7 @@ def trained(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Finis
         f"data.train_batch_size={BATCH}",
         f"actor_rollout_ref.actor.ppo_mini_batch_size={BATCH}",
         "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
-        f"marl.sampler.sessions={SESSIONS}",
+        f"marl.sampler.options.episodes={SESSIONS}",
         f"marl.task.test_size={HELD_OUT}",
     )
     return replace(done, left=list((Counter(left_running()) - Counter(before)).elements()))
@@ -165,8 +165,8 @@ def test_lengths_are_what_the_server_counted(trained: Finished) -> None:
 
 def test_nothing_of_the_run_is_left_running(trained: Finished, outside: Outside) -> None:
     assert trained.left == []
-    with urllib.request.urlopen(f"{outside.url}/models", timeout=5) as message:  # the server is not ours to end
-        assert message.status == 200
+    with urllib.request.urlopen(f"{outside.url}/models", timeout=5) as response:  # the server is not ours to end
+        assert response.status == 200
 
 
 def test_a_server_that_is_not_there_ends_the_run_at_its_start(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _said(episode: dict[str, Any]) -> list[tuple[Any, ...]]:
 def test_an_evaluation_has_the_numbers_of_the_validation_at_its_step(inventory: Finished) -> None:
     """Same weights and seeds: through the checkpoint's folders here, by the weight sync there."""
     before = left_behind()
-    found, then = _eval(inventory.folder, "--step", "20", "--sessions", "1"), _validation(inventory, 20)
+    found, then = _eval(inventory.folder, "--step", "20", "--episodes", "1"), _validation(inventory, 20)
     assert found["success"] == then["validation/success"]
     assert found["avg@1"] == found["pass@1"] == then["validation/success_sampled"]
     assert (found["eval_tasks"], found["step"], found["failed"]) == (300, 20, 0)
@@ -63,7 +63,7 @@ def test_an_evaluation_has_the_numbers_of_the_validation_at_its_step(inventory: 
 @long
 def test_an_untrained_asker_loses_what_was_learnt(inventory: Finished) -> None:
     trained = _validation(inventory, 40)["validation/success"]
-    found = _eval(inventory.folder, "--untrained", "asker", "--tasks", "100", "--sessions", "4")
+    found = _eval(inventory.folder, "--untrained", "asker", "--tasks", "100", "--episodes", "4")
     assert found["success_interval"][1] < trained - 0.1
     assert {name: agent["weights"] for name, agent in found["agents"].items()} == {
         "holder": "step 40",

@@ -96,9 +96,9 @@ def test_a_checkpoint_loads_in_plain_transformers(inventory: Finished, policy: s
     ids = tokenizer.apply_chat_template(
         act["observation"], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    message = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    generated = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
     # the last validation was played greedily with these weights
-    assert tokenizer.decode(message, skip_special_tokens=True) == act["action"]["text"]
+    assert tokenizer.decode(generated, skip_special_tokens=True) == act["action"]["text"]
 
 
 def test_nothing_is_left_running_or_lying_about(inventory: Finished) -> None:

@@ -48,9 +48,9 @@ def _check_end(done: Finished, victim: str, phase: str, before: set[str]) -> Non
     why = f"the {victim} died {when} (killed or out of memory, see train.log)"
     if victim == killer.DRIVER:
         why = f"the trainer was killed (signal 9, perhaps out of memory) {when}"
-    message = [line for line in done.output.splitlines() if line.startswith("marl-verl:")]
-    assert message, done.output
-    assert message[0].startswith(f"marl-verl: {why}. Continue with: marl-verl train --resume {done.folder}")
+    printed = [line for line in done.output.splitlines() if line.startswith("marl-verl:")]
+    assert printed, done.output
+    assert printed[0].startswith(f"marl-verl: {why}. Continue with: marl-verl train --resume {done.folder}")
     assert done.code == 1
     assert left_running() == []
     assert left_behind() - before == set()

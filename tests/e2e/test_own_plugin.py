@@ -1,120 +1,64 @@
-"""A workflow, a role reward and an advantage in one file outside the repository train the quick start.
+"""A workflow, a role reward and an advantage in a distribution outside the repository train the quick start.
 
-The core is not changed, and the parts of the file are listed wherever parts are listed.
+The core is not changed, and the parts of the distribution are listed wherever parts are listed.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from marl_verl.testing.real import command, explain
-from tests.e2e.conftest import Finished, long, train
+from tests.e2e.conftest import long, train
+from tests.e2e.tour import OWN
+from tests.e2e.tour_files import PLUGIN, Stage, Tour, install
 
 pytestmark = pytest.mark.e2e
 
-PLUGIN = '''
-from dataclasses import dataclass
 
-import numpy as np
-
-from marl_verl import Workflow, hookimpl
-from marl_verl.advantage import AdvantageResult, Estimator, group_ids
-from marl_verl.tasks.inventory import asker_sees, holder_sees
-
-class Twice(Workflow):
-    """The asker guesses while the holder writes, and answers once it has read."""
-    async def run(self, task, team):
-        both = {"holder": holder_sees(task), "asker": asker_sees(task, "none")}
-        said = await team.act(both)
-        if task.data["digits"][0] < "3":    # longer episodes: the batch does not divide, and rows are padded
-            said = await team.act(both)
-        words = said["holder"].text.split()
-        whole = len(words) == 4 and all(word in "0123456789" for word in words)
-        last = await team["asker"].act(asker_sees(task, " ".join(words) if whole else "none"))
-        await team.call(len, last.text)
-        return last.text
-
-def one_word(task, turn, episode):
-    return float(len(turn.action.text.split()) == 1)
-
-@dataclass(frozen=True)
-class AgainstMedian(Estimator):
-    """A = r - median of the rows of the task and agent."""
-    def compute(self, table, reward):
-        group = group_ids(table, ("uid", "agent"))
-        median = np.array([np.median(reward[group == g]) for g in range(group.max() + 1)])[group]
-        return AdvantageResult.of(ret=reward, reward=reward, baseline=median, scale=np.ones(len(table)), group=group,
-                             sample=np.arange(len(table)), group_by=("uid", "agent"))
-
-@hookimpl
-def marl_register(registry):
-    registry.workflow("twice", Twice)
-    registry.reward("one-word", one_word)
-    registry.advantage("against-median", AgainstMedian)
-'''
-OPTIONS = (
-    "marl.workflow.name=twice",
-    "marl.agents.asker.reward=one-word",
-    "marl.algorithm.name=grpo",
-    "marl.algorithm.options.advantage=against-median",
-    "marl.sampler.sessions=3",
-    "marl.task.test_size=20",
-    "data.train_batch_size=16",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-    "trainer.total_training_steps=3",
-    "trainer.test_freq=3",
-    "trainer.save_freq=3",
-)
+@pytest.fixture(scope="module", params=["own plugin", "own plugin, again"])
+def stage(tour: Tour, request: pytest.FixtureRequest) -> Stage:
+    """Its steps at the start of the run, which is its recipe's, and those after all other teams."""
+    return tour.stage(request.param)
 
 
-def install(plugin: str, site: Path) -> dict[str, str]:
-    """Install a plugin in `site` only; the environment that has it."""
-    (site / "twice_plugin.py").write_text(plugin)
-    info = site / "twice_plugin-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: twice-plugin\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[marl_verl]\ntwice = twice_plugin\n")
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
+def test_no_episode_fails(stage: Stage) -> None:
+    assert [line["step"] for line in stage.lines] == stage.steps
+    assert [line["train/failed_episodes"] for line in stage.lines] == [0] * len(stage.steps)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return install(PLUGIN, tmp_path_factory.mktemp("site"))
+def test_it_trains(tour: Tour) -> None:
+    stages = [tour.stage(name) for name in ("own plugin", "own plugin, again")]
+    lines = [line for stage in stages for line in stage.lines]
+    for name in ("lead", "follow"):
+        assert any(line[f"policy/{name}/grad_norm"] > 0 for line in lines)
+        assert tour.run.summary["policies"][name]["weight_change"] > 0
+    counts = [sum(row["policy"] == "follow" for row in step) for stage in stages for step in stage.rows]
+    assert any(count % 4 for count in counts)  # of four updates: some rows are padding
 
 
-@pytest.fixture(scope="module")
-def run(site: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    done = train(tmp_path_factory.mktemp("runs") / "twice", *OPTIONS, **site)
-    assert done.code == 0, done.output
-    return done
-
-
-def test_it_trains(run: Finished) -> None:
-    assert [line["step"] for line in run.lines("train/success")] == [1, 2, 3]
-    assert run.lines("train/success")[0]["train/failed_episodes"] == 0
-    assert all(policy["weight_change"] > 0 for policy in run.summary["policies"].values())
-
-
-def test_its_reward_is_in_the_metrics(run: Finished) -> None:
-    for line in run.lines("train/success"):
+def test_its_reward_is_in_the_metrics(stage: Stage) -> None:
+    for line in stage.lines:
         assert 0 <= line["agent/asker/reward/role"] <= 1
         assert "agent/holder/reward/role" not in line
 
 
-def test_plugins_lists_it(site: dict[str, str]) -> None:
-    records = {each["plugin"]: each for each in json.loads(command("plugins", "--json", variables=site))}
-    assert records["twice"]["distribution"] == "twice-plugin"
-    names = {kind: list(each) for kind, each in records["twice"]["names"].items()}
-    assert names == {"workflows": ["twice"], "rewards": ["one-word"], "advantages": ["against-median"]}
+def test_plugins_lists_it(tour: Tour) -> None:
+    records = {each["plugin"]: each for each in json.loads(tour.command("plugins", "--json"))}
+    assert records["around"]["distribution"] == "around-plugin"
+    names = {kind: list(each) for kind, each in records["around"]["names"].items()}
+    assert names == {
+        "tasks": ["all-teams", "relay"],
+        "workflows": ["around", "twice"],
+        "rewards": ["one-word", "said-it"],
+        "advantages": ["against-median"],
+    }
 
 
-def test_explain_shows_its_advantage(run: Finished, site: dict[str, str]) -> None:
-    records = explain(run.folder, 3, site)
+def test_explain_shows_its_advantage(stage: Stage) -> None:
+    records = stage.explained()
     assert {tuple(record["group"]) for record in records} == {("uid", "agent")}
     groups: dict[tuple[str, ...], list[float]] = {}
     for record in records:
@@ -124,26 +68,25 @@ def test_explain_shows_its_advantage(run: Finished, site: dict[str, str]) -> Non
         assert sum(value < -1e-9 for value in advantages) <= len(advantages) / 2
 
 
-def test_the_run_stores_where_each_name_came_from(run: Finished) -> None:
-    stored = json.loads((run.folder / "plugins.json").read_text())
-    mine = next(plugin for plugin in stored if plugin["distribution"] == "twice-plugin")
+def test_the_run_stores_where_each_name_came_from(tour: Tour) -> None:
+    stored = json.loads((tour.run.folder / "plugins.json").read_text())
+    mine = next(plugin for plugin in stored if plugin["distribution"] == "around-plugin")
     assert mine["version"] == "0.1"
     assert "against-median" in json.dumps(mine)
 
 
-def test_sample_episodes_show_the_joint_move(run: Finished) -> None:
-    path = sorted(Path(run.folder / "episodes").glob("*.jsonl"))[-1]
-    header, first = map(json.loads, path.read_text().splitlines()[:2])
+def test_sample_episodes_show_the_joint_move(stage: Stage) -> None:
+    header, first = stage.episodes[:2]
     acts = Counter(turn["agent"] for turn in first["turns"])
     assert acts["asker"] == acts["holder"] + 1
-    assert header["workflow"]["distribution"] == "twice-plugin"
+    assert header["workflow"]["distribution"] == "around-plugin"
 
 
 @long
 def test_a_workflow_that_raises_stops_the_run_with_its_name_and_task(tmp_path: Path) -> None:
     broken = PLUGIN.replace("await team.call(len, last.text)", "raise ValueError('the relay is broken')")
-    (tmp_path / "site").mkdir()
-    done = train(tmp_path / "runs" / "broken", *OPTIONS, **install(broken, tmp_path / "site"))
+    options = (*OWN, "marl.task.test_size=20", "trainer.total_training_steps=3")
+    done = train(tmp_path / "runs" / "broken", *options, **install(tmp_path / "site", broken))
     assert done.code == 2, done.output
     printed = next(line for line in done.output.splitlines() if line.startswith("marl-verl:"))
     assert "40 of 40 attempts failed" in printed

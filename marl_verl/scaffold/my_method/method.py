@@ -1,6 +1,6 @@
 """The method: a sampler, a credit, a baseline, and the algorithm that combines them.
 
-A = (R - median) / (std + eps)               over an agent's n-th acts in the sessions of one task
+A = (R - median) / (std + eps)               over an agent's n-th acts in the episodes of one task
 R = team + 0.5 * role + 0.5 * credit         team reward, and the turn's role reward and credit
 """
 
@@ -13,25 +13,28 @@ from marl_verl import Episode
 from marl_verl.advantage import Advantage, Baseline, FloatArray, IntArray
 from marl_verl.algorithms import Algorithm
 from marl_verl.credit import ReplayCredit
+from marl_verl.options import Positive
 from marl_verl.rewards import Mix
 from marl_verl.sampling import Failure, Sample, Sampler, SamplingContext, ask, attempt, drive, gather_all, scored
 
 
 class Saving(Sampler):
-    """Sample `first` sessions, and the rest only if one of them did not succeed: a solved task costs less.
+    """Sample `first` episodes, and the rest only if one of them did not succeed: a solved task costs less.
 
     Options:
-        first: minimum number of sessions per task.
+        episodes: maximum number of episodes per task.
+        first: minimum number of episodes per task.
     """
 
-    first: int = 4
+    episodes: Positive = 8
+    first: Positive = 4
 
     async def sample(self, context: SamplingContext) -> Sample:
         """The episodes of one task."""
-        first = min(self.first, context.sessions)
+        first = min(self.first, self.episodes)
         done = await play(context, range(first))
         if not all(isinstance(each, Episode) and each.success for each in done):
-            done += await play(context, range(first, context.sessions))
+            done += await play(context, range(first, self.episodes))
         return Sample(
             episodes=[each for each in done if isinstance(each, Episode)],
             failures=[each for each in done if isinstance(each, Failure)],
@@ -39,7 +42,7 @@ class Saving(Sampler):
 
 
 async def play(context: SamplingContext, sessions: range) -> list[Episode | Failure]:
-    """Sample sessions concurrently. A session that raises becomes a failure and does not affect the others."""
+    """Sample episodes concurrently. One that raises becomes a failure and does not affect the others."""
     return await gather_all(attempt(context, session, episode(context, session)) for session in sessions)
 
 
@@ -69,14 +72,15 @@ class StepForward(ReplayCredit):
 
 @dataclass(frozen=True)
 class Median(Baseline):
-    """b = median of the group's returns, which is robust to a single lucky session."""
+    """b = median of the group's returns, which is robust to a single lucky episode."""
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         """Return one baseline per value [n]; `group` [n] are ids without gaps."""
         ordered = value[np.lexsort((value, group))]
         count = np.bincount(group)
         first = np.cumsum(count) - count
-        return ((ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2)[group]
+        median: FloatArray = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+        return median[group]
 
 
 # each part is an object or a registered name

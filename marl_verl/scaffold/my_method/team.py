@@ -42,8 +42,8 @@ class Numbers(TaskSet):
         pairs = []
         for number in draw.choices(sorted(set(NUMBERS) - HELD_OUT), k=count):
             # wrong in a way that one agent's error cannot cancel the other's
-            message = number if draw.random() < good else number[0] * 3
-            pairs.append((f"{seen} {' '.join(number)}", " ".join(message)))
+            words = number if draw.random() < good else number[0] * 3
+            pairs.append((f"{seen} {' '.join(number)}", " ".join(words)))
         return pairs
 
 
@@ -73,6 +73,6 @@ class CallOut(Workflow):
 
 def digits_right(task: Task, turn: Turn, episode: Episode) -> float:
     """The share of the number's digits that the turn has in the right place."""
-    digits = task.data["digits"]
-    message = turn.action.text.split()
-    return sum(a == b for a, b in zip(message, digits, strict=False)) / max(len(digits), len(message))
+    digits: list[str] = task.data["digits"]
+    words = turn.action.text.split()
+    return sum(a == b for a, b in zip(words, digits, strict=False)) / max(len(digits), len(words))

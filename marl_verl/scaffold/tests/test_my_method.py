@@ -31,9 +31,9 @@ def test_held_out_numbers_are_never_trained_on() -> None:
 
 def test_good_demonstrations_are_right() -> None:
     for agent in ("caller", "writer"):
-        for seen, message in Numbers().demonstrations(agent, 20, 0, good=1.0):
-            assert seen.split()[1:] == message.split()
-            assert {*seen.split(), *message.split()} <= set(Numbers().vocabulary())
+        for seen, answer in Numbers().demonstrations(agent, 20, 0, good=1.0):
+            assert seen.split()[1:] == answer.split()
+            assert {*seen.split(), *answer.split()} <= set(Numbers().vocabulary())
 
 
 def test_the_workflow_can_be_replayed() -> None:
@@ -54,7 +54,7 @@ def test_rounds_repeat_until_both_agree() -> None:
 def test_a_turn_earns_the_share_of_digits_that_it_has_right() -> None:
     policy = ScriptedPolicy({"caller": ["7 2 4", "4 2"], "writer": ["", "4 2 7 7"]})
     rewards = dict.fromkeys(policy.agents, digits_right)
-    sample = check_sampler(Saving(), CallOut(), TASK, policy, sessions=1, rewards=rewards)
+    sample = check_sampler(Saving(episodes=1), CallOut(), TASK, policy, rewards=rewards)
     assert [turn.rewards["role"] for turn in sample.turns] == [1 / 3, 0.0, 2 / 3, 3 / 4]
 
 
@@ -65,17 +65,17 @@ def row(uid: str, session: int, index: int, team: float, credit: float) -> dict[
     return {"uid": uid, "session": session, "index": index, **act, "rewards": rewards, "length": 3}
 
 
-# sessions of one or two rounds
+# episodes of one or two rounds
 ROWS = [
     row(uid, session, index, float(session % 2), float((session + index) % 3 - 1))
-    for uid, sessions in (("p", 5), ("q", 2))
-    for session in range(sessions)
+    for uid, episodes in (("p", 5), ("q", 2))
+    for session in range(episodes)
     for index in range(4 if session % 2 else 2)
 ]
 
 
 def caller(right: int) -> ScriptedPolicy:
-    """A caller that is right in the first `right` sessions, and a writer that copies its message."""
+    """A caller that is right in the first `right` episodes, and a writer that copies its message."""
     return ScriptedPolicy(
         {
             "caller": lambda act, session, candidate: "4 2 7" if session < right else f"4 {session} {act.turn}",
@@ -84,15 +84,15 @@ def caller(right: int) -> ScriptedPolicy:
     )
 
 
-@pytest.mark.parametrize(("right", "sessions"), [(0, 6), (3, 6), (4, 4), (6, 4)])
-def test_solved_tasks_get_fewer_sessions(right: int, sessions: int) -> None:
-    sample = check_sampler(Saving(first=4), CallOut(), TASK, caller(right), sessions=6, tasks=Numbers())
-    assert [episode.session for episode in sample.episodes] == list(range(sessions))
+@pytest.mark.parametrize(("right", "episodes"), [(0, 6), (3, 6), (4, 4), (6, 4)])
+def test_solved_tasks_get_fewer_episodes(right: int, episodes: int) -> None:
+    sample = check_sampler(Saving(episodes=6, first=4), CallOut(), TASK, caller(right), tasks=Numbers())
+    assert [episode.session for episode in sample.episodes] == list(range(episodes))
 
 
 def test_a_turn_is_credited_with_what_it_did_to_the_answer() -> None:
     policy = ScriptedPolicy({"caller": ["4 2 7", "4 2"], "writer": ["7", "4 2 7"]})
-    episode, *_ = check_credit(StepForward(), CallOut(), TASK, policy, Numbers(), sessions=1)
+    episode, *_ = check_credit(StepForward(), CallOut(), TASK, policy, Numbers(), episodes=1)
     assert [turn.rewards["credit"] for turn in episode.turns] == [1.0, -1.0, 0.0, 1.0]
     assert sum(turn.rewards["credit"] for turn in episode.turns) == episode.score
 

@@ -59,7 +59,7 @@ class ToolCallerPlanner(_Turns):
         """Return the plans and moves as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for turn in range(self.turns):
-            seen = board_text(board, log.stands(board, lines).cell, turn, self.turns)
+            seen = board_text(board, log.executed(board, lines).cell, turn, self.turns)
             action = await team[CALLER].act(
                 f"{seen}\nWrite a Python program in a ```python block that finds a shortest way and prints it as a "
                 'list of moves, such as ["U", "R"]. It has no input: write the board into it.'
@@ -75,7 +75,7 @@ class ToolCallerPlanner(_Turns):
             shown = f"{seen}\nA program of the tool caller printed:\n{printed}\nIt may be wrong: check it, and decide."
             lines.append(await self._moves(team, PLANNER, shown))
             team.propose(log.written(lines))
-            if log.stands(board, lines).reached:
+            if log.executed(board, lines).reached:
                 break
         return log.written(lines)
 
@@ -87,9 +87,9 @@ class OneChatWalker(_Turns):
         """Return the moves as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for turn in range(self.turns):
-            seen = board_text(board, log.stands(board, lines).cell, turn, self.turns)
+            seen = board_text(board, log.executed(board, lines).cell, turn, self.turns)
             lines.append(await self._moves(team, WALKER, seen))
             team.propose(log.written(lines))
-            if log.stands(board, lines).reached:
+            if log.executed(board, lines).reached:
                 break
         return log.written(lines)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from marl_verl.episode import Act, Turn
+from marl_verl.options import Positive
 from marl_verl.sampling import (
     SESSION,
     Failure,
@@ -33,18 +34,20 @@ from marl_verl.sampling import (
 
 
 class GreedyTree(Sampler):
-    """Sample one tree per task: `sessions` is K, the number of candidates per act.
+    """Sample one tree per task.
 
     Node "n-k" is candidate k for the n-th act of the winners' path, and its parent is the previous winner; a row's
     index is n * K + k. The single episode is the winners' path, the other candidates are its `off_path_turns`. A failed
     candidate is no row; if all candidates for an act fail, the path ends before that act.
 
     Attributes:
+        candidates: K, the number of candidates per act.
         partial_value: the value of a state before the end of the workflow; see `node.PartialValue`. Tokens sampled to
             estimate it are counted as "rollout" and are not rows.
     """
 
     branches: ClassVar[bool] = True
+    candidates: Positive = 8
     partial_value: PartialValue = "proposal"
 
     async def sample(self, context: SamplingContext) -> Sample:
@@ -52,7 +55,7 @@ class GreedyTree(Sampler):
         found = Sample()
         start = await attempt(context, SESSION, root(context, SESSION))
         if isinstance(start, Failure):
-            return Sample(failures=[start] * context.sessions)  # none of the first act's candidates could be sampled
+            return Sample(failures=[start] * self.candidates)  # none of the first act's candidates could be sampled
         path = _Path(start)
         while path.waiting:
             grown = await self._candidates(context, path)
@@ -62,7 +65,7 @@ class GreedyTree(Sampler):
                 break
             if value_tokens := sum(state.value_tokens for state in states):
                 found.add_tokens("rollout", value_tokens)
-            path.go_on(states)
+            path.advance(states)
         if path.number:
             found.episodes.append(leaf_episode(path.state, path.off_path_turns))
         return found
@@ -70,7 +73,7 @@ class GreedyTree(Sampler):
     async def _candidates(self, context: SamplingContext, path: _Path) -> list[State | Failure]:
         """All candidates for the path's next act, by number."""
         async with asyncio.TaskGroup() as group:
-            made = [group.create_task(self._candidate(context, path, k)) for k in range(context.sessions)]
+            made = [group.create_task(self._candidate(context, path, k)) for k in range(self.candidates)]
         return [task.result() for task in made]
 
     async def _candidate(self, context: SamplingContext, path: _Path, k: int) -> State | Failure:
@@ -80,7 +83,7 @@ class GreedyTree(Sampler):
             path.waiting[0],
             SESSION,
             f"{path.number}-{k}",
-            index=path.number * context.sessions + k,
+            index=path.number * self.candidates + k,
             parent=path.state.turn.node if path.number else None,
             partial_value=self.partial_value,
         )
@@ -106,7 +109,7 @@ class _Path:
     def __post_init__(self) -> None:
         self.waiting = list(self.state.acts)
 
-    def go_on(self, states: list[State]) -> None:
+    def advance(self, states: list[State]) -> None:
         """Continue with the best of the candidates."""
         self.state = max(states, key=lambda state: state.value)  # the first of equals
         self.off_path_turns += [state.turn for state in states if state is not self.state]

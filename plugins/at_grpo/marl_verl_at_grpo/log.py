@@ -55,12 +55,12 @@ def _line(text: str) -> Line:
     return Line(agent, "plans" if verb == "plans" else "moves", None if moves == [NOTHING] else tuple(moves))
 
 
-def stands(board: Board, lines: Sequence[Line]) -> Walk:
+def executed(board: Board, lines: Sequence[Line]) -> Walk:
     """The walk of all moves in the lines, from the start; plans are ignored."""
     return board.walk(board.start, [move for line in lines if line.verb == "moves" for move in line.moves or ()])
 
 
 def walk(board: Board, lines: Sequence[Line]) -> Walk:
-    """As `stands`, with a plan on the last line executed as moves."""
+    """As `executed`, with a plan on the last line executed as moves."""
     last = [Line(line.agent, "moves", line.moves) for line in lines[-1:]]
-    return stands(board, [*lines[:-1], *last])
+    return executed(board, [*lines[:-1], *last])

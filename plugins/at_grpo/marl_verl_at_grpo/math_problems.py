@@ -92,10 +92,10 @@ class ToolUserReasoner(Workflow):
             answers.append([TOOL_USER, computed])
             team.propose(list(answers))
             shown = f"{task.prompt}\n\n{before}A program printed:\n{printed}\nIt may be wrong. {BOXED}"
-            message = await team[REASONER].act(shown)
-            answer = stated(message.text)
+            action = await team[REASONER].act(shown)
+            answer = stated(action.text)
             if answer is None:
-                team.invalid(message, "no answer")
+                team.invalid(action, "no answer")
             answers.append([REASONER, answer])
             team.propose(list(answers))
             if answer is not None and computed is not None and same(answer, computed):
@@ -109,8 +109,8 @@ class OneReasoner(Workflow):
 
     async def run(self, task: Task, team: Team) -> Answers:
         """Return its answer."""
-        message = await team[REASONER].act(f"{task.prompt}\n\n{BOXED}")
-        answer = stated(message.text)
+        action = await team[REASONER].act(f"{task.prompt}\n\n{BOXED}")
+        answer = stated(action.text)
         if answer is None:
-            team.invalid(message, "no answer")
+            team.invalid(action, "no answer")
         return [[REASONER, answer]]

@@ -55,7 +55,8 @@ class PlanPath(TaskSet):
             task = self._next(rng, split)
             repeats += task.id in tasks
             if repeats > TRIES + count:
-                raise MarlError(f"{type(self).__name__}: found only {len(tasks)} of {count} different {split} tasks")
+                found = f"{type(self).__name__}: found only {len(tasks)} of {count} different {split} tasks"
+                raise MarlError(f"{found}. Set marl.task.{split}_size to at most {len(tasks)}.")
             tasks[task.id] = task
         return list(tasks.values())
 
@@ -153,13 +154,13 @@ class TinyPlanPath(PlanPath):
             right = rng.random() < good
             straight = bee_line(at, board.goal if right else str(task.data["landmark"]))
             if agent == PLANNER and straight:
-                pairs.append((planner_sees(task, at), message(straight)))
+                pairs.append((planner_sees(task, at), written(straight)))
             elif agent == EXECUTOR:
                 plan = bee_line(at, rng.choice([cell for cell in cells(self.size) if cell != at]))
-                pairs.append((executor_sees(task, at, plan), message([around(board, at, plan) if right else plan[0]])))
+                pairs.append((executor_sees(task, at, plan), written([around(board, at, plan) if right else plan[0]])))
             elif agent == SOLO and straight:
                 move = around(board, at, straight) if right else straight[0]
-                pairs.append((solo_sees(task, at), message([move])))
+                pairs.append((solo_sees(task, at), written([move])))
         return pairs
 
 
@@ -191,7 +192,7 @@ def around(board: Board, at: str, plan: Sequence[str]) -> str:
     return min((move for move in STEPS if board.beside(at, move) is not None), key=worth, default=plan[0])
 
 
-def message(moves: Sequence[str]) -> str:
+def written(moves: Sequence[str]) -> str:
     """Moves in words."""
     return " ".join(WORD[move] for move in moves)
 
@@ -203,7 +204,7 @@ def planner_sees(task: Task, at: str) -> str:
 
 def executor_sees(task: Task, at: str, plan: Sequence[str] | None) -> str:
     """The executor's observation: blocked moves and the plan, without the goal."""
-    return f"blocked {blocked(task, at)} plan {message(plan) if plan else NONE}"
+    return f"blocked {blocked(task, at)} plan {written(plan) if plan else NONE}"
 
 
 def solo_sees(task: Task, at: str) -> str:
@@ -214,4 +215,4 @@ def solo_sees(task: Task, at: str) -> str:
 def blocked(task: Task, at: str) -> str:
     """The moves blocked by a wall or the edge, in words."""
     board = Board.of(task)
-    return message([move for move in STEPS if board.beside(at, move) is None]) or NONE
+    return written([move for move in STEPS if board.beside(at, move) is None]) or NONE

@@ -54,14 +54,14 @@ async def run_python(program: str, seconds: float = SECONDS) -> str:
             start_new_session=True,
         )
         try:
-            message, errors = await asyncio.wait_for(process.communicate(program.encode()), seconds)
+            output, errors = await asyncio.wait_for(process.communicate(program.encode()), seconds)
         except TimeoutError:
             return f"TimeoutError: the program took longer than {seconds:g} s"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    lines = [message.decode(errors="replace").strip()[-LONGEST:]]
+    lines = [output.decode(errors="replace").strip()[-LONGEST:]]
     if process.returncode:
         last = errors.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
         lines += [line[-LONGEST:] for line in last]

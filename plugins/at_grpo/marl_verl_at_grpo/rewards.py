@@ -42,7 +42,7 @@ def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
     """
     lines, number = _line(turn, episode)
     board, line = Board.of(task), lines[number]
-    before = log.stands(board, lines[:number])
+    before = log.executed(board, lines[:number])
     over = episode.finished and number == len(lines) - 1
     if line.moves is None:
         return INVALID + (FAIL if over else 0.0)
@@ -64,7 +64,7 @@ def at_bee_line(task: Task, turn: Turn, episode: Episode) -> float:
     board, moves = Board.of(task), lines[number].moves
     if moves is None:
         return INVALID
-    at = log.stands(board, lines[:number]).cell
+    at = log.executed(board, lines[:number]).cell
     free = Board(board.size, frozenset(), at, board.goal)
     walk = free.walk(at, moves)
     return free.left(at) - free.left(walk.cell) + STEP * walk.taken + INVALID * walk.refused + GOAL * walk.reached

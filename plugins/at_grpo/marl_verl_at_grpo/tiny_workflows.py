@@ -48,12 +48,12 @@ class PlannerExecutor(_Turns):
         """Return the plans and moves as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for _ in range(self.turns):
-            at = log.stands(board, lines).cell
+            at = log.executed(board, lines).cell
             lines.append(await self._line(team, PLANNER, "plans", planner_sees(task, at)))
             team.propose(log.written(lines))
             lines.append(await self._line(team, EXECUTOR, "moves", executor_sees(task, at, lines[-1].moves)))
             team.propose(log.written(lines))
-            if log.stands(board, lines).reached:
+            if log.executed(board, lines).reached:
                 break
         return log.written(lines)
 
@@ -65,8 +65,8 @@ class OneWalker(_Turns):
         """Return the moves as a `log`."""
         board, lines = Board.of(task), list[log.Line]()
         for _ in range(self.turns):
-            lines.append(await self._line(team, SOLO, "moves", solo_sees(task, log.stands(board, lines).cell)))
+            lines.append(await self._line(team, SOLO, "moves", solo_sees(task, log.executed(board, lines).cell)))
             team.propose(log.written(lines))
-            if log.stands(board, lines).reached:
+            if log.executed(board, lines).reached:
                 break
         return log.written(lines)

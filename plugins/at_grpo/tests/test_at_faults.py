@@ -43,7 +43,7 @@ def words(act: Act, session: int, candidate: Any) -> str:
 
 def sampled(task: Task, sampler: Sampler, mix: Any = None) -> Sample:
     policy = ScriptedPolicy({PLANNER: words, EXECUTOR: words})
-    context = ScriptedContext(PlannerExecutor(), task, policy, K, TASKS, rewards=REWARDS, mix=mix)
+    context = ScriptedContext(PlannerExecutor(), task, policy, TASKS, rewards=REWARDS, mix=mix)
     return asyncio.run(sampler.sample(context))
 
 
@@ -55,7 +55,7 @@ def problems() -> list[Task]:
 @pytest.fixture(scope="module")
 def trees(problems: list[Task]) -> list[Sample]:
     mix = algorithm_named("at-grpo", OPTIONS, "test").rewards
-    return [sampled(task, GreedyTree(), mix) for task in problems]
+    return [sampled(task, GreedyTree(K), mix) for task in problems]
 
 
 def table(samples: list[Sample]) -> RowTable:
@@ -99,7 +99,7 @@ def test_the_state_moves_on_with_the_best_candidate(problems: list[Task], trees:
             beside = [each for each in sample.turns if (each.agent, each.turn) == (turn.agent, turn.turn)]
             assert sum(turn.rewards.values()) == max(sum(each.rewards.values()) for each in beside)
             if turn.agent == PLANNER:
-                at = log.stands(board, lines[: 2 * turn.turn]).cell
+                at = log.executed(board, lines[: 2 * turn.turn]).cell
                 assert shown_to(turn).startswith(f"at {at} ")
                 moved += at != task.data["start"]
     assert moved >= len(problems)
@@ -114,7 +114,7 @@ def test_the_grpo_baseline_is_not_at_grpo(problems: list[Task]) -> None:
     grpo = algorithm_named("grpo", {"rewards": "alpha", **OPTIONS}, "test")
     sessions = algorithm_named("at-grpo-sessions", OPTIONS, "test")
     assert [each.sampler for each in (method, grpo, sessions)] == ["greedy-tree", "independent", "independent"]
-    rows = table([sampled(task, Independent()) for task in problems])
+    rows = table([sampled(task, Independent(K)) for task in problems])
     blind, split = grpo.compute(rows), sessions.compute(rows)
     np.testing.assert_array_equal(blind.reward, split.reward)  # one reward, other groups
     assert len(set(blind.group)) == len(problems)
@@ -128,7 +128,7 @@ def test_without_the_tree_a_group_mixes_states_and_with_it_never(problems: list[
         found = algorithm_named(name, OPTIONS, "test").compute(table(samples))
         return any(len({shown_to(turns[other]) for other in found.members(one)}) > 1 for one in range(len(turns)))
 
-    assert mixed([sampled(task, Independent()) for task in problems], "at-grpo-sessions")
+    assert mixed([sampled(task, Independent(K)) for task in problems], "at-grpo-sessions")
     assert not mixed(trees, "at-grpo")
 
 

@@ -114,7 +114,7 @@ def test_each_candidate_is_rewarded_for_its_own_answer() -> None:
 
     policy = ScriptedPolicy({TOOL_USER: program, REASONER: think})
     rewards = {TOOL_USER: own_answer, REASONER: own_answer}
-    found = check_sampler(GreedyTree(), ToolUserReasoner(turns=1), TASK, policy, 3, tasks=SCORES, rewards=rewards)
+    found = check_sampler(GreedyTree(3), ToolUserReasoner(turns=1), TASK, policy, tasks=SCORES, rewards=rewards)
     assert [(turn.rewards["team"], turn.rewards["role"]) for turn in found.turns] == [
         *[(1.0, 1.0), (0.0, 0.0), (0.0, -0.1)],
         *[(0.0, 0.0), (0.0, 0.0), (1.0, 1.0)],

@@ -1,4 +1,4 @@
-"""Roles on different scales: what a role and turn earns in any case moves no advantage of AT-GRPO's, and GRPO's all."""
+"""Roles on different scales: a constant reward of a role or turn changes all advantages of GRPO and none of AT-GRPO."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_reward_that_a_role_has_in_any_case_changes_nothing(rows: Rows, offset
     np.testing.assert_allclose(advantages("at-grpo", more), advantages("at-grpo", rows), atol=1e-6)
 
 
-def test_turn_blind_groups_take_it_for_merit() -> None:
+def test_turn_blind_groups_mistake_an_offset_for_a_good_action() -> None:
     def rows(extra: float) -> Rows:
         rewards = {"planner": (0.0, 1.0), "executor": (1.0, 0.0)}
         return [

@@ -1,4 +1,4 @@
-"""Plan-Path: boards, moves, what a team did as text, task sets and the local reward."""
+"""Plan-Path: boards, moves, the log of a team, task sets and the local reward."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def test_moves_are_read_from_a_list_or_from_nothing_but_moves(text: str, found: 
 @given(lines=st.lists(st.tuples(st.sampled_from([PLANNER, EXECUTOR]), st.none() | moves)))
 def test_what_a_team_did_is_read_back_as_it_was_written(lines: list[tuple[str, list[str] | None]]) -> None:
     given = [
-        log.Line(who, "plans" if who == PLANNER else "moves", tuple(message) if message else None)
-        for who, message in lines
+        log.Line(who, "plans" if who == PLANNER else "moves", tuple(moves) if moves else None) for who, moves in lines
     ]
     assert log.read(log.written(given)) == given
 
@@ -65,7 +64,7 @@ def test_a_plan_counts_as_executed_until_the_next_move() -> None:
     plan, move = log.Line(PLANNER, "plans", ("U", "U")), log.Line(EXECUTOR, "moves", ("U",))
     assert log.walk(BOARD, [plan]).cell == "a1"
     assert log.walk(BOARD, [plan, move]).cell == "b1"
-    assert log.stands(BOARD, [plan, move, plan]).cell == "b1"
+    assert log.executed(BOARD, [plan, move, plan]).cell == "b1"
 
 
 @pytest.mark.parametrize("tasks", [TINY, PlanPath(size=5), PlanPath(size=10)])
@@ -83,11 +82,11 @@ def test_every_tiny_board_needs_both_agents_at_their_best() -> None:
         lines: list[log.Line] = []
         board = Board.of(task)
         for _ in range(4):
-            at = log.stands(board, lines).cell
+            at = log.executed(board, lines).cell
             plan = bee_line(at, board.goal if planner else task.data["landmark"])
             if plan:
                 lines.append(log.Line(EXECUTOR, "moves", (around(board, at, plan) if executor else plan[0],)))
-        return log.stands(board, lines).reached
+        return log.executed(board, lines).reached
 
     for task in TINY.generate("test", 40, 0):
         assert [play(task, *at_best) for at_best in ((True, True), (True, False), (False, True))] == [
@@ -102,10 +101,10 @@ def test_every_tiny_board_needs_both_agents_at_their_best() -> None:
 def test_demonstrations_are_words_of_the_vocabulary_and_moves(agent: str) -> None:
     known = set(TINY.vocabulary())
     right, careless = (TINY.demonstrations(agent, 80, 0, good) for good in (1.0, 0.0))
-    for seen, message in right + careless:
-        assert {*seen.split(), *message.split()} <= known
-        assert moves_in(message) is not None
-        assert len(message.split()) <= (2 if agent == PLANNER else 1)
+    for seen, answer in right + careless:
+        assert {*seen.split(), *answer.split()} <= known
+        assert moves_in(answer) is not None
+        assert len(answer.split()) <= (2 if agent == PLANNER else 1)
     assert right != careless
     assert ("blocked" in right[0][0]) == (agent != PLANNER)
     assert ("goal" in right[0][0]) == (agent != EXECUTOR)
@@ -164,6 +163,11 @@ def test_the_goal_pays_and_a_shortest_walk_there_pays_more() -> None:
     assert reward(2, EXECUTOR, *straight, finished=True) == pytest.approx(2 - 0.02 + 1 + 0.5)
     astray = ("executor moves U D U U", "executor moves R R", "executor moves D D")
     assert reward(2, EXECUTOR, *astray, finished=True) == pytest.approx(2 - 0.02 + 1)
+    refused = ("executor moves U U L", "executor moves R R", "executor moves D D")
+    assert reward(2, EXECUTOR, *refused, finished=True) == pytest.approx(2 - 0.02 + 1)
+    assert reward(2, EXECUTOR, *straight[:2], "executor moves R D D", finished=True) == pytest.approx(
+        2 - 0.02 - 0.1 + 1
+    )
     lost = ("executor moves U U", "executor moves L L")
     assert reward(1, EXECUTOR, *lost, finished=True) == pytest.approx(-0.2 - 1)
 
@@ -187,7 +191,7 @@ def test_a_state_without_an_answer_has_no_reward() -> None:
         (["planner plans R U"], 1 - 1 - 0.02),
         (["planner plans D R"], 1 - 0.01 - 0.1),  # the edge refuses on every board
         (["planner plans ?"], -0.1),
-        (["executor moves U U", "planner plans D R"], 2 - 0.02),  # from where the team stands
+        (["executor moves U U", "planner plans D R"], 2 - 0.02),  # from the team's cell
     ],
 )
 def test_a_plan_is_judged_on_the_board_without_walls(lines: list[str], found: float) -> None:

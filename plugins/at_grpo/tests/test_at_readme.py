@@ -1,4 +1,4 @@
-"""What the plugin's README shows runs, and names what is registered; the recipes' README has every script."""
+"""The examples of the plugin's README run and use registered names; the recipes' README has every script."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_options_shown_are_options(tmp_path: Path) -> None:
     recipe = OmegaConf.load(RECIPES / "at_grpo_cpu.yaml")
     OmegaConf.save(OmegaConf.merge(recipe, OmegaConf.create(shown)), tmp_path / "shown.yaml")
     plan = plan_run(tmp_path / "shown.yaml", ["marl.task.train_size=40", "marl.task.test_size=5"])
-    assert "greedy-tree: sessions=8, partial_value=proposal" in describe(plan)
+    assert "greedy-tree: candidates=8, partial_value=proposal" in describe(plan)
 
 
 def test_every_name_that_the_plugin_registers_is_in_the_readme() -> None:

@@ -1,4 +1,4 @@
-"""The workflows: they can be replayed, the kit's checks hold on them, and what their agents are shown and not."""
+"""The workflows: replays, the checks of `marl_verl.testing`, and the observations of their agents."""
 
 from __future__ import annotations
 
@@ -76,11 +76,9 @@ def test_the_single_agent_sees_both_and_moves_alone() -> None:
     assert PlanPath().score(TASK, run.answer) == 1.0
 
 
-@pytest.mark.parametrize(
-    "sampler", [GreedyTree(), GreedyTree(partial_value="latest"), GreedyTree("rollout"), Independent()]
-)
+@pytest.mark.parametrize("sampler", [GreedyTree(3), GreedyTree(3, "latest"), GreedyTree(3, "rollout"), Independent(3)])
 def test_the_kit_finds_nothing_wrong_with_sampling_it(sampler: Any) -> None:
-    found = check_sampler(sampler, PlannerExecutor(), TASK, TEAM, sessions=3, tasks=TinyPlanPath(), rewards=REWARDS)
+    found = check_sampler(sampler, PlannerExecutor(), TASK, TEAM, tasks=TinyPlanPath(), rewards=REWARDS)
     assert {turn.agent for turn in found.turns} == {PLANNER, EXECUTOR}
 
 
@@ -120,9 +118,7 @@ def test_the_tool_callers_candidates_differ_by_their_programs_output() -> None:
 
     policy = ScriptedPolicy({CALLER: write, "planner": lambda act, session, candidate: f'["U"] {candidate} ["U", "U"]'})
     rewards = {CALLER: at_plan_path, "planner": at_plan_path}
-    found = check_sampler(
-        GreedyTree(), ToolCallerPlanner(turns=1), TASK, policy, sessions=2, tasks=PlanPath(), rewards=rewards
-    )
+    found = check_sampler(GreedyTree(2), ToolCallerPlanner(turns=1), TASK, policy, tasks=PlanPath(), rewards=rewards)
     callers = [turn.rewards for turn in found.turns if turn.agent == CALLER]
     assert callers == [{"team": 0.0, "role": pytest.approx(-0.1)}, {"team": 1.0, "role": pytest.approx(6 - 0.06 + 1.5)}]
 
@@ -139,7 +135,7 @@ def test_a_program_is_the_last_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "message"),
+    ("program", "output"),
     [
         ("print(6 * 7)", "42"),
         ("print('half')\nraise ValueError('bad')", "half\nValueError: bad"),
@@ -148,18 +144,18 @@ def test_a_program_is_the_last_block() -> None:
         ("x = bytearray(1 << 31)", "MemoryError"),
     ],
 )
-def test_a_program_runs_by_itself(program: str, message: str) -> None:
-    assert asyncio.run(run_python(program)) == message
+def test_a_program_runs_by_itself(program: str, output: str) -> None:
+    assert asyncio.run(run_python(program)) == output
 
 
 def test_a_program_that_does_not_end_is_ended() -> None:
-    message = asyncio.run(run_python("import time\nprint('on', flush=True)\ntime.sleep(60)", 1.0))
-    assert message == "TimeoutError: the program took longer than 1 s"
+    output = asyncio.run(run_python("import time\nprint('on', flush=True)\ntime.sleep(60)", 1.0))
+    assert output == "TimeoutError: the program took longer than 1 s"
 
 
 def test_long_output_is_cut_at_its_beginning() -> None:
-    message = asyncio.run(run_python("print('a' * 5000 + 'end')"))
-    assert (len(message), message[-4:]) == (2000, "aend")
+    output = asyncio.run(run_python("print('a' * 5000 + 'end')"))
+    assert (len(output), output[-4:]) == (2000, "aend")
 
 
 def test_a_task_is_json_and_any_workflow_takes_it_back() -> None:

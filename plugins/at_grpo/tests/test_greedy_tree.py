@@ -25,19 +25,19 @@ from marl_verl.testing.workflows import TASK, Hashed, Joint, Lanes, Programmed, 
 
 
 class CoderTester(Workflow):
-    """The coder writes, the tester looks at it, round by round; the answer is all that was said."""
+    """The coder writes, the tester looks at it, round by round; the answer has all their texts."""
 
     rounds: int = 1
     proposes: bool = False
 
     async def run(self, task: Task, team: Team) -> str:
-        message = task.prompt
+        history = task.prompt
         for _ in range(self.rounds):
             for agent in ("coder", "tester"):
-                message += " " + (await team[agent].act(message)).text
+                history += " " + (await team[agent].act(history)).text
                 if self.proposes:
-                    team.propose(message)
-        return message
+                    team.propose(history)
+        return history
 
 
 class Letters(TaskSet):
@@ -48,7 +48,7 @@ class Letters(TaskSet):
 
 
 def by_number(act: Act, session: int, candidate: Any) -> str:
-    """Candidate k says "c{k}" or "t{k}"; the last one is the best. Played on, everybody says x."""
+    """Candidate k is "c{k}" or "t{k}"; the last one is the best. In a rollout to the end, all agents answer x."""
     number = str(candidate).rpartition("-")[2]
     return f"{act.agent[0]}{number}" if number.isdigit() else "x"
 
@@ -61,10 +61,10 @@ def tree(
     workflow: Workflow, policy: ScriptedPolicy = BY_NUMBER, k: int = 3, partial_value: Any = "proposal", **how: Any
 ) -> tuple[Sample, ScriptedContext]:
     given: dict[str, Any] = {"tasks": Letters(), "context": ScriptedContext} | how
-    context = given.pop("context")(workflow, given.pop("task", Q), policy, sessions=k, **given)
+    context = given.pop("context")(workflow, given.pop("task", Q), policy, **given)
 
     async def go() -> Sample:
-        found = await GreedyTree(partial_value=partial_value).sample(context)
+        found = await GreedyTree(k, partial_value).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
@@ -99,7 +99,19 @@ def shown_to(turn: Turn) -> str:
     return turn.observation[-1]["content"]
 
 
-def test_of_equals_the_lowest_number_goes_on_whoever_comes_first() -> None:
+def test_a_candidate_in_a_joint_move_has_the_mark_that_the_rollout_sets() -> None:
+    class Pair(Workflow):
+        async def run(self, task: Task, team: Team) -> str:
+            said = await team.act({"coder": task.prompt, "tester": task.prompt})
+            if said["coder"].text == "c1":
+                team.invalid(said["coder"], "one")
+            return " ".join(action.text for action in said.values())
+
+    found, _ = tree(Pair(), partial_value="rollout")
+    assert [turn.invalid for turn in found.turns] == [None, "one", None, None, None, None]
+
+
+def test_of_equal_candidates_the_lowest_number_is_chosen_in_any_arrival_order() -> None:
     class Same(TaskSet):
         def score(self, task: Task, answer: Any) -> float:
             return float("c0" not in answer)
@@ -163,7 +175,7 @@ class Broken(ScriptedContext):
         return await super().act(act, session, candidate, agent)
 
 
-def test_a_candidate_that_fails_is_no_row_and_the_others_go_on() -> None:
+def test_a_candidate_that_fails_is_no_row_and_the_others_continue() -> None:
     class Once(Broken):
         fails = staticmethod(lambda act, name: name == "0-2")
 
@@ -186,10 +198,10 @@ def test_where_all_candidates_fail_the_path_ends_before_them() -> None:
     assert [turn.index for turn in episode.turns] == [2, 5, 8]
     assert [failure.reason for failure in found.failures] == ["policy-error"] * 3
 
-    class Nobody(Broken):
+    class NoActions(Broken):
         fails = staticmethod(lambda act, name: True)
 
-    found, _ = tree(CoderTester(), context=Nobody)
+    found, _ = tree(CoderTester(), context=NoActions)
     assert (found.episodes, found.turns, len(found.failures)) == ([], [], 3)
 
 
@@ -254,9 +266,9 @@ def test_the_agents_of_a_joint_move_come_one_after_the_other_and_see_the_same() 
         ("planner", "2-0", found.turns[4].parent),
         ("planner", "2-1", found.turns[4].parent),
     ]
-    message = {turn.node: turn.action.text for turn in found.turns}
-    assert all(message["0-0"] not in shown_to(turn) for turn in found.turns[2:4])  # a joint move
-    assert message["0-0"] in shown_to(found.turns[4])
+    texts = {turn.node: turn.action.text for turn in found.turns}
+    assert all(texts["0-0"] not in shown_to(turn) for turn in found.turns[2:4])  # a joint move
+    assert texts["0-0"] in shown_to(found.turns[4])
 
 
 def test_concurrent_lanes_come_one_after_the_other_those_first_that_waited_first() -> None:

@@ -48,8 +48,8 @@ DR_MAS = Algorithm(
 )
 """A = (s - mean_k) / (std_k + 1e-6), mean and std over all rows of agent k in the task.
 
-Compared: all actions of the same agent in the task, at any turn. With one mean and std for all agents, the second
-moment of agent k's gradient is scaled by (std_k^2 + (mean_k - mean)^2) / std^2, which grows as agents specialise
-(metric `amplification`); with per-agent ones the factor is 1. Source: Dr. MAS, arXiv 2602.08847; every call of an
-agent is one sample, as in the authors' code.
+Compared: all actions of the same agent in the task, at any turn; every call of an agent is one sample. With one mean
+and std for all agents, eq. (2), the second moment of agent k's gradient is scaled by
+(std_k^2 + (mean_k - mean)^2) / std^2, which grows as agents specialise (metric `amplification`); with per-agent ones,
+eq. (5), the factor is 1. Source: Dr. MAS, arXiv 2602.08847, section 4, and the authors' code.
 """

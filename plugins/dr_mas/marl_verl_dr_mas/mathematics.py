@@ -76,10 +76,10 @@ class MathSolverVerifier(Workflow):
                 break
             shown = clipped(solution.text, self.kept)
             review = await team[VERIFIER].act(verifier_sees(task, shown))
-            message = verdict(review.text, (APPROVE, REJECT))
-            if message is None:
+            decision = verdict(review.text, (APPROVE, REJECT))
+            if decision is None:
                 team.invalid(review, "no verdict")
-            if (message or self.unparseable) == APPROVE:
+            if (decision or self.unparseable) == APPROVE:
                 break
             seen = solver_sees(task, shown, clipped(review.text, self.kept))
         return solution.text

@@ -35,8 +35,8 @@ class SearchTasks(TaskSet):
         right = task.data.get("answers")
         if not isinstance(right, list) or not right:
             raise MarlError(f"task '{task.id}' has no list 'data.answers' to compare with, it has {right!r:.60}")
-        message = normal(_text(answer))
-        return float(bool(message) and message in [normal(str(each)) for each in right])
+        given = normal(_text(answer))
+        return float(bool(given) and given in [normal(str(each)) for each in right])
 
     def public_score(self, task: Task, answer: Any) -> float:
         """1 when there is an answer, right or not, else 0. MarlError unless it is a text."""
@@ -92,10 +92,10 @@ class _Search(Workflow):
 
     def answer(self, team: Team, action: Action) -> str:
         """The answer in an action; empty, and the action marked invalid, without one."""
-        message = tagged(action.text, "answer")
-        if message is None:
+        given = tagged(action.text, "answer")
+        if given is None:
             team.invalid(action, "no answer")
-        return message or ""
+        return given or ""
 
 
 class SearchTeam(_Search):
@@ -114,11 +114,11 @@ class SearchTeam(_Search):
         history: list[str] = []
         for _ in range(self.steps - 1):
             review = await team[VERIFIER].act(verifier_sees(task, history))
-            message = verdict(review.text, (YES, NO))
-            if message is None:
+            decision = verdict(review.text, (YES, NO))
+            if decision is None:
                 team.invalid(review, "no verdict")
-                message = YES if self.unparseable == "answer" else NO
-            if message == YES:
+                decision = YES if self.unparseable == "answer" else NO
+            if decision == YES:
                 break
             action = await team[SEARCHER].act(searcher_sees(task, history))
             query = tagged(action.text, "search")
@@ -137,8 +137,8 @@ class SearchAlone(_Search):
         history: list[str] = []
         for _ in range(self.steps - 1):
             action = await team[ANSWERER].act(alone_sees(task, history))
-            if (message := tagged(action.text, "answer")) is not None:
-                return message
+            if (given := tagged(action.text, "answer")) is not None:
+                return given
             query = tagged(action.text, "search")
             if query is None:
                 team.invalid(action, "neither a query nor an answer")

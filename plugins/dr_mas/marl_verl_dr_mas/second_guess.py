@@ -161,11 +161,11 @@ class SecondGuess(Workflow):
             if len(rejected) == self.rounds - 1:
                 return answer
             verdict = await team[VERIFIER].act(verifier_sees(task, answer))
-            message = verdict.text.strip()
-            if message not in (APPROVE, REJECT):
+            decision = verdict.text.strip()
+            if decision not in (APPROVE, REJECT):
                 team.invalid(verdict, "no verdict")
-                message = self.unparseable
-            if message == APPROVE:
+                decision = self.unparseable
+            if decision == APPROVE:
                 return answer
             rejected.append(answer)
 

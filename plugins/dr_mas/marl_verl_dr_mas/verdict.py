@@ -14,8 +14,8 @@ _TAG = re.compile(r"<verify>\s*(\w+)\s*</verify>", re.IGNORECASE)
 
 def verdict(text: str, words: Sequence[str]) -> str | None:
     """The one of `words` (lower case) in verify tags; None without one, or with different ones."""
-    message = {word.lower() for word in _TAG.findall(text)} & set(words)
-    return message.pop() if len(message) == 1 else None
+    found = {word.lower() for word in _TAG.findall(text)} & set(words)
+    return found.pop() if len(found) == 1 else None
 
 
 def clipped(text: str, most: int) -> str:

@@ -1,4 +1,4 @@
-"""The metrics are the paper's formula, and what the advantages make of it."""
+"""The metrics match the paper's formula and the second moments of the advantages."""
 
 from __future__ import annotations
 

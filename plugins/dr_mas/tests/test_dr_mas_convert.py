@@ -76,7 +76,7 @@ def test_an_id_is_of_the_question_in_any_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "rows", "output"),
+    ("form", "rows", "message"),
     [
         ("math", [PLAIN[0], {"question": "?", "answer": 2}], "row 2 is not a row of 'math': needs prompt and"),
         ("math", [{"prompt": "?", "reward_model": {}}], "row 1 is not a row of 'math': needs prompt and"),
@@ -87,25 +87,25 @@ def test_an_id_is_of_the_question_in_any_file(tmp_path: Path) -> None:
     ],
 )
 def test_rows_of_another_form_raise_and_write_no_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str, rows: list[Any], output: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str, rows: list[Any], message: str
 ) -> None:
     source, target = lines(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     assert main([form, str(source), str(target)]) == 2
-    message = capsys.readouterr().err
-    assert output in message
-    assert message.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1
     assert not target.exists()
 
 
 def test_files_that_are_not_there_or_not_what_they_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.parquet").write_text("no parquet")
     (tmp_path / "broken.jsonl").write_text('{"problem": ')
-    for name, output in (
+    for name, message in (
         ("trian.parquet", "no data file"),
         ("train.parquet", "is not parquet"),
         ("broken.jsonl", "is neither parquet, JSON lines nor a JSON list"),
     ):
         assert main(["math", str(tmp_path / name), str(tmp_path / "out.jsonl")]) == 2
-        assert output in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert main(["math", str(lines(tmp_path / "good.jsonl", PLAIN)), str(tmp_path / "out.jsonl")]) == 0
     assert capsys.readouterr().out.endswith("out.jsonl: 2 tasks\n")

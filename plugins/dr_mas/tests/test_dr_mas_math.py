@@ -113,7 +113,7 @@ def test_there_are_no_generated_problems() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "word"),
     [
         ("<verify>approve</verify>", "approve"),
         ("x <VERIFY> Reject </verify> y", "reject"),
@@ -124,8 +124,8 @@ def test_there_are_no_generated_problems() -> None:
         ("", None),
     ],
 )
-def test_a_verdict_is_one_word_in_tags(text: str, message: str | None) -> None:
-    assert verdict(text, ("approve", "reject")) == message
+def test_a_verdict_is_one_word_in_tags(text: str, word: str | None) -> None:
+    assert verdict(text, ("approve", "reject")) == word
 
 
 @given(st.text(max_size=60), st.integers(8, 60))
@@ -193,6 +193,6 @@ def test_the_sampler_keeps_its_promises_on_it() -> None:
             "verifier": lambda act: REJECT if WRONG in shown(act) else APPROVE,
         }
     )
-    sample = check_sampler(Independent(), MathSolverVerifier(), TASK, policy, sessions=4, tasks=TASKS)
+    sample = check_sampler(Independent(4), MathSolverVerifier(), TASK, policy, tasks=TASKS)
     assert [len(episode.turns) for episode in sample.episodes] == [3, 2, 3, 2]
     assert all(episode.success for episode in sample.episodes)

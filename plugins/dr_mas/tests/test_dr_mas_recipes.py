@@ -34,11 +34,11 @@ def made_run(folder: Path, norms: list[float]) -> Path:
 def test_compare_prints_spikes_and_amplification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare = runpy.run_path(str(RECIPES / "compare.py"))["main"]
     assert compare([str(made_run(tmp_path / "method", [1.0, 2.0, 8.0]))]) == 0
-    message = capsys.readouterr().out
-    assert "greedy 10.0% -> 90.0% (60.0% to 98.0%), sampled 20.0% -> 80.0%" in message
-    assert "policy solver: gradient norm median 2.000, max 8.000, max/median 4.0" in message
-    assert "policy fixed" not in message
-    assert "agent solver: amplification 2.000 (spread 0.5000 + shift 1.500), A^2 0.900" in message
+    printed = capsys.readouterr().out
+    assert "greedy 10.0% -> 90.0% (60.0% to 98.0%), sampled 20.0% -> 80.0%" in printed
+    assert "policy solver: gradient norm median 2.000, max 8.000, max/median 4.0" in printed
+    assert "policy fixed" not in printed
+    assert "agent solver: amplification 2.000 (spread 0.5000 + shift 1.500), A^2 0.900" in printed
 
 
 def test_compare_of_another_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,5 +69,5 @@ def test_yaml_in_the_readme_composes(tmp_path: Path) -> None:
 
 
 def test_the_readme_names_every_script() -> None:
-    message = (RECIPES / "README.md").read_text(encoding="utf-8")
-    assert not [path.name for path in RECIPES.glob("run_*.sh") if f"`{path.name}`" not in message]
+    readme = (RECIPES / "README.md").read_text(encoding="utf-8")
+    assert not [path.name for path in RECIPES.glob("run_*.sh") if f"`{path.name}`" not in readme]

@@ -1,4 +1,4 @@
-"""Search: BM25, answers, and who is routed where, on made rows."""
+"""Search: BM25, answers and routing, on synthetic rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_scores(answer: str, score: float) -> None:
     assert TASKS.score(TASK, answer) == score
 
 
-def test_what_shows_without_the_solution_and_what_is_wrong() -> None:
+def test_feedback_without_the_solution_and_its_errors() -> None:
     assert [TASKS.public_score(TASK, each) for each in ("Utrecht", "", "the")] == [1.0, 0.0, 0.0]
     assert normal("The U.S.A.") == "usa"
     with pytest.raises(MarlError, match="dr-mas-search scores a text, got list"):
@@ -152,6 +152,6 @@ def test_the_sampler_keeps_its_promises_on_it() -> None:
         return YES if act.turn >= session else NO
 
     policy = ScriptedPolicy({"verifier": routes, "searcher": queries, "answerer": ANSWER})
-    sample = check_sampler(Independent(), SearchTeam(), TASK, policy, sessions=4, tasks=TASKS)
+    sample = check_sampler(Independent(4), SearchTeam(), TASK, policy, tasks=TASKS)
     # agents act unequally often: 1 to 3 verdicts, 0 to 3 searches, 1 answer
     assert [len(episode.turns) for episode in sample.episodes] == [2, 4, 6, 7]

@@ -1,4 +1,4 @@
-"""Dr. MAS: the penalty, weights, and what its baselines make of the same rows."""
+"""Dr. MAS: the penalty, weights, and the advantages of its baselines on the same rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_weights_are_of_components() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "output"),
+    ("options", "message"),
     [
         ({"penalty": -0.1}, "'penalty' must be >= 0, got -0.1"),
         ({"weights": {}}, "'weights' is empty"),
@@ -61,10 +61,10 @@ def test_weights_are_of_components() -> None:
         ({"penality": 0.1}, "unknown key 'options.penality': did you mean 'penalty'"),
     ],
 )
-def test_invalid_penalty_options_raise(options: dict[str, Any], output: str) -> None:
+def test_invalid_penalty_options_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(MarlError) as error:
         algorithm("dr-mas", **options)
-    assert output in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_weight_of_an_unknown_component_raises() -> None:
@@ -99,7 +99,7 @@ def test_the_other_agents_rewards_do_not_matter_to_dr_mas_only(
 def test_a_global_mean_and_std_teach_the_solver_nothing_where_verdicts_are_wrong() -> None:
     rows = guesses([1.0, 0.0, 0.0, 1.0], [-1.0] * 4)
     grpo = advantage(algorithm("grpo", **PENALTY), rows)[::2]
-    assert (grpo > 0.9).all()  # whatever it said is pushed up
+    assert (grpo > 0.9).all()  # every action has a positive advantage
     assert np.ptp(grpo) < 0.05  # and right from wrong differs by next to nothing
     own = advantage(algorithm("dr-mas", **PENALTY), rows)[::2]
     assert np.ptp(own) > 1.7

@@ -84,18 +84,18 @@ def test_more_tasks_than_available_raises() -> None:
 def test_demonstrations_are_words_that_the_models_have(agent: str) -> None:
     words = TASKS.vocabulary()
     assert len(words) == len(set(words))
-    for seen, message in TASKS.demonstrations(agent, 500, seed=1, good=0.5):
-        assert set(seen.split()) | set(message.split()) <= set(words)
+    for seen, answer in TASKS.demonstrations(agent, 500, seed=1, good=0.5):
+        assert set(seen.split()) | set(answer.split()) <= set(words)
 
 
 def test_good_demonstrations_solve_and_careless_ones_do_not() -> None:
-    for seen, message in TASKS.demonstrations(SOLVER, 300, seed=0, good=1.0):
-        assert message == seen.split()[3 if "not" in seen else 2]
-    for seen, message in TASKS.demonstrations(SOLVER, 300, seed=0, good=0.0):
-        assert message == seen.split()[1]
-    for seen, message in TASKS.demonstrations(VERIFIER, 300, seed=0, good=1.0):
-        assert message == (APPROVE if seen.split()[1] in PRIZES else REJECT)
-    careless = {message for _, message in TASKS.demonstrations(VERIFIER, 300, seed=0, good=0.0)}
+    for seen, answer in TASKS.demonstrations(SOLVER, 300, seed=0, good=1.0):
+        assert answer == seen.split()[3 if "not" in seen else 2]
+    for seen, answer in TASKS.demonstrations(SOLVER, 300, seed=0, good=0.0):
+        assert answer == seen.split()[1]
+    for seen, answer in TASKS.demonstrations(VERIFIER, 300, seed=0, good=1.0):
+        assert answer == (APPROVE if seen.split()[1] in PRIZES else REJECT)
+    careless = {answer for _, answer in TASKS.demonstrations(VERIFIER, 300, seed=0, good=0.0)}
     assert careless == {APPROVE, UNSURE}
 
 
@@ -107,7 +107,7 @@ def test_an_agent_that_there_is_not_has_no_demonstrations() -> None:
 # the workflow
 
 
-def test_a_team_that_has_learnt_its_parts_is_always_right() -> None:
+def test_a_team_that_has_learnt_its_roles_is_always_right() -> None:
     policy = ScriptedPolicy({SOLVER: solves, VERIFIER: verifies})
     for task in TASKS.generate("test", 20, 0):
         assert TASKS.score(task, check_workflow(SecondGuess(), task, policy).answer) == 1.0
@@ -155,19 +155,19 @@ def test_a_solver_that_names_no_box_is_marked_and_can_be_rejected() -> None:
 # the reward, and what the algorithm makes of it
 
 
-def sampled(policy: ScriptedPolicy, sessions: int = 4) -> list[Any]:
+def sampled(policy: ScriptedPolicy, episodes: int = 4) -> list[Any]:
     """Turns of one task, rewarded."""
     context = ScriptedContext(
-        SecondGuess(), TASK, policy, sessions, TASKS, rewards={VERIFIER: second_guess_verdict}, mix=DR_MAS.rewards
+        SecondGuess(), TASK, policy, TASKS, rewards={VERIFIER: second_guess_verdict}, mix=DR_MAS.rewards
     )
-    sample = asyncio.run(Independent().sample(context))
+    sample = asyncio.run(Independent(episodes).sample(context))
     assert not sample.failures
     return [turn for episode in sample.episodes for turn in episode.turns]
 
 
 @pytest.mark.parametrize(("answer", "message"), itertools.product("37190", (APPROVE, REJECT, UNSURE, "")))
 def test_the_verifier_earns_what_its_verdict_is_worth(answer: str, message: str) -> None:
-    turns = sampled(ScriptedPolicy({SOLVER: answer, VERIFIER: message}), sessions=1)
+    turns = sampled(ScriptedPolicy({SOLVER: answer, VERIFIER: message}), episodes=1)
     (verdict,) = [turn for turn in turns if turn.agent == VERIFIER]
     assert verdict.rewards["role"] == (1.0 if message == right_verdict(TASK, answer) else -1.0)
     assert all("role" not in turn.rewards for turn in turns if turn.agent == SOLVER)
@@ -179,9 +179,9 @@ def test_the_sampler_keeps_its_promises_on_it() -> None:
 
     policy = ScriptedPolicy({SOLVER: guesses, VERIFIER: verifies})
     sample = check_sampler(
-        Independent(), SecondGuess(), TASK, policy, sessions=4, tasks=TASKS, rewards={VERIFIER: second_guess_verdict}
+        Independent(4), SecondGuess(), TASK, policy, tasks=TASKS, rewards={VERIFIER: second_guess_verdict}
     )
-    # sessions answer 3, 7, 1, 9: all but the third have a second guess
+    # the episodes answer 3, 7, 1, 9: all but the third have a second guess
     assert [len(episode.turns) for episode in sample.episodes] == [3, 3, 2, 3]
     assert [episode.score for episode in sample.episodes] == [0.0, 1.0, 1.0, 0.0]
 

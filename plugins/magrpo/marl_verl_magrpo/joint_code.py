@@ -91,9 +91,9 @@ class TwoCoders(Workflow):
         """Return the code of both agents."""
         agents = _coders(team.agents)
         codes: dict[str, str] = {}
-        message = ""
+        feedback = ""
         for turn in range(self.turns):
-            acted = await team.act({agent: sees(task, agent, codes, message) for agent in agents})
+            acted = await team.act({agent: sees(task, agent, codes, feedback) for agent in agents})
             written = {agent: code_in(action.text) for agent, action in acted.items()}
             codes = {part: written.get(part, written.get(CODER, "")) for part in (HELPER, MAIN)}
             for agent, names in {HELPER: (AUX,), MAIN: (entry_of(task),), CODER: (AUX, entry_of(task))}.items():
@@ -102,7 +102,7 @@ class TwoCoders(Workflow):
             team.propose(codes)
             if turn + 1 < self.turns and self.feedback != "plain":
                 limits = [self.seconds, self.test_seconds, self.megabytes]
-                message = await team.call(describe_feedback, task, codes[HELPER], codes[MAIN], self.feedback, limits)
+                feedback = await team.call(describe_feedback, task, codes[HELPER], codes[MAIN], self.feedback, limits)
         return codes
 
 
@@ -146,7 +146,7 @@ def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, li
     return "\n".join(lines)
 
 
-def sees(task: Task, agent: str, codes: Mapping[str, str], message: str) -> str:
+def sees(task: Task, agent: str, codes: Mapping[str, str], feedback: str) -> str:
     """An agent's observation: the problem, its part, and from turn two on both codes and the feedback."""
     entry = entry_of(task)
     asked = {
@@ -168,7 +168,7 @@ def sees(task: Task, agent: str, codes: Mapping[str, str], message: str) -> str:
     if codes:
         shown = dict.fromkeys(codes.values())  # a team of one has the same code for both parts
         lines += ["", "What was written before:", *(f"```python\n{code}\n```" for code in shown)]
-        lines += [message] if message else []
+        lines += [feedback] if feedback else []
         lines += ["", "Write your code anew, and better."]
     return "\n".join(lines)
 

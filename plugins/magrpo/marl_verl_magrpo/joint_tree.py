@@ -35,6 +35,7 @@ from typing import ClassVar, Literal
 
 from marl_verl.episode import Act, Action, Run, Turn
 from marl_verl.errors import MarlError
+from marl_verl.options import Positive
 from marl_verl.sampling import (
     SESSION,
     AttemptFailed,
@@ -53,7 +54,7 @@ Asked = asyncio.Task[Action | Failure]
 
 
 class JointTree(Sampler):
-    """Sample one joint tree per task: `sessions` is K, the number of actions per agent at a joint node.
+    """Sample one joint tree per task.
 
     Joint action j at the root is node "j", below node "p" it is "p.j". Aligned, a joint action has one row for each of
     its acts. Crossed, an action is one row, however many joint actions contain it: its node is their names joined by
@@ -75,6 +76,7 @@ class JointTree(Sampler):
     unbranched.
 
     Options:
+        joint_actions: K, the number of joint actions at a node; crossed, the number of actions per agent there.
         joint: how actions are combined into joint actions: "aligned" or "cross".
         partial_value: what is scored before the workflow's end: its latest proposal, or nothing.
         stop_above: if the mean team reward over a node's joint actions is above it, they are leaves; None: never. With
@@ -85,6 +87,7 @@ class JointTree(Sampler):
 
     branches: ClassVar[bool] = True
     incremental: ClassVar[bool] = True
+    joint_actions: Positive = 8
     joint: Literal["aligned", "cross"] = "aligned"
     partial_value: Literal["proposal", "zero"] = "proposal"
     stop_above: float | None = None
@@ -108,7 +111,7 @@ class JointTree(Sampler):
         """Sample the tree of one task, all branches concurrently."""
         root = await attempt(context, SESSION, _root(context))
         if isinstance(root, Failure):
-            return Sample(failures=[root] * context.sessions)  # none of the first joint actions could be sampled
+            return Sample(failures=[root] * self.joint_actions)  # none of the first joint actions could be sampled
         await self._spawn(context, root, Size())
         failures = list(failures_of(root))  # each once, including those below removed nodes
         dropped = prune(root, self.crossed)
@@ -122,7 +125,7 @@ class JointTree(Sampler):
         if n == 0:
             return
         cross = self.crossed
-        k = size.branching(context.sessions, n if cross else 1, self.max_nodes)
+        k = size.branching(self.joint_actions, n if cross else 1, self.max_nodes)
         chosen = list(itertools.product(range(k), repeat=n)) if cross else [(j,) * n for j in range(k)]
         size = size.below(len(chosen))
         async with asyncio.TaskGroup() as group:

@@ -95,13 +95,13 @@ class Rendezvous(TaskSet):
 
     def _situation(self, task: Task, agent: str, rng: random.Random) -> tuple[str, str | None]:
         """(a possible observation, the right move; None: the place)."""
-        mine, other = output(task, agent), output(task, RIGHT if agent == LEFT else LEFT)
+        mine, other = known_part(task, agent), known_part(task, RIGHT if agent == LEFT else LEFT)
         place = " ".join(place_of(task))
         if rng.random() < 0.4:
             return sees(task, agent, None), mine
         heard = other if rng.random() < 0.7 else rng.choice((STAY, NOTHING, place))
-        message = rng.choice((mine, mine, STAY, place))
-        moves = {agent: message, (RIGHT if agent == LEFT else LEFT): heard}
+        own = rng.choice((mine, mine, STAY, place))
+        moves = {agent: own, (RIGHT if agent == LEFT else LEFT): heard}
         return sees(task, agent, moves), None if heard in (other, place) else mine
 
     def _alone(self, task: Task, rng: random.Random) -> tuple[str, str | None]:
@@ -126,11 +126,11 @@ class Rendezvous(TaskSet):
 
 def joint_reward(task: Task, moves: Mapping[str, str]) -> float:
     """r of a joint move, see the module docstring. With a team of one, its move counts as that of both."""
-    message = [text.split() for text in moves.values()]
-    arrived = sum(words == place_of(task) for words in message)
+    moved = [text.split() for text in moves.values()]
+    arrived = sum(words == place_of(task) for words in moved)
     if arrived:
-        return BOTH if arrived == len(message) else ONE
-    return STAYED if all(words == [STAY] for words in message) else 0.0
+        return BOTH if arrived == len(moved) else ONE
+    return STAYED if all(words == [STAY] for words in moved) else 0.0
 
 
 def place_of(task: Task) -> list[str]:
@@ -138,7 +138,7 @@ def place_of(task: Task) -> list[str]:
     return [*task.data["letters"], *task.data["digits"]]
 
 
-def output(task: Task, agent: str) -> str:
+def known_part(task: Task, agent: str) -> str:
     """What an agent knows of the place."""
     known = {LEFT: task.data["letters"], RIGHT: task.data["digits"], ALONE: place_of(task)}
     return " ".join(known[agent])
@@ -146,7 +146,7 @@ def output(task: Task, agent: str) -> str:
 
 def sees(task: Task, agent: str, moves: Mapping[str, str] | None) -> str:
     """An agent's observation: what it knows, and from turn two on both moves of the previous turn."""
-    words = f"know {output(task, agent)}"
+    words = f"know {known_part(task, agent)}"
     if moves is None:
         return words
     others = [f"heard {seen_as(task, text)}" for other, text in moves.items() if other != agent]

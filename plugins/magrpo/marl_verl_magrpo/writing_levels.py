@@ -146,8 +146,8 @@ def coherence(one: str, two: str, bands: Bands) -> float:
 
 def transitions(text: str) -> float:
     """min(1, 0.4 + 0.05 (c - 1)) for c kinds of transition words, 0 for none."""
-    message = " ".join(text.lower().replace("’", "'").split())
-    kinds = sum(any(_has(message, phrase) for phrase in phrases) for phrases in TRANSITIONS.values())
+    normalized = " ".join(text.lower().replace("’", "'").split())
+    kinds = sum(any(_has(normalized, phrase) for phrase in phrases) for phrases in TRANSITIONS.values())
     return min(1.0, 0.4 + 0.05 * (kinds - 1)) if kinds else 0.0
 
 

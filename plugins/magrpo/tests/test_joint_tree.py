@@ -44,19 +44,19 @@ from marl_verl.testing.workflows import (
 
 
 class Writers(Workflow):
-    """Two writers at once, turn by turn; after every turn they propose what they have."""
+    """Two writers act jointly in each turn; after every turn they propose their text."""
 
     turns: int = 2
     proposes: bool = True
 
     async def run(self, task: Task, team: Team) -> str:
-        message = task.prompt
+        history = task.prompt
         for _ in range(self.turns):
-            parts = await team.act({"one": f"{message} (one)", "two": f"{message} (two)"})
-            message += f" [{parts['one'].text} {parts['two'].text}]"
+            parts = await team.act({"one": f"{history} (one)", "two": f"{history} (two)"})
+            history += f" [{parts['one'].text} {parts['two'].text}]"
             if self.proposes:
-                team.propose(message)
-        return message
+                team.propose(history)
+        return history
 
 
 def numbered(act: Act, session: int, candidate: Any) -> str:
@@ -73,17 +73,17 @@ def tree(
     workflow: Workflow, policy: ScriptedPolicy = NUMBERED, k: int = 2, options: Any = None, **how: Any
 ) -> tuple[Sample, ScriptedContext]:
     given: dict[str, Any] = {"tasks": Hashed(), "context": ScriptedContext} | how
-    context = given.pop("context")(workflow, given.pop("task", Q), policy, sessions=k, **given)
+    context = given.pop("context")(workflow, given.pop("task", Q), policy, **given)
 
     async def go() -> Sample:
-        found = await build(JointTree, options, "sampler").sample(context)
+        found = await build(JointTree, {"joint_actions": k, **(options or {})}, "sampler").sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
     return asyncio.run(go()), context
 
 
-def message(turn: Turn) -> tuple[Any, ...]:
+def row_of(turn: Turn) -> tuple[Any, ...]:
     return turn.index, turn.node, turn.parent, turn.agent, turn.turn, turn.action.text
 
 
@@ -96,7 +96,7 @@ def worth(answer: str) -> float:
 
 def test_aligned_every_joint_action_spawns_a_child() -> None:
     found, context = tree(Writers())
-    assert [message(turn) for turn in found.turns] == [
+    assert [row_of(turn) for turn in found.turns] == [
         (0, "0", None, "one", 0, "a0"),
         (1, "0", None, "two", 0, "b0"),
         (2, "0.0", "0", "one", 1, "a0"),
@@ -274,7 +274,7 @@ def test_magrpo_on_an_aligned_tree_is_the_papers_recursion(workflow: Programmed,
 def test_crossed_an_action_is_one_row_with_the_sum_over_its_joint_actions() -> None:
     found, context = tree(Writers(turns=1), k=3, options={"joint": "cross"})
     assert len(context.asked) == 6
-    assert [message(turn) for turn in found.turns] == [
+    assert [row_of(turn) for turn in found.turns] == [
         (0, "0+1+2", None, "one", 0, "a0"),
         (1, "3+4+5", None, "one", 0, "a1"),
         (2, "6+7+8", None, "one", 0, "a2"),
@@ -333,13 +333,13 @@ def test_lanes_are_a_joint_node_and_no_lane_sees_another() -> None:
 
 
 def test_role_rewards_are_of_each_joint_action_and_sum_where_crossed() -> None:
-    def gather_all(task: Task, turn: Turn, episode: Episode) -> float:
+    def reward(task: Task, turn: Turn, episode: Episode) -> float:
         mate = next(t for t in episode.turns if t.agent != turn.agent)
         return float(turn.action.text[1] + mate.action.text[1])
 
-    found, _ = tree(Writers(turns=1), rewards={"two": gather_all})
+    found, _ = tree(Writers(turns=1), rewards={"two": reward})
     assert [turn.rewards.get("role") for turn in found.turns] == [None, 0, None, 11]
-    found, _ = tree(Writers(turns=1), rewards={"two": gather_all}, options={"joint": "cross"})
+    found, _ = tree(Writers(turns=1), rewards={"two": reward}, options={"joint": "cross"})
     assert [turn.rewards.get("role") for turn in found.turns] == [None, None, 0 + 1, 10 + 11]
 
 
@@ -439,7 +439,7 @@ def test_a_failed_action_removes_its_joint_actions_and_is_reported_once() -> Non
     assert [turn.index for turn in found.turns] == [0, 1, 2, 3]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
     found, _ = tree(Writers(turns=1), k=3, context=OneFails, options={"joint": "cross"})
-    assert [message(turn)[1] for turn in found.turns] == ["0+2", "3+5", "6+8", "0+3+6", "2+5+8"]
+    assert [row_of(turn)[1] for turn in found.turns] == ["0+2", "3+5", "6+8", "0+3+6", "2+5+8"]
     assert len(found.failures) == 1
     assert len(found.episodes) == 6
     joint = {f"{3 * i + j}": worth(f"write: [a{i} b{j}]") for i in range(3) for j in range(3)}
@@ -448,24 +448,24 @@ def test_a_failed_action_removes_its_joint_actions_and_is_reported_once() -> Non
 
 
 class Picky(Writers):
-    """Cannot go on after some joint moves, told by "a b" with a space at the end of each."""
+    """Cannot continue after some joint moves, each given as "a b" with a space at its end."""
 
     cannot: tuple[str, ...] = ()
 
     async def run(self, task: Task, team: Team) -> str:
-        message = ""
+        history = ""
         for _ in range(self.turns):
-            parts = await team.act({"one": f"one {message}", "two": f"two {message}"})
-            message += f"{parts['one'].text}{parts['two'].text} "
-            if message in self.cannot:
+            parts = await team.act({"one": f"one {history}", "two": f"two {history}"})
+            history += f"{parts['one'].text}{parts['two'].text} "
+            if history in self.cannot:
                 raise ValueError("cannot be read")
-        return message
+        return history
 
 
 def test_crossed_a_product_is_left_where_a_joint_action_fails() -> None:
     cross = {"joint": "cross"}
     found, _ = tree(Picky(turns=1, cannot=("a0b0 ",)), tasks=None, options=cross)
-    assert [message(turn) for turn in found.turns] == [
+    assert [row_of(turn) for turn in found.turns] == [
         (0, "2+3", None, "one", 0, "a1"),
         (1, "2", None, "two", 0, "b0"),
         (2, "3", None, "two", 0, "b1"),
@@ -531,10 +531,10 @@ def test_where_everything_below_fails_nothing_is_left() -> None:
         assert (found.episodes, found.turns) == ([], [])  # nothing of two levels that had come
         assert len(found.failures) == failures
 
-    class Nobody(Broken):
+    class NoActions(Broken):
         fails = staticmethod(lambda act, name: True)
 
-    found, _ = tree(Writers(), context=Nobody)
+    found, _ = tree(Writers(), context=NoActions)
     assert (found.episodes, len(found.failures)) == ([], 4)
 
 
@@ -595,8 +595,8 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
     how = {"task": TASK, "context": functools.partial(Flaky, share=share), "seed": seed, "tasks": None}
     found, context = tree(workflow, talkers(seed), k, options=options, **how)
     assert isinstance(context, Flaky)
-    output = Counter(failure.reason for failure in found.failures)
-    assert {reason: output[reason] for reason in context.lost} == context.lost  # each once
+    reasons = Counter(failure.reason for failure in found.failures)
+    assert {reason: reasons[reason] for reason in context.lost} == context.lost  # each once
     used = {id(turn) for episode in found.episodes for turn in episode.turns}
     assert used == {id(turn) for turn in found.turns}
     assert [turn.index for turn in found.turns] == list(range(len(found.turns)))
@@ -615,9 +615,9 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
 @given(workflow=workflows(acts=5), seed=st.integers(0, 99), joint=st.sampled_from(["aligned", "cross"]))
 @settings(max_examples=6, deadline=None)
 def test_the_sampler_keeps_its_promises_where_only_ends_count(workflow: Programmed, seed: int, joint: str) -> None:
-    sampler = build(JointTree, {"joint": joint, "partial_value": "zero", "max_nodes": 30}, "sampler")
+    sampler = JointTree(2, joint, partial_value="zero", max_nodes=30)
     check_sampler(
-        sampler, workflow, TASK, talkers(seed), 2, tasks=Hashed(), seed=seed, orders=1, worth=lambda above, run: None
+        sampler, workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, orders=1, worth=lambda above, run: None
     )
 
 
@@ -667,11 +667,11 @@ def test_no_branch_waits_for_another() -> None:
                 self.done.set()
             return await super().state(run, session, turns, answer)
 
-    context = Watched(Writers(turns=3), Q, TALKERS, sessions=2, tasks=Hashed())
+    context = Watched(Writers(turns=3), Q, TALKERS, tasks=Hashed())
 
     async def go() -> Sample:
         context.done = asyncio.Event()
-        return await JointTree().sample(context)
+        return await JointTree(2).sample(context)
 
     found = asyncio.run(go())
     assert len(found.episodes) == 8

@@ -228,8 +228,8 @@ LIMITS = (10.0, 3.0, 512)
 
 def test_feedback_in_levels_names_the_first_test_that_fails() -> None:
     wrong = "def solve(x):\n    return aux(x)\n"
-    message = describe_feedback(TASK, HELPER, wrong, "levels", LIMITS)
-    assert message.splitlines() == [
+    feedback = describe_feedback(TASK, HELPER, wrong, "levels", LIMITS)
+    assert feedback.splitlines() == [
         "aux is defined and returns something.",
         "solve is defined.",
         "Together they compile.",
@@ -292,16 +292,16 @@ def test_other_teams_raise() -> None:
         check_workflow(TwoCoders(), TASK, ScriptedPolicy({"main": MAIN}))
 
 
-def test_a_node_that_is_nearly_perfect_is_not_gone_on_with() -> None:
+def test_a_nearly_perfect_node_is_not_continued() -> None:
     good = {"helper": HELPER, "main": MAIN}
     poor = {"helper": HELPER, "main": "def solve(x):\n    return 0\n"}
     for script, turns in ((good, 4), (poor, 4 + 8)):
-        sampler = JointTree(stop_above=3.9)
-        sample = check_sampler(sampler, TwoCoders(), TASK, _told_apart(script), 2, tasks=JointCode(), orders=1)
+        sampler = JointTree(2, stop_above=3.9)
+        sample = check_sampler(sampler, TwoCoders(), TASK, _distinct(script), tasks=JointCode(), orders=1)
         assert len(sample.turns) == turns
 
 
-def _told_apart(codes: dict[str, str]) -> ScriptedPolicy:
+def _distinct(codes: dict[str, str]) -> ScriptedPolicy:
     """The same code in every candidate, with another comment."""
     return ScriptedPolicy(
         {agent: lambda act, session, candidate, code=code: f"{code}# {candidate}\n" for agent, code in codes.items()}

@@ -16,7 +16,7 @@ from marl_verl import MarlError
 from marl_verl.tasks.files import read_tasks
 
 TEST = '''
-METADATA = {"author": "nobody"}
+METADATA = {"author": "unknown"}
 import math
 
 def check(candidate):
@@ -49,7 +49,7 @@ def test_humaneval_becomes_tests_and_setup() -> None:
     assert (task.id, task.data["entry"]) == ("HumanEval/999", "largest")
     assert len(task.data["tests"]) == 4
     assert task.data["tests"][2].startswith("for n in range(3):")
-    assert task.data["setup"].splitlines() == ["METADATA = {'author': 'nobody'}", "import math", "numbers = [1, 2, 3]"]
+    assert task.data["setup"].splitlines() == ["METADATA = {'author': 'unknown'}", "import math", "numbers = [1, 2, 3]"]
     helper, solution = (
         "def aux(x):\n    return max(x)\n",
         "def largest(numbers):\n    return aux(numbers) if numbers else None\n",

@@ -1,4 +1,4 @@
-"""Rendezvous: the task, its workflow, and what the method and its baselines make of the joint game."""
+"""Rendezvous: the task, its workflow, and the advantages of the method and its baselines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASKS = Rendezvous()
 
 
 def goes(act: Act) -> str:
-    """Tells what it knows, then goes to the place that both told."""
+    """Sends its half, then goes to the place that both halves give."""
     known, _, heard = shown(act).removeprefix("know ").partition(" said ")
     if not heard:
         return known
@@ -45,9 +45,9 @@ def branching(act: Act, session: int, candidate: Any) -> str:
 BRANCHING = ScriptedPolicy({"left": branching, "right": branching})
 
 
-def sampled(sessions: int = 2, **options: Any) -> Sample:
-    context = ScriptedContext(Meet(), PLACE, BRANCHING, sessions=sessions, tasks=TASKS)
-    return asyncio.run(build(JointTree, options, "sampler").sample(context))
+def sampled(joint_actions: int = 2, **options: Any) -> Sample:
+    context = ScriptedContext(Meet(), PLACE, BRANCHING, tasks=TASKS)
+    return asyncio.run(build(JointTree, {"joint_actions": joint_actions, **options}, "sampler").sample(context))
 
 
 def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[RowTable, AdvantageResult]:
@@ -58,7 +58,7 @@ def advantages(sample: Sample, name: str = "magrpo", **options: Any) -> tuple[Ro
 # the task
 
 
-def test_no_held_out_place_is_in_train_whatever_the_seed() -> None:
+def test_no_held_out_place_is_in_train_for_any_seed() -> None:
     train = {task.id for seed in range(3) for task in TASKS.generate("train", 2000, seed)}
     test = {task.id for seed in range(3) for task in TASKS.generate("test", 300, seed)}
     assert not train & test
@@ -91,12 +91,12 @@ def test_the_joint_reward(left: str, right: str, reward: float) -> None:
     assert joint_reward(PLACE, moves) == TASKS.score(PLACE, moves) == reward
 
 
-def test_telling_pays_only_later_and_staying_now() -> None:
-    output, stayed = {"left": "c f", "right": "4 2"}, {"left": "stay", "right": "stay"}
-    assert TASKS.score(PLACE, output) < TASKS.score(PLACE, stayed)
+def test_sending_pays_only_later_and_staying_now() -> None:
+    halves, stayed = {"left": "c f", "right": "4 2"}, {"left": "stay", "right": "stay"}
+    assert TASKS.score(PLACE, halves) < TASKS.score(PLACE, stayed)
 
 
-def test_what_shows_without_the_place() -> None:
+def test_the_public_score_does_not_need_the_place() -> None:
     assert TASKS.public_score(PLACE, {"left": "a a 1 1", "right": "a a 1 1"}) == 1.0
     assert TASKS.public_score(PLACE, {"left": "a a 1 1", "right": "stay"}) == 0.5
     assert TASKS.public_score(PLACE, {"left": "c f", "right": "c f"}) == 0.0
@@ -114,26 +114,26 @@ def test_demonstrations_are_of_training_places_in_words_of_the_vocabulary(agent:
     held_out = [place_of(task) for task in TASKS.generate("test", 300, 0)]
     pairs = TASKS.demonstrations(agent, 500, 0, 0.3)
     assert len(pairs) == 500
-    for seen, message in pairs:
-        assert set(seen.split()) | set(message.split()) <= words
-        assert seen_as(PLACE, message) == message
+    for seen, answer in pairs:
+        assert set(seen.split()) | set(answer.split()) <= words
+        assert seen_as(PLACE, answer) == answer
         if agent == "alone":
             assert seen.split()[1:5] not in held_out
 
 
-def test_good_demonstrations_tell_and_then_meet() -> None:
+def test_good_demonstrations_send_and_then_meet() -> None:
     for agent in ("left", "right"):
-        for seen, message in TASKS.demonstrations(agent, 200, 1, 1.0):
+        for seen, answer in TASKS.demonstrations(agent, 200, 1, 1.0):
             known, _, rest = seen.removeprefix("know ").partition(" said ")
             heard = rest.rpartition(" heard ")[2]
             if heard in ("", "stay", "nothing"):
-                assert message == known
+                assert answer == known
             else:
                 other = heard if len(heard.split()) == 2 else None
-                assert message == (
+                assert answer == (
                     heard if other is None else f"{known} {other}" if agent == "left" else f"{other} {known}"
                 )
-    share = sum(message == "stay" for _, message in TASKS.demonstrations("left", 2000, 1, 0.3)) / 2000
+    share = sum(answer == "stay" for _, answer in TASKS.demonstrations("left", 2000, 1, 0.3)) / 2000
     assert 0.37 < share < 0.47  # 0.7 * 0.6
 
 
@@ -182,14 +182,14 @@ def test_other_teams_raise() -> None:
 
 @pytest.mark.parametrize("joint", ["aligned", "cross"])
 def test_the_sampler_keeps_its_promises_on_it(joint: str) -> None:
-    sampler = build(JointTree, {"joint": joint}, "sampler")
-    sample = check_sampler(sampler, Meet(), PLACE, BRANCHING, 2, tasks=TASKS)
+    sampler = build(JointTree, {"joint_actions": 2, "joint": joint}, "sampler")
+    sample = check_sampler(sampler, Meet(), PLACE, BRANCHING, tasks=TASKS)
     assert len(sample.turns) == {"aligned": 2 * (2 + 4), "cross": 2 * 2 + 4 * 2 * 2}[joint]
     rows = [row(turn) for turn in sample.turns]
     check_algorithm(algorithm_named("magrpo", {"joint_mode": joint}, "algorithm"), rows, reach="task")
 
 
-def test_the_tree_credits_telling_by_what_it_leads_to() -> None:
+def test_the_tree_credits_sending_by_its_later_reward() -> None:
     """Joint action 0 tells, then its branches earn 1 and 0.4; joint action 1 stays, and so do its branches."""
     found = sampled()
     table, result = advantages(found)
@@ -215,23 +215,23 @@ def test_without_returns_staying_wins_the_first_turn() -> None:
     assert first["0", "left"] < 0 < first["1", "left"]
 
 
-def test_sessions_are_the_tree_that_branches_at_the_root_only() -> None:
-    found = sampled(sessions=4, max_nodes=4)
+def test_episodes_are_the_tree_that_branches_at_the_root_only() -> None:
+    found = sampled(joint_actions=4, max_nodes=4)
     assert [str(turn.node) for turn in found.turns if turn.agent == "left"] == [
         name for j in range(4) for name in (f"{j}", f"{j}.0")
     ]
     table, result = advantages(found, group=["uid", "turn", "agent", "slot"])
     assert len(set(result.group.tolist())) == 4  # two turns, two agents
     last = [at for at in range(len(table)) if table.turn[at] == 1 and table.agent.value(at) == "left"]
-    assert sorted(result.members(last[0]).tolist()) == last  # other states: what the other sessions came to
+    assert sorted(result.members(last[0]).tolist()) == last  # other states: what the other episodes came to
     _, result = advantages(found, group=["uid"], gamma=0.0, normalize=True)
     assert len(set(result.group.tolist())) == 1
 
 
 def test_the_metric_has_reward_return_and_spread_per_turn() -> None:
     table, result = advantages(sampled())
-    output = JointTurns().of_rows(table, result)
-    assert output == pytest.approx(
+    logged = JointTurns().of_rows(table, result)
+    assert logged == pytest.approx(
         {
             "magrpo/turn_0/return": 0.45,
             "magrpo/turn_0/reward": 0.05,
@@ -246,15 +246,15 @@ def test_the_metric_has_reward_return_and_spread_per_turn() -> None:
 
 
 def test_the_metric_leaves_out_the_spread_of_rows_without_siblings() -> None:
-    table, result = advantages(sampled(sessions=4, max_nodes=4))
-    output = JointTurns().of_rows(table, result)
-    assert output["magrpo/turn_1/groups"] == 0
-    assert "magrpo/turn_1/spread" not in output
-    assert "magrpo/turn_0/spread" in output
+    table, result = advantages(sampled(joint_actions=4, max_nodes=4))
+    logged = JointTurns().of_rows(table, result)
+    assert logged["magrpo/turn_1/groups"] == 0
+    assert "magrpo/turn_1/spread" not in logged
+    assert "magrpo/turn_0/spread" in logged
 
 
 def test_the_metric_has_both_turns_of_a_common_group() -> None:
-    table, result = advantages(sampled(sessions=4, max_nodes=4), group=["uid"])
-    output = JointTurns().of_rows(table, result)
-    assert output["magrpo/turn_0/groups"] == output["magrpo/turn_1/groups"] == 1
-    assert output["magrpo/turn_0/spread"] == output["magrpo/turn_1/spread"] == pytest.approx(float(np.std(result.ret)))
+    table, result = advantages(sampled(joint_actions=4, max_nodes=4), group=["uid"])
+    logged = JointTurns().of_rows(table, result)
+    assert logged["magrpo/turn_0/groups"] == logged["magrpo/turn_1/groups"] == 1
+    assert logged["magrpo/turn_0/spread"] == logged["magrpo/turn_1/spread"] == pytest.approx(float(np.std(result.ret)))

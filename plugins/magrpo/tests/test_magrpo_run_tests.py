@@ -1,4 +1,4 @@
-"""Programs in a process of their own: what they raise is told, and what they take is limited."""
+"""Programs in a separate process: exceptions are reported, and time and memory are limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writing tasks: every level of the reward by itself, what gates what, and the workflow."""
+"""The writing tasks: every level of the reward, the gates between levels, and the workflow."""
 
 from __future__ import annotations
 
@@ -203,6 +203,6 @@ def test_the_joint_tree_works_on_it() -> None:
         return words(10 if act.agent == "one" else 20 + int(candidate))
 
     sample = check_sampler(
-        JointTree(), TwoWriters(), POST, ScriptedPolicy({"one": say, "two": say}), 4, tasks=JointWriting()
+        JointTree(4), TwoWriters(), POST, ScriptedPolicy({"one": say, "two": say}), tasks=JointWriting()
     )
     assert len(sample.turns) == 8

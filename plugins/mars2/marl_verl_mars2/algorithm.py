@@ -19,7 +19,7 @@ class Shaped(Returns):
     """R(v) = r(v) + gamma * (r(v) - b(v)), b(v) = (1 - lam) * r(parent) + lam * mean of r over v's siblings without v.
 
     Children of the root have b = mean of the siblings; an only child below another node has b = r(parent); an only
-    child of the root keeps r. Source: MARS2, arXiv 2602.07848. All r are raw rewards: the released code changes
+    child of the root keeps r. Source: MARS2, arXiv 2604.14564. All r are raw rewards: the released code changes
     rewards in place, so that a node shaped after its parent uses the parent's shaped reward.
 
     Attributes:
@@ -47,7 +47,7 @@ class Shaped(Returns):
         others = LeaveOneOut().compute(reward, siblings)
         parent = tree.node_mean(reward)[tree.parent]
         mixed = (1 - self.lam) * parent + self.lam * others
-        base = np.where(at_root, others, np.where(count > 1, mixed, parent))
+        base: FloatArray = np.where(at_root, others, np.where(count > 1, mixed, parent))
         base = np.where(at_root & (count == 1), reward, base)
         return reward + self.gamma * (reward - base)
 
@@ -64,8 +64,8 @@ MARS2 = Algorithm(
 )
 """A = (R - mean_tree R) / (std_tree R + 1e-9), R shaped by parent and siblings.
 
-Compared: all nodes of a task's tree, of every agent and depth. Each policy is trained on its own nodes only. Source:
-MARS2, arXiv 2602.07848.
+Compared: all nodes of a task's tree, of every agent and depth. Each policy is trained on its own nodes only. Sources:
+MARTI-MARS2, arXiv 2602.07848, and for shaping and tree group MARS2, arXiv 2604.14564 (read in summaries only).
 """
 
 MARS2_PLUS = dataclasses.replace(

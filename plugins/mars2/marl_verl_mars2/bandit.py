@@ -94,17 +94,17 @@ class Bandit(Arms):
 
     def __init__(self, agents: Sequence[str], prior: Prior) -> None:
         super().__init__(agents, prior)
-        self.go_on = posterior(prior)
+        self.continuation = posterior(prior)
 
     def choose(self, rng: Random) -> str | int:
         children = self._open()
-        deeper = [(None, self.go_on)] if children else []
+        deeper = [(None, self.continuation)] if children else []
         agent = thompson(rng, [*self.generate.items(), *deeper])
         return thompson(rng, children) if agent is None else agent
 
     def below(self, child: int, score: float) -> None:
         super().below(child, score)
-        self.go_on.observe(score)
+        self.continuation.observe(score)
 
 
 class Stack(Arms):
@@ -113,14 +113,14 @@ class Stack(Arms):
     def __init__(self, agents: Sequence[str], prior: Prior) -> None:
         super().__init__(agents, prior)
         self.agent = {agent: posterior(prior) for agent in agents}
-        self.go_on = {agent: posterior(prior) for agent in agents}
+        self.continuation = {agent: posterior(prior) for agent in agents}
 
     def choose(self, rng: Random) -> str | int:
         agent = thompson(rng, self.agent.items())
         children = self._open(agent)
         if not children:
             return agent
-        wider = thompson(rng, [(True, self.generate[agent]), (False, self.go_on[agent])])
+        wider = thompson(rng, [(True, self.generate[agent]), (False, self.continuation[agent])])
         return agent if wider else thompson(rng, children)
 
     def tried(self, agent: str, score: float) -> None:
@@ -130,7 +130,7 @@ class Stack(Arms):
     def below(self, child: int, score: float) -> None:
         super().below(child, score)
         agent = self.children[child].agent
-        self.go_on[agent].observe(score)
+        self.continuation[agent].observe(score)
         self.agent[agent].observe(score)
 
 

@@ -1,23 +1,23 @@
-"""How different the candidates for a task are, at three levels: what they say, what they do, how they go about it.
+"""Diversity of the candidates for a task at three levels: text, algorithm and style.
 
-MARS2 (arXiv 2602.07848) speaks of semantic, algorithmic and reasoning-style diversity; no formulas were found. These
-are ours, for n candidates with texts x_1 .. x_n:
+MARS2 (arXiv 2602.07848) mentions semantic, algorithmic and reasoning-style diversity, but no formulas were found. The
+definitions here are ours, for n candidates with texts x_1 .. x_n:
 
     semantic      mean over pairs i < j of J(x_i, x_j),   J(x, y) = 1 - |S(x) & S(y)| / |S(x) | S(y)|
-                  S(x): the words of x (letters and digits, or one other sign, case ignored) and every two in a row
-                  J is a metric: Jaccard's distance, on shingles (Broder 1997)
-    algorithmic   k = number of classes of x_i ~ x_j, and its share k / n
-                  x ~ y: the same syntax tree after the names that the program binds are numbered in the order in which
-                  they first occur, without comments, docstrings, annotations and layout; of what is no Python, the
-                  same words, case ignored
+                  S(x): the words of x (runs of letters and digits, or one other sign; lower case) and all pairs of
+                  adjacent words. J is the Jaccard distance of these shingles (Broder 1997), a metric.
+    algorithmic   k = number of equivalence classes of x_i ~ x_j, and the share k / n
+                  x ~ y: equal syntax trees without comments, docstrings, annotations and layout, after the names that
+                  the program binds are numbered in order of first occurrence; for text that is not Python: equal words
+                  in lower case
     style         JSD(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2 in bits, 0 to 1, of two agents' distributions p, q
-                  over kinds of step; of more agents, its mean over pairs
-                  moves: of the parent's and the child's lines, those that a refinement keeps, changes, adds, drops
-                  (words, where both have one line); those of a first attempt are "written"
+                  over kinds of step; for more than two agents the mean over pairs. The kinds of step are
+                  moves: the lines that a refinement keeps, changes, adds or drops (words, if both texts have one
+                  line); all lines of a first attempt are "written"
                   openings: the first word of each line
 
-Style is above 0 between two agents that are the same, too, because each is seen a few times only: compare it with a run
-of twice the same model at as many nodes, not with 0.
+Style diversity is above 0 even between two identical agents, because each distribution is estimated from few samples.
+Compare it with a run that uses the same model twice and has as many nodes, not with 0.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ KEPT, CHANGED, ADDED, DROPPED, WRITTEN = "kept", "changed", "added", "dropped", 
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, in order: runs of letters and digits, and every other sign by itself; lower case."""
+    """The words of a text in lower case, in order: runs of letters and digits, and every other sign as one word."""
     return WORD.findall(text.lower())
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
-    """Every word of a text, and every two in a row."""
+    """The words of a text and all pairs of adjacent words."""
     found = words(text)
     return frozenset([*((word,) for word in found), *itertools.pairwise(found)])
 
 
 def jaccard(one: frozenset[tuple[str, ...]], two: frozenset[tuple[str, ...]]) -> float:
-    """1 - |one & two| / |one | two|: 0 for equal sets (two empty ones too), 1 for disjoint ones."""
+    """1 - |one & two| / |one | two|: 0 for equal sets (including two empty sets), 1 for disjoint sets."""
     union = len(one | two)
     return 1 - len(one & two) / union if union else 0.0
 
 
 def semantic(texts: Sequence[str]) -> float | None:
-    """Mean distance between two of the texts, 0 to 1; None for fewer than two."""
+    """Mean distance over pairs of texts, 0 to 1; None for fewer than two texts."""
     sets = [shingles(text) for text in texts]
     pairs = [jaccard(one, two) for one, two in itertools.combinations(sets, 2)]
     return sum(pairs) / len(pairs) if pairs else None
 
 
 def algorithm(text: str) -> str:
-    """A name for the class of a text: equal for two that are the same algorithm in the sense above."""
+    """The equivalence class of a text, as a string: equal for texts with the same algorithm as defined above."""
     program = program_in(text) or text
     try:
         tree = ast.parse(program)
@@ -71,7 +71,7 @@ def algorithm(text: str) -> str:
 
 
 class _Anonymous(ast.NodeTransformer):
-    """Numbers what the program binds, in the order in which it first occurs; what it does not bind keeps its name."""
+    """Replaces the names that a program binds by numbers, in order of first occurrence; other names remain."""
 
     def __init__(self, tree: ast.AST) -> None:
         self.bound = {name for node in ast.walk(tree) for name in _binds(node)}
@@ -122,7 +122,7 @@ class _Anonymous(ast.NodeTransformer):
 
 
 def _binds(node: ast.AST) -> Iterable[str]:
-    """The names that a node binds. Imported ones keep theirs: they say what is used."""
+    """The names that a node binds. Imported names are excluded, because they identify a library."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         return (node.id,)
     if isinstance(node, ast.arg):
@@ -131,20 +131,20 @@ def _binds(node: ast.AST) -> Iterable[str]:
 
 
 def algorithms(texts: Sequence[str]) -> int:
-    """How many classes the texts are of."""
+    """The number of equivalence classes among the texts."""
     return len({algorithm(text) for text in texts})
 
 
 def openings(text: str) -> Counter[str]:
-    """How many lines begin with which word; lines without a word do not count."""
+    """First word of a line -> number of lines; lines without a word are not counted."""
     return Counter(found[0] for line in text.splitlines() if (found := words(line)))
 
 
 def moves(text: str, parent: str | None) -> Counter[str]:
-    """What a refinement does to the lines of its parent (to the words, where both have one line), each counted once.
+    """Kind of move -> number of lines of a refinement and its parent (of words, if both have one line).
 
     Args:
-        parent: text of the attempt that it refines; None for a first attempt.
+        parent: text of the refined attempt; None for a first attempt.
     """
     own, old = _lines(text), _lines(parent or "")
     if len(own) <= 1 and len(old) <= 1:
@@ -167,7 +167,7 @@ def _lines(text: str) -> list[str]:
 
 
 def jensen_shannon(one: Counter[str], two: Counter[str]) -> float | None:
-    """JSD in bits of two distributions, given as counts: 0 for equal, 1 for disjoint ones; None where one is empty."""
+    """JSD in bits of two distributions, given as counts: 0 if equal, 1 if disjoint; None if one is empty."""
     if not one.total() or not two.total():
         return None
     found = 0.0
@@ -179,7 +179,7 @@ def jensen_shannon(one: Counter[str], two: Counter[str]) -> float | None:
 
 
 def style(counts: Sequence[Counter[str]]) -> float | None:
-    """Mean Jensen-Shannon divergence between two of the agents' distributions; None where fewer than two have steps."""
+    """Mean Jensen-Shannon divergence over pairs of agents; None if fewer than two agents have steps."""
     pairs = [jensen_shannon(one, two) for one, two in itertools.combinations(counts, 2)]
     known = [value for value in pairs if value is not None]
     return sum(known) / len(known) if known else None

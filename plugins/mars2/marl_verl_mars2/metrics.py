@@ -1,4 +1,4 @@
-"""Metrics of a searched tree: how different its candidates are (`diversity` has the formulas), and who refines whom."""
+"""Metrics of a search tree: diversity of its candidates (formulas in `diversity`), and refinement across agents."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class SemanticDiversity(Metric):
     """`diversity/semantic`: mean pairwise distance between the texts of a task's candidates, 0 to 1."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Not there for fewer than two candidates."""
+        """Empty for fewer than two candidates."""
         value = diversity.semantic([turn.action.text for turn in sample.turns])
         return {} if value is None else {"diversity/semantic": value}
 
 
 @dataclass(frozen=True)
 class AlgorithmicDiversity(Metric):
-    """`diversity/algorithms`: how many algorithms a task's candidates are; `diversity/algorithms_share`: over their
-    number."""
+    """`diversity/algorithms`: number of distinct algorithms of a task's candidates; `diversity/algorithms_share`: the
+    same divided by the number of candidates."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Not there without a candidate."""
+        """Empty without candidates."""
         texts = [turn.action.text for turn in sample.turns]
         if not texts:
             return {}
@@ -38,10 +38,10 @@ class AlgorithmicDiversity(Metric):
 
 @dataclass(frozen=True)
 class StyleDiversity(Metric):
-    """`diversity/style_moves`, `diversity/style_openings`: how differently a task's agents go about it, 0 to 1."""
+    """`diversity/style_moves`, `diversity/style_openings`: style diversity of a task's agents, 0 to 1."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Not there where fewer than two agents made a candidate."""
+        """Empty if fewer than two agents have candidates."""
         turns = sample.turns
         text_of = {turn.node: turn.action.text for turn in turns}
         moves: dict[str, Counter[str]] = {}
@@ -59,17 +59,17 @@ class StyleDiversity(Metric):
 
 @dataclass(frozen=True)
 class Refinement(Metric):
-    """Who refines whom in a task's tree, and whether it helps.
+    """Refinements of own and other agents' attempts in a task's tree, and their gain.
 
-    refinement/share      of the nodes, those that refine another one
-    refinement/cross      of the refinements, those of another agent's attempt
+    refinement/share      share of the nodes that refine another node
+    refinement/cross      share of the refinements that refine another agent's attempt
     refinement/depth      mean depth of a node, 1 for a first attempt
-    refinement/gain_own   mean of component `team` at a refinement of an own attempt, minus at the attempt
-    refinement/gain_cross the same for attempts of another agent
+    refinement/gain_own   mean increase of component `team` when an agent refines its own attempt
+    refinement/gain_cross the same when it refines another agent's attempt
     """
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """A mean over nothing is not there."""
+        """A metric without values is omitted."""
         turns = sample.turns
         by_node = {turn.node: turn for turn in turns if turn.node is not None}
         if not by_node:

@@ -81,6 +81,6 @@ class RefineSymbols(GenerateAndRefine):
 
     async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
         """Pass, fail or unseen, a word a test."""
-        message = symbols.results(task, answer)
-        good = len(answer.split()) == len(message) and all(word in symbols.DIGITS for word in answer.split())
-        return Feedback(symbols.FAIL not in message, " ".join(message), None if good else "not one digit a test")
+        outcomes = symbols.results(task, answer)
+        good = len(answer.split()) == len(outcomes) and all(word in symbols.DIGITS for word in answer.split())
+        return Feedback(symbols.FAIL not in outcomes, " ".join(outcomes), None if good else "not one digit a test")

@@ -78,8 +78,8 @@ async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: 
     last = outcomes[-1]
     if last.passed:
         return None
-    message = {"verdict": last.verdict, "output": last.output[:10_000], "error": last.error}
-    return {"test": len(outcomes) - 1, "outcome": message}
+    record = {"verdict": last.verdict, "output": last.output[:10_000], "error": last.error}
+    return {"test": len(outcomes) - 1, "outcome": record}
 
 
 def in_words(test: dict[str, str], outcome: Outcome, number: int, longest: int) -> str:

@@ -1,14 +1,14 @@
-"""Task set `symbol-tests`: three digits that must pass three tests, each of a kind that one of two agents is good at.
+"""Task set `symbol-tests`: three digits must pass three tests, each of a kind that one of two agents masters.
 
     tests after 3 across 7 opposite 0       the first digit must be 4, the second 2, the third 5
 
-A kind is a rule f from a digit to a digit: after d = d + 1, before d = d - 1, across d = 9 - d, opposite d = d + 5, all
-modulo 10. Every task has kinds of both halves, SHIFTS and FLIPS. All tests are stated; the last `hidden` ones give no
-feedback and do not count in the public score, as private tests do not.
+A kind is a rule from digits to digits: after d = d + 1, before d = d - 1, across d = 9 - d, opposite d = d + 5, all
+modulo 10. Every task has kinds of both SHIFTS and FLIPS. All tests are stated; the last `hidden` tests give no
+feedback and are not part of the public score, like private tests of programs.
 
-Warmed up on its demonstrations, agent `shifter` is often right on SHIFTS and seldom on FLIPS, `flipper` the other way
-round, and both know, more or less, that what passes is better left alone. So an attempt of one, refined by the other,
-passes everything more often than anything that either does alone: that is what searching one tree together is for.
+After the warm-up on its demonstrations, agent `shifter` is often right on SHIFTS and seldom on FLIPS, `flipper` vice
+versa, and both tend to keep digits that pass. So an attempt of one agent that the other one refines passes all tests
+more often than attempts of one agent alone: a shared search tree helps.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ FLIPS: Mapping[str, Callable[[int], int]] = {"across": lambda d: 9 - d, "opposit
 KINDS = {**SHIFTS, **FLIPS}
 KNOWN: Mapping[str, Mapping[str, Callable[[int], int]]] = {SHIFTER: SHIFTS, FLIPPER: FLIPS}
 PASS, FAIL, UNSEEN = "pass", "fail", "unseen"
-NOTHING = "none"  # what is shown of an attempt where it has no digit
+NOTHING = "none"  # shown in place of a word of an attempt that is not a digit
 HELD_OUT = 10  # one task in ten
 
 
 class SymbolTests(TaskSet):
-    """Tasks on random tests.
+    """Tasks with random tests.
 
     Options:
-        length: tests, and digits of an answer (2 to 6).
-        hidden: how many tests, the last ones, give no feedback (fewer than `length`).
-        spill: of the demonstrations for the other agent's kinds, the share of `good` that is right all the same: what
-            an agent could learn of the other's half.
+        length: number of tests, and of digits in an answer (2 to 6).
+        hidden: number of tests without feedback, counted from the last (fewer than `length`).
+        spill: for the other agent's kinds, demonstrations are right with probability `good` * `spill`: how much of
+            the other agent's skill an agent can learn.
     """
 
     length: int = 3
@@ -55,7 +55,7 @@ class SymbolTests(TaskSet):
             raise MarlError(f"symbol-tests: spill must be 0 to 1, got {self.spill}")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A list of tests is in one split only, whatever the seed.
+        """`count` different tasks. For any seed, a list of tests occurs in only one split.
 
         Raises:
             MarlError: the split has fewer tasks.
@@ -64,11 +64,11 @@ class SymbolTests(TaskSet):
         return distinct(lambda: self._of(rng, split), count, split, "symbol-tests")
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 when all tests pass, else 0. MarlError: the answer is no text."""
+        """1 if all tests pass, else 0. MarlError if the answer is not a string."""
         return float(all(word == PASS for word in results(task, answer, hidden=0)))
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """Share of the public tests that pass. MarlError: the answer is no text."""
+        """Share of the public tests that pass. MarlError if the answer is not a string."""
         public = [word for word in results(task, answer) if word != UNSEEN]
         return public.count(PASS) / len(public)
 
@@ -77,11 +77,11 @@ class SymbolTests(TaskSet):
         return [*DIGITS, *KINDS, "tests", "attempt", "results", PASS, FAIL, UNSEEN, NOTHING]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of a mixed crowd, on training tasks only; one in two refines an attempt.
+        """(observation, answer) pairs of mixed quality, on training tasks only; every second one refines an attempt.
 
-        Digit by digit: for a kind that the agent is good at, the rule's digit, with probability `good`. For another
-        kind the rule's digit with `good * spill`; else, with `good`, the attempt's digit where it has one that did not
-        fail. Whatever is left is careless, and copies the test's own digit, which passes no test.
+        For each digit of the answer: for a kind that the agent masters, the right digit with probability `good`. For
+        another kind the right digit with probability `good * spill`; else, with probability `good`, the attempt's digit
+        if there is one that did not fail. Otherwise the test's own digit, which passes no test.
         """
         if agent not in KNOWN:
             raise unknown("agent of symbol-tests", agent, KNOWN)
@@ -92,19 +92,19 @@ class SymbolTests(TaskSet):
             if _held_out(task):
                 continue
             seen, old = first_sees(task), [NOTHING] * self.length
-            message = [FAIL] * self.length
+            outcomes = [FAIL] * self.length
             if rng.random() < 0.5:
-                before = " ".join(self._crowd(rng, rng.choice(list(KNOWN)), task, old, message, good))
-                seen, old, message = again_sees(task, before), shown(task, before), results(task, before)
-            pairs.append((seen, " ".join(self._crowd(rng, agent, task, old, message, good))))
+                before = " ".join(self._crowd(rng, rng.choice(list(KNOWN)), task, old, outcomes, good))
+                seen, old, outcomes = again_sees(task, before), shown(task, before), results(task, before)
+            pairs.append((seen, " ".join(self._crowd(rng, agent, task, old, outcomes, good))))
         return pairs
 
     def _crowd(
-        self, rng: random.Random, agent: str, task: Task, old: Sequence[str], message: Sequence[str], good: float
+        self, rng: random.Random, agent: str, task: Task, old: Sequence[str], outcomes: Sequence[str], good: float
     ) -> list[str]:
         """The answer of one demonstration."""
         answer = []
-        for (kind, digit), kept, result in zip(task.data["tests"], old, message, strict=True):
+        for (kind, digit), kept, result in zip(task.data["tests"], old, outcomes, strict=True):
             share = good if kind in KNOWN[agent] else good * self.spill
             if rng.random() < share:
                 answer.append(wanted(kind, digit))
@@ -115,12 +115,12 @@ class SymbolTests(TaskSet):
         return answer
 
     def _of(self, rng: random.Random, split: Split) -> Task | None:
-        """A random task, or None where it is of another split."""
+        """A random task, or None if it is in the other split."""
         task = self._draw(rng)
         return task if _held_out(task) == (split == "test") else None
 
     def _draw(self, rng: random.Random) -> Task:
-        """A random task, of whichever split."""
+        """A random task of either split."""
         kinds = rng.choices(list(KINDS), k=self.length)
         while not any(kind in SHIFTS for kind in kinds) or not any(kind in FLIPS for kind in kinds):
             kinds = rng.choices(list(KINDS), k=self.length)
@@ -139,13 +139,13 @@ def wanted(kind: str, digit: str) -> str:
 
 
 def results(task: Task, answer: Any, hidden: int | None = None) -> list[str]:
-    """The result of each test on an answer. An answer with another number of words passes none.
+    """The result of each test on an answer. An answer with a wrong number of words passes no test.
 
     Args:
-        hidden: number of tests, the last ones, with result "unseen"; None for the task's.
+        hidden: number of tests, counted from the last, with result "unseen"; None for the task's number.
 
     Raises:
-        MarlError: the answer is no text.
+        MarlError: the answer is not a string.
     """
     if not isinstance(answer, str):
         raise MarlError(f"symbol-tests scores digits as text, got {type(answer).__name__}")
@@ -158,7 +158,7 @@ def results(task: Task, answer: Any, hidden: int | None = None) -> list[str]:
 
 
 def shown(task: Task, answer: str) -> list[str]:
-    """An attempt as the next agent sees it: one word per test."""
+    """An attempt as shown to the next agent: one word per test."""
     count = len(task.data["tests"])
     words = [word if word in DIGITS else NOTHING for word in answer.split()[:count]]
     return words + [NOTHING] * (count - len(words))
@@ -170,5 +170,5 @@ def first_sees(task: Task) -> str:
 
 
 def again_sees(task: Task, attempt: str) -> str:
-    """The observation of a refinement: the tests, the attempt, and what each test said of it."""
+    """The observation of a refinement: the tests, the attempt, and the result of each test."""
     return f"{task.prompt} attempt {' '.join(shown(task, attempt))} results {' '.join(results(task, attempt))}"

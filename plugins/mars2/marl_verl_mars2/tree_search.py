@@ -1,6 +1,6 @@
 """Tree search: AB-MCTS over the acts of a workflow, by one or several agents; the search of MARS2.
 
-    repeat `sessions` times:
+    repeat `nodes` times:
         node = root
         while Thompson sampling at the node says "continue in child c":  node = c        (`bandit`)
         sample one action for the act that blocks the node's run, by the drawn agent: a new node
@@ -11,7 +11,7 @@ restarts the workflow from its journal, so the workflow defines what a refinemen
 acts, the first is sampled, and the next one below it. Nodes whose workflow has ended are always leaves; every other
 node can always be expanded.
 
-The budget is exact: `sessions` attempts at a node. One that fails (no action, a workflow that raises, no score) is a
+The budget is exact: `nodes` attempts at a node. One that fails (no action, a workflow that raises, no score) is a
 `Failure`, and its number is skipped. To discourage the search from continuing there, it counts as the lowest
 score of the tree so far, at most 0; the sources do not specify this case.
 
@@ -29,6 +29,7 @@ from typing import ClassVar, Literal
 
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, nearest
+from marl_verl.options import Positive
 from marl_verl.sampling import (
     SESSION,
     AttemptFailed,
@@ -68,9 +69,10 @@ class Node:
 
 
 class TreeSearch(Sampler):
-    """`sessions` nodes a task, one after the other, each where Thompson sampling puts it.
+    """The nodes of a task, one after the other, each where Thompson sampling puts it.
 
     Options:
+        nodes: number of nodes per task, failed ones included.
         strategy: "bandit" (generate with agent a, for each a, or continue, in one draw) or "stack" (first the agent).
         prior: of every posterior: "normal", or "beta", which clips scores to [0, 1].
         arms: agents that may take each other's acts: where the workflow calls one of them, any of them may act. Others
@@ -82,6 +84,7 @@ class TreeSearch(Sampler):
     """
 
     branches: ClassVar[bool] = True
+    nodes: Positive = 8
     strategy: Strategy = "bandit"
     prior: Prior = "normal"
     arms: list[str] = field(default_factory=list)
@@ -105,13 +108,13 @@ class TreeSearch(Sampler):
         """The tree of one task. It draws from a generator of its own, seeded by the run's seed, workflow and task."""
         start = await attempt(context, SESSION, root(context, SESSION))
         if isinstance(start, Failure):
-            return Sample(failures=[start] * context.sessions)
+            return Sample(failures=[start] * self.nodes)
         found = Sample()
         rng = Random(f"tree-search {start.journal.seed} {context.label}")
         top = Node(start, self._arms(start))
         nodes: list[Node] = []
         lowest = 0.0
-        for number in range(context.sessions):
+        for number in range(self.nodes):
             place, agent = descend(top, rng)
             made = await attempt(context, SESSION, self._generate(context, place, agent, number))
             if isinstance(made, Failure):

@@ -1,4 +1,4 @@
-"""`code-with-tests` and `refine-code`: real programs in real processes, their limits, and what a refinement is told."""
+"""`code-with-tests` and `refine-code`: real programs in real processes, their limits, and a refinement's feedback."""
 
 from __future__ import annotations
 
@@ -203,8 +203,8 @@ def test_errors_and_timeouts_are_in_the_feedback() -> None:
     assert "ZeroDivisionError" in run.turns[1][0].observation[0]["content"]
     waits = fenced("while True: pass")
     workflow = RefineCode(rounds=1, seconds=1)
-    context = ScriptedContext(workflow, DOUBLE, ScriptedPolicy({"a": waits}), 2, tasks=CodeWithTests(seconds=1))
-    found = asyncio.run(TreeSearch().sample(context))
+    context = ScriptedContext(workflow, DOUBLE, ScriptedPolicy({"a": waits}), tasks=CodeWithTests(seconds=1))
+    found = asyncio.run(TreeSearch(2).sample(context))
     seen = [turn.observation[0]["content"] for turn in found.turns if turn.parent is not None]
     assert all("takes too long and is stopped" in text for text in seen)
     assert len(found.turns) == 2
@@ -215,8 +215,8 @@ def test_a_tree_of_programs_is_searched_and_scored() -> None:
         return fenced(RIGHT if "An attempt at this problem" in act.observation[0]["content"] else SQUARE)
 
     policy = ScriptedPolicy({"a": fenced(SQUARE), "b": fixes})
-    context = ScriptedContext(RefineCode(rounds=2), DOUBLE, policy, 8, tasks=TASKS)
-    found = asyncio.run(TreeSearch(arms=["a", "b"]).sample(context))
+    context = ScriptedContext(RefineCode(rounds=2), DOUBLE, policy, tasks=TASKS)
+    found = asyncio.run(TreeSearch(8, arms=["a", "b"]).sample(context))
     assert len(found.turns) == 8
     refined = [turn for turn in found.turns if turn.agent == "b" and turn.parent is not None]
     assert refined

@@ -171,11 +171,11 @@ TASK = Task(
 
 
 def tree(replies: dict[str, object], nodes: int = 8) -> Sample:
-    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(replies), nodes, tasks=SymbolTests())  # type: ignore[arg-type]
-    return asyncio.run(TreeSearch(arms=list(replies)).sample(context))
+    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(replies), tasks=SymbolTests())  # type: ignore[arg-type]
+    return asyncio.run(TreeSearch(nodes, arms=list(replies)).sample(context))
 
 
-def test_agents_that_say_the_same_have_no_diversity() -> None:
+def test_agents_with_equal_texts_have_no_diversity() -> None:
     found = tree({"shifter": "3 7 0", "flipper": "3 7 0"})
     assert metrics.SemanticDiversity().of_sample(found) == {"diversity/semantic": 0.0}
     assert metrics.AlgorithmicDiversity().of_sample(found) == {
@@ -185,7 +185,7 @@ def test_agents_that_say_the_same_have_no_diversity() -> None:
     assert metrics.StyleDiversity().of_sample(found)["diversity/style_openings"] == 0
 
 
-def test_agents_that_say_something_else_have_some() -> None:
+def test_agents_with_different_texts_have_diversity() -> None:
     found = tree({"shifter": "4 7 9", "flipper": "3 2 0"})
     assert {turn.agent for turn in found.turns} == {"shifter", "flipper"}
     assert metrics.SemanticDiversity().of_sample(found)["diversity/semantic"] > 0.4
@@ -198,17 +198,20 @@ def test_refinements_of_own_and_other_attempts_are_distinguished() -> None:
         return "4 2 9" if "attempt 4 7 9" in act.observation[0]["content"] else "3 2 0"
 
     found = tree({"shifter": "4 7 9", "flipper": flipper}, 24)
-    output = metrics.Refinement().of_sample(found)
+    logged = metrics.Refinement().of_sample(found)
     by_node = {turn.node: turn for turn in found.turns}
     pairs = [(by_node[turn.parent], turn) for turn in found.turns if turn.parent is not None]
     cross = [(a, b) for a, b in pairs if a.agent != b.agent]
-    assert output["refinement/share"] == len(pairs) / 24
-    assert output["refinement/cross"] == len(cross) / len(pairs)
+    assert logged["refinement/share"] == len(pairs) / 24
+    assert logged["refinement/cross"] == len(cross) / len(pairs)
     gains = [b.rewards["team"] - a.rewards["team"] for a, b in cross]
     assert max(gains) == 1  # a flipper that refines the shifter's attempt passes all tests
-    assert output["refinement/gain_cross"] == pytest.approx(sum(gains) / len(gains))
-    assert output["refinement/gain_own"] == 0
-    assert output["refinement/depth"] > 1
+    assert logged["refinement/gain_cross"] == pytest.approx(sum(gains) / len(gains))
+    assert logged["refinement/gain_own"] == 0
+    assert logged["refinement/depth"] > 1
+    for turn in found.turns:  # agents are distinguished, whether or not they share a policy
+        turn.policy = "shared"
+    assert metrics.Refinement().of_sample(found) == logged
 
 
 def test_no_metrics_without_candidates() -> None:

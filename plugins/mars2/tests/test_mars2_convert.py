@@ -1,4 +1,4 @@
-"""The converter: rows of the two formats that we made ourselves, and what it does with rows that are wrong."""
+"""The converter: synthetic rows of the two formats, and invalid rows."""
 
 from __future__ import annotations
 

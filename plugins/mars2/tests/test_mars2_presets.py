@@ -1,4 +1,4 @@
-"""What the presets are, and what the paper's baselines make of the same rows."""
+"""The presets, and the advantages of the paper's baselines on the same rows."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_shaping_pays_a_repair_more_than_an_equal_first_attempt() -> None:
 def searched(arms: list[str], agents: dict[str, str], nodes: int = 16) -> Counter[tuple[str, str]]:
     """(agent, policy) of the nodes of a tree in which every attempt fails."""
     task = SymbolTests().generate("train", 1, 0)[0]
-    context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(agents), nodes, tasks=SymbolTests())
-    found = asyncio.run(TreeSearch(arms=arms).sample(context))
+    context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(agents), tasks=SymbolTests())
+    found = asyncio.run(TreeSearch(nodes, arms=arms).sample(context))
     return Counter((turn.agent, turn.policy) for turn in found.turns)
 
 
@@ -83,8 +83,8 @@ def test_a_single_agent_makes_all_nodes_and_two_share_them() -> None:
 def test_without_arms_the_agents_take_turns_along_a_path() -> None:
     task = SymbolTests().generate("train", 1, 0)[0]
     policy = ScriptedPolicy({"shifter": "0 0 0", "flipper": "1 1 1"})
-    context = ScriptedContext(RefineSymbols(), task, policy, 16, tasks=SymbolTests())
-    for turn in asyncio.run(TreeSearch().sample(context)).turns:
+    context = ScriptedContext(RefineSymbols(), task, policy, tasks=SymbolTests())
+    for turn in asyncio.run(TreeSearch(16).sample(context)).turns:
         depth = len(turn.observation[0]["content"].split()) > 7
         assert turn.called is None
         assert depth or turn.agent == "shifter"
@@ -93,7 +93,7 @@ def test_without_arms_the_agents_take_turns_along_a_path() -> None:
 @given(st.integers(0, 20))
 @settings(max_examples=5, deadline=None)
 def test_twice_the_same_model_has_the_demonstrations_of_one_half(seed: int) -> None:
-    """The baseline's second policy is taught as the first: nobody in the team is good at flips."""
+    """The baseline's second policy is trained as the first: no agent of the team is good at flips."""
     pairs = SymbolTests().demonstrations("shifter", 400, seed, 0.7)
     flips = [
         word == symbols.wanted(kind, digit)

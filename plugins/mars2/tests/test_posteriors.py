@@ -1,4 +1,4 @@
-"""What tree search believes: posteriors against the textbook's formulas, and what one node's bandit does with them."""
+"""Posteriors of tree search against textbook formulas, and the choices of one node's bandit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def beta_of(scores: list[float]) -> tuple[float, float]:
 
 
 def assert_saw(found: Posterior, scores: list[float]) -> None:
-    """The posterior is what these scores make of its prior."""
+    """The posterior equals the update of its prior with these scores."""
     if isinstance(found, Normal):
         assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx(normal_of(scores), rel=1e-9, abs=1e-9)
     else:
@@ -168,11 +168,11 @@ def test_every_posterior_of_a_node_sees_its_scores_and_no_other(strategy: Strate
     assert_saw(arms.children[1].posterior, [0.7, 0.9])
     assert_saw(arms.children[2].posterior, [0.4])
     if isinstance(arms, Bandit):
-        assert_saw(arms.go_on, [0.6, 0.9, 0.1])
+        assert_saw(arms.continuation, [0.6, 0.9, 0.1])
     else:
         assert isinstance(arms, Stack)
-        assert_saw(arms.go_on["a"], [0.6, 0.1])
-        assert_saw(arms.go_on["b"], [0.9])
+        assert_saw(arms.continuation["a"], [0.6, 0.1])
+        assert_saw(arms.continuation["b"], [0.9])
         assert_saw(arms.agent["a"], [0.2, 0.6, 0.4, 0.1])
         assert_saw(arms.agent["b"], [0.7, 0.9])
 
@@ -197,18 +197,18 @@ def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: St
     assert {closed.choose(rng) for _ in range(200)} == {"a"}
 
 
-def fix(arms: Arms, generate: dict[str, float], children: list[float], go_on: float | dict[str, float]) -> None:
+def fix(arms: Arms, generate: dict[str, float], children: list[float], continuation: float | dict[str, float]) -> None:
     """Make every draw certain."""
     arms.generate = {agent: Fixed(value) for agent, value in generate.items()}
     for child, value in zip(arms.children, children, strict=True):
         child.posterior = Fixed(value)
     if isinstance(arms, Bandit):
-        assert isinstance(go_on, float)
-        arms.go_on = Fixed(go_on)
+        assert isinstance(continuation, float)
+        arms.continuation = Fixed(continuation)
     else:
         assert isinstance(arms, Stack)
-        assert isinstance(go_on, dict)
-        arms.go_on = {agent: Fixed(value) for agent, value in go_on.items()}
+        assert isinstance(continuation, dict)
+        arms.continuation = {agent: Fixed(value) for agent, value in continuation.items()}
 
 
 def test_bandit_decides_agent_and_depth_in_one_draw_and_then_among_all_children() -> None:

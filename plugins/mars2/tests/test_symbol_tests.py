@@ -1,4 +1,4 @@
-"""`symbol-tests` and `refine-symbols`: splits, scores, demonstrations, what is shown, and the tree of both agents."""
+"""`symbol-tests` and `refine-symbols`: splits, scores, demonstrations, observations, and the tree of both agents."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def test_perfect_demonstrations_leave_alone_what_passes() -> None:
     pairs = [pair for pair in TASKS.demonstrations(SHIFTER, 2000, 1, 1.0) if "attempt" in pair[0]]
     for seen, answer in pairs:
         words = seen.split()
-        for kind, old, message, new in zip(words[1:7:2], words[8:11], words[12:15], answer.split(), strict=True):
-            if message == "pass":
+        for kind, old, outcome, new in zip(words[1:7:2], words[8:11], words[12:15], answer.split(), strict=True):
+            if outcome == "pass":
                 assert new == old
             if kind in SHIFTS:
                 assert new == symbols.wanted(kind, words[words.index(kind) + 1]) or words[1:7].count(kind) > 1
@@ -172,13 +172,13 @@ def test_any_text_is_shown_in_words_of_the_vocabulary(message: str) -> None:
 
 
 def half(kinds: object) -> Callable[[Act, int, Candidate], str]:
-    """An agent that knows some kinds, copies digits of the others, and leaves alone what did not fail."""
+    """An agent that masters some kinds, copies the digits of the others, and keeps digits that did not fail."""
 
     def say(act: Act, session: int, candidate: Candidate) -> str:
         words = act.observation[0]["content"].split()
-        old, message = (words[8:11], words[12:15]) if "attempt" in words else (["none"] * 3, ["fail"] * 3)
+        old, outcomes = (words[8:11], words[12:15]) if "attempt" in words else (["none"] * 3, ["fail"] * 3)
         answer = []
-        for kind, digit, kept, result in zip(words[1:7:2], words[2:7:2], old, message, strict=True):
+        for kind, digit, kept, result in zip(words[1:7:2], words[2:7:2], old, outcomes, strict=True):
             own = symbols.wanted(kind, digit) if kind in kinds else digit  # type: ignore[operator]
             answer.append(kept if kind not in kinds and result != "fail" and kept != "none" else own)  # type: ignore[operator]
         return " ".join(answer)
@@ -193,8 +193,8 @@ def solved(replies: dict[str, Callable[[Act, int, Candidate], str]], nodes: int 
     """(how many of 40 tasks a tree solves, the trees)."""
     trees = []
     for task in TASKS.generate("train", 40, 0):
-        context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(replies), nodes, tasks=TASKS)
-        trees.append(asyncio.run(TreeSearch(arms=list(replies)).sample(context)))
+        context = ScriptedContext(RefineSymbols(), task, ScriptedPolicy(replies), tasks=TASKS)
+        trees.append(asyncio.run(TreeSearch(nodes, arms=list(replies)).sample(context)))
     return sum(any(episode.success for episode in tree.episodes) for tree in trees), trees
 
 
@@ -208,12 +208,12 @@ def test_the_tree_of_both_solves_what_neither_solves_alone_or_beside_its_twin() 
 
 @pytest.mark.parametrize("options", [{}, {"strategy": "stack", "prior": "beta"}, {"guide": "public"}])
 def test_the_search_keeps_its_promises_on_this_workflow(options: dict[str, str]) -> None:
-    sampler = build(TreeSearch, {"arms": [SHIFTER, FLIPPER], **options}, "marl.sampler.options")
-    check_sampler(sampler, RefineSymbols(), TASK, ScriptedPolicy(BOTH), 8, tasks=TASKS, asked=8)
+    sampler = build(TreeSearch, {"nodes": 8, "arms": [SHIFTER, FLIPPER], **options}, "marl.sampler.options")
+    check_sampler(sampler, RefineSymbols(), TASK, ScriptedPolicy(BOTH), tasks=TASKS, asked=8)
 
 
 def test_inference_hands_in_the_node_with_the_best_public_score() -> None:
-    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(BOTH), 24, tasks=TASKS)
-    (episode,) = asyncio.run(TreeSearch(arms=[SHIFTER, FLIPPER], guide="public").sample(context)).episodes
+    context = ScriptedContext(RefineSymbols(), TASK, ScriptedPolicy(BOTH), tasks=TASKS)
+    (episode,) = asyncio.run(TreeSearch(24, arms=[SHIFTER, FLIPPER], guide="public").sample(context)).episodes
     assert TASKS.public_score(TASK, episode.answer) == 1
     assert episode.success

@@ -1,4 +1,4 @@
-"""Tree search: an exact budget, posteriors that follow from the tree, a search that goes where scores are, repeats."""
+"""Tree search: exact budget, posteriors that match the tree, preference for high scores, reproducibility."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def beta_of(scores: list[float]) -> tuple[float, float]:
 
 
 def assert_saw(found: Posterior, scores: list[float]) -> None:
-    """The posterior is what these scores make of its prior."""
+    """The posterior equals the update of its prior with these scores."""
     if isinstance(found, Normal):
         assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx(normal_of(scores), rel=1e-9, abs=1e-9)
     else:
@@ -105,17 +105,17 @@ class Flaky(ScriptedContext):
         return await super().act(act, session, candidate, agent)
 
 
-def sample(context: ScriptedContext, sampler: TreeSearch | None = None) -> Sample:
+def sample(context: ScriptedContext, nodes: int, **options: Any) -> Sample:
     async def go() -> Sample:
-        found = await (sampler or TreeSearch()).sample(context)
+        found = await TreeSearch(nodes, **options).sample(context)
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return found
 
     return asyncio.run(go())
 
 
-def refining(replies: dict[str, Any], sessions: int, rounds: int = 6, **options: Any) -> Flaky:
-    return Flaky(Refine(rounds), QUESTION, ScriptedPolicy(replies), sessions, tasks=Worth(), **options)
+def refining(replies: dict[str, Any], rounds: int = 6, **options: Any) -> Flaky:
+    return Flaky(Refine(rounds), QUESTION, ScriptedPolicy(replies), tasks=Worth(), **options)
 
 
 def noise(*parts: Any) -> float:
@@ -141,11 +141,11 @@ def watch(patch: pytest.MonkeyPatch) -> list[Node]:
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[list[int], str]]) -> list[Node]:
-    """Let a search go where the steps say: down these children, and then generate with this agent."""
+    """Make a search follow the steps: descend through these children, then generate with this agent."""
     found: list[Node] = []
     script = iter(steps)
 
-    def output(top: Node, rng: Random) -> tuple[Node, str]:
+    def scripted_descend(top: Node, rng: Random) -> tuple[Node, str]:
         found.append(top)
         path, agent = next(script)
         node = top
@@ -153,7 +153,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[list[int], str]]
             node = node.children[child]
         return node, agent
 
-    monkeypatch.setattr(tree_search, "descend", output)
+    monkeypatch.setattr(tree_search, "descend", scripted_descend)
     return found
 
 
@@ -176,9 +176,9 @@ def test_scores_go_along_the_edges_as_computed_by_hand(
     steps = [([], "a"), ([], "b"), ([0], "b"), ([0, 0], "a"), ([0, 0], "b"), ([1], "b"), ([], "a")]
     tops = scripted(monkeypatch, steps)
     say = by_node([0.5, -0.25, 0.75, 1.0, "none", 0.0, 0.375])
-    context = refining({"a": say, "b": say}, 7)
+    context = refining({"a": say, "b": say})
     context.broken = lambda name: name == "4"
-    found = sample(context, TreeSearch(strategy=strategy, prior=prior, arms=["a", "b"]))
+    found = sample(context, 7, strategy=strategy, prior=prior, arms=["a", "b"])
     assert [turn.node for turn in found.turns] == ["0", "1", "2", "3", "5", "6"]
     assert [turn.index for turn in found.turns] == [0, 1, 2, 3, 5, 6]
     assert [turn.parent for turn in found.turns] == [None, None, "0", "2", "1", None]
@@ -202,18 +202,18 @@ def test_scores_go_along_the_edges_as_computed_by_hand(
     if isinstance(top, Bandit):
         assert isinstance(below0, Bandit)
         assert isinstance(below2, Bandit)
-        assert_saw(top.go_on, [0.75, 1.0, missed, 0.0])
-        assert_saw(below0.go_on, [1.0, missed])
-        assert_saw(below2.go_on, [])
+        assert_saw(top.continuation, [0.75, 1.0, missed, 0.0])
+        assert_saw(below0.continuation, [1.0, missed])
+        assert_saw(below2.continuation, [])
     else:
         assert isinstance(top, Stack)
         assert isinstance(below0, Stack)
-        assert_saw(top.go_on["a"], [0.75, 1.0, missed])
-        assert_saw(top.go_on["b"], [0.0])
+        assert_saw(top.continuation["a"], [0.75, 1.0, missed])
+        assert_saw(top.continuation["b"], [0.0])
         assert_saw(top.agent["a"], [0.5, 0.75, 1.0, missed, 0.375])
         assert_saw(top.agent["b"], [-0.25, 0.0])
-        assert_saw(below0.go_on["b"], [1.0, missed])
-        assert_saw(below0.go_on["a"], [])
+        assert_saw(below0.continuation["b"], [1.0, missed])
+        assert_saw(below0.continuation["a"], [])
         assert_saw(below0.agent["b"], [0.75, 1.0, missed])
 
 
@@ -222,7 +222,7 @@ def scores_below(node: Node) -> list[float]:
 
 
 def assert_follows(node: Node) -> None:
-    """The posteriors of a node are what its subtree's scores make of the prior."""
+    """The posteriors of a node equal the update of the prior with its subtree's scores."""
     by: dict[str, list[Node]] = {agent: [] for agent in node.arms.generate}
     for child, known in zip(node.children, node.arms.children, strict=True):
         assert (known.agent, known.open) == (child.state.turn.agent, bool(child.state.acts))
@@ -232,10 +232,10 @@ def assert_follows(node: Node) -> None:
         own, below = [child.score for child in children], [s for child in children for s in scores_below(child)]
         assert_saw(node.arms.generate[agent], own)
         if isinstance(node.arms, Stack):
-            assert_saw(node.arms.go_on[agent], below)
+            assert_saw(node.arms.continuation[agent], below)
             assert_saw(node.arms.agent[agent], own + below)
     if isinstance(node.arms, Bandit):
-        assert_saw(node.arms.go_on, [score for child in node.children for score in scores_below(child)])
+        assert_saw(node.arms.continuation, [score for child in node.children for score in scores_below(child)])
 
 
 STRATEGY, PRIOR = st.sampled_from(["bandit", "stack"]), st.sampled_from(["normal", "beta"])
@@ -249,13 +249,10 @@ ARMS = st.lists(st.sampled_from(AGENTS), unique=True)
 def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_scores(
     workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, partial_value: Any, arms: list[str]
 ) -> None:
-    context = ScriptedContext(
-        workflow, TASK, talkers(seed), 8, tasks=Hashed(), seed=seed, rewards={"solver": own_words}
-    )
-    sampler = TreeSearch(strategy=strategy, prior=prior, partial_value=partial_value, arms=arms)
+    context = ScriptedContext(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, rewards={"solver": own_words})
     with pytest.MonkeyPatch.context() as patch:
         tops = watch(patch)
-        found = sample(context, sampler)
+        found = sample(context, 8, strategy=strategy, prior=prior, partial_value=partial_value, arms=arms)
     top = tops[0]
     nodes = {node.name: node for node in all_nodes(top)}
     assert [turn.node for turn in found.turns] == [str(number) for number in range(8)]  # the budget, each once
@@ -286,15 +283,15 @@ def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_sc
 @given(workflows(failing=True), st.integers(0, 5), st.integers(1, 12), STRATEGY, st.integers(2, 5))
 @settings(max_examples=30, deadline=None)
 def test_the_budget_is_exact_whatever_fails(
-    workflow: Programmed, seed: int, sessions: int, strategy: Strategy, every: int
+    workflow: Programmed, seed: int, nodes: int, strategy: Strategy, every: int
 ) -> None:
-    context = Flaky(workflow, TASK, talkers(seed), sessions, tasks=Hashed(), seed=seed)
+    context = Flaky(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
     context.broken = lambda name: number(seed, name) % every == 0
-    found = sample(context, TreeSearch(strategy=strategy, arms=["solver", "critic"]))
-    assert len(found.turns) + len(found.failures) == sessions == found.attempts
+    found = sample(context, nodes, strategy=strategy, arms=["solver", "critic"])
+    assert len(found.turns) + len(found.failures) == nodes == found.attempts
     names = [turn.node for turn in found.turns]
     assert len(set(names)) == len(names)
-    assert set(names) <= {str(number) for number in range(sessions)}
+    assert set(names) <= {str(number) for number in range(nodes)}
     assert {turn.parent for turn in found.turns} <= {None, *names}  # nothing hangs on a failed node
     assert {failure.reason for failure in found.failures} <= {"policy-error", "workflow-error"}
 
@@ -309,10 +306,10 @@ def latest(before: Run, after: Run) -> Any:
 def test_it_keeps_what_every_sampler_promises(
     workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, partial_value: Any, arms: list[str], guide: Any
 ) -> None:
-    sampler = TreeSearch(strategy=strategy, prior=prior, partial_value=partial_value, arms=arms, guide=guide)
+    sampler = TreeSearch(6, strategy=strategy, prior=prior, partial_value=partial_value, arms=arms, guide=guide)
     worth = {"zero": lambda before, after: None}.get(partial_value)
     how: dict[str, Any] = {"tasks": Hashed(), "rewards": {"solver": own_words}, "seed": seed, "worth": worth}
-    check_sampler(sampler, workflow, TASK, talkers(seed), 6, **how, may_fail=True)
+    check_sampler(sampler, workflow, TASK, talkers(seed), **how, may_fail=True)
 
 
 @given(workflows(), st.integers(0, 5), STRATEGY, ARMS)
@@ -320,9 +317,9 @@ def test_it_keeps_what_every_sampler_promises(
 def test_states_are_scored_by_their_latest_proposal_and_nothing_else_is_asked_for(
     workflow: Programmed, seed: int, strategy: Strategy, arms: list[str]
 ) -> None:
-    sampler = TreeSearch(strategy=strategy, arms=arms, partial_value="latest")
+    sampler = TreeSearch(6, strategy=strategy, arms=arms, partial_value="latest")
     proposing = Programmed((Mark("propose"), *workflow.program))
-    check_sampler(sampler, proposing, TASK, talkers(seed), 6, tasks=Hashed(), seed=seed, worth=latest, asked=6)
+    check_sampler(sampler, proposing, TASK, talkers(seed), tasks=Hashed(), seed=seed, worth=latest, asked=6)
 
 
 # where the search goes
@@ -335,8 +332,8 @@ def test_the_better_of_three_agents_gets_most_of_the_nodes(strategy: Strategy, p
         return lambda act, session, candidate: str(mean + 0.2 * noise(candidate, act.observation))
 
     for seed in range(3):
-        context = refining({"a": worth(0.1), "b": worth(0.7), "c": worth(0.1)}, 40, seed=seed)
-        found = sample(context, TreeSearch(strategy=strategy, prior=prior, arms=["a", "b", "c"]))
+        context = refining({"a": worth(0.1), "b": worth(0.7), "c": worth(0.1)}, seed=seed)
+        found = sample(context, 40, strategy=strategy, prior=prior, arms=["a", "b", "c"])
         made = Counter(turn.agent for turn in found.turns)
         assert made["b"] >= 24  # 13 by chance
 
@@ -359,9 +356,9 @@ def test_it_goes_deep_where_refining_helps_and_wide_where_it_does_not(strategy: 
 
     deep, wide = [], []
     for seed in range(4):
-        sampler = TreeSearch(strategy=strategy, prior=prior)
-        deep += depths(sample(refining({"a": better}, 40, rounds=12, seed=seed), sampler))
-        wide += depths(sample(refining({"a": worse}, 40, rounds=12, seed=seed), sampler))
+        how = {"strategy": strategy, "prior": prior}
+        deep += depths(sample(refining({"a": better}, rounds=12, seed=seed), 40, **how))
+        wide += depths(sample(refining({"a": worse}, rounds=12, seed=seed), 40, **how))
     assert sum(deep) / len(deep) >= 1.9
     assert max(deep) >= 4
     assert deep.count(1) <= 60
@@ -374,7 +371,7 @@ def test_where_attempts_fail_the_search_goes_elsewhere() -> None:
             raise ConnectionError("the prompt is too long")
         return "0.9"
 
-    found = sample(refining({"a": say}, 40))
+    found = sample(refining({"a": say}), 40)
     assert len(found.turns) + len(found.failures) == 40
     assert len(found.failures) <= 12
 
@@ -383,7 +380,7 @@ def test_where_attempts_fail_the_search_goes_elsewhere() -> None:
 
 
 def test_workflows_that_end_after_one_act_are_only_ever_sampled_at_the_root() -> None:
-    found = sample(refining({"a": by_node([f"end {n / 8}" for n in range(8)])}, 8))
+    found = sample(refining({"a": by_node([f"end {n / 8}" for n in range(8)])}), 8)
     assert [turn.parent for turn in found.turns] == [None] * 8
     assert [episode.score for episode in found.episodes] == [n / 8 for n in range(8)]
     assert all(episode.finished for episode in found.episodes)
@@ -394,7 +391,7 @@ def test_a_finished_node_is_not_continued_even_if_it_is_by_far_the_best(strategy
     def say(act: Act, session: int, candidate: Candidate) -> str:
         return "end 50" if number(candidate) % 2 else "0.1"
 
-    found = sample(refining({"a": say}, 30), TreeSearch(strategy=strategy))
+    found = sample(refining({"a": say}), 30, strategy=strategy)
     ended = {turn.node for turn in found.turns if turn.action.text == "end 50"}
     assert ended
     assert {turn.node for turn in found.turns} - ended
@@ -412,7 +409,7 @@ def test_several_acts_at_once_are_generated_one_below_the_other(monkeypatch: pyt
         return f"{act.slot}:{candidate}"
 
     scripted(monkeypatch, [([], "a"), ([0], "b"), ([0, 0], "a"), ([0, 0], "a"), ([0, 0, 1], "a")])
-    found = sample(ScriptedContext(Both(), QUESTION, ScriptedPolicy({"a": say, "b": say}), 5))
+    found = sample(ScriptedContext(Both(), QUESTION, ScriptedPolicy({"a": say, "b": say})), 5)
     keys = [("a", "0"), ("b", "0"), ("a", "left"), ("a", "left"), ("a", "right")]
     assert [turn.key for turn in found.turns] == keys
     assert [turn.parent for turn in found.turns] == [None, "0", "1", "1", "3"]
@@ -426,8 +423,8 @@ def test_several_acts_at_once_are_generated_one_below_the_other(monkeypatch: pyt
 
 def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays() -> None:
     replies = {agent: by_node([f"{agent}{n} {n / 16}" for n in range(16)]) for agent in ("a", "b")}
-    context = refining(replies, 16, rounds=2)
-    found = sample(context, TreeSearch(arms=["b", "a"]))
+    context = refining(replies, rounds=2)
+    found = sample(context, 16, arms=["b", "a"])
     taken = [turn for turn in found.turns if turn.agent == "b"]
     assert taken
     assert len(taken) < 16
@@ -451,7 +448,7 @@ def test_agents_outside_the_arms_take_their_own_acts() -> None:
             return (await team["judge"].act(text)).text
 
     replies = dict.fromkeys(("a", "b", "judge"), "0.5")
-    found = sample(ScriptedContext(Checked(), QUESTION, ScriptedPolicy(replies), 30), TreeSearch(arms=["a", "b"]))
+    found = sample(ScriptedContext(Checked(), QUESTION, ScriptedPolicy(replies)), 30, arms=["a", "b"])
     by = Counter((turn.key[0], turn.agent) for turn in found.turns)
     assert set(by) == {("a", "a"), ("a", "b"), ("judge", "judge")}
 
@@ -475,7 +472,7 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     trees = watch(monkeypatch)
 
     class Silent(Refine):
-        """Proposes nothing."""
+        """Never calls `propose`."""
 
         async def run(self, task: Task, team: Team) -> str:
             await team["a"].act("1")
@@ -484,8 +481,8 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(workflow: Workflow, partial_value: Any) -> tuple[Sample, list[float]]:
         trees.clear()
         say = lambda act, session, candidate: "0.25" if act.turn == 0 else "0.75"  # noqa: E731
-        context = ScriptedContext(workflow, QUESTION, ScriptedPolicy({"a": say}), 6, tasks=Worth())
-        found = sample(context, TreeSearch(partial_value=partial_value))
+        context = ScriptedContext(workflow, QUESTION, ScriptedPolicy({"a": say}), tasks=Worth())
+        found = sample(context, 6, partial_value=partial_value)
         return found, sorted({node.score for node in all_nodes(trees[0])})
 
     found, scores = run(Refine(2), "proposal")
@@ -500,7 +497,7 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("score", ["nan", "inf"])
 def test_a_score_that_is_no_number_is_a_failure(score: str) -> None:
-    found = sample(refining({"a": by_node(["0.5", score, "0.5"])}, 3))
+    found = sample(refining({"a": by_node(["0.5", score, "0.5"])}), 3)
     assert [turn.node for turn in found.turns] == ["0", "2"]
     (failure,) = found.failures
     assert failure.reason == "score-error"
@@ -513,9 +510,8 @@ def test_a_score_that_is_no_number_is_a_failure(score: str) -> None:
 def test_guided_by_public_score_the_best_path_is_the_only_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     tops = scripted(monkeypatch, [([], "a"), ([0], "a"), ([], "a"), ([1], "a"), ([0], "a")])
     say = by_node(["1/0.1", "0/0.8", "0.5/0.8", "1/0.2", "1/0.7"])
-    sampler = TreeSearch(guide="public")
-    assert sampler.public
-    found = sample(refining({"a": say}, 5), sampler)
+    assert TreeSearch(guide="public").public
+    found = sample(refining({"a": say}), 5, guide="public")
     (episode,) = found.episodes
     assert [turn.node for turn in episode.turns] == ["0", "1"]  # 0.8, and made before node 2
     assert (episode.answer, episode.score, episode.success, episode.finished) == ("0/0.8", 0.0, False, False)
@@ -530,7 +526,7 @@ def test_guided_by_public_score_an_end_may_be_best_and_no_answer_counts_nothing(
     def say(act: Act, session: int, candidate: Candidate) -> str:
         return "end 1/0.5" if act.turn == 1 else "1/0.9"
 
-    found = sample(refining({"a": say}, 12), TreeSearch(guide="public", partial_value="zero"))
+    found = sample(refining({"a": say}), 12, guide="public", partial_value="zero")
     (episode,) = found.episodes
     assert episode.finished
     assert [turn.turn for turn in episode.turns] == [0, 1]
@@ -541,10 +537,10 @@ def test_guided_by_public_score_an_end_may_be_best_and_no_answer_counts_nothing(
 def test_on_any_workflow_the_public_choice_is_the_best_and_no_turn_gets_lost(
     workflow: Programmed, seed: int, strategy: Strategy
 ) -> None:
-    context = ScriptedContext(workflow, TASK, talkers(seed), 8, tasks=Hashed(), seed=seed)
+    context = ScriptedContext(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         tops = watch(patch)
-        found = sample(context, TreeSearch(guide="public", strategy=strategy))
+        found = sample(context, 8, guide="public", strategy=strategy)
     public = {node.name: Hashed().public_score(TASK, node.state.episode.answer) for node in all_nodes(tops[0])}  # type: ignore[union-attr]
     (episode,) = found.episodes
     best = min(public, key=lambda name: (-public[name], int(name or "")))
@@ -555,7 +551,7 @@ def test_on_any_workflow_the_public_choice_is_the_best_and_no_turn_gets_lost(
 # repeating, failing, cancelling
 
 
-def output(found: Sample) -> list[Any]:
+def comparable(found: Sample) -> list[Any]:
     return [
         [(turn.node, turn.parent, turn.agent, turn.key, turn.action.text, turn.rewards) for turn in found.turns],
         [(episode.answer, episode.journal) for episode in found.episodes],
@@ -576,12 +572,11 @@ def test_the_same_seed_gives_the_same_tree_whatever_the_delays(
             workflow,
             TASK,
             talkers(),
-            8,
             tasks=Hashed(),
             seed=seed,
             delay=delays(shuffle),
         )
-        runs.append(output(sample(context, TreeSearch(strategy=strategy, prior=prior, arms=list(AGENTS)))))
+        runs.append(comparable(sample(context, 8, strategy=strategy, prior=prior, arms=list(AGENTS))))
     assert runs[0] == runs[1] == runs[2]
 
 
@@ -589,8 +584,8 @@ def test_other_seeds_and_other_tasks_search_otherwise() -> None:
     say = dict.fromkeys(("a", "b"), "0.5")
 
     def shape(seed: int, task: str) -> tuple[Any, ...]:
-        context = ScriptedContext(Refine(), Task(task, "0"), ScriptedPolicy(say), 20, tasks=Worth(), seed=seed)
-        return tuple((turn.parent, turn.agent) for turn in sample(context, TreeSearch(arms=["a", "b"])).turns)
+        context = ScriptedContext(Refine(), Task(task, "0"), ScriptedPolicy(say), tasks=Worth(), seed=seed)
+        return tuple((turn.parent, turn.agent) for turn in sample(context, 20, arms=["a", "b"]).turns)
 
     assert len({shape(seed, task) for seed in range(3) for task in ("t1", "t2")}) == 6
 
@@ -600,7 +595,7 @@ def test_a_workflow_that_fails_before_any_act_uses_up_the_budget_with_its_reason
         async def run(self, task: Task, team: Team) -> str:
             raise KeyError("gone")
 
-    found = sample(ScriptedContext(Broken(), QUESTION, ScriptedPolicy({"a": "x"}), 5))
+    found = sample(ScriptedContext(Broken(), QUESTION, ScriptedPolicy({"a": "x"})), 5)
     assert not found.episodes
     assert found.attempts == len(found.failures) == 5
     assert {failure.reason for failure in found.failures} == {"workflow-error"}
@@ -609,9 +604,9 @@ def test_a_workflow_that_fails_before_any_act_uses_up_the_budget_with_its_reason
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_where_every_attempt_fails_there_is_no_episode(guide: Any) -> None:
-    context = refining({"a": "0.5/0.5"}, 4)
+    context = refining({"a": "0.5/0.5"})
     context.broken = lambda name: True
-    found = sample(context, TreeSearch(guide=guide))
+    found = sample(context, 4, guide=guide)
     assert not found.episodes
     assert [failure.reason for failure in found.failures] == ["policy-error"] * 4
     assert "act a:0: ConnectionError: no server for 0" in found.failures[0].detail
@@ -620,20 +615,19 @@ def test_where_every_attempt_fails_there_is_no_episode(guide: Any) -> None:
 def test_an_act_that_takes_too_long_fails_alone() -> None:
     context = refining(
         {"a": lambda act: f"end {act.turn}" if act.turn else "0.5"},
-        3,
         delay=lambda act, _: 10**9 if act.turn == 1 else 0,
         limits=Limits(episode_seconds=0.5),
     )
     with pytest.MonkeyPatch.context() as patch:
         scripted(patch, [([], "a"), ([0], "a"), ([], "a")])
-        found = sample(context)
+        found = sample(context, 3)
     assert [turn.node for turn in found.turns] == ["0", "2"]
     assert [failure.reason for failure in found.failures] == ["timeout"]
 
 
 def test_cancellation_propagates_and_leaves_nothing_running() -> None:
     async def go() -> None:
-        await cancelled_cleanly(TreeSearch().sample(refining({"a": "0.5"}, 5, delay=lambda act, _: 10**9)))
+        await cancelled_cleanly(TreeSearch(5).sample(refining({"a": "0.5"}, delay=lambda act, _: 10**9)))
 
     asyncio.run(go())
 
@@ -650,4 +644,4 @@ def test_nodes_are_made_one_after_the_other() -> None:
             finally:
                 busy.append(-1)
 
-    assert len(sample(Watched(Refine(), QUESTION, ScriptedPolicy({"a": "1"}), 9, delay=lambda *_: 3)).turns) == 9
+    assert len(sample(Watched(Refine(), QUESTION, ScriptedPolicy({"a": "1"}), delay=lambda *_: 3), 9).turns) == 9

@@ -55,8 +55,8 @@ class SharpMix(RewardMix):
             raise unknown("agent", self.planner, acting)
         planner = table.agent.codes == table.agent.names.index(self.planner)
         credit = self.marginal(table, planner) if self.w_marginal else np.zeros(len(table))
-        output = table.present.get("broadcast")
-        broadcast = table.component("team" if output is None or not output.any() else "broadcast")
+        present = table.present.get("broadcast")
+        broadcast = table.component("team" if present is None or not present.any() else "broadcast")
         tool = table.rewards.get("tool", np.zeros(len(table)))
         return self.w_broadcast * broadcast + self.w_marginal * credit + self.w_tool * tool
 
@@ -85,8 +85,8 @@ SHARP = Algorithm(
     loss="ppo-clip",
     metrics=("worker-calls",),
 )
-"""A = (R - mean_k) / (std_k + 1e-6), mean and std over the rows of agent k in the sessions of the task.
+"""A = (R - mean_k) / (std_k + 1e-6), mean and std over the rows of agent k in the episodes of the task.
 
-Compared: the same agent over the sessions of one task, by broadcast reward, marginal credit and tool use. A worker's
+Compared: the same agent over the episodes of one task, by broadcast reward, marginal credit and tool use. A worker's
 marginal credit is measured by replaying the episode without it. Source: SHARP, arXiv 2602.08335.
 """

@@ -53,9 +53,9 @@ class PlannerAndWorkers(Workflow):
         found = {
             worker: await _looked_up(team, worker, task, worker, look.text.strip()) for worker, look in looks.items()
         }
-        message = await team.act({worker: worker_found(worker, found[worker]) for worker in WORKERS})
+        actions = await team.act({worker: worker_found(worker, found[worker]) for worker in WORKERS})
         reports = {}
-        for worker, action in message.items():
+        for worker, action in actions.items():
             word = action.text.strip()
             if word not in REPORTS:
                 team.invalid(action, "no report of one number or letter")

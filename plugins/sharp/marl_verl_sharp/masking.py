@@ -102,7 +102,7 @@ async def masked_value(
     Raises:
         AttemptFailed: the run has no score: a policy, the workflow, the scoring or a limit failed. Names the mask.
     """
-    who = ", ".join(sorted(name if isinstance(name, str) else ":".join(name) for name in masked)) or "nobody"
+    who = ", ".join(sorted(name if isinstance(name, str) else ":".join(name) for name in masked)) or "no player"
     try:
         return await _played(context, episode, masked, mode, placeholder, f"without {who}")
     except (AttemptFailed, WorkflowError) as error:

@@ -80,7 +80,7 @@ class PlannerAndSearchers(Workflow):
                     for worker, what in asked.items()
                 )
             )
-            output = "\n\n".join(
+            results = "\n\n".join(
                 f"{worker} reports: {report or NOTHING}" for worker, report in zip(asked, reports, strict=True)
             )
             more = (
@@ -91,7 +91,7 @@ class PlannerAndSearchers(Workflow):
             seen = [
                 *seen,
                 {"role": "assistant", "content": action.text},
-                {"role": "user", "content": f"{output}\n\n{more}"},
+                {"role": "user", "content": f"{results}\n\n{more}"},
             ]
         raise AssertionError("the last round returns")
 
@@ -102,9 +102,9 @@ class PlannerAndSearchers(Workflow):
         seen: list[Message] = [{"role": "user", "content": f"{asked}{_FORM['search']}\n{_FORM[end]}"}]
         for left in range(searches, -1, -1):
             action = await team[agent].act(seen)
-            message = _tagged(end, action.text)
-            if message is not None:
-                return message
+            answer = _tagged(end, action.text)
+            if answer is not None:
+                return answer
             query = _tagged("search", action.text)
             if query is None or not left:
                 team.invalid(action, f"no {end}" if query is not None else f"no search and no {end}")

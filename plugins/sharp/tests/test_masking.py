@@ -1,4 +1,4 @@
-"""Masked runs: who gets the placeholder, who keeps what was said, who is asked again, and what goes wrong."""
+"""Masked runs: placeholders, kept actions, acts that are sampled again, and failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Watched(ScriptedContext):
 
 
 def episode_of(context: ScriptedContext) -> Episode:
-    (episode,) = asyncio.run(Independent().sample(context)).episodes
+    (episode,) = asyncio.run(Independent(1).sample(context)).episodes
     context.asked.clear()
     context.given.clear()
     return episode
@@ -122,7 +122,7 @@ def test_full_samples_everything_after_the_first_masked_act(
 @each_mode
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None, max_examples=15)
-def test_a_masked_run_can_be_repeated_whatever_arrives_first(
+def test_a_masked_run_is_reproducible_in_any_arrival_order(
     mode: Mode, workflow: Programmed, seed: int, data: st.DataObject
 ) -> None:
     context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
@@ -176,7 +176,7 @@ ECHO = ScriptedPolicy(dict.fromkeys(("planner", "left", "right", "worker"), lamb
         ({"planner"}, "rescore", []),
     ],
 )
-def test_who_is_asked_again_in_joint_moves_and_lanes(who: set[Any], mode: Mode, wanted: list[str]) -> None:
+def test_acts_sampled_again_in_joint_moves_and_lanes(who: set[Any], mode: Mode, wanted: list[str]) -> None:
     context = ScriptedContext(Mixed(), TASK, ECHO)
     episode = episode_of(context)
     _, tokens = masked(context, episode, who, mode)
@@ -201,8 +201,8 @@ def test_full_keeps_what_does_not_wait_for_the_masked_act_however_deep_it_is() -
 
 
 def test_requests_differ_from_the_episodes_and_have_its_session() -> None:
-    context = ScriptedContext(Mixed(), TASK, ECHO, sessions=3)
-    episode = asyncio.run(Independent().sample(context)).episodes[2]
+    context = ScriptedContext(Mixed(), TASK, ECHO)
+    episode = asyncio.run(Independent(3).sample(context)).episodes[2]
     context.asked.clear()
     masked(context, episode, {"right", ("left", "1")})
     assert {(session, candidate) for session, _, candidate in context.asked} == {(2, "without left:1, right")}
@@ -253,7 +253,7 @@ def test_a_masked_agent_is_masked_too_where_it_acts_anew() -> None:
     texts = [(record.act.agent, record.action.text) for record in context.runs[-1].journal.acts()]
     assert texts == [("writer", HOLE), ("critic", "no")] * 3 + [("writer", HOLE)]
     assert tokens == 3 * len("no")
-    _, tokens = masked(context, episode, {"writer"}, "rescore")  # the critic said nothing in the episode
+    _, tokens = masked(context, episode, {"writer"}, "rescore")  # the critic did not act in the episode
     assert [record.action.text for record in context.runs[-1].journal.acts()] == [HOLE] * 7
     assert tokens == 0
 
@@ -274,7 +274,7 @@ def test_draws_are_those_of_the_episode() -> None:
 
 
 class Sums(Workflow):
-    """Two numbers, and their sum by somebody who sees both."""
+    """Two numbers, and their sum by an agent that sees both."""
 
     async def run(self, task: Task, team: Team) -> int:
         a, b = await asyncio.gather(team["a"].act("a number"), team["b"].act("a number"))
@@ -347,9 +347,9 @@ def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(
     class Forever(Workflow):
         async def run(self, task: Task, team: Team) -> str:
             while (await team["judge"].act(task.prompt)).text != "done":
-                message = await team["writer"].act(task.prompt)
+                action = await team["writer"].act(task.prompt)
                 if proposes:
-                    team.propose(message.text)
+                    team.propose(action.text)
             return "done"
 
     class Halves(TaskSet):

@@ -63,7 +63,7 @@ def test_answers_are_compared_after_normalisation() -> None:
 
 
 def planner(act: Act) -> str:
-    """Asks where she was born, then about the bridge there, then answers what was reported last."""
+    """Asks where she was born, then about the bridge there, then answers with the last report."""
     if act.turn == 0:
         return '<ask to="one">Where was Ada Lindqvist born?</ask> <ask to="two">Which towns are there?</ask>'
     reports = dict(line.split(" reports: ") for line in shown(act).splitlines() if " reports: " in line)
@@ -103,7 +103,7 @@ def played(policy: dict[str, Any], **options: Any) -> tuple[Episode, ScriptedCon
     context = ScriptedContext(
         PlannerAndSearchers(**options), TASK, ScriptedPolicy(policy), tasks=TASKS, mix=SHARP.rewards
     )
-    (episode,) = asyncio.run(Independent().sample(context)).episodes
+    (episode,) = asyncio.run(Independent(1).sample(context)).episodes
     return episode, context
 
 
@@ -119,7 +119,7 @@ def test_two_hops_take_two_rounds_and_everybody_sees_its_part_only() -> None:
 
 
 def test_its_sampling_and_credits_keep_what_the_kit_asks() -> None:
-    check_sampler(Independent(), PlannerAndSearchers(), TASK, ScriptedPolicy(TALK), 2, tasks=TASKS)
+    check_sampler(Independent(2), PlannerAndSearchers(), TASK, ScriptedPolicy(TALK), tasks=TASKS)
     assert isinstance(SHARP.credit, Counterfactual)
     check_credit(SHARP.credit, PlannerAndSearchers(), TASK, ScriptedPolicy(TALK), TASKS)
 

@@ -36,8 +36,8 @@ from marl_verl.testing.workflows import TASK, Hashed, Programmed, talkers, workf
 Game = Mapping[frozenset[str], float]
 
 
-def sampled(context: ScriptedContext) -> Sample:
-    sample = asyncio.run(Independent().sample(context))
+def sampled(context: ScriptedContext, episodes: int = 1) -> Sample:
+    sample = asyncio.run(Independent(episodes).sample(context))
     context.asked.clear()
     context.given.clear()
     return sample
@@ -69,7 +69,7 @@ def by_agent(episode: Episode, component: str = "credit") -> dict[str, float]:
 
 
 class Fan(Workflow):
-    """A plan, three workers at once, and a report on what they found."""
+    """A plan, a joint action of three workers, and a report on their results."""
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         plan = await team["planner"].act(task.prompt)
@@ -81,7 +81,7 @@ class Fan(Workflow):
 
 
 class OnlyTwo(TaskSet):
-    """What worker 2 found is worth 0.75, and 0.25 more where it is in the report."""
+    """Worker 2's result adds 0.75, and 0.25 more if the report contains it."""
 
     def score(self, task: Task, answer: Any) -> float:
         return 0.75 * (answer["worker2"] == "gold") + 0.25 * ("gold" in answer["report"])
@@ -117,7 +117,7 @@ def test_only_worker_2_matters(mode: Any, worker2: float, planner: float, acts: 
     assert all(turn.team_reward == 1.0 for turn in episode.turns)
 
 
-def test_who_does_harm_has_a_negative_credit() -> None:
+def test_a_harmful_player_has_a_negative_credit() -> None:
     class Wants(TaskSet):
         def score(self, task: Task, answer: Any) -> float:
             return float(answer["worker1"] != "stone")
@@ -127,14 +127,14 @@ def test_who_does_harm_has_a_negative_credit() -> None:
 
 
 class ThreeRounds(Workflow):
-    """Two agents, three rounds; the planner sees what the worker said last."""
+    """Two agents, three rounds; the planner sees the worker's last text."""
 
     async def run(self, task: Task, team: Team) -> str:
-        message = task.prompt
+        text = task.prompt
         for _ in range(3):
-            plan = await team["planner"].act(message)
-            message = (await team["worker"].act(plan.text)).text
-        return message
+            plan = await team["planner"].act(text)
+            text = (await team["worker"].act(plan.text)).text
+        return text
 
 
 def test_masking_the_first_of_six_acts_costs_one_new_sample_and_not_six() -> None:
@@ -197,15 +197,15 @@ def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, se
 
 
 class Speak(Workflow):
-    """Everybody speaks at once; the answer is who said something."""
+    """All agents act jointly; the answer lists the agents that gave a text."""
 
     async def run(self, task: Task, team: Team) -> list[str]:
-        message = await team.act(dict.fromkeys(team.agents, task.prompt))
-        return [agent for agent in team.agents if message[agent].text == "here"]
+        actions = await team.act(dict.fromkeys(team.agents, task.prompt))
+        return [agent for agent in team.agents if actions[agent].text == "here"]
 
 
 class Played(TaskSet):
-    """Scores an answer as a game values the coalition of who spoke; keeps the coalitions that it was asked for."""
+    """Scores an answer with a game's value of the listed coalition; records the coalitions."""
 
     def __init__(self, value: Callable[[frozenset[str]], float]) -> None:
         self.value, self.asked = value, []  # type: ignore[var-annotated]
@@ -261,7 +261,7 @@ def _before(player: str, players: list[str]) -> list[frozenset[str]]:
 
 @given(games(most=5), st.integers(1, 9), st.integers(0, 9))
 @settings(deadline=None, max_examples=20)
-def test_sampled_shapley_shares_all_that_is_earned_and_plays_no_coalition_twice(
+def test_sampled_shapley_is_efficient_and_evaluates_no_coalition_twice(
     game: tuple[list[str], Game], orders: int, seed: int
 ) -> None:
     players, value = game
@@ -272,7 +272,7 @@ def test_sampled_shapley_shares_all_that_is_earned_and_plays_no_coalition_twice(
     assert play(players, value.__getitem__, SampledShapley(exact_up_to=0, permutations=orders), seed)[0] == shares
 
 
-def test_one_order_suffices_where_everybody_adds_the_same_to_any_coalition() -> None:
+def test_one_order_suffices_if_each_player_adds_the_same_to_any_coalition() -> None:
     worth = {f"p{i}": 2.0**i for i in range(8)}
     shares, replayed = play([*worth], lambda c: sum(worth[p] for p in c), SampledShapley(permutations=1))
     assert shares == worth
@@ -323,11 +323,11 @@ def test_truncation_saves_coalitions() -> None:
     assert max(map(len, replayed)) == 3
     assert max(map(len, all_of_them)) == 7
     assert len(replayed) < len(all_of_them)
-    # a tolerance above what is left: whoever comes last gets nothing, and up to that much is nobody's
+    # a tolerance above what is left: the last player gets nothing, and up to that much is assigned to no player
     shares, replayed = play(players, saturated, SampledShapley(permutations=5, truncation=0.5))
     assert max(map(len, replayed)) == 2
     assert sum(shares.values()) == pytest.approx(2 / 3)
-    # already nobody reaches what all do
+    # the empty coalition already has the value of all players
     shares, replayed = play(players, lambda c: 1.0, SampledShapley(permutations=5, truncation=0.1))
     assert (set(shares.values()), replayed) == ({0.0}, [frozenset()])
 
@@ -355,7 +355,7 @@ def test_players_are_those_who_acted_and_are_not_left_out() -> None:
 
 def test_all_replays_of_all_episodes_go_at_once() -> None:
     class Together(ScriptedContext):
-        """In a replay nobody gets an action before all replays have asked."""
+        """In a replay no request is answered before all replays have made one."""
 
         expected = 0
         here = 0
@@ -370,9 +370,9 @@ def test_all_replays_of_all_episodes_go_at_once() -> None:
             return await super().act(act, session, candidate, agent)
 
     async def go(credit: ReplayCredit, replays: int) -> None:
-        context = Together(Fan(), TASK, FAN, sessions=5, tasks=OnlyTwo())
+        context = Together(Fan(), TASK, FAN, tasks=OnlyTwo())
         context.expected, context.all_here = 5 * replays, asyncio.Event()
-        sample = await Independent().sample(context)
+        sample = await Independent(5).sample(context)
         await with_credit(credit, context, sample)
         assert len(sample.episodes) == 5
 
@@ -449,13 +449,13 @@ class Flaky(ScriptedContext):
     ("credit", "who"),
     [(Counterfactual(), "worker2"), (SampledShapley(only=("worker1", "worker2", "worker3")), "worker3")],
 )
-def test_an_episode_that_cannot_be_credited_is_a_failure_and_the_others_go_on(credit: ReplayCredit, who: str) -> None:
+def test_an_episode_that_cannot_be_credited_is_a_failure_of_its_own(credit: ReplayCredit, who: str) -> None:
     async def go() -> None:
         await with_credit(credit, context, sample)
         assert len(asyncio.all_tasks()) == 1
 
-    context = Flaky(Fan(), TASK, FAN, sessions=3, tasks=OnlyTwo())
-    sample = sampled(context)
+    context = Flaky(Fan(), TASK, FAN, tasks=OnlyTwo())
+    sample = sampled(context, 3)
     asyncio.run(go())
     assert [episode.session for episode in sample.episodes] == [0, 2]
     assert all(by_agent(episode)["worker1"] == 0.0 for episode in sample.episodes)
@@ -475,8 +475,8 @@ def test_replays_that_take_too_long_are_a_failure() -> None:
         await with_credit(Counterfactual(), context, sample)
         assert len(asyncio.all_tasks()) == 1
 
-    context = ScriptedContext(Fan(), TASK, FAN, sessions=2, tasks=OnlyTwo(), limits=Limits(episode_seconds=0.6))
-    sample = sampled(context)
+    context = ScriptedContext(Fan(), TASK, FAN, tasks=OnlyTwo(), limits=Limits(episode_seconds=0.6))
+    sample = sampled(context, 2)
     context.delay = lambda act, session: 10**9 * session
     asyncio.run(go())
     assert [episode.session for episode in sample.episodes] == [0]
@@ -529,8 +529,8 @@ def researchers() -> ScriptedPolicy:
 def test_sharp_from_a_team_that_worked() -> None:
     assert isinstance(SHARP.credit, Counterfactual)
     SHARP.credit.check(("planner", "searcher", "reader"))
-    context = ScriptedContext(Research(), TASK, researchers(), sessions=2, tasks=Facts(), mix=SHARP.rewards)
-    sample = sampled(context)
+    context = ScriptedContext(Research(), TASK, researchers(), tasks=Facts(), mix=SHARP.rewards)
+    sample = sampled(context, 2)
     asyncio.run(with_credit(SHARP.credit, context, sample))
     one, two = sample.episodes
     assert (one.score, two.score) == (0.75, 0.0)

@@ -31,9 +31,9 @@ def test_a_python_block_runs_as_written(code: str) -> None:
 def test_a_yaml_block_fits_the_recipe(shown: str, tmp_path: Path) -> None:
     recipe = OmegaConf.load(RECIPES / "sharp_cpu.yaml")
     OmegaConf.save(OmegaConf.merge(recipe, OmegaConf.create(shown)), tmp_path / "shown.yaml")
-    message = command("train", str(tmp_path / "shown.yaml"), "--dry-run")
+    printed = command("train", str(tmp_path / "shown.yaml"), "--dry-run")
     for option, value in OmegaConf.create(shown).marl.algorithm.options.items():
-        assert f"{option}={value}" in message
+        assert f"{option}={value}" in printed
 
 
 def test_the_table_of_the_recipe_names_every_script() -> None:

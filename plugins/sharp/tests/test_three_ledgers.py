@@ -1,4 +1,4 @@
-"""Three ledgers without a model: the task, its team, and what SHARP and its baselines say of the three workers."""
+"""Three ledgers without a model: the task, its team, and the workers' credits with SHARP and its baselines."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def credited(credit: ReplayCredit, policy: ScriptedPolicy, method: Algorithm = S
     context = ScriptedContext(PlannerAndWorkers(), TASK, policy, tasks=TASKS, mix=method.rewards)
 
     async def go() -> Episode:
-        (episode,) = (await Independent().sample(context)).episodes
+        (episode,) = (await Independent(1).sample(context)).episodes
         await credit.assign(context, episode)
         return episode
 
@@ -146,7 +146,7 @@ def played(good: float, tasks: int = 40) -> list[bool]:
     found = []
     for task in TASKS.generate("test", tasks, 0):
         context = ScriptedContext(PlannerAndWorkers(), task, policy, tasks=TASKS)
-        found += [episode.success for episode in asyncio.run(Independent().sample(context)).episodes]
+        found += [episode.success for episode in asyncio.run(Independent(1).sample(context)).episodes]
         for _, act, _ in context.asked:  # the team shows what the demonstrations have taught
             assert set(shown(act).split()) <= set(TASKS.vocabulary())
     return found
@@ -161,18 +161,16 @@ def test_the_right_habits_solve_every_task_and_the_careless_ones_some_by_luck() 
 def test_demonstrations_are_words_and_show_what_each_sees(agent: str) -> None:
     good = TASKS.demonstrations(agent, 400, 0, 1.0)
     careless = TASKS.demonstrations(agent, 400, 0, 0.0)
-    assert {word for seen, message in good + careless for word in f"{seen} {message}".split()} <= set(
-        TASKS.vocabulary()
-    )
+    assert {word for seen, answer in good + careless for word in f"{seen} {answer}".split()} <= set(TASKS.vocabulary())
     assert {seen.split()[0] for seen, _ in good} == {agent}  # the role prompt
     assert len({seen.split()[1] if agent != PLANNER else "beside" in seen for seen, _ in good}) == 2  # both of its acts
     assert any(NOTHING in seen.split() for seen, _ in good)  # as in a masked run
-    for seen, message in good:
+    for seen, answer in good:
         words = seen.split()
         if words[1] == "found":
-            assert message == (NOTHING if agent == GOSSIP else words[2])
+            assert answer == (NOTHING if agent == GOSSIP else words[2])
         if words[1] == "asked":
-            assert message == words[2]
+            assert answer == words[2]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +212,7 @@ def test_independent_sampling_of_it_keeps_what_samplers_promise() -> None:
         return lambda act, session, candidate: (WISE if session % 2 else CREDULOUS)(act) if name == PLANNER else "red"
 
     policy = ScriptedPolicy({name: says(name) for name in (PLANNER, *WORKERS)})
-    sample = check_sampler(Independent(), PlannerAndWorkers(), TASK, policy, 3, tasks=TASKS, asked=24)
+    sample = check_sampler(Independent(3), PlannerAndWorkers(), TASK, policy, tasks=TASKS, asked=24)
     assert len(sample.turns) == 24
 
 
@@ -228,7 +226,11 @@ def test_the_credits_keep_what_credits_promise(credit: ReplayCredit) -> None:
 
 def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
     assert isinstance(SHARP.credit, Counterfactual)
-    assert credits(SHARP.credit, team(WISE)) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}  # nobody listens to the gossip
+    assert credits(SHARP.credit, team(WISE)) == {
+        READER: 1.0,
+        IDLER: 0.0,
+        GOSSIP: 0.0,
+    }  # the gossip's report has no effect
     assert credits(SHARP.credit, team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
     silent = team(CREDULOUS, gossip=NOTHING)
     assert credits(SHARP.credit, silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
@@ -239,7 +241,7 @@ def test_a_masked_run_samples_only_the_planner_again() -> None:
     context = ScriptedContext(PlannerAndWorkers(), TASK, team(WISE), tasks=TASKS, mix=SHARP.rewards)
 
     async def go() -> int:
-        (episode,) = (await Independent().sample(context)).episodes
+        (episode,) = (await Independent(1).sample(context)).episodes
         context.asked.clear()
         return await SHARP.credit.assign(context, episode)  # type: ignore[union-attr]
 
@@ -256,7 +258,7 @@ def test_the_modes_and_shapley_differ_where_they_should() -> None:
         assert isinstance(credit, ReplayCredit)
         return credit
 
-    # the planner's text stays, and with it the answer: nobody has a credit
+    # the planner's text stays, and with it the answer: no agent has a credit
     assert set(credits(of(credit_mode="rescore"), team(CREDULOUS)).values()) == {0.0}
     assert credits(of(credit_mode="full"), team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
     # without the gossip the reader is worth 1, with it 0; without the reader the gossip costs nothing
@@ -274,8 +276,8 @@ def table(method: Algorithm, *policies: ScriptedPolicy) -> tuple[RowTable, list[
     turns = []
     for session, policy in enumerate(policies):
         credit = method.credit if isinstance(method.credit, ReplayCredit) else None
-        context = ScriptedContext(PlannerAndWorkers(), TASK, policy, 1, TASKS, mix=method.rewards)
-        (episode,) = asyncio.run(Independent().sample(context)).episodes
+        context = ScriptedContext(PlannerAndWorkers(), TASK, policy, TASKS, mix=method.rewards)
+        (episode,) = asyncio.run(Independent(1).sample(context)).episodes
         if credit is not None:
             asyncio.run(credit.assign(context, episode))
         for turn in episode.turns:

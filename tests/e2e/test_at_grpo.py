@@ -1,51 +1,33 @@
-"""The CPU recipe, shortened, through the real stack: candidates from one state, the best goes on, all are rows."""
+"""AT-GRPO in real steps of its CPU recipe's team: candidates from one state, the best goes on, all are rows."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from marl_verl.testing.real import Finished, explain, rows, train
+from tests.e2e.tour_files import Row, Stage, Tour
 
 pytestmark = pytest.mark.e2e
 
-RECIPE = Path(__file__).parents[3] / "recipes" / "at_grpo" / "at_grpo_cpu.yaml"
-STEPS, TASKS, K, TURNS = 4, 8, 8, 4
-SHORT = (
-    f"trainer.total_training_steps={STEPS}",
-    f"trainer.test_freq={STEPS}",
-    f"trainer.save_freq={STEPS}",
-    f"data.train_batch_size={TASKS}",
-    f"actor_rollout_ref.actor.ppo_mini_batch_size={TASKS}",
-    "marl.task.train_size=200",
-    "marl.task.test_size=12",
-    "marl.policies.planner.tiny.steps=100",
-    "marl.policies.executor.tiny.steps=100",
-)
-Row = dict[str, Any]
+STEPS, TASKS, K, TURNS = 2, 8, 8, 4
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    done = train(RECIPE, tmp_path_factory.mktemp("at-grpo") / "run", *SHORT)
-    assert done.code == 0, done.output
-    return done
+def stage(tour: Tour) -> Stage:
+    return tour.stage("at-grpo")
 
 
 @pytest.fixture(scope="module")
-def trees(run: Finished) -> list[list[list[Row]]]:
+def trees(stage: Stage) -> list[list[list[Row]]]:
     """The candidates of each act on the winners' path, of every tree of every step."""
     found = []
-    for step in range(1, STEPS + 1):
+    for step in stage.rows:
         of_task: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
-        for each in rows(run.folder, step):
-            if not each["padding"]:
-                of_task[each["uid"]][each["index"] // K].append(each)
+        for each in step:
+            of_task[each["uid"]][each["index"] // K].append(each)
         assert len(of_task) == TASKS
         found += [[acts[number] for number in sorted(acts)] for acts in of_task.values()]
     return found
@@ -81,8 +63,8 @@ def test_candidates_of_both_agents_have_rewards_of_their_own(trees: list[list[li
         assert sum(len({mixed(each) for each in act}) > 1 for act in acts) > len(acts) / 5
 
 
-def test_explain_shows_the_groups_and_advantages_of_a_real_step(run: Finished) -> None:
-    records = {record["key"]: record for record in explain(run.folder, STEPS) if not record["padding"]}
+def test_explain_shows_the_groups_and_advantages_of_a_real_step(stage: Stage) -> None:
+    records = {record["key"]: record for record in stage.explained() if not record["padding"]}
     for record in records.values():
         group = [records[key] for key in record["members"]]
         assert set(record["group"]) == {"uid", "turn", "agent", "slot"}
@@ -95,14 +77,10 @@ def test_explain_shows_the_groups_and_advantages_of_a_real_step(run: Finished) -
     assert max(abs(record["advantage"]) for record in records.values()) > 0.5
 
 
-def test_both_policies_learn_and_nothing_is_sampled_in_vain(run: Finished) -> None:
-    assert {name: policy["weight_change"] > 0 for name, policy in run.summary["policies"].items()} == {
-        "planner": True,
-        "executor": True,
-    }
-    lines = run.lines("train/success")
-    assert len(lines) == STEPS
-    for line in lines:
+def test_nothing_is_sampled_in_vain(stage: Stage) -> None:
+    assert len(stage.lines) == STEPS
+    for line in stage.lines:
+        assert all(line[f"policy/{name}/grad_norm"] > 0 for name in ("lead", "follow"))
         assert 1 <= line["team/turns"] <= TURNS
         assert line["tree/gain/planner"] > 0
         assert line["tree/gain/executor"] > 0

@@ -1,50 +1,33 @@
-"""Dr. MAS on the real stack: what a real step's groups, rewards and metrics are."""
+"""Dr. MAS in real steps of its CPU recipe's team: groups, rewards and metrics."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 
-from marl_verl.testing.real import Finished, explain, rows, train
+from tests.e2e.tour_files import Stage, Tour
 
 pytestmark = pytest.mark.e2e
 
-RECIPE = Path(__file__).parents[3] / "recipes" / "dr_mas" / "dr_mas_cpu.yaml"
-STEPS, TASKS, SESSIONS = 4, 8, 8
-SHORT = (
-    f"trainer.total_training_steps={STEPS}",
-    f"trainer.test_freq={STEPS}",
-    f"trainer.save_freq={STEPS}",
-    f"data.train_batch_size={TASKS}",
-    f"actor_rollout_ref.actor.ppo_mini_batch_size={TASKS}",
-    "marl.task.train_size=64",
-    "marl.task.test_size=20",
-    "marl.workflow.options.unparseable=reject",
-)
+STEPS, TASKS, SESSIONS = 2, 8, 8
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    done = train(RECIPE, tmp_path_factory.mktemp("runs") / "dr-mas", *SHORT)
-    assert done.code == 0, done.output
-    return done
+def stage(tour: Tour) -> Stage:
+    return tour.stage("dr-mas")
 
 
 @pytest.fixture(scope="module")
-def found(run: Finished) -> dict[str, dict[str, Any]]:
-    """Key -> row of the second step, with what `explain` says of it."""
-    stored = {f"{row['uid']}_{row['session']}_{row['index']}": row for row in rows(run.folder, 2)}
-    printed = {record["key"]: record for record in explain(run.folder, 2) if not record["padding"]}
-    assert stored.keys() == printed.keys()
-    return {key: {**stored[key], **printed[key]} for key in stored}
+def found(stage: Stage) -> dict[str, dict[str, Any]]:
+    """Key -> row of the second step, with what `explain` prints for it."""
+    return stage.found(1)
 
 
-def test_agents_act_unequally_often(run: Finished, found: dict[str, dict[str, Any]]) -> None:
-    assert [line["train/failed_episodes"] for line in run.lines("train/success")] == [0] * STEPS
+def test_agents_act_unequally_often(stage: Stage, found: dict[str, dict[str, Any]]) -> None:
+    assert [line["train/failed_episodes"] for line in stage.lines] == [0] * STEPS
     sessions = defaultdict(list)
     for row in sorted(found.values(), key=lambda row: row["index"]):
         sessions[row["uid"], row["session"]].append(row["agent"])
@@ -88,15 +71,15 @@ def test_both_agents_advantages_are_of_one_size(found: dict[str, dict[str, Any]]
     assert 0.1 < max(sizes["verifier"]) < 8
 
 
-def test_its_metrics_say_what_a_global_std_would_do(run: Finished, found: dict[str, dict[str, Any]]) -> None:
-    for line in run.lines("train/success"):
+def test_its_metrics_say_what_a_global_std_would_do(stage: Stage, found: dict[str, dict[str, Any]]) -> None:
+    for line in stage.lines:
         for agent in ("solver", "verifier"):
             name = f"agent/{agent}/amplification"
             assert line[name] == pytest.approx(line[f"{name}/spread"] + line[f"{name}/shift"])
             assert line[f"agent/{agent}/second_moment"] < 1
         assert line["agent/verifier/amplification"] > 1
         assert line["agent/solver/amplification/spread"] < 0.01
-    second = run.lines("train/success")[1]
+    second = stage.lines[1]
     factors = []
     for uid in {row["uid"] for row in found.values()}:
         rewards = [row["reward"] for row in found.values() if row["uid"] == uid]
@@ -106,9 +89,6 @@ def test_its_metrics_say_what_a_global_std_would_do(run: Finished, found: dict[s
     assert second["agent/verifier/amplification"] == pytest.approx(fmean(factors))
 
 
-def test_both_policies_learn(run: Finished) -> None:
-    assert set(run.summary["policies"]) == {"solver", "verifier"}
-    for policy in run.summary["policies"].values():
-        assert policy["weight_change"] > 0
-    for line in run.lines("train/success"):
-        assert all(line[f"policy/{name}/grad_norm"] > 0 for name in ("solver", "verifier"))
+def test_both_policies_learn(stage: Stage) -> None:
+    for line in stage.lines:
+        assert all(line[f"policy/{name}/grad_norm"] > 0 for name in ("lead", "follow"))

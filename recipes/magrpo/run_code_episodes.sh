@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Without the tree: 10 sessions that share the first observation only, as many joint actions (20 a task) as the tree has.
+# Without the tree: 10 episodes that share the first observation only, as many joint actions (20 a task) as the tree has.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_code.sh" \
   marl.algorithm.options.group=turn \
-  marl.sampler.sessions=10 \
+  marl.sampler.options.joint_actions=10 \
   marl.sampler.options.max_nodes=10 \
   '~marl.sampler.options.stop_above' \
   "$@"

@@ -1,51 +1,33 @@
-"""MAGRPO on the real stack: what a real step's joint trees, groups and returns are."""
+"""MAGRPO in real steps of its CPU recipe's team: joint trees, groups and returns."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 
-from marl_verl.testing.real import Finished, explain, rows, train
+from tests.e2e.tour_files import Stage, Tour
 
 pytestmark = pytest.mark.e2e
 
-RECIPE = Path(__file__).parents[3] / "recipes" / "magrpo" / "magrpo_cpu.yaml"
-STEPS, TASKS, K = 4, 6, 4
-SHORT = (
-    f"trainer.total_training_steps={STEPS}",
-    f"trainer.test_freq={STEPS}",
-    f"trainer.save_freq={STEPS}",
-    f"data.train_batch_size={TASKS}",
-    f"actor_rollout_ref.actor.ppo_mini_batch_size={TASKS}",
-    "marl.task.train_size=64",
-    "marl.task.test_size=20",
-    "marl.policies.left.tiny.steps=200",
-    "marl.policies.right.tiny.steps=200",
-)
+STEPS, TASKS, K = 2, 8, 4
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    done = train(RECIPE, tmp_path_factory.mktemp("runs") / "magrpo", *SHORT)
-    assert done.code == 0, done.output
-    return done
+def stage(tour: Tour) -> Stage:
+    return tour.stage("magrpo")
 
 
 @pytest.fixture(scope="module")
-def found(run: Finished) -> dict[str, dict[str, Any]]:
-    """Key -> row of the second step, with what `explain` says of it."""
-    stored = {f"{row['uid']}_{row['session']}_{row['index']}": row for row in rows(run.folder, 2)}
-    printed = {record["key"]: record for record in explain(run.folder, 2) if not record["padding"]}
-    assert stored.keys() == printed.keys()
-    return {key: {**stored[key], **printed[key]} for key in stored}
+def found(stage: Stage) -> dict[str, dict[str, Any]]:
+    """Key -> row of the second step, with what `explain` prints for it."""
+    return stage.found(1)
 
 
-def test_every_task_is_a_joint_tree_of_two_turns(run: Finished, found: dict[str, dict[str, Any]]) -> None:
-    assert [line["train/failed_episodes"] for line in run.lines("train/success")] == [0] * STEPS
+def test_every_task_is_a_joint_tree_of_two_turns(stage: Stage, found: dict[str, dict[str, Any]]) -> None:
+    assert [line["train/failed_episodes"] for line in stage.lines] == [0] * STEPS
     tasks = defaultdict(list)
     for row in found.values():
         tasks[row["uid"]].append(row)
@@ -62,11 +44,11 @@ def test_agents_of_a_joint_action_have_one_reward_return_and_advantage(found: di
     nodes = defaultdict(list)
     for row in found.values():
         nodes[row["uid"], row["node"]].append(row)
-    for gather_all in nodes.values():
-        assert {row["agent"] for row in gather_all} == {"left", "right"}
+    for node in nodes.values():
+        assert {row["agent"] for row in node} == {"left", "right"}
         for what in ("reward", "return", "advantage"):
-            assert len({row[what] for row in gather_all}) == 1
-        assert {row["reward"] for row in gather_all} <= {0.0, 0.1, 0.4, 1.0}
+            assert len({row[what] for row in node}) == 1
+        assert {row["reward"] for row in node} <= {0.0, 0.1, 0.4, 1.0}
 
 
 def test_a_turn_is_worth_its_reward_and_what_its_branches_earn(found: dict[str, dict[str, Any]]) -> None:
@@ -102,19 +84,17 @@ def test_the_second_turn_is_shown_the_first(found: dict[str, dict[str, Any]]) ->
     assert any(len(observations) > 1 for (_, turn), observations in seen.items() if turn == 1)
 
 
-def test_both_policies_learn_by_reinforce(run: Finished) -> None:
-    for policy in run.summary["policies"].values():
-        assert policy["weight_change"] > 0
-    for line in run.lines("train/success"):
-        for name in ("left", "right"):
-            assert f"policy/{name}/grad_norm" in line
-            assert f"policy/{name}/ppo_kl" not in line  # no ratio
+def test_reinforce_is_its_loss(stage: Stage) -> None:
+    assert stage.loss_modes == {"left": "gpg", "right": "gpg"}
+    for line in stage.lines:
+        assert all(line[f"policy/{name}/grad_norm"] > 0 for name in ("lead", "follow"))
+        assert "policy/lead/ppo_kl" not in line  # `reinforce`, which has no ratio
+        assert "policy/follow/ppo_kl" in line
 
 
-def test_its_metric_is_there_and_sums_up(run: Finished) -> None:
-    lines = run.lines("magrpo/turn_0/return")
-    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-    for line in lines:
+def test_its_metric_is_there_and_sums_up(stage: Stage) -> None:
+    assert len(stage.lines) == STEPS
+    for line in stage.lines:
         assert line["magrpo/turn_0/groups"] == 2 * TASKS
         assert line["magrpo/turn_1/groups"] == 2 * TASKS * K
         later = line["magrpo/turn_0/return"] - line["magrpo/turn_0/reward"]
