@@ -41,9 +41,10 @@ def test_its_own_reward_is_in_the_metrics_and_its_policies_learn(whole: Whole) -
 
 def test_its_episodes_are_replayed(whole: Whole) -> None:
     folder = whole.run.folder
-    for words in (["--run", str(folder)], [str(folder / "journals" / "step_00003.jsonl")]):
-        assert "s3t00000_0" in command("replay", *words)
-        shown = command("replay", *words, "--episode", "s3t00000_0")
+    newest, file = ["--run", str(folder)], [str(folder / "journals" / "step_00003.jsonl")]
+    for words, episode in ((newest, "s6t00000_0"), (file, "s3t00000_0")):
+        assert episode in command("replay", *words)
+        shown = command("replay", *words, "--episode", episode)
         assert "sender" in shown
         assert "answerer" in shown
 
