@@ -144,6 +144,8 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ("marl.algorithm.options.sampler=indep", "unknown sampler 'indep': did you mean 'independent'?"),
         ("marl.validation.sampler=best", "unknown sampler 'best': did you mean 'best-of'?"),
         ("marl.validation.options.x=1", "unknown key 'marl.validation.options.x'"),
+        ("marl.validation={smpler:best-of}", "unknown key 'marl.validation.smpler': did you mean 'sampler'?"),
+        ("marl.validation={sampler:best-of,options:{epsodes:3}}", "did you mean 'episodes'? (of sampler 'best-of')"),
         ("marl.validation.options.episodes=0", "'marl.validation.options.episodes' must be a whole number >= 1"),
         ("marl.rollout.episode_tokens=0", "'marl.rollout.episode_tokens' must be a whole number >= 1 or null"),
         ("marl.rollout.call_seconds=soon", "'marl.rollout.call_seconds' must be"),

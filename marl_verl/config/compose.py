@@ -107,9 +107,12 @@ def _adds(change: Override) -> bool:
 
 
 def _forced(change: Override) -> str:
-    """The override for Hydra; a key of a free-form section gets `++`, as it may not exist yet."""
+    """The override for Hydra. With `++` a key may be new: in a free-form section, or within a mapping; `check_keys`
+    refuses unknown ones."""
     line = str(change.input_line)
-    return line if _adds(change) or change.is_delete() or not OPEN.fullmatch(change.key_or_group) else f"++{line}"
+    if _adds(change) or change.is_delete():
+        return line
+    return f"++{line}" if OPEN.fullmatch(change.key_or_group) or isinstance(change.value(), dict) else line
 
 
 def _is_group(change: Override) -> bool:
