@@ -162,6 +162,8 @@ def main(recipe: Path, folder: Path) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) == 2:
-        train(Path(sys.argv[1]))
+        from marl_verl.trainer.run import main as run_trainer
+
+        sys.exit(run_trainer(Path(sys.argv[1]), train))
     else:
         sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -200,4 +200,8 @@ def main(folder: Path) -> int:
 
 if __name__ == "__main__":
     given = Path(sys.argv[1])
-    sys.exit(train(given) if given.exists() else main(given))
+    if not given.exists():
+        sys.exit(main(given))
+    from marl_verl.trainer.run import main as run_trainer
+
+    sys.exit(run_trainer(given, train))
