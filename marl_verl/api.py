@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl.errors import MarlError
-from marl_verl.inspect.files import Run, load_run
+from marl_verl.inspect.run_files import Run, load_run
 
 if TYPE_CHECKING:
     from marl_verl.evaluation.launch import Evaluation
@@ -168,7 +168,7 @@ def explain(
         >>> print(explain("runs/inventory-1", step=12).text())
     """
     from marl_verl.inspect.explained import ExplainedRows
-    from marl_verl.inspect.files import read_file, read_step, run_of, use_plugin_files
+    from marl_verl.inspect.run_files import read_file, read_step, run_of, use_plugin_files
     from marl_verl.process.run_dir import RunDir
 
     files = [Path(file) for file in plugins]

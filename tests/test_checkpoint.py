@@ -20,7 +20,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint import files, fingerprint
+from marl_verl.checkpoint import fingerprint, folders
 from marl_verl.checkpoint import team as checkpoint
 from marl_verl.errors import MarlError, MarlWarning
 
@@ -150,7 +150,7 @@ def test_a_damaged_team_file_is_reported(tmp_path: Path, content: str | bytes) -
     (tmp_path / "team.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(MarlError, match=r"is damaged: team\.json cannot be read"):
         checkpoint.read(tmp_path)
-    assert "team.json cannot be read" in str(files.damage(tmp_path))
+    assert "team.json cannot be read" in str(folders.damage(tmp_path))
 
 
 # saving and loading
@@ -305,7 +305,7 @@ def test_a_kill_at_any_step_leaves_the_last_one(
             moments += 1
         # whatever was there still loads, or the new one does
         found = checkpoint.complete(run / "checkpoints")
-        assert [files.damage(path) for path in found] == [None] * len(found)
+        assert [folders.damage(path) for path in found] == [None] * len(found)
         later = _small(run)
         step = later.load()
         assert step in {4, max(had, default=0)}
@@ -328,7 +328,7 @@ def test_a_kill_at_any_step_leaves_the_last_one(
 @pytest.mark.slow
 def test_too_little_space_is_reported_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _save(tmp_path, 3, "x" * 5000)
-    size = files.size(folder)
+    size = folders.size(folder)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=size - 2048))
     before = sorted(os.listdir(tmp_path / "checkpoints"))

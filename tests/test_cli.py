@@ -26,7 +26,7 @@ from marl_verl.episode import Workflow
 from marl_verl.process.progress import Display
 from marl_verl.rewards.mix import valid_answer
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.tasks.files import write_tasks
+from marl_verl.tasks.task_files import write_tasks
 from marl_verl.trainer import prepare
 from marl_verl.trainer.prepare import make_run_directory
 

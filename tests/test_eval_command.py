@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.checkpoint.files import manifest
+from marl_verl.checkpoint.folders import manifest
 from marl_verl.cli.main import main
 from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from marl_verl.checkpoint import files
+from marl_verl.checkpoint import folders
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
 
@@ -73,7 +73,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             worker.load_checkpoint(str(folder / "checkpoints" / "step_4" / "policies" / name), None, False)
             (root / f"{name}-loaded.json").write_text(json.dumps(_log_probs_of_verl(worker)))
     for saved in (folder / "checkpoints").iterdir():
-        team_file = {"step": files.step_of(saved), "fingerprint": {}, "plugins": {}, "files": files.manifest(saved)}
+        team_file = {"step": folders.step_of(saved), "fingerprint": {}, "plugins": {}, "files": folders.manifest(saved)}
         (saved / "team.json").write_text(json.dumps(team_file))
     return folder
 

@@ -10,7 +10,7 @@ import pytest
 
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task
-from marl_verl.tasks.files import read_tasks, write_tasks
+from marl_verl.tasks.task_files import read_tasks, write_tasks
 
 TASKS = [Task("a", "1 + 1?", {"answer": 2}), Task("b", "two\nlines\u2028three \u00e9", {})]
 

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 
 from marl_verl.checkpoint import weights
-from marl_verl.checkpoint.files import complete, damage, is_full, step_of
+from marl_verl.checkpoint.folders import complete, damage, is_full, step_of
 from marl_verl.config.stored import check_run, read_config, team_of
 from marl_verl.errors import MarlError, nearest
 

@@ -21,9 +21,9 @@ from typing import Any, Protocol
 from omegaconf import DictConfig
 
 from marl_verl import plugins
-from marl_verl.checkpoint import files
-from marl_verl.checkpoint.files import TEAM_FILE, complete, newest, read, step_of
+from marl_verl.checkpoint import folders
 from marl_verl.checkpoint.fingerprint import check_same, resume_fingerprint, used_plugins
+from marl_verl.checkpoint.folders import TEAM_FILE, complete, newest, read, step_of
 from marl_verl.errors import MarlError
 from marl_verl.threads import at_once
 
@@ -61,14 +61,14 @@ class Checkpoints:
     def write(self, step: int) -> None:
         """Write to a temporary folder, and flush it to the disk. MarlError if the disk is full."""
         self._root.mkdir(parents=True, exist_ok=True)
-        files.tidy(self._root)
+        folders.tidy(self._root)
         self._check_space(step)
         writing = self._writing(step)
         try:
             self._write(writing, step)
-            files.flush(writing)
+            folders.flush(writing)
         except Exception as error:
-            if not files.is_full(error, self._root):
+            if not folders.is_full(error, self._root):
                 raise
             shutil.rmtree(writing, ignore_errors=True)
             last, remedy = self._advice()
@@ -82,9 +82,9 @@ class Checkpoints:
         Called after the step's metrics and validation are stored: a run that is killed earlier repeats the step.
         """
         if self._writing(step).is_dir():
-            files.commit(self._writing(step), self._root / f"step_{step}")
+            folders.commit(self._writing(step), self._root / f"step_{step}")
             for old in complete(self._root)[: -int(self._config.marl.checkpoint.keep)]:
-                files.discard(old)
+                folders.discard(old)
 
     def load(self) -> int:
         """Load the newest complete checkpoint if the run is resumed. Returns its step; 0 for a new run."""
@@ -93,7 +93,7 @@ class Checkpoints:
 
         if self._config.trainer.resume_mode == "disable":
             return 0
-        files.tidy(self._root)
+        folders.tidy(self._root)
         if (folder := newest(self._run)) is None:
             return 0
         team = read(folder)
@@ -119,16 +119,16 @@ class Checkpoints:
         torch.save(state, folder / "random.pt")
         if (schedule := self._schedule.state()) is not None:
             torch.save(schedule, folder / "schedule.pt")
-        team = {**describe(self._config, step), "files": files.manifest(folder)}
+        team = {**describe(self._config, step), "files": folders.manifest(folder)}
         (folder / TEAM_FILE).write_text(json.dumps(team, indent=1) + "\n", encoding="utf-8")
 
     def _check_space(self, step: int) -> None:
         """Raise MarlError if there is too little space for the next checkpoint, estimated from the last one."""
         if saved := complete(self._root):
-            needed = files.size(saved[-1])
+            needed = folders.size(saved[-1])
             why = f"the size of checkpoint '{saved[-1].name}'"
         else:
-            held = sum(files.size(path, pattern) for path in self._models for pattern in ("*.safetensors", "*.bin"))
+            held = sum(folders.size(path, pattern) for path in self._models for pattern in ("*.safetensors", "*.bin"))
             needed = FIRST * held
             why = f"{FIRST} times the {_bytes(held)} of the models on disk, for weights, optimiser and a copy"
         free = shutil.disk_usage(self._root).free
@@ -140,7 +140,7 @@ class Checkpoints:
             )
 
     def _writing(self, step: int) -> Path:
-        return self._root / f"{files.WRITING}step_{step}"
+        return self._root / f"{folders.WRITING}step_{step}"
 
     def _advice(self) -> tuple[str, str]:
         """For an error message: the last complete checkpoint, and how to continue."""

@@ -36,6 +36,6 @@ def file_content(options: argparse.Namespace) -> tuple[str, bytes]:
     """(name of FILE in error messages, its bytes)."""
     if options.file == "-":
         return "standard input", sys.stdin.buffer.read()
-    from marl_verl.inspect.files import read_file  # here: `plugins` and `train` do not need it
+    from marl_verl.inspect.run_files import read_file  # here: `plugins` and `train` do not need it
 
     return read_file(options.command, Path(options.file))

@@ -16,7 +16,7 @@ from marl_verl.errors import MarlError, missing
 from marl_verl.options import NonNegative, Positive, check_type
 from marl_verl.platforms.active import has_accelerator
 from marl_verl.tasks.base import Split, Task, TaskSet
-from marl_verl.tasks.files import read_tasks
+from marl_verl.tasks.task_files import read_tasks
 from marl_verl.team import TeamConfig
 
 DISK_BYTES = GIB = 1 << 30

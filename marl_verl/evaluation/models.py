@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.checkpoint.export import WEIGHTS, Source
-from marl_verl.checkpoint.files import complete, damage, step_of
+from marl_verl.checkpoint.folders import complete, damage, step_of
 from marl_verl.config.policy_models import check_files
 from marl_verl.config.stored import read_config
 from marl_verl.errors import MarlError, missing

@@ -22,7 +22,7 @@ from marl_verl.errors import MarlError
 from marl_verl.evaluation.models import check_lengths, chosen_step, find_models
 from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assign, parse_swap
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.tasks.files import read_tasks, write_tasks
+from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.prepare import COMPOSED, build_parts
 

@@ -19,7 +19,7 @@ from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named
 from marl_verl.credit import leave_one_out, shapley
 from marl_verl.errors import MarlError, nearest, shown, unknown
-from marl_verl.inspect.files import about
+from marl_verl.inspect.run_files import about
 from marl_verl.inspect.texts import cell, columns, count
 
 # key of a document -> (type of its value, name of the type in errors)

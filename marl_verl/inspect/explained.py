@@ -15,7 +15,7 @@ from marl_verl.advantage.part import Part, flat
 from marl_verl.credit import Credit
 from marl_verl.errors import MarlError, nearest
 from marl_verl.inspect.explain import Explanation, Record, derive
-from marl_verl.inspect.files import about, unpacked
+from marl_verl.inspect.run_files import about, unpacked
 from marl_verl.inspect.texts import cell, columns, count
 
 COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")

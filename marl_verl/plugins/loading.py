@@ -2,7 +2,7 @@
 
 `load()` loads the built-in parts, every entry point of group `marl_verl` that the environment variable
 MARL_VERL_PLUGINS allows (unset: all, "": none, or a comma-separated list of names), and the plugin files in use
-(`files.py`). Ray workers run discovery themselves; `check_same` compares the result with the driver's.
+(`one_file.py`). Ray workers run discovery themselves; `check_same` compares the result with the driver's.
 """
 
 import functools
@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from marl_verl.errors import MarlError, MarlWarning, nearest
-from marl_verl.plugins import builtins, files, registry
+from marl_verl.plugins import builtins, one_file, registry
 from marl_verl.plugins.lookup import Plugins, cause
 from marl_verl.plugins.registry import PROJECT, Registry, Source
 from marl_verl.version import __version__
@@ -51,13 +51,13 @@ def discover(only: str | None = None) -> Plugins:
     Raises:
         MarlError: an entry point in `only` that is not installed (with the nearest name), or a broken plugin file.
     """
-    given = files.files_in_use()
-    return _load_all(only, [(file.source, functools.partial(files.load_file, file)) for file in given])
+    given = one_file.files_in_use()
+    return _load_all(only, [(file.source, functools.partial(one_file.load_file, file)) for file in given])
 
 
-def use_files(given: Sequence[files.PluginFile]) -> None:
+def use_files(given: Sequence[one_file.PluginFile]) -> None:
     """Load only these plugin files in this process and its children. MarlError as `activate`."""
-    if files.activate(given):
+    if one_file.activate(given):
         load.cache_clear()
 
 

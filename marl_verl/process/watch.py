@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from marl_verl.checkpoint.files import complete
+from marl_verl.checkpoint.folders import complete
 from marl_verl.platforms.active import RUN_VARIABLE
 from marl_verl.process.cleanup import SCRATCH_VARIABLE, RunResources
 from marl_verl.process.run_dir import REQUEST, emit

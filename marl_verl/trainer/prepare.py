@@ -13,8 +13,8 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint import files as checkpoint
 from marl_verl.checkpoint import fingerprint
+from marl_verl.checkpoint import folders as checkpoint
 from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
@@ -29,7 +29,7 @@ from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.options import build
 from marl_verl.process.progress import Display
 from marl_verl.tasks.base import Split, Task, TaskSet
-from marl_verl.tasks.files import write_tasks
+from marl_verl.tasks.task_files import write_tasks
 from marl_verl.team import TeamConfig, read_team
 
 COMPOSED = "composed.yaml"

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.checkpoint import files as checkpoint
+from marl_verl.checkpoint import folders as checkpoint
 from marl_verl.checkpoint.weights import policy_change
 from marl_verl.team import PolicyConfig
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from marl_verl.checkpoint.files import complete
+from marl_verl.checkpoint.folders import complete
 from marl_verl.checkpoint.weights import policy_change
 from marl_verl.config.stored import read_config
 from marl_verl.process.run_dir import RunDir

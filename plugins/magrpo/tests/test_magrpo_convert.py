@@ -13,7 +13,7 @@ from marl_verl_magrpo.convert import arxiv, convert, humaneval, main, tldr
 from marl_verl_magrpo.joint_code import JointCode
 
 from marl_verl import MarlError
-from marl_verl.tasks.files import read_tasks
+from marl_verl.tasks.task_files import read_tasks
 
 TEST = '''
 METADATA = {"author": "unknown"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl import plugins
-from marl_verl.checkpoint.files import complete, step_of
+from marl_verl.checkpoint.folders import complete, step_of
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, missing
 from marl_verl.process.run_dir import RunDir
