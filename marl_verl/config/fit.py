@@ -155,8 +155,8 @@ class SyntheticTeam:
             for turn in (turn for turn in sample.turns if turn.agent in players):
                 turn.rewards[credit.component] = (1 + turn.session) / (1 + turn.index)
         value = {"value": 0.0} if self.algorithm.advantage.wants_critic() else {}
-        chosen = [turn for each in sample.episodes[:episodes] for turn in each.turns]
-        return [{**row(turn), **value} for turn in sample.turns if episodes is None or turn in chosen]
+        chosen = {id(turn) for each in sample.episodes[:episodes] for turn in each.turns}
+        return [{**row(turn), **value} for turn in sample.turns if episodes is None or id(turn) in chosen]
 
     def table(self, rows: Sequence[dict[str, Any]]) -> RowTable:
         return RowTable.from_rows(rows, self.algorithm.components(self.team.agents))
