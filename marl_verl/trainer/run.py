@@ -42,26 +42,23 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
     parent.follow()
     try:
         (work or train)(folder)
-    except MarlError as error:
-        return _reported(error)
     except KeyboardInterrupt:
         emit("interrupted")
         return 130
     except Exception as error:  # noqa: BLE001 - the process ends: traceback to the log, message to the user
-        emit("error", message=one_line(error), expected=False)
-        traceback.print_exc()
-        return 1
+        return _reported(error)
     finally:
         if parent.gone():
             parent.leave(1)
     return 0
 
 
-def _reported(error: MarlError) -> int:
-    """Send a user error to the command line and write its traceback to the log. Returns the exit code."""
-    emit("error", message=str(error), expected=True)
+def _reported(error: Exception) -> int:
+    """Send an error to the command line and write its traceback to the log. Returns the exit code."""
+    expected = isinstance(error, MarlError)
+    emit("error", message=str(error) if expected else one_line(error), expected=expected)
     traceback.print_exc()
-    return 2
+    return 2 if expected else 1
 
 
 def train(folder: Path) -> None:
@@ -123,8 +120,8 @@ def _bring_up(config: Any) -> tuple[Any, Any]:
             starting.result()
         try:
             manager = TeamRolloutManager.create(config=config, llm_client=trainer.policies.clients())
-        except MarlError as error:
-            Parent().leave(_reported(error))  # raising it here would wait until the policies have started
+        except Exception as error:  # noqa: BLE001 - raising it here would wait until the policies have started
+            Parent().leave(_reported(error))
         starting.result()
     emit("started", seconds={name: runtime.seconds for name, runtime in trainer.policies.runtimes.items()})
     return trainer, manager
@@ -148,12 +145,13 @@ def start_ray(config: Any) -> None:
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
         ray.init(runtime_env={**runtime_env, **given}, **options)
     else:
-        cpus = max(os.cpu_count() or 1, ray_cpus(config, _pools(config)))
+        pools = _pools(config)
+        cpus = max(os.cpu_count() or 1, ray_cpus(config, pools))
         options["num_cpus"] = options.get("num_cpus") or cpus  # logical: more than there are do no harm
         if cpu_run():
             # set here because importing verl's function takes seconds; its other variables are for GPUs
             os.environ.update(VLLM_LOGGING_LEVEL="WARN", VLLM_ALLOW_RUNTIME_LORA_UPDATING="true")
-            options.setdefault("num_gpus", sum(pool.size for pool in _pools(config)))
+            options.setdefault("num_gpus", sum(pool.size for pool in pools))
         else:
             from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
@@ -168,9 +166,9 @@ def check_slots(config: Any) -> None:
     """Raise MarlError if Ray lacks GPUs (logical slots on a CPU) or CPUs: it would wait for them for ever."""
     import ray
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    check_room(_pools(config), [node.get("GPU", 0) for node in nodes], "Ray has")
-    check_cpus(config, _pools(config), [node.get("CPU", 0) for node in nodes])
+    pools, nodes = _pools(config), [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    check_room(pools, [node.get("GPU", 0) for node in nodes], "Ray has")
+    check_cpus(config, pools, [node.get("CPU", 0) for node in nodes])
 
 
 def _pools(config: Any) -> list[Pool]:
