@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.checkpoint import folders as checkpoint
+from marl_verl.checkpoint.folders import complete
 from marl_verl.checkpoint.weights import policy_change
 from marl_verl.team import PolicyConfig
 
@@ -39,7 +39,7 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
     first, last = validations[0], validations[-1]
     tasks = len(trainer.val_dataset)
     durations = [line["seconds/step"] for line in steps]
-    saved = checkpoint.complete(trainer.run_dir.checkpoints)
+    saved = complete(trainer.run_dir.checkpoints)
     newest = saved[-1] / "policies" if saved else None
     policies = {name: _policy(policy, trainer.config, newest) for name, policy in trainer.team.policies.items()}
     timing = json.loads((folder / "timing.json").read_text()) if (folder / "timing.json").is_file() else {}
