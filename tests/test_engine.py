@@ -302,7 +302,7 @@ def test_calls_are_made_once_sync_or_async() -> None:
         pair = await team.call(double, 4)
         pair.append(1)  # the record does not change with it
         await team["worker"].act(str(pair))
-        tickets = [await team.call(ticket), await team.call(ticket)]  # equal calls are told apart by their number
+        tickets = [await team.call(ticket), await team.call(ticket)]  # equal calls are distinguished by their number
         return [pair, await team.call(slow, task), await team.call(double, 4), tickets]
 
     first = drive(Run(body(work), TASK, AGENTS))

@@ -91,7 +91,7 @@ def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one
         "actor_rollout_ref.rollout.load_format=dummy",
     ]
     config = resolved(composed, *mine, "marl.policies.two.frozen=true")
-    # nobody syncs weights to the servers of a frozen policy: they load them
+    # no weights are synced to the servers of a frozen policy: they load them
     formats = {name: config.policies[name].actor_rollout_ref.rollout.load_format for name in ("one", "two")}
     assert formats == {"one": "dummy", "two": "auto"}
     assert config.algorithm.rollout_correction.rollout_is == "token"

@@ -130,7 +130,7 @@ def recorded(run: Finished) -> dict[str, Any]:
 
 @contextmanager
 def foreign_ray() -> Iterator[None]:
-    """Somebody else's Ray session on the default port, which a run must neither use nor end."""
+    """A Ray session of another program on the default port, which a run must neither use nor end."""
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     start = [*ray, "start", "--head", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats"]
     subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)

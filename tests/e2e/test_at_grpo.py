@@ -1,4 +1,4 @@
-"""AT-GRPO in real steps of its CPU recipe's team: candidates from one state, the best goes on, all are rows."""
+"""AT-GRPO in real steps of its CPU recipe's team: candidates from one state, the best is continued, all are rows."""
 
 from __future__ import annotations
 

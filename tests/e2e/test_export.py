@@ -107,7 +107,7 @@ def test_transformers_gives_the_log_probs_of_training(five: Five, exported: dict
 
 @pytest.fixture(scope="module")
 def answers(five: Five, exported: dict[str, Path]) -> dict[str, Any]:
-    """Kind of export -> how vLLM goes on from the observation of a stored turn. One process loads all of them."""
+    """Kind of export -> how vLLM continues the observation of a stored turn. One process loads all of them."""
     asked = {}
     for kind, folder in exported.items():
         base = _initial(five, AGENT[kind])
