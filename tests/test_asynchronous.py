@@ -21,6 +21,7 @@ from transfer_queue import KVBatchMeta
 
 from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
+from marl_verl.checkpoint import pickles
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of
@@ -603,7 +604,7 @@ def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_sto
     again = Trainer(fill=5, batch=3)
     again.position = trainer.position
     resumed = Asynchronous(again, again.config)  # type: ignore[arg-type]
-    resumed.restore(torch.load(tmp_path / "schedule.pt", weights_only=False))
+    resumed.restore(pickles.load(tmp_path / "schedule.pt"))
     for name, learner in resumed.learners.items():
         assert learner.buffer.rows == waiting[name]
         assert learner.version == schedule.versions()[name] == resumed.versions()[name] > 0

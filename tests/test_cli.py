@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -14,10 +16,12 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import save_file
 
 from marl_verl import hookimpl, plugins
+from marl_verl.checkpoint.folders import manifest
 from marl_verl.checkpoint.team import describe
 from marl_verl.cli.main import COMMANDS, main
 from marl_verl.config import checks
@@ -468,6 +472,35 @@ def test_what_cannot_be_continued(run: Path, refused: Refused) -> None:
     assert "is damaged" in refused("train", "--resume", str(run))
     (run / "checkpoints" / "step_20" / "team.json").unlink()
     assert "has no complete checkpoint" in refused("train", "--resume", str(run))
+
+
+class _Planted:
+    """Written to a file, an object whose loading by pickle creates a folder."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("planted",)
+
+
+@pytest.mark.parametrize("dump", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))])
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("data.pt", "random.pt", "schedule.pt", "policies/asker/model_world_size_1_rank_0.pt"),
+        *("policies/holder/optim_world_size_1_rank_0.pt", "critics/team/extra_state_world_size_1_rank_0.pt"),
+    ],
+)
+def test_a_checkpoint_with_code_is_not_loaded(
+    run: Path, refused: Refused, file: str, dump: Callable[[object, Path], object]
+) -> None:
+    saved = run / "checkpoints" / "step_20"
+    (saved / file).parent.mkdir(parents=True, exist_ok=True)
+    dump({"a": _Planted()}, saved / file)
+    team = json.loads((saved / "team.json").read_text())
+    files = {name: found for name, found in manifest(saved).items() if name != "team.json"}
+    (saved / "team.json").write_text(json.dumps({**team, "files": files}))
+    message = refused("train", "--resume", str(run), "trainer.total_training_steps=50")
+    assert f"{file}' cannot be loaded safely: " in message
+    assert not Path("planted").exists()
 
 
 # in a process of its own

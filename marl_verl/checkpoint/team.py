@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from omegaconf import DictConfig
 
 from marl_verl import plugins
-from marl_verl.checkpoint import folders
+from marl_verl.checkpoint import folders, pickles
 from marl_verl.checkpoint.fingerprint import check_same, resume_fingerprint, used_plugins
 from marl_verl.checkpoint.folders import TEAM_FILE, complete, newest, read, step_of
 from marl_verl.errors import MarlError
@@ -99,13 +99,13 @@ class Checkpoints:
         team = read(folder)
         check_same(team, self._config, folder)
         at_once({path: partial(part.load, folder / path) for path, part in self._parts.items()})
-        self._data.load_state_dict(torch.load(folder / "data.pt", weights_only=False))
-        state = torch.load(folder / "random.pt", weights_only=False)
+        self._data.load_state_dict(pickles.load(folder / "data.pt"))
+        state = pickles.load(folder / "random.pt")
         random.setstate(state["python"])
         np.random.set_state(state["numpy"])
         torch.set_rng_state(state["torch"])
         schedule = folder / "schedule.pt"
-        self._schedule.restore(torch.load(schedule, weights_only=False) if schedule.is_file() else None)
+        self._schedule.restore(pickles.load(schedule) if schedule.is_file() else None)
         return int(team["step"])
 
     def _write(self, folder: Path, step: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from marl_verl.checkpoint import pickles
 from marl_verl.errors import MarlError
 
 ADAPTER = "adapter_model.safetensors"
@@ -56,7 +57,6 @@ def assembled(folder: Path) -> dict[str, Any]:
 
     `verl.model_merger` would convert them to bfloat16. MarlError if a shard is missing or not in FSDP's format.
     """
-    import torch
     from torch.distributed.tensor import DTensor
 
     try:
@@ -70,8 +70,7 @@ def assembled(folder: Path) -> dict[str, Any]:
         path = folder / f"model_world_size_{world}_rank_{rank}.pt"
         if not path.is_file():
             raise MarlError(f"'{path}' is missing. With several nodes, all ranks must save to a shared folder.")
-        # weights_only: an untrusted checkpoint cannot run code
-        shards.append(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+        shards.append(pickles.load(path))
     # a tensor that is not a DTensor is a buffer, equal on every rank
     return {
         name: _joined([shard[name] for shard in shards], name, folder) if isinstance(first, DTensor) else first

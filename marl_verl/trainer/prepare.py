@@ -13,7 +13,7 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint import fingerprint, folders
+from marl_verl.checkpoint import fingerprint, folders, pickles
 from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
@@ -84,6 +84,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     saved = folders.newest(folder)
     if saved is None:
         raise MarlError(f"run '{folder}' has no complete checkpoint to resume from. Start a new run.")
+    pickles.check(saved)
     team = folders.read(saved)
     files = plugins.files_of_run(folder, plugin_files)
     fingerprint.check_files(files, team["plugins"], folder)
