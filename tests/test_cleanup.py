@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -172,6 +173,39 @@ def test_folders_of_other_users_are_ignored(temporary: Path, monkeypatch: pytest
     _abandoned()
     monkeypatch.setattr(os, "getuid", lambda: -1)
     assert cleanup_abandoned() == []
+
+
+@pytest.mark.parametrize("how", ["writable by all", "linked folder", "linked record"])
+def test_a_record_that_others_could_have_written_is_ignored(temporary: Path, tmp_path: Path, how: str) -> None:
+    found = Path(_abandoned().scratch)
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+    if how == "writable by all":
+        found.chmod(0o777)
+    elif how == "linked folder":
+        found.rename(tmp_path / "elsewhere")
+        found.symlink_to(tmp_path / "elsewhere")
+    else:
+        (found / RECORD).rename(tmp_path / "record")
+        (found / RECORD).symlink_to(tmp_path / "record")
+    assert cleanup_abandoned() == []
+    command = [sys.executable, "-m", "marl_verl.process.cleanup", str(found)]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert found.is_dir()
+
+
+def test_a_record_cannot_name_files_elsewhere_or_behind_a_link(temporary: Path, tmp_path: Path) -> None:
+    mine, link, folder = tmp_path / "mine", Path(f"/dev/shm/marl-link-{os.getpid()}"), tmp_path / "folder"
+    mine.write_text("kept")
+    link.symlink_to(mine)
+    folder.mkdir()
+    _abandoned(shared_memory=[*map(str, (mine, link, folder)), f"/dev/shm/../..{mine}", "/dev/shm"])
+    assert len(cleanup_abandoned()) == 1
+    assert mine.read_text() == "kept"
+    assert link.is_symlink()
+    assert folder.is_dir()
+    link.unlink()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"run": "x"}', '{"command": 3, "trainer": null}'])

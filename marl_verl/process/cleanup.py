@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -75,14 +76,19 @@ class RunResources:
     @classmethod
     def begin(cls, run: str) -> RunResources:
         """Make the scratch folder of a run that this process starts."""
-        scratch = tempfile.mkdtemp(prefix=PREFIX)  # short, because paths of sockets below it are limited
+        # private to this user (0700); short, because paths of sockets below it are limited
+        scratch = tempfile.mkdtemp(prefix=PREFIX)
         found = cls(run, scratch, _machine(), Process.of(os.getpid()), before=sorted(map(str, _loose())))
         found.write()
         return found
 
     @classmethod
     def read(cls, scratch: Path) -> RunResources:
-        """Raises OSError, ValueError or MsgspecError if the record cannot be read."""
+        """Raises OSError, ValueError or MsgspecError if the record cannot be read, or if others can write to it."""
+        folder, record = scratch.lstat(), (scratch / RECORD).lstat()
+        ours = stat.S_ISDIR(folder.st_mode) and stat.S_ISREG(record.st_mode)
+        if not ours or folder.st_mode & 0o022 or {folder.st_uid, record.st_uid} != {os.getuid()}:
+            raise PermissionError(f"'{scratch}' is not a folder that only this user can write to")
         found = msgspec.json.decode((scratch / RECORD).read_bytes(), type=cls)
         return replace(found, scratch=str(scratch))
 
@@ -138,7 +144,7 @@ class RunResources:
                         getattr(process, end)()
             psutil.wait_procs(left, timeout=3)
         loose = _loose() - set(map(Path, self.before)) - _held(psutil.process_iter())
-        for path in {*map(Path, self.shared_memory), *held, *loose, *_sockets(self.run)}:
+        for path in filter(_removable, {*map(Path, self.shared_memory), *held, *loose, *_sockets(self.run)}):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
@@ -148,9 +154,7 @@ def abandoned() -> list[RunResources]:
     found = []
     for scratch in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         try:
-            # a folder of another user could name any process
-            ours = scratch.stat().st_uid == os.getuid() and not scratch.is_symlink()
-            if ours and (resources := RunResources.read(scratch)).abandoned():
+            if (resources := RunResources.read(scratch)).abandoned():
                 found.append(resources)
         except (OSError, ValueError, msgspec.MsgspecError):
             continue  # not the scratch folder of a run, or being removed now
@@ -200,6 +204,15 @@ def _sockets(run: str) -> set[Path]:
     return {path for path, rank in ranks.items() if rank.isdigit() and first <= int(rank) < first + RANKS_A_RUN}
 
 
+def _removable(path: Path) -> bool:
+    """Whether a path is a file or socket of this user directly in /dev/shm or /tmp, and no link."""
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        kind = stat.S_ISREG(status.st_mode) or stat.S_ISSOCK(status.st_mode)
+        return kind and status.st_uid == os.getuid() and str(path.parent) in (SHARED.rstrip("/"), "/tmp")
+    return False
+
+
 def _alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
@@ -213,4 +226,8 @@ def _is_tracker(process: psutil.Process) -> bool:
 
 
 if __name__ == "__main__":
-    RunResources.read(Path(sys.argv[1])).cleanup()
+    try:
+        resources = RunResources.read(Path(sys.argv[1]))
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        sys.exit(f"'{sys.argv[1]}' is not the scratch folder of a run of this user ({error}).")
+    resources.cleanup()

@@ -157,7 +157,8 @@ def start_ray(config: Any) -> None:
 
             os.environ.update(get_ppo_ray_runtime_env(config).get("env_vars", {}))
         # "local": never connect to a Ray session that is already running. Workers inherit this environment.
-        folder = os.environ.get(SCRATCH_VARIABLE)
+        scratch = os.environ.get(SCRATCH_VARIABLE)
+        folder = scratch and f"{scratch}/ray"  # Ray makes its folder writable for all users; the scratch folder is not
         ray.init(address="local", include_dashboard=False, _temp_dir=folder, runtime_env=given or None, **options)
     check_slots(config)
 
