@@ -316,7 +316,9 @@ def test_no_critics_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: DictConfig, tmp_path: Path) -> None:
+    from marl_verl.config.placement import Pool
     from marl_verl.models.factory import make_tokenizer
+    from marl_verl.rollout.devices import Devices
     from marl_verl.trainer.critic import Critics
 
     make_tokenizer(["some", "words"]).save_pretrained(tmp_path / "policy")
@@ -324,6 +326,6 @@ def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: Dic
     paths = [f"marl.policies.{name}.model.path={tmp_path / 'policy'}" for name in ("one", "two")]
     config = with_overrides(composed, [*paths, f"marl.critic.model.path={tmp_path / 'critic'}"])
     team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
-    places: Any = {"one": None, "two": None}
+    places = dict.fromkeys(("one", "two"), Devices(Pool("both", 1, 1, ("one", "two"), shared=True), serial=False))
     with pytest.raises(MarlError, match=r"critic of policy 'one' must have the policy's vocabulary, but those of '"):
         Critics(resolve(config, team), team, places)

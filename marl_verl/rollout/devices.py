@@ -1,4 +1,4 @@
-"""The devices of a pool at runtime: verl's resource pool, the lock of a shared pool, server slots, rendezvous ports.
+"""The devices of a pool at runtime: verl's resource pool, the policies' locks, server slots, rendezvous ports.
 
 verl places a server on the devices of its training workers, and queries each worker's location with a function that
 imports all of verl. A frozen policy has slots instead of workers; they report their location without importing verl.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +20,22 @@ FIRST_PORT, END_PORT, TRIED_PORTS = 20_000, 30_000, 100
 
 
 class Devices:
-    """The GPUs of a pool (logical slots on a CPU). With `serial` only one policy at a time may use them."""
+    """The GPUs of a pool (logical slots on a CPU). With `serial` only one policy at a time may use them.
+
+    A policy's training workers and its critic's are the same Ray actors, and most calls run collectives over all ranks.
+    Two calls in flight may reach the ranks in different orders, and then wait for each other for ever. Submitting them
+    in order is not enough: verl's workers have an async method, and Ray does not order the calls of such actors.
+    """
 
     def __init__(self, pool: Pool, serial: bool) -> None:
         self.pool = pool
-        self._lock = threading.RLock() if serial else None
+        one = threading.RLock()
+        self._locks = {name: one if serial else threading.RLock() for name in pool.policies}
         self._made, self._making = None, threading.Lock()
 
-    def acquire(self) -> AbstractContextManager[Any]:
-        """Lock the devices of a shared pool while a policy starts, updates or syncs; a no-op without `serial`."""
-        return self._lock or nullcontext()
+    def lock(self, policy: str) -> AbstractContextManager[Any]:
+        """The lock to hold during every call to a policy's training workers, until it has returned."""
+        return self._locks[policy]
 
     def resources(self) -> Any:
         """verl's `RayResourcePool` with its placement groups, created at the first call."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,7 @@ class CriticRuntime(TrainingWorkers):
 
     def __init__(self, name: str, settings: DictConfig, devices: Devices, updates: int) -> None:
         self.name, self.policy, self.scope = name, str(settings.policy), str(settings.scope)
-        self.devices, self._updates = devices, updates
+        self.lock, self._updates = devices.lock(self.policy), updates
         self.config: Any = settings.critic
 
     def worker(self) -> RayClassWithInitArgs:
@@ -96,7 +95,7 @@ class CriticRuntime(TrainingWorkers):
         short = -len(different) % self.data_parallel_size
         data = _rows(different + different[-1:] * short)
         tu.assign_non_tensor(data, compute_loss=False, temperature=1.0)
-        with self.devices.acquire():
+        with self.lock:
             output = self.workers.infer_batch(data).get()
         # the model has an output for every token of a row
         values = response_from_nested(output["values"], data["response_mask"]).values().double().numpy()
@@ -130,7 +129,7 @@ class CriticRuntime(TrainingWorkers):
             dataloader_kwargs={"shuffle": bool(self.config.shuffle)},
             temperature=1.0,
         )
-        with self.devices.acquire():
+        with self.lock:
             output = self.workers.train_mini_batch(data).get()
         reduced = reduce_metrics(dict(output["metrics"]))
         learned = {name.removeprefix("critic/"): float(value) for name, value in reduced.items()}
@@ -139,10 +138,6 @@ class CriticRuntime(TrainingWorkers):
         if (spread := float(targets.var())) > 0:
             metrics["explained_variance"] = 1.0 - float((targets - values).var()) / spread
         return {**metrics, "update_seconds": time.monotonic() - begun}
-
-    def save(self, folder: Path, step: int) -> None:
-        with self.devices.acquire():
-            super().save(folder, step)
 
 
 class Critics:

@@ -7,6 +7,7 @@ verl, so policies start, update and sync concurrently. Updates use verl's rollou
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
 
     def start(self) -> None:
         """Start training workers and servers; on a CPU the servers load while the workers build the model."""
-        with self.devices.acquire():
+        with self.lock:
             role = "actor_rollout_ref" if self._reference and not self._lora else "actor_rollout"
             worker = RayClassWithInitArgs(
                 cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
@@ -89,7 +90,13 @@ class PolicyRuntime(TrainingWorkers, Servers):
             self.sleep()
 
     def _init_models(self) -> None:
+        seed = zlib.crc32(f"{self.config.marl.run.seed} {self.name}".encode())
+
+        def reseed(worker: Any) -> None:
+            torch.manual_seed(seed)  # of new adapters; the generator of a worker's process starts at a random seed
+
         with timed(self.seconds, "model"):
+            ray.get([worker.__ray_call__.remote(reseed) for worker in self.workers.workers])
             self.workers.init_model()
             for critic in self._critics:
                 critic.start(self._spawned[CRITIC])
@@ -104,7 +111,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
         `updates` is the number of optimiser steps (mini-batches) per epoch. Returns the batch with its padding rows,
         and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a rollout correction `rollout_corr/...`).
         """
-        with self.devices.acquire():
+        with self.lock:
             rows = len(batch)
             updates = min(updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
             batch = self._padded(batch, updates)
@@ -191,7 +198,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
 
     def sync_weights(self, version: int) -> None:
         """Send the trained weights to the servers, which wake up and clear caches of the old weights."""
-        with self.devices.acquire():
+        with self.lock:
             self.sync.update_weights(version)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,7 +51,7 @@ class Servers(Runtime):
 
     def __init__(self, policy: PolicyConfig, config: DictConfig, devices: Devices) -> None:
         super().__init__(policy)
-        self.config, self.devices = config, devices
+        self.config, self.devices, self.lock = config, devices, devices.lock(policy.name)
         self._arr = config.actor_rollout_ref
 
     @property
@@ -88,7 +89,7 @@ class FrozenRuntime(Servers):
     """
 
     def start(self) -> None:
-        with self.devices.acquire():
+        with self.lock:
             self._manage(self.devices.slots())
             self._start_servers()
             self.sleep()
@@ -112,6 +113,7 @@ class TrainingWorkers:
 
     MESH: ClassVar[str]
     workers: Any
+    lock: AbstractContextManager[Any]  # `Devices.lock`, of the policy
 
     @property
     def data_parallel_size(self) -> int:
@@ -123,8 +125,10 @@ class TrainingWorkers:
 
     def save(self, folder: Path, step: int) -> None:
         """Write model, optimiser and learning-rate schedule below `folder`; for a policy a Hugging Face folder, too."""
-        self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
+        with self.lock:
+            self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
 
     def load(self, folder: Path) -> None:
         """Load the files that `save` wrote."""
-        self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)
+        with self.lock:
+            self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)

@@ -1,0 +1,221 @@
+"""Several ranks of a policy: its training workers get one call at a time, and begin from the run's seed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from marl_verl.config.placement import Pool
+from marl_verl.rollout.devices import Devices
+from marl_verl.threads import at_once
+from tests.verl_actor import Store
+
+pytest.importorskip("verl")
+pytestmark = pytest.mark.slow
+
+
+class Ranks:
+    """Two training workers that a policy and its critic share: each rank runs its calls in the order of arrival.
+
+    A submission to all ranks reaches them one after the other, as verl's `execute_all_async` does.
+    """
+
+    def __init__(self) -> None:
+        self.seen: tuple[list[str], list[str]] = ([], [])
+        self.running, self.together, self._count = 0, 0, itertools.count()
+        self._changes = threading.Lock()
+
+    def submit(self, name: str) -> None:
+        label = f"{name} {next(self._count)}"
+        with self._changes:
+            self.running += 1
+            self.together = max(self.together, self.running)
+        for rank in self.seen:
+            rank.append(label)
+            time.sleep(random.random() / 500)
+
+    def wait(self) -> None:
+        with self._changes:
+            self.running -= 1
+
+    def call(self, name: str) -> None:
+        self.submit(name)
+        self.wait()
+
+
+class Group:
+    """A stub of the worker group that verl spawns for one role on the two workers."""
+
+    def __init__(self, ranks: Ranks, role: str, metrics: dict[str, Any], store: Store) -> None:
+        self.ranks, self.role, self.metrics, self.store = ranks, role, metrics, store
+        self._dispatch_info = {"actor": [0, 1], "train": [0, 1]}
+
+    def compute_log_prob(self, batch: Any) -> None:
+        self.ranks.call("log probs")
+        for key in batch.keys:
+            self.store.rows[key]["log_probs"] = torch.zeros(len(self.store.rows[key]["input_ids"]))
+
+    def update_actor(self, batch: Any) -> dict[str, Any]:
+        self.ranks.call("update")
+        return {"metrics": dict(self.metrics)}
+
+    def train_mini_batch(self, data: Any) -> Any:
+        return self._later({"metrics": dict(self.metrics)})
+
+    def infer_batch(self, data: Any) -> Any:
+        values = [torch.zeros(len(ids), 1) for ids in data["input_ids"].unbind()]
+        return self._later({"values": torch.nested.as_nested_tensor(values, layout=torch.jagged)})
+
+    def save_checkpoint(self, *_: Any, **__: Any) -> None:
+        self.ranks.call(f"save {self.role}")
+
+    def load_checkpoint(self, **_: Any) -> None:
+        self.ranks.call(f"load {self.role}")
+
+    def update_weights(self, version: int) -> None:
+        self.ranks.call("sync")
+
+    def _later(self, output: dict[str, Any]) -> Any:
+        """verl returns a future from a submitted call, which runs until `get` returns."""
+
+        def get() -> dict[str, Any]:
+            self.ranks.wait()
+            return output
+
+        self.ranks.submit(self.role)
+        return SimpleNamespace(get=get)
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
+    """A policy, its batch of three rows, its critic, and the workers that they share."""
+    from omegaconf import OmegaConf
+    from transfer_queue import KVBatchMeta
+    from verl.trainer.ppo import padding_utils
+
+    from marl_verl.episode import Action, Turn
+    from marl_verl.rollout.rows import row_fields, row_key, row_tag
+    from marl_verl.team import PolicyConfig
+    from marl_verl.trainer import policy_runtime
+    from marl_verl.trainer.critic import CriticRuntime
+
+    store, ranks = Store(), Ranks()
+    monkeypatch.setattr(policy_runtime, "tq", store)
+    monkeypatch.setattr(padding_utils, "tq", store)
+    keys, tags = [], []
+    for number in range(3):
+        action = Action("", [1, 2], [3], [-0.5])
+        turn = Turn("u", number, 0, "holder", "one", "0", 0, None, None, (), action)
+        keys.append(row_key(turn.uid, turn.session, turn.index))
+        tags.append(row_tag(turn, step=1))
+        store.rows[keys[-1]] = {**row_fields(turn), "advantages": torch.ones(1)}
+    devices = Devices(Pool("one", 2, 1, ("one",), shared=False), serial=False)
+    actor = {"use_kl_loss": False, "loss_agg_mode": "token-mean", "ppo_epochs": 1, "data_loader_seed": 1}
+    config = OmegaConf.create(
+        {
+            "marl": {"run": {"seed": 3}},
+            "algorithm": {"rollout_correction": {"bypass_mode": False, "rollout_is": None, "rollout_rs": None}},
+            "actor_rollout_ref": {
+                "actor": {**actor, "shuffle": False},
+                "model": {},
+                "rollout": {"temperature": 1.0},
+            },
+        }
+    )
+    policy = policy_runtime.PolicyRuntime(PolicyConfig("one"), config, devices)
+    policy.workers = Group(ranks, "policy", {"actor/loss": [0.0], "actor/entropy_loss": [0.1]}, store)
+    policy.sync = policy.workers
+    settings = OmegaConf.create({"policy": "one", "scope": "policy", "critic": config.actor_rollout_ref.actor})
+    critic = CriticRuntime("one", settings, devices, updates=1)
+    learnt = {f"critic/{name}": [0.0] for name in ("vf_loss", "vf_clipfrac", "grad_norm", "lr")}
+    critic.workers = Group(ranks, "critic", learnt, store)
+    return policy, KVBatchMeta(partition_id="train", keys=keys, tags=tags), critic, ranks
+
+
+SEEN = [(1, 2), (3, 4)]
+Calls = dict[str, Callable[[], Any]]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        lambda policy, batch, critic: {
+            "policy": lambda: policy.update(batch, 1),
+            "critic": lambda: critic.update(SEEN, np.zeros(2), np.zeros(2)),
+        },
+        lambda policy, batch, critic: {
+            "policy": lambda: policy.save(Path("policy"), 1),
+            "critic": lambda: critic.save(Path("critic"), 1),
+        },
+        lambda policy, batch, critic: {
+            "policy": lambda: policy.load(Path("policy")),
+            "critic": lambda: critic.load(Path("critic")),
+        },
+        lambda policy, batch, critic: {
+            "policy": lambda: policy.sync_weights(1),
+            "critic": lambda: critic.values(SEEN),
+        },
+    ],
+    ids=["update", "save", "load", "sync"],
+)
+def test_all_ranks_run_the_calls_of_a_policy_and_its_critic_in_one_order(
+    pair: tuple[Any, Any, Any, Ranks], calls: Callable[[Any, Any, Any], Calls]
+) -> None:
+    policy, batch, critic, ranks = pair
+    for _ in range(20):
+        at_once(calls(policy, batch, critic))
+    assert ranks.seen[0] == ranks.seen[1]
+    assert len(ranks.seen[0]) >= 40
+    assert ranks.together == 1  # Ray itself does not order the calls of these actors
+
+
+def test_policies_on_different_devices_do_not_wait_for_each_other() -> None:
+    devices = Devices(Pool("both", 2, 1, ("one", "two"), shared=True), serial=False)
+    both = threading.Barrier(2, timeout=10)
+
+    def update(policy: str) -> bool:
+        with devices.lock(policy):
+            return both.wait() >= 0
+
+    assert at_once({"one": lambda: update("one"), "two": lambda: update("two")}) == {"one": True, "two": True}
+    serial = Devices(Pool("both", 2, 1, ("one", "two"), shared=True), serial=True)
+    assert serial.lock("one") is serial.lock("two")
+
+
+def test_what_the_training_workers_initialise_follows_from_the_runs_seed(
+    pair: tuple[Any, Any, Any, Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, *_ = pair
+
+    class Worker:
+        """A training worker with the interface of Ray's handle; it initialises an adapter at random."""
+
+        def __init__(self) -> None:
+            self.__ray_call__ = SimpleNamespace(remote=lambda function: function(self))
+            torch.seed()
+
+    def adapters() -> list[float]:
+        made: list[float] = []
+        group = SimpleNamespace(workers=[Worker(), Worker()], init_model=lambda: made.append(float(torch.rand(()))))
+        policy.workers = group
+        policy._init_models()
+        return made
+
+    monkeypatch.setattr("ray.get", lambda calls: calls)
+    with torch.random.fork_rng(devices=[]):
+        first = adapters()
+        assert adapters() == first
+        policy.config.marl.run.seed = 4
+        assert adapters() != first
+        policy.config.marl.run.seed, policy.name = 3, "two"
+        assert adapters() != first
