@@ -74,6 +74,7 @@ def train(
         >>> run.summary["success_after"]
     """
     from marl_verl.inspect import summary
+    from marl_verl.process.lock import locked
     from marl_verl.process.progress import Display
     from marl_verl.process.supervisor import TrainerProcess
     from marl_verl.trainer import prepare
@@ -85,9 +86,14 @@ def train(
         display.print(describe(plan))
         if dry_run:
             return Run(plan.folder)
-        folder = prepare.make_run_directory(plan, display)
-        display.print(f"run {folder}, log {folder / 'train.log'}")
-        TrainerProcess(folder, list(plan.team.policies)).run(display, begun)
+        if not plan.resumed:
+            prepare.make_run_directory(plan, display)
+        with locked(plan.folder) as lock:
+            if plan.resumed:
+                prepare.make_run_directory(plan, display)
+            folder = plan.folder
+            display.print(f"run {folder}, log {folder / 'train.log'}")
+            TrainerProcess(folder, list(plan.team.policies), lock=lock).run(display, begun)
         summary.show(folder, display)
         return Run(folder)
 
@@ -135,6 +141,7 @@ def evaluate(
     """
     from marl_verl.evaluation.launch import check_output, launch
     from marl_verl.evaluation.plan import plan
+    from marl_verl.process.lock import locked
     from marl_verl.process.progress import Display
 
     with _alone():
@@ -144,7 +151,8 @@ def evaluate(
         what = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed, "greedy_only": greedy_only}
         who = {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
         found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
-        return launch(found, display, begun, file)
+        with locked(found.run) as lock:
+            return launch(found, display, begun, file, lock)
 
 
 def explain(

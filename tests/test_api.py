@@ -196,7 +196,7 @@ class _Trained:
 
     failure: BaseException | None = None
 
-    def __init__(self, folder: Path, policies: list[str]) -> None:
+    def __init__(self, folder: Path, policies: list[str], lock: int) -> None:
         self.folder = folder
 
     def run(self, display: Display, begun: float) -> None:

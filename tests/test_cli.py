@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import types
@@ -27,6 +28,8 @@ from marl_verl.cli.main import COMMANDS, main
 from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
+from marl_verl.errors import MarlError
+from marl_verl.process.lock import locked
 from marl_verl.process.progress import Display
 from marl_verl.rewards.mix import valid_answer
 from marl_verl.tasks.base import Task, TaskSet
@@ -449,6 +452,28 @@ def test_a_run_directory_is_whole_or_not_there(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(checks.MarlError, match="the data of task 'odd'"):
         make_run_directory(plan, Display())
     assert list(Path("runs").iterdir()) == []
+
+
+def test_two_runs_that_start_at_once_get_two_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache/x") for _ in specs])
+    plans = [prepare.plan_run(RECIPE, []), prepare.plan_run(RECIPE, [])]
+    folders = [make_run_directory(plan, Display()) for plan in plans]
+    assert folders == [Path("runs/inventory-1"), Path("runs/inventory-2")]
+    for folder in folders:
+        assert OmegaConf.load(folder / "config.yaml").marl.run.folder == str(folder.resolve())
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700  # no other user reads it
+    named = [prepare.plan_run(RECIPE, ["marl.run.name=mine"]) for _ in range(2)]
+    make_run_directory(named[0], Display())
+    with pytest.raises(MarlError, match="run directory 'runs/mine' exists"):
+        make_run_directory(named[1], Display())
+
+
+def test_a_run_in_use_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = (run / "config.yaml").read_bytes()
+    with locked(run):
+        assert main(["train", "--resume", str(run), "trainer.total_training_steps=50"]) == 2
+    assert f"run directory '{run}' is in use by process {os.getpid()} on " in capsys.readouterr().err
+    assert (run / "config.yaml").read_bytes() == config
 
 
 def test_a_run_is_continued_with_its_own_config(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ class _Played:
     failure: RunError | None = None
     failing = False
 
-    def __init__(self, folder: Path, policies: list[str], module: str, log: Path) -> None:
+    def __init__(self, folder: Path, policies: list[str], module: str, log: Path, lock: int) -> None:
         self.folder, self.log = folder, log
         _Played.seen = {"policies": policies, "module": module}
 

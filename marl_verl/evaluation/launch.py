@@ -47,10 +47,12 @@ class Evaluation:
         return map(file.episode, file.episodes)
 
 
-def launch(plan: EvaluationPlan, display: Display, begun: float, output: Path | None = None) -> Evaluation:
+def launch(
+    plan: EvaluationPlan, display: Display, begun: float, output: Path | None = None, lock: int | None = None
+) -> Evaluation:
     """Run an evaluation that was requested at time `begun`, and write its numbers to `output`, too.
 
-    Its log and its episodes are kept in the run directory even if it fails.
+    `lock` is the descriptor of the run's `locked`. Log and episodes are kept in the run directory even if it fails.
     """
     display.print(_heading(plan))
     file = _free(plan)
@@ -58,7 +60,8 @@ def launch(plan: EvaluationPlan, display: Display, begun: float, output: Path | 
     log.unlink(missing_ok=True)
     try:
         plan.write()
-        TrainerProcess(plan.folder, list(plan.team.policies), "marl_verl.evaluation.run", log).run(display, begun)
+        policies = list(plan.team.policies)
+        TrainerProcess(plan.folder, policies, "marl_verl.evaluation.run", log, lock).run(display, begun)
         result = json.loads((plan.folder / RESULT).read_text(encoding="utf-8"))
     finally:
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl"):

@@ -38,11 +38,18 @@ class TrainerProcess:
         policies: names, in the order of their replica ranks.
         module: the module to run, with the run directory as argument.
         log: the file for the output; default: train.log in the run directory.
+        lock: the descriptor of the run's `locked`, which the trainer holds too: it may outlive a killed command line.
     """
 
     def __init__(
-        self, folder: Path, policies: list[str], module: str = "marl_verl.trainer.run", log: Path | None = None
+        self,
+        folder: Path,
+        policies: list[str],
+        module: str = "marl_verl.trainer.run",
+        log: Path | None = None,
+        lock: int | None = None,
     ) -> None:
+        self.lock = lock
         self.folder, self.module, self.log = folder, module, log or folder / "train.log"
         self.resources = RunResources.begin(uuid.uuid4().hex)
         self.variables = {
@@ -109,7 +116,7 @@ class TrainerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(writing,),
+                pass_fds=(writing,) if self.lock is None else (writing, self.lock),
                 start_new_session=True,
                 preexec_fn=partial(_prctl, 1, signal.SIGTERM),  # PR_SET_PDEATHSIG: if the command line is killed
             )

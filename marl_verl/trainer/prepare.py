@@ -191,6 +191,19 @@ def _new_folder(config: DictConfig, stem: str) -> Path:
     return folder
 
 
+def _reserve(plan: Plan) -> None:
+    """Make the empty, private run directory of a new run. If another run took its number meanwhile, use the next one.
+
+    MarlError if a run of the given name was started meanwhile.
+    """
+    plan.folder.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            return plan.folder.mkdir(mode=0o700)
+        except FileExistsError:
+            plan.folder = _new_folder(plan.config, Path(plan.config.marl.run.recipe).stem)
+
+
 def make_run_directory(plan: Plan, display: Display) -> Path:
     """Make the tiny models, then the run directory with all files that the trainer reads, completely or not at all."""
     plugins.use_files(plan.files)
@@ -203,6 +216,21 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
             paths = ensure_all(list(tiny.values()), progress=advance)
         for key, path in zip(tiny, paths, strict=True):
             OmegaConf.update(plan.config, key, str(path), force_add=True)
+    if plan.resumed:
+        _write(plan, composed)
+    else:
+        _reserve(plan)
+        try:
+            _write(plan, composed)
+        except BaseException:
+            plan.folder.rmdir()
+            raise
+    plugins.use_files(plugins.files_of_run(plan.folder.resolve()))
+    return plan.folder
+
+
+def _write(plan: Plan, composed: str) -> None:
+    """Write the files of a run directory to a temporary folder, then move them to their place."""
     folder = plan.folder.resolve()
     data = {split: Path("data") / f"{split}.jsonl" for split in ("train", "test")}
     OmegaConf.update(plan.config, "marl.run.folder", str(folder), force_add=True)
@@ -210,9 +238,9 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
     if plan.config.data.get("val_batch_size") is None:
         plan.config.data.val_batch_size = len(plan.tasks["test"])
     resolved = resolve(plan.config, read_team(marl_section(plan.config)))
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as parent:
         new = Path(parent) / folder.name
+        new.mkdir(mode=0o700)
         for split, tasks in plan.tasks.items():
             write_tasks(tasks, new / data[split])
         (new / COMPOSED).write_text(composed, encoding="utf-8")
@@ -224,5 +252,3 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
         else:
             plugins.copy_files(plan.files, new)
             new.rename(folder)
-    plugins.use_files(plugins.files_of_run(folder))
-    return plan.folder

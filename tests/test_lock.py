@@ -1,0 +1,46 @@
+"""The lock of a run directory: one process at a time, and it ends with the last process that holds it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marl_verl.errors import MarlError
+from marl_verl.process.lock import locked
+
+HOLD = """
+import subprocess, sys
+from pathlib import Path
+from marl_verl.process.lock import locked
+with locked(Path(sys.argv[1])) as lock:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=sys.stdin, pass_fds=(lock,))
+    print(child.pid, flush=True)
+    sys.stdin.read() if sys.argv[2] == "wait" else None
+"""
+
+
+def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(MarlError, match=r"is in use by process [0-9]+ on ") as refused:
+        locked(tmp_path).__enter__()
+    assert str(tmp_path) in str(refused.value)
+    with locked(tmp_path):  # free again
+        pass
+
+
+def test_the_lock_lasts_while_a_child_process_has_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path), "go"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        int(holder.stdout.readline())
+        holder.wait(timeout=20)
+        with pytest.raises(MarlError, match=f"in use by process {holder.pid} on "):
+            locked(tmp_path).__enter__()
+        holder.stdin.close()  # the child ends
+        for _ in holder.stdout:
+            pass
+    with locked(tmp_path):
+        pass
