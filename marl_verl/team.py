@@ -11,9 +11,18 @@ from annotated_types import Ge, Interval
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Positive, build
 
-OWN_KEYS = ("frozen", "tiny", "endpoint", "loss", "pool")
+OWN_KEYS = ("frozen", "tiny", "endpoint", "loss", "pool", "stop", "apply_chat_template_kwargs")
 """Keys of a policy's section that are not keys of verl's `actor_rollout_ref`."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+
+
+def _set_stop(options: "Sampling | PolicyConfig") -> None:
+    """Make a single stop string a list. ValueError unless each is a non-empty text."""
+    stop = [options.stop] if isinstance(options.stop, str) else options.stop
+    for text in stop or ():
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"each stop string must be a non-empty text, got {text!r}")
+    object.__setattr__(options, "stop", stop)
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,10 @@ class Sampling:
     top_p: Annotated[float, Interval(gt=0, le=1)] | None = None
     top_k: Literal[-1] | Positive | None = None
     max_tokens: Positive | None = None
+    stop: str | list[str] | None = None  # texts that end an action; None for those of the policy
+
+    def __post_init__(self) -> None:
+        _set_stop(self)
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,11 @@ class AgentConfig:
     instructions: str = ""
     reward: str | None = None
     sampling: Sampling = field(default_factory=Sampling)
+
+    def conversation(self, observation: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+        """The messages of a request: an observation after the agent's instructions."""
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        return [*system, *observation]
 
 
 @dataclass(frozen=True)
@@ -56,7 +74,12 @@ class PolicyConfig:
     endpoint: Endpoint | None = None  # the external endpoint that acts; such a policy is frozen
     loss: str | None = None  # registered loss; None for the algorithm's loss
     pool: str | None = None  # shared pool of `marl.pools`; None for a dedicated pool
+    stop: str | list[str] | None = None  # texts that end an action, for agents that have none of their own
+    apply_chat_template_kwargs: dict[str, Any] | None = None  # over those of verl's `data`
     override: dict[str, Any] = field(default_factory=dict)  # a partial `actor_rollout_ref`
+
+    def __post_init__(self) -> None:
+        _set_stop(self)
 
     @property
     def trained(self) -> bool:
@@ -172,6 +195,9 @@ def _policy(name: str, values: Any) -> PolicyConfig:
         if policy.tiny is not None or override:
             what = f"policy '{name}' is an external endpoint, but has {_listed(['tiny'] if policy.tiny else override)}"
             raise MarlError(f"{what}: remove it, an endpoint has only url, model and key_variable")
+        if policy.apply_chat_template_kwargs:
+            what = f"'{where}.apply_chat_template_kwargs' has no effect on an external endpoint"
+            raise MarlError(f"{what}, which has its own chat template: remove it")
         policy = dataclasses.replace(policy, frozen=True)
     if policy.frozen and policy.lora_rank:
         why = "an untrained adapter has no effect; remove one of the two"

@@ -95,6 +95,7 @@ def _config(change: Callable[[Any], None] | None = None) -> Any:
         "actor_rollout_ref": {"model": model, "actor": actor, "rollout": {"temperature": 1.0}},
         "algorithm": {"rollout_correction": {"rollout_is": None}},
         "trainer": {"n_gpus_per_node": 1, "nnodes": 1},
+        "data": {"apply_chat_template_kwargs": {}},
     }
     values: Any = {
         "marl": {
@@ -577,6 +578,12 @@ ARR = "policies.two.actor_rollout_ref"
         ("marl.policies.two", {"loss": "gspo"}, ['marl.policies.two.loss (null -> "gspo")']),
         ("marl.policies.two", {"pool": "big"}, ['marl.policies.two.pool (null -> "big")']),
         ("marl.policies.two", {"tiny": {"steps": 2}}, ['marl.policies.two.model.tiny (nothing -> {"steps": 2})']),
+        ("marl.policies.two", {"stop": "END"}, ['marl.policies.two.rollout.stop (null -> ["END"])']),
+        (
+            "policies.two.data.apply_chat_template_kwargs",
+            {"enable_thinking": False},
+            ["marl.policies.two.apply_chat_template_kwargs.enable_thinking (nothing -> false)"],
+        ),
         (f"{ARR}.model.path", "models/b", ['marl.policies.two.model.path ("models/a" -> "models/b")']),
         (f"{ARR}.model.lora_rank", 8, ["marl.policies.two.model.adapter (null -> {"]),
         (f"{ARR}.actor.clip_ratio", 0.3, ["marl.policies.two.actor.clip_ratio (0.2 -> 0.3)"]),

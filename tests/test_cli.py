@@ -29,6 +29,7 @@ from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
+from marl_verl.models.factory import make_tokenizer
 from marl_verl.process.lock import locked
 from marl_verl.process.progress import Display
 from marl_verl.rewards.mix import valid_answer
@@ -334,10 +335,14 @@ def test_a_model_folder_that_lacks_something(refused: Refused, capsys: pytest.Ca
         assert lacks in refused(*command)
         (folder / name).write_text(content)
     save_file({"model.embed_tokens.weight": numpy.zeros((70, 8), numpy.float32)}, folder / "model.safetensors")
+    assert "the tokenizer of policy 'holder' in 'model' cannot be loaded: " in refused(*command)
+    make_tokenizer(["index"]).save_pretrained(folder)
     assert main([*command, "--dry-run"]) == 0
     assert f"policy  holder: {folder}; 560 parameters trained" in capsys.readouterr().out
     (folder / "chat_template.jinja").unlink()
-    assert "the tokenizer in 'model' has no chat template" in refused(*command)
+    assert "policy 'holder' (model 'model'): the tokenizer has no chat template" in refused(*command)
+    template = "marl.policies.holder.model.custom_chat_template='{{ messages[0].content }}'"
+    assert main([*command, "--dry-run", template]) == 0
 
 
 class _NoWords(TaskSet):

@@ -124,6 +124,15 @@ def test_the_longest_answer_is_that_of_the_run() -> None:
         assert [request["max_tokens"] for request in running.asked] == [16, 16]
 
 
+def test_stop_strings_are_sent_where_they_are_set() -> None:
+    with server() as running:
+        answer(running.url, stop=["END"])
+        answer(running.url, {"stop": ["x", "y"]}, stop=["END"])
+        answer(running.url, {"stop": []}, stop=["END"])
+        sample(running.url, AgentConfig("judge", "outside", sampling=Sampling(stop="z")))
+        assert [request.get("stop") for request in running.asked] == [["END"], ["x", "y"], None, ["z"], ["z"]]
+
+
 @pytest.mark.parametrize(("top_k", "sent"), [(-1, None), (0, None), (5, 5)])
 def test_top_k_is_sent_where_it_is_set(top_k: int, sent: int | None) -> None:
     with server() as running:

@@ -226,27 +226,38 @@ def test_observations_that_another_tokenizer_makes_too_long(
 ) -> None:
     seen = []
 
-    def lengths_of(observations: Any, words: str, trusted: bool, template: Any) -> list[int]:
-        seen.append((observations, Path(words).parent.name))
-        return [40, 51, 60]
+    class Characters:
+        """In place of a tokenizer with its template."""
 
-    monkeypatch.setattr(models, "_lengths", lengths_of)
+        @classmethod
+        def load(cls, model: Any, options: Any, whose: str) -> Characters:
+            seen.append((whose, Path(model["tokenizer_path"]).parent.name, dict(options)))
+            return cls()
+
+        def render(self, messages: Any, tokenize: bool) -> str:
+            return "".join(message["content"] for message in messages)
+
+    monkeypatch.setattr(models, "Chat", Characters)
     header = {"schema": 2, "kind": "episodes", "marl_verl": "0", "step": 40, "split": "test", "seed": 0}
     part = {"name": "inventory", "options": {}, "distribution": "d", "version": "1"}
     agents = {name: {"policy": name, "reward": None, "instructions": ""} for name in ("holder", "asker")}
     header |= {"task": part, "workflow": part, "agents": agents, "algorithm": {"name": "x"}, "sampler": {"name": "y"}}
-    act = {"effect": "act", "agent": "asker", "slot": "0", "turn": 0, "index": 0, "joint": None}
-    act |= {"observation": [{"role": "user", "content": "index 2"}], "action": {"text": "4"}}
+    acts = [
+        {"effect": "act", "agent": "asker", "slot": str(n), "turn": n, "index": n, "joint": None}
+        | {"observation": [{"role": "user", "content": "x" * length}], "action": {"text": "4"}}
+        for n, length in enumerate([40, 51, 60, 60])
+    ]
     episode = {"id": "g40t0_0", "uid": "g40t0", "session": 0, "answer": "4", "success": True, "score": 1.0}
     episode |= {"finished": True, "turns": [], "off_path_turns": [], "task": {"id": "t", "prompt": "p", "data": {}}}
-    episode |= {"leaf": None, "journal": {"schema": 2, "seed": 0, "records": [act]}}
+    episode |= {"leaf": None, "journal": {"schema": 2, "seed": 0, "records": acts}}
     (run / "episodes").mkdir()
     (run / "episodes" / "step_00040.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, episode)))
-    message = refused(str(run), "--swap", "asker=holder", "data.max_prompt_length=50")
+    thinking = "+marl.policies.holder.apply_chat_template_kwargs.enable_thinking=false"
+    message = refused(str(run), "--swap", "asker=holder", "data.max_prompt_length=50", thinking)
     assert f"2 of 3 observations of agent 'asker' in '{run}/episodes/step_00040.jsonl' are longer than" in message
     assert "data.max_prompt_length=50 with the tokenizer of policy 'holder' (maximum: 60 tokens)" in message
     # nothing that the holder saw is stored
-    assert seen == [([({"role": "user", "content": "index 2"},)], "holder")]
+    assert seen == [("policy 'holder'", "holder", {"enable_thinking": False})]
     monkeypatch.setattr(launch, "TrainerProcess", _Played)
     assert main(["eval", str(run), "--untrained", "asker"]) == 0  # its tokenizer is the one of training
     assert len(seen) == 1

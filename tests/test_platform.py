@@ -187,6 +187,7 @@ PARAMETERS = {
         "_save_checkpoint": ["self"],
         "_load_checkpoint": ["self"],
     },
+    "verl.utils.model:get_generation_config": {"": ["model", "trust_remote_code"]},
     "verl.trainer.ppo.v1.trainer_base:register_trainer": {"": ["name"]},
     "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer": {
         "_wait_for_next_poll": ["self", "partition_id", "last_debug_time"],
@@ -220,6 +221,30 @@ def test_what_we_override_or_call_in_verl_is_where_it_was(target: str, monkeypat
         assert found is not None, f"verl moved or renamed {target}.{method}"
         parameters = list(inspect.signature(found).parameters)
         assert parameters == expected, f"the parameters of {target}.{method} are now {parameters}, not {expected}"
+
+
+def test_what_ends_a_turn_in_the_servers() -> None:
+    """`PolicyClient` finds the end of an action in its tokens and its text, by vLLM's rules."""
+    pytest.importorskip("vllm")
+    from verl.workers.rollout.vllm_rollout import vllm_async_server
+    from vllm import SamplingParams
+    from vllm.v1.engine.detokenizer import check_stop_strings
+
+    from marl_verl.models.chat import before_stop
+
+    reason = 'if finish_reason == "abort":', 'elif finish_reason in ("stop", "length"):'
+    source = inspect.getsource(vllm_async_server)
+    assert all(line in source for line in reason), "verl's server now says why it stopped: use it in PolicyClient"
+    assert "SamplingParams(max_tokens=max_tokens, **sampling_params)" in source, "the request's parameters go elsewhere"
+    params = SamplingParams(stop_token_ids=[9], stop=["END"])
+    params.update_from_generation_config({"eos_token_id": [7, 8]}, 7)
+    assert set(params.stop_token_ids or ()) == {8, 9}  # 7 is the tokenizer's own
+    assert not params.include_stop_str_in_output
+    for text, stop in (("a b c", ["c", "b"]), ("abc", ["bc", "abc"]), ("abc", ["abc", "bc"]), ("abc", ["abc", "b"])):
+        found = check_stop_strings(text, len(text), stop, include_in_output=False)
+        assert found is not None
+        assert text[: found[1]] == before_stop(text, stop)
+    assert check_stop_strings("abc", 3, ["d"], include_in_output=False) is before_stop("abc", ["d"]) is None
 
 
 def test_fit_calls_what_the_team_trainer_overrides() -> None:

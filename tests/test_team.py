@@ -70,6 +70,10 @@ def test_a_team_is_read_with_its_types() -> None:
             "policy 'other' is frozen, but has marl.policies.other.model.lora_rank=8",
         ),
         ("policies.other.loss", "gspo", "policy 'other' is frozen, but has marl.policies.other.loss='gspo'"),
+        ("policies.base.stop", 3, "'marl.policies.base.stop' must be text or a list or null, got 3"),
+        ("policies.base.stop", ["", 3], "marl.policies.base: each stop string must be a non-empty text, got ''"),
+        ("agents.judge.sampling.stop", ["x", 3], "sampling: each stop string must be a non-empty text, got 3"),
+        ("policies.base.apply_chat_template_kwargs", 3, "apply_chat_template_kwargs' must be a mapping or null, got 3"),
         ("policies.other.pool", 3, "'marl.policies.other.pool' must be text or null, got 3"),
         ("policies.base.endpoint", "http://x", "'marl.policies.base.endpoint' must be a mapping or null"),
         ("policies.base.endpoint", {"url": "http://x"}, "'marl.policies.base.endpoint.model' is missing"),
@@ -108,6 +112,15 @@ def test_an_endpoint_is_always_frozen() -> None:
     team = read_team(marl)
     assert team.policies["other"].endpoint == Endpoint("http://x/v1", "m", None)
     assert [policy.trained for policy in team.policies.values()] == [True, False]
+
+
+def test_an_endpoint_has_stop_strings_and_its_own_template() -> None:
+    marl = copy.deepcopy(MARL)
+    marl["policies"]["other"] = {"endpoint": {"url": "u", "model": "m"}, "stop": "END"}
+    assert read_team(marl).policies["other"].stop == ["END"]
+    marl["policies"]["other"]["apply_chat_template_kwargs"] = {"enable_thinking": False}
+    with pytest.raises(MarlError, match=r"other.apply_chat_template_kwargs' has no effect on an external endpoint"):
+        read_team(marl)
 
 
 def test_an_evaluation_accepts_a_team_without_trained_policies() -> None:

@@ -72,7 +72,8 @@ def _policy(policy: PolicyConfig, config: DictConfig) -> Nested:
     # a tiny model is identified by its description: its folder depends on the cache
     model |= {"tiny": policy.tiny} if policy.tiny is not None else {"path": arr["model"]["path"]}
     found: Nested = {"kind": "trained" if policy.trained else "frozen", "pool": policy.pool, "model": model}
-    found["rollout"] = _chosen(arr["rollout"], ROLLOUT)
+    found["rollout"] = _chosen(arr["rollout"], ROLLOUT) | {"stop": policy.stop}
+    found |= own["data"]
     if policy.trained:
         found["gpus"], found["nodes"] = trainer["n_gpus_per_node"], trainer["nnodes"]
         found["loss"] = policy.loss

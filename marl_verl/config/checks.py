@@ -11,7 +11,7 @@ import psutil
 from annotated_types import Gt, Interval
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.episode import Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
+from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.options import NonNegative, Positive, check_type
 from marl_verl.platforms.active import has_accelerator
@@ -139,12 +139,12 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
         raise MarlError(f"{count} training tasks are fewer than data.train_batch_size={batch}")
 
 
-def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[str, ...], ...]:
-    """Run the workflow once with empty actions and return the agents of each move.
+def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[Act, ...], ...]:
+    """Run the workflow once with empty actions and return the acts of each move.
 
     MarlError for an error that does not depend on the actions.
     """
-    moves: list[tuple[str, ...]] = []
+    moves: list[tuple[Act, ...]] = []
     limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # an endless loop would block `wait_for`
 
     async def play() -> None:
@@ -153,7 +153,7 @@ def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[st
                 acts = await run.next()
                 if acts is None:
                     return
-                moves.append(tuple(dict.fromkeys(act.agent for act in acts)))
+                moves.append(tuple(acts))
                 for act in acts:
                     run.resolve(act, Action(text=""))
 

@@ -1,18 +1,19 @@
 """The model of each policy: a local folder, a name on the hub, a tiny model to make, or an external endpoint."""
 
-import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing
+from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
-from marl_verl.models.tiny import TinyModel, folder_of
+from marl_verl.models.tiny import TinyModel, folder_of, tiny_tokenizer
 from marl_verl.options import build
 from marl_verl.team import Endpoint, PolicyConfig, TeamConfig
 
@@ -72,10 +73,35 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
         shapes(folder)
     except MarlError as error:
         raise MarlError(f"{whose}: {error}") from error
-    described = words / "tokenizer_config.json"
-    inside = described.is_file() and "chat_template" in json.loads(described.read_text(encoding="utf-8"))
-    if not inside and not any(words.glob("chat_template*")):
-        raise MarlError(f"{whose}: the tokenizer in '{words}' has no chat template: use a chat model")
+
+
+def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act], tiny: Mapping[str, TinyModel]) -> None:
+    """Render what each agent sends in a rehearsal. MarlError where the chat template of its policy refuses it.
+
+    A model on the hub that is not on this machine yet is checked when the rollout worker starts.
+    """
+    for name, policy in team.policies.items():
+        if policy.endpoint is not None:
+            continue
+        where, whose, part = f"marl.policies.{name}", f"policy '{name}'", resolved.policies[name]
+        model, options = part.actor_rollout_ref.model, part.data.apply_chat_template_kwargs
+        if (custom := model.custom_chat_template) and "{" not in custom:
+            raise MarlError(f"'{where}.model.custom_chat_template' must be the text of a template, got '{custom}'")
+        if name in tiny:
+            if not custom and not options:
+                continue  # its own template takes all messages, and loading transformers takes seconds
+            chat = Chat(with_template(tiny_tokenizer(tiny[name]), model), options, f"{whose} (a tiny model)")
+        else:
+            try:
+                chat = Chat.load(model, options, whose, local_files_only=True)
+            except (OSError, ValueError, KeyError) as error:
+                if local_model(whose, model.path) is None:
+                    continue
+                raise MarlError(f"the tokenizer of {whose} in '{model.path}' cannot be loaded: {error}") from error
+        chat.check_options(policy.apply_chat_template_kwargs or (), f"{where}.apply_chat_template_kwargs")
+        for agent in team.agents.values():
+            if agent.policy == name:
+                chat.check(agent, [act.observation for act in acts if act.agent == agent.name])
 
 
 def check_files(folder: Path, what: str, words: Path | None = None) -> None:

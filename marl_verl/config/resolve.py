@@ -86,7 +86,9 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
                 if given.get(key) is None:
                     own.actor_rollout_ref.actor.fsdp_config[key] = True
         check_policy(own, name, called, loss)
+    template = own.data.get("apply_chat_template_kwargs") or {}
     return {
+        "data": {"apply_chat_template_kwargs": {**template, **(policy.apply_chat_template_kwargs or {})}},
         "actor_rollout_ref": _resolved(own.actor_rollout_ref),
         "algorithm": {"rollout_correction": _resolved(own.algorithm.rollout_correction)},
         "trainer": {"n_gpus_per_node": pool.gpus, "nnodes": pool.nodes},

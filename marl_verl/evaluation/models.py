@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from marl_verl.checkpoint.export import WEIGHTS, Source
 from marl_verl.checkpoint.folders import complete, damage, step_of
@@ -17,6 +17,7 @@ from marl_verl.config.stored import read_config
 from marl_verl.errors import MarlError, missing
 from marl_verl.evaluation.request import MODELS, Assignment, acting
 from marl_verl.journals.read import EpisodeFile
+from marl_verl.models.chat import Chat
 from marl_verl.process.run_dir import RunDir
 from marl_verl.team import AgentConfig
 
@@ -110,14 +111,15 @@ def check_lengths(
     path = files[max(files)]
     content = path.read_bytes()
     episodes = EpisodeFile.parse(gzip.decompress(content) if path.suffix == ".gz" else content, f"'{path}'")
-    template: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))
     for name, assignment in moved.items():
         observations = _observations(episodes, agents[name])
         if not observations:
             continue
-        own = config.policies[assignment.policy].actor_rollout_ref
-        words = own.model.get("tokenizer_path") or tokenizers[assignment.policy]
-        lengths = _lengths(observations, words, bool(own.model.trust_remote_code), template)
+        part = config.policies[assignment.policy]
+        own, words = part.actor_rollout_ref, tokenizers[assignment.policy]
+        model = {**own.model, "tokenizer_path": own.model.get("tokenizer_path") or words}
+        chat = Chat.load(model, part.data.apply_chat_template_kwargs, f"policy '{assignment.policy}'")
+        lengths = [len(chat.render(messages, tokenize=True)) for messages in observations]
         limit = int(own.rollout.prompt_length)
         if long := [length for length in lengths if length > limit]:
             raise MarlError(
@@ -130,18 +132,9 @@ def check_lengths(
 
 def _observations(file: EpisodeFile, agent: AgentConfig) -> list[Messages]:
     """The distinct observations of an agent, each preceded by its instructions."""
-    first = ({"role": "system", "content": agent.instructions},) if agent.instructions else ()
     found: dict[str, Messages] = {}
     for name in file.episodes:
         for record in file.episode(name).journal.acts():
             if record.act.agent == agent.name:
-                found[repr(record.act.observation)] = (*first, *record.act.observation)
+                found[repr(record.act.observation)] = tuple(agent.conversation(record.act.observation))
     return list(found.values())
-
-
-def _lengths(observations: Sequence[Messages], words: str, trusted: bool, template: Mapping[str, Any]) -> list[int]:
-    from transformers import AutoTokenizer
-
-    encode = AutoTokenizer.from_pretrained(words, trust_remote_code=trusted).apply_chat_template
-    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template}
-    return [len(encode(list(messages), **settings)) for messages in observations]

@@ -36,7 +36,7 @@ KS = (1, 4, 8, 16, 32, 64)
 TAKEN = re.compile(
     r"marl\.(task|workflow|rollout|pools)(\..+)?"
     r"|marl\.agents\.[^.]+\.(instructions|reward|sampling)(\..+)?"
-    r"|marl\.policies\.[^.]+\.(rollout|endpoint|pool)(\..+)?"
+    r"|marl\.policies\.[^.]+\.(rollout|endpoint|pool|stop|apply_chat_template_kwargs)(\..+)?"
     r"|marl\.run\.journal_tokens"
     r"|actor_rollout_ref\.rollout\..+"
     r"|data\.(max_prompt_length|max_response_length|apply_chat_template_kwargs)(\..+)?"

@@ -159,13 +159,20 @@ def _teacher(spec: TinyModel) -> Any:
     return options.build(task_set, spec.task_options, "marl.task.options")
 
 
+def tiny_tokenizer(spec: TinyModel) -> Any:
+    """Create the model's tokenizer."""
+    from marl_verl.models import factory
+
+    make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[spec.family]
+    return make(_teacher(spec).vocabulary(), spec.context)
+
+
 def _make(spec: TinyModel, folder: Path, progress: Progress | None) -> None:
     """Create the model and write it with its tokenizer to `folder`."""
     from marl_verl.models import factory  # imports torch, which takes seconds; unused for a cached model
 
     teacher = _teacher(spec)
-    make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[spec.family]
-    words = make(teacher.vocabulary(), spec.context)
+    words = tiny_tokenizer(spec)
     model = factory.make_model(spec, words, spec.seed)
     count = spec.steps * spec.batch_size
     each = -(-count // len(spec.agents))

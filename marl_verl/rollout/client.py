@@ -9,14 +9,15 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
+from verl.utils.model import get_generation_config
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from marl_verl.config.placement import server_gpus
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.episode import Action, Message
 from marl_verl.errors import MarlError
+from marl_verl.models.chat import Chat, before_stop
 from marl_verl.rollout.context import ObservationTooLong
-from marl_verl.rollout.rows import chat_encoder
 
 
 class DirectClient(LLMServerClient):
@@ -59,12 +60,20 @@ class PolicyServerManager(LLMServerManager):
 
 
 class PolicyClient:
-    """A `Client` of a policy of this run, from its `actor_rollout_ref` and verl's client for its servers."""
+    """A `Client` of a policy of this run, from its `actor_rollout_ref` and verl's client for its servers.
 
-    def __init__(self, name: str, config: DictConfig, client: LLMServerClient, template: Mapping[str, Any]) -> None:
-        from verl.utils import hf_tokenizer
+    `template` are the variables of its chat template, `stop` the stop strings of agents that have none of their own.
+    """
 
-        self.name, self.client = name, client
+    def __init__(
+        self,
+        name: str,
+        config: DictConfig,
+        client: LLMServerClient,
+        template: Mapping[str, Any],
+        stop: Sequence[str] | None = None,
+    ) -> None:
+        self.name, self.client, self.stop = name, client, stop or ()
         self.prompt_length = int(config.rollout.prompt_length)
         self.response_length = int(config.rollout.response_length)
         self.sampling = {
@@ -72,16 +81,19 @@ class PolicyClient:
             "repetition_penalty": 1.0,
             "logprobs": bool(config.rollout.calculate_log_probs),
         }
-        self.tokenizer = hf_tokenizer(
-            config.model.tokenizer_path or config.model.path, trust_remote_code=config.model.trust_remote_code
-        )
-        if not self.tokenizer.chat_template:
-            raise MarlError(f"the tokenizer of policy '{name}' ({config.model.path}) has no chat template")
-        self._encode = chat_encoder(self.tokenizer, template)
+        self.chat = Chat.load(config.model, template, f"policy '{name}'")
+        self.ends = frozenset() if config.rollout.get("ignore_eos") else self._ends(config.model)
+
+    def _ends(self, model: DictConfig) -> frozenset[int]:
+        """Ids of all tokens that end an action. vLLM has them too, but verl's servers do not say why they stopped."""
+        found = get_generation_config(model.path, trust_remote_code=model.trust_remote_code)
+        given = getattr(found, "eos_token_id", None)
+        ids = {self.chat.tokenizer.eos_token_id, *(given if isinstance(given, list | tuple) else [given])}
+        return frozenset(ids - {None})
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation with the generation prompt. ObservationTooLong above `rollout.prompt_length`."""
-        ids = self._encode(tuple((message["role"], message["content"]) for message in messages))
+        ids = self.chat.encode(tuple((message["role"], message["content"]) for message in messages))
         if len(ids) > self.prompt_length:
             raise ObservationTooLong(
                 f"an observation of {len(ids)} tokens exceeds the limit of policy '{self.name}', {self.prompt_length} "
@@ -90,21 +102,32 @@ class PolicyClient:
         return list(ids)
 
     async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
-        """See `Client`. `sampling` is passed to vLLM unchanged except for `max_tokens`."""
+        """See `Client`. `sampling` is passed to vLLM unchanged except for `max_tokens` and `stop`.
+
+        The token ids of an action include what ended it: a stop token, or the tokens of a stop string. Its text is
+        without both, as in OpenAI's API.
+        """
         begun = time.monotonic()
         prompt_ids = self.encode(messages)
         limit = sampling.get("max_tokens") or self.response_length
-        params = {**sampling, "max_tokens": min(limit, self.response_length)}
+        given = sampling.get("stop")
+        stop, tokens = self.chat.stops(self.stop if given is None else given)
+        ends = self.ends.union(tokens)
+        params = {**sampling, "max_tokens": min(limit, self.response_length), "stop": stop}
+        params["stop_token_ids"] = sorted(ends)
         output = await self.client.generate(request_id, prompt_ids=prompt_ids, sampling_params=params)
         ids = [int(token) for token in output.token_ids]
         if not ids:
             raise MarlError(f"the server of policy '{self.name}' returned an empty completion")
+        ended = ids[-1] in ends
+        text = self.chat.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
+        before = before_stop(text, stop)
         return Action(
-            text=self.tokenizer.decode(ids, skip_special_tokens=True),
+            text=text if before is None else before,
             prompt_ids=prompt_ids,
             response_ids=ids,
             log_probs=list(output.log_probs or []),
-            stop_reason="stop" if ids[-1] == self.tokenizer.eos_token_id else "length",
+            stop_reason="stop" if ended or before is not None else "length",
             version=output.extra_fields.get("global_steps"),
             seconds=time.monotonic() - begun,
         )

@@ -38,7 +38,7 @@ class Client(Protocol):
         Args:
             messages: the whole conversation, instructions first.
             sampling: `temperature`, `top_p`, `top_k` (-1: all tokens), `max_tokens` (None: the policy's own limit),
-                `seed`; other keys are passed to the run's own servers.
+                `stop` (None: the policy's own), `seed`; other keys are passed to the run's own servers.
             request_id: equal for all requests of an episode.
         """
 
@@ -120,14 +120,12 @@ class PolicySamplingContext(BaseSamplingContext):
         """Sample an action from the agent's policy. Raises ObservationTooLong, and TimeoutError after `act_seconds`."""
         who = self.task_context.agents[agent or act.agent]
         client = self._parts.clients[who.policy]
-        messages: list[Message] = list(act.observation)
-        if who.instructions:
-            messages.insert(0, {"role": "system", "content": who.instructions})
+        messages: list[Message] = who.conversation(act.observation)
         sampling = dict(client.sampling if self._held_out is None else self._held_out)
         if self._held_out is None:
             own = {name: getattr(who.sampling, name) for name in ("temperature", "top_p", "top_k")}
             sampling.update({name: value for name, value in own.items() if value is not None})
-        sampling["max_tokens"] = who.sampling.max_tokens
+        sampling |= {"max_tokens": who.sampling.max_tokens, "stop": who.sampling.stop}
         place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.agent else ())
         sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
         seconds = self.limits.act_seconds

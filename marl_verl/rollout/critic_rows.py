@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from marl_verl.episode import Episode, Observation, Turn
-from marl_verl.errors import MarlError
-from marl_verl.rollout.rows import Row, chat_encoder, row_key
+from marl_verl.models.chat import Chat
+from marl_verl.rollout.rows import Row, row_key
 
 FIELD = "critic_ids"
 """A row's joint observation in TransferQueue: token ids."""
@@ -56,16 +56,8 @@ class JointEncoder:
     """Encodes joint observations for the team's critic, truncated to the last `limit` token ids."""
 
     def __init__(self, model: Any, agents: Sequence[str], limit: int, template: Mapping[str, Any]) -> None:
-        from verl.utils import hf_tokenizer
-
-        path = model["tokenizer_path"] or model["path"]
-        self.tokenizer = hf_tokenizer(path, trust_remote_code=bool(model["trust_remote_code"]))
-        if model.get("custom_chat_template"):
-            self.tokenizer.chat_template = model["custom_chat_template"]
-        if not self.tokenizer.chat_template:
-            raise MarlError(f"the tokenizer of the team's critic ({path}) has no chat template")
         self.agents, self.limit = agents, limit
-        self._encode = chat_encoder(self.tokenizer, template)
+        self._encode = Chat.load(model, template, "the team's critic").encode
 
     @classmethod
     def of(cls, config: Any, agents: Iterable[str]) -> JointEncoder | None:

@@ -1,6 +1,6 @@
 """External endpoints: policies served outside the run by a server with OpenAI's chat completions API.
 
-    POST url/chat/completions   {model, messages, temperature, top_p, max_tokens, seed}, and top_k where it is set
+    POST url/chat/completions   {model, messages, temperature, top_p, max_tokens, seed}, top_k and stop where set
     GET  url/models             once, before a run starts
 
 A request contains messages, a response contains text. The text is not tokenized, because such a policy never learns;
@@ -41,12 +41,13 @@ class EndpointClient:
         endpoint: Endpoint,
         sampling: Mapping[str, Any],
         max_tokens: int,
+        stop: Sequence[str] | None = None,
         retries: int = RETRIES,
         request_seconds: float = 600.0,
     ) -> None:
         from openai import AsyncOpenAI
 
-        self.name, self.endpoint, self.max_tokens = name, endpoint, max_tokens
+        self.name, self.endpoint, self.max_tokens, self.stop = name, endpoint, max_tokens, stop or []
         self.sampling = {key: sampling[key] for key in ("temperature", "top_p", "top_k")}
         self._client = AsyncOpenAI(
             base_url=endpoint.url, api_key=endpoint_key(name, endpoint), max_retries=retries, timeout=request_seconds
@@ -54,9 +55,12 @@ class EndpointClient:
 
     async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
         """See `Client`: text and number of tokens, no ids, no log-probabilities. An empty text is a valid action."""
+        from openai import omit
+
         begun = time.monotonic()
         limit = sampling.get("max_tokens") or self.max_tokens
         top_k = sampling.get("top_k") or -1
+        stop = self.stop if sampling.get("stop") is None else sampling["stop"]
         with _converted_errors(self.name, self.endpoint):
             completion: Any = await self._client.chat.completions.create(
                 model=self.endpoint.model,
@@ -65,6 +69,7 @@ class EndpointClient:
                 top_p=sampling["top_p"],
                 max_tokens=min(limit, self.max_tokens),
                 seed=sampling["seed"],
+                stop=list(stop) or omit,
                 # OpenAI rejects this field; vLLM and others accept it
                 extra_body={"top_k": top_k} if top_k > 0 else None,
             )

@@ -6,8 +6,7 @@ in groups, baselines and metrics like any other row.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,20 +26,6 @@ class Row(NamedTuple):
     key: str
     fields: dict[str, Any] | None
     tag: dict[str, Any]
-
-
-def chat_encoder(tokenizer: Any, options: Mapping[str, Any]) -> Callable[[tuple[tuple[str, str], ...]], list[int]]:
-    """A function from (role, content) messages to token ids with the generation prompt; caches 4096 results."""
-
-    @functools.lru_cache(maxsize=4096)
-    def encode(messages: tuple[tuple[str, str], ...]) -> list[int]:
-        conversation = [{"role": role, "content": content} for role, content in messages]
-        ids: list[int] = tokenizer.apply_chat_template(
-            conversation, add_generation_prompt=True, tokenize=True, return_dict=False, **options
-        )
-        return ids
-
-    return encode
 
 
 def row_key(uid: str, session: int, index: int) -> str:

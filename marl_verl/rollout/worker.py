@@ -97,15 +97,21 @@ def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerConte
         mix=algorithm_of(team).rewards,
         limits=Limits(tokens=marl["rollout"]["episode_tokens"], **seconds),
     )
-    clients = {name: _client(name, config, server) for name, server in llm_clients.items()}
+    clients = {name: _client(name, config, team, server) for name, server in llm_clients.items()}
     return WorkerContext(task_context, clients, int(marl["run"]["seed"]))
 
 
-def _client(name: str, config: Any, server: Any) -> Client:
+def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
+    stop = team.policies[name].stop
     if isinstance(server, Endpoint):
-        return EndpointClient(name, server, config.actor_rollout_ref.rollout, int(config.data.max_response_length))
-    template = config.data.get("apply_chat_template_kwargs") or {}
-    return PolicyClient(name, config.policies[name].actor_rollout_ref, server, template)
+        longest = int(config.data.max_response_length)
+        return EndpointClient(name, server, config.actor_rollout_ref.rollout, longest, stop)
+    own = config.policies[name]
+    client = PolicyClient(name, own.actor_rollout_ref, server, own.data.apply_chat_template_kwargs, stop)
+    for agent in team.agents.values():  # before a start, a model on the hub may not be on this machine
+        if agent.policy == name:
+            client.chat.check(agent)
+    return client
 
 
 class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):

@@ -18,7 +18,7 @@ from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
 from marl_verl.config.placement import check_placement
-from marl_verl.config.policy_models import tiny_models
+from marl_verl.config.policy_models import check_templates, tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.schedule import check_schedule
 from marl_verl.config.stored import check_run, marl_section, read_config
@@ -158,13 +158,15 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     }
     checks.check_tasks(tasks, config)
     moves = checks.rehearse(workflow, tasks["train"][0], team)
-    synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, moves)
+    agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
+    synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
     fit.check_advantage(synthetic)
     checks.check_machine(config, team, folder)
     resolved = resolve(config, team)
     check_schedule(resolved, team, algorithm, synthetic)
     fit.check_reference(resolved, team)
     fit.check_engine(resolved, team)
+    check_templates(resolved, team, [act for acts in moves for act in acts], tiny)
     return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder)
 
 

@@ -1,0 +1,134 @@
+"""Chat templates: how messages become a prompt, and which tokens and texts end an action.
+
+The rollout clients, the checks before a start and the evaluation use this module, so that all render the same prompt.
+
+A template without a system role (Gemma's) raises an error for a system message, or leaves it out. System messages at
+the start of a conversation are then folded into the first user message:
+
+    system: Be brief.  user: 2 + 2?    ->    user: Be brief.\\n\\n2 + 2?
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from marl_verl.episode import Observation
+from marl_verl.episode.turn import as_observation
+from marl_verl.errors import MarlError, nearest
+from marl_verl.team import AgentConfig
+
+PROBE = "instructions of an agent"
+
+
+class Chat:
+    """A tokenizer with its chat template.
+
+    Args:
+        options: variables of the template (`apply_chat_template_kwargs`), such as `enable_thinking`.
+        whose: begins error messages, e.g. "policy 'solver' (model 'Qwen/Qwen3-8B')".
+    """
+
+    def __init__(self, tokenizer: Any, options: Mapping[str, Any], whose: str) -> None:
+        self.tokenizer, self.options, self.whose = tokenizer, options, whose
+        if not tokenizer.chat_template:
+            raise MarlError(f"{whose}: the tokenizer has no chat template. Use a chat model.")
+        self.folds = False
+        self.folds = not self._takes_system()
+        self.encode = functools.lru_cache(maxsize=4096)(self._encode)
+        # stop strings are compared with the text, which has no special tokens
+        self.special = {str(token): id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+    @classmethod
+    def load(cls, model: Mapping[str, Any], options: Mapping[str, Any], whose: str, **where: Any) -> Chat:
+        """The chat of verl's `model` section: `path`, `tokenizer_path`, `trust_remote_code`, `custom_chat_template`.
+
+        Raises:
+            OSError: the tokenizer cannot be loaded. `where` are further arguments, such as `local_files_only`.
+            MarlError: it has no chat template.
+        """
+        from transformers import AutoTokenizer
+
+        path = os.path.expanduser(model.get("tokenizer_path") or model["path"])
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=bool(model.get("trust_remote_code")), **where)
+        return cls(with_template(tokenizer, model), options, f"{whose} (model '{model['path']}')")
+
+    def render(self, messages: Iterable[Mapping[str, str]], tokenize: bool = False) -> Any:
+        """The prompt of a conversation, with the generation prompt, as text or ids. MarlError if it is refused."""
+        given = [{"role": message["role"], "content": message["content"]} for message in messages]
+        try:
+            return self.tokenizer.apply_chat_template(
+                folded(given) if self.folds else given,
+                add_generation_prompt=True,
+                tokenize=tokenize,
+                return_dict=False,
+                **self.options,
+            )
+        except Exception as error:  # a template is a program, which may raise anything
+            roles = ", ".join(message["role"] for message in given)
+            remedy = "change the messages, or set model.custom_chat_template"
+            detail = f"{type(error).__name__}: {error}"
+            raise MarlError(
+                f"{self.whose}: the chat template refuses a conversation of {roles} ({detail}): {remedy}"
+            ) from error
+
+    def _encode(self, messages: tuple[tuple[str, str], ...]) -> list[int]:
+        """Token ids of (role, content) messages with the generation prompt. As `render`; `encode` caches results."""
+        ids: list[int] = self.render(({"role": role, "content": content} for role, content in messages), tokenize=True)
+        return ids
+
+    def _takes_system(self) -> bool:
+        try:
+            return PROBE in self.render([{"role": "system", "content": PROBE}, {"role": "user", "content": "task"}])
+        except MarlError:
+            return False
+
+    def check(self, agent: AgentConfig, observations: Sequence[Observation] = ()) -> None:
+        """MarlError if the template refuses one of the agent's observations (default: a single user message).
+
+        Empty messages are filled in: some templates refuse them, and the actions of a rehearsal are empty.
+        """
+        for observation in observations or [as_observation("task")]:
+            try:
+                self.render({**each, "content": each["content"] or "text"} for each in agent.conversation(observation))
+            except MarlError as error:
+                raise MarlError(f"agent '{agent.name}' of {error}") from error
+
+    def check_options(self, names: Iterable[str], where: str) -> None:
+        """MarlError for a variable that the template does not have: it would have no effect."""
+        known = set(re.findall(r"\w+", self.tokenizer.get_chat_template()))
+        for name in names:
+            if name not in known:
+                near = nearest(name, known)
+                hint = near if near.startswith("did") else "remove it"
+                raise MarlError(f"unknown key '{where}.{name}': the chat template of {self.whose} lacks it: {hint}")
+
+    def stops(self, given: Sequence[str]) -> tuple[list[str], list[int]]:
+        """(stop strings, ids of stop tokens): a stop string that is a special token is no part of the text."""
+        texts = [text for text in given if text not in self.special]
+        return texts, [self.special[text] for text in given if text in self.special]
+
+
+def with_template(tokenizer: Any, model: Mapping[str, Any]) -> Any:
+    """The tokenizer, with `custom_chat_template` of verl's `model` section where it is set."""
+    if model.get("custom_chat_template"):
+        tokenizer.chat_template = model["custom_chat_template"]
+    return tokenizer
+
+
+def folded(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """A conversation whose leading system messages are the beginning of its first user message."""
+    first = next((n for n, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    texts, rest = [message["content"] for message in messages[:first]], list(messages[first:])
+    if texts and rest and rest[0]["role"] == "user":
+        texts.append(rest.pop(0)["content"])
+    return [{"role": "user", "content": "\n\n".join(texts)}, *rest] if texts else rest
+
+
+def before_stop(text: str, stop: Sequence[str]) -> str | None:
+    """The text before the stop string that is complete first, as vLLM has it; None without one."""
+    found = [(at + len(each), at) for each in stop if (at := text.find(each)) >= 0]
+    return text[: min(found, key=lambda ends: ends[0])[1]] if found else None
