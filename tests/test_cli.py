@@ -193,6 +193,10 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ("actor_rollout_ref.rollout.checkpoint_engine.backend=nccl", "must be 'naive', got 'nccl'"),
         ("trainer.use_v1=false", "teams are trained by verl's V1 trainer"),
         ("marl.policies.asker.actor.strategy=megatron", "'marl.policies.asker.actor.strategy' must be fsdp2 or fsdp"),
+        (
+            "actor_rollout_ref.model={use_fused_kernels:true,fused_kernel_options:{impl_backend:triton}}",
+            "supports fused_kernel_options.impl_backend=torch, or on a GPU triton, got 'triton'",
+        ),
         ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gives wrong log-probs with attention 'sdpa'"),
         ("marl.policies.asker.actor.ppo_max_token_len_per_gpu=55", "is 55, but a row may have 56 tokens (prompt 48"),
         (

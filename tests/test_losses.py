@@ -274,6 +274,23 @@ def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(
     assert metrics["entropy"] == pytest.approx(total / TOKENS, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("setting", "names"),
+    [
+        ("actor_rollout_ref.actor.entropy_coeff=0", {"entropy"}),
+        ("actor_rollout_ref.actor.entropy_coeff=0.01", {"entropy", "entropy_loss"}),
+        ("actor_rollout_ref.actor.calculate_entropy=true", {"entropy", "entropy_loss"}),
+        ("algorithm.rollout_correction.bypass_mode=true", set()),
+    ],
+)
+def test_the_update_computes_entropy_only_where_it_is_asked_for(
+    setting: str, names: set[str], folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With gradient it takes more memory than everything else of the logits."""
+    _, metrics = Actor(folder, "ppo-clip", monkeypatch, setting).update(ROWS, sampled(model))
+    assert {name for name in metrics if name.startswith("entropy")} == names
+
+
 def test_without_a_correction_there_are_no_weights(folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     actor = Actor(folder, "ppo-clip", monkeypatch)
     actor.update(ROWS, sampled(model))

@@ -104,7 +104,10 @@ class Workers:
 
     def compute_log_prob(self, batch: Any) -> None:
         self.calls.append("compute_log_prob")
-        found = self._worker.compute_log_prob(self._fetch(batch))["log_probs"].unbind()
+        output = self._worker.compute_log_prob(self._fetch(batch))
+        if "entropy" in output:
+            self._store.kv_batch_put(batch.keys, batch.partition_id, {"entropy": output["entropy"]})
+        found = output["log_probs"].unbind()
         for key, values in zip(batch.keys, found, strict=True):
             if key in self._moved:
                 moved = self._moved[key]

@@ -22,12 +22,22 @@ from marl_verl.credit.base import ReplayCredit
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
+from marl_verl.models.count import model_config
 from marl_verl.sampling import Candidate, Sampler
 from marl_verl.sampling.context import BaseSamplingContext, TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig
 
 MOST_MOVES, SECONDS = 3, 30.0
+MASKED = ("sdpa", "eager")
+"""Attention implementations that separate packed rows by a mask, which transformers makes from the position ids."""
+PACKED = (
+    *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3_text"),
+    *("phi3", "smollm3", "olmo2", "olmoe", "granite", "cohere", "glm", "glm4", "starcoder2", "gpt2", "gpt_neox"),
+)
+"""Model types whose packed rows were compared with separate ones (tests/test_packed.py)."""
+SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Keys of a model's config that change its logits after the output layer."""
 
 
 def check_samplers(found: dict[str, Sampler], names: dict[str, str], team: TeamConfig, tasks: TaskSet) -> None:
@@ -103,6 +113,7 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
             what = f"'{where}.actor.ulysses_sequence_parallel_size' is {actor.ulysses_sequence_parallel_size}"
             remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
             raise MarlError(f"{what}, which gives wrong log-probs with attention '{attention}': {remedy}")
+        check_kernels(part.model, where, str(attention), resolved.trainer.device)
         longest = int(rollout.prompt_length) + int(rollout.response_length)
         dynamic = {"actor.ppo": actor.use_dynamic_bsz, "rollout.log_prob": rollout.log_prob_use_dynamic_bsz}
         if len(set(dynamic.values())) > 1:
@@ -118,6 +129,24 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
             if not by_tokens and limit is None:
                 remedy = "set it, or actor.use_dynamic_bsz=true"
                 raise MarlError(f"'{where}.{key}_micro_batch_size_per_gpu' is missing: {remedy}")
+
+
+def check_kernels(model: DictConfig, where: str, attention: str, device: str) -> None:
+    """MarlError where packed rows or verl's fused kernels are known to give wrong log-probs, or to fail."""
+    found = model_config(str(model.path))
+    kind = str(found.get("model_type"))
+    if model.use_remove_padding and found and attention in MASKED and kind not in PACKED:
+        what = f"'{where}.model.use_remove_padding': models of type '{kind}' are not known to separate packed rows"
+        raise MarlError(f"{what} with attention '{attention}': set {where}.model.use_remove_padding=false")
+    if not model.use_fused_kernels:
+        return
+    backend, named = model.fused_kernel_options.impl_backend, f"'{where}.model.use_fused_kernels'"
+    off = f"set {where}.model.use_fused_kernels=false"
+    if backend not in ("torch", "triton") or (backend == "triton" and device == "cpu"):
+        what = f"{named} supports fused_kernel_options.impl_backend=torch, or on a GPU triton, got '{backend}'"
+        raise MarlError(f"{what}: set one of them")
+    if scaled := [key for key in SCALED if found.get(key) not in (None, 1)]:
+        raise MarlError(f"{named}: verl's kernels ignore '{scaled[0]}', which models of type '{kind}' have: {off}")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ CRITIC_KEYS = ("scope", "tiny", "max_prompt_length")
 ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
 """Section of an engine's settings: (in `actor`, in `critic`)."""
 LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules", "exclude_modules")
-"""Keys of a policy's `model` that its critic does not inherit: it has an adapter only if `marl.critic` sets one."""
+NOT_INHERITED = (*LORA, "use_fused_kernels")
+"""Keys of a policy's `model` that its critic does not inherit: it has an adapter only if `marl.critic` sets one, and
+verl's fused kernels need a language model's output layer."""
 
 
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
@@ -215,7 +217,7 @@ def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any
     for mine, theirs in ENGINES:
         if mine in actor and theirs in base:
             base[theirs] = OmegaConf.merge(base[theirs], actor[mine])
-    model = {key: value for key, value in policy["model"].items() if key not in LORA and key in base.model}
+    model = {key: value for key, value in policy["model"].items() if key not in NOT_INHERITED and key in base.model}
     base.model = OmegaConf.merge(base.model, model)
     override = _override_of(_section(config))
     if (override.get("model") or {}).get("path"):  # not the tokenizer and config of the policy's model

@@ -1,15 +1,57 @@
-"""Number of parameters of a model and of a LoRA adapter for it, from the headers of the model's files."""
+"""A model's config, and the number of parameters of the model and of a LoRA adapter, from the headers of its files."""
 
 from __future__ import annotations
 
+import functools
+import json
+import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from marl_verl.errors import MarlError
 
 # Layers that "all-linear" excludes, as in peft: embeddings, which are not linear layers, and the output layer.
 ENDS = ("embed_tokens", "wte", "lm_head", "embed_out")
+
+HUB_SECONDS = 5
+
+
+@functools.lru_cache
+def model_config(path: str) -> dict[str, Any]:
+    """The config.json of a model in a local folder, in the hub's cache or on the hub; {} where there is none.
+
+    The hub is asked once and for seconds: a dry run works without it.
+    """
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        file = folder / "config.json"
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", path):
+        found = _hub_config(path)
+    else:
+        found = {}
+    return {**found, **found.get("text_config", {})}
+
+
+def _hub_config(name: str) -> dict[str, Any]:
+    import httpx
+    from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    cached = try_to_load_from_cache(name, "config.json")
+    if isinstance(cached, str):
+        text = Path(cached).read_text(encoding="utf-8")
+    else:
+        url, headers = hf_hub_url(name, "config.json"), build_hf_headers()
+        try:  # OSError: HF_HUB_OFFLINE is set
+            answer = get_session().get(url, headers=headers, timeout=HUB_SECONDS, follow_redirects=True)
+            text = answer.raise_for_status().text
+        except (httpx.HTTPError, OSError):
+            return {}
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -109,16 +109,17 @@ class PolicyRuntime(TrainingWorkers, Servers):
         """Update the policy from its rows, in key order; their advantages must be in TransferQueue.
 
         `updates` is the number of optimiser steps (mini-batches) per epoch. Returns the batch with its padding rows,
-        and metrics (`grad_norm`, `entropy`, `pg_loss`, ...; with a rollout correction `rollout_corr/...`).
+        and metrics (`grad_norm`, `pg_loss`, ...; with a rollout correction `rollout_corr/...`). Metric `entropy` is the
+        policy's before the update, in nats per token: computed without gradient, with the old log-probs.
         """
         with self.lock:
             rows = len(batch)
             updates = min(updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
             batch = self._padded(batch, updates)
             self._balance(batch, updates)
-            fields = list(UPDATE_FIELDS)
+            fields, before = list(UPDATE_FIELDS), {}
             if not self._correction.bypass_mode:
-                self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob)
+                before = self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob, entropy=True)
             more, corrected = _correct(batch, self._correction)
             fields += more
             if self._reference:
@@ -127,7 +128,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
                 self._log_probs(batch, "ref_log_prob", call, no_lora_adapter=self._lora)
             actor = self._arr.actor
             batch.extra_info.update(
-                calculate_entropy=True,
+                calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff),
                 distillation_use_topk=False,
                 distillation_only=False,
                 # the mean over rows counts real rows only: padding rows have no response tokens
@@ -143,17 +144,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
             batch.fields = None
             reduced = reduce_metrics(dict(output["metrics"]))
             metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
-            metrics["entropy"] = metrics.pop("entropy_loss") * self._per_token(batch, rows, updates)
-            return batch, {name: float(value) for name, value in {**metrics, **corrected}.items()}
-
-    def _per_token(self, batch: KVBatchMeta, rows: int, updates: int) -> float:
-        """Factor that makes the entropy a mean over tokens, in nats. verl aggregates it as it does the loss."""
-        mode = self._arr.actor.loss_agg_mode
-        sums = {"token-sum": updates, "seq-mean-token-sum": rows}
-        if mode not in sums:  # already a mean
-            return 1.0
-        tokens: int = sum(tag["response_len"] for tag in batch.tags if not tag.get("is_padding"))
-        return sums[mode] / tokens
+            return batch, {name: float(value) for name, value in {**metrics, **before, **corrected}.items()}
 
     def _padded(self, batch: KVBatchMeta, updates: int) -> KVBatchMeta:
         """Add rows without a response token until every rank has the same number of rows in every update.
@@ -180,16 +171,25 @@ class PolicyRuntime(TrainingWorkers, Servers):
         if order != list(range(len(batch))):  # one rank without padding: keep the key order
             batch.reorder(order)
 
-    def _log_probs(self, batch: KVBatchMeta, field: str, call: Any, no_lora_adapter: bool = False) -> None:
-        batch.extra_info.update(calculate_entropy=False, compute_loss=False, temperature=self._arr.rollout.temperature)
+    def _log_probs(
+        self, batch: KVBatchMeta, field: str, call: Any, no_lora_adapter: bool = False, entropy: bool = False
+    ) -> dict[str, float]:
+        """Put a model's log-probs into the rows. Returns the mean entropy of the response tokens where wanted."""
+        temperature = self._arr.rollout.temperature
+        batch.extra_info.update(calculate_entropy=entropy, compute_loss=False, temperature=temperature)
         if no_lora_adapter:
             batch.extra_info["no_lora_adapter"] = True
         batch.fields = list(MODEL_FIELDS)
         call(batch)
         batch.fields = None
-        wanted = ["log_probs", "response_mask"]
+        wanted = ["log_probs", "response_mask", *(["entropy"] if entropy else [])]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=wanted)
-        _put(batch, batch.keys, **{field: response_from_nested(data["log_probs"], data["response_mask"])})
+        mask = data["response_mask"]
+        _put(batch, batch.keys, **{field: response_from_nested(data["log_probs"], mask)})
+        if not entropy:
+            return {}
+        chosen = mask.values().bool()  # padding rows have no response token
+        return {"entropy": float(response_from_nested(data["entropy"], mask).values()[chosen].mean())}
 
     def sleep(self) -> None:
         """Free the servers' device memory until the next weight sync; a no-op where `free_cache_engine` is off."""
