@@ -178,6 +178,8 @@ PARAMETERS = {
         "fit": ["self", "agent_loop_manager"],
         "step": ["self", "metrics", "timing_raw"],
         "on_init_end": ["self"],
+        "on_train_begin": ["self"],
+        "on_step_begin": ["self"],
         "on_sample_end": ["self"],
         "on_step_end": ["self"],
         "_fetch_one_gen_batch": ["self"],
@@ -254,6 +256,7 @@ def test_fit_calls_what_the_team_trainer_overrides() -> None:
     for caller, called in (
         (PPOTrainer.init, ("_setup(", "on_init_end(")),
         (PPOTrainer.fit, ("_validate(", "step(", "_compute_metrics(", "_save_checkpoint(", "on_step_end(")),
+        (PPOTrainer.fit, ("logger = Tracking(", "on_train_begin(", "on_step_begin(", "logger.log(data=metrics, ")),
         (PPOTrainer._add_batch_to_generate, ("_next_train_batch(",)),
         (PPOTrainer._next_train_batch, ("_fetch_one_gen_batch(",)),
     ):

@@ -30,6 +30,7 @@ from marl_verl.process.progress import Display
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.task_files import write_tasks
 from marl_verl.team import TeamConfig, read_team
+from marl_verl.trainer.trackers import check_trackers
 
 COMPOSED = "composed.yaml"
 """The config before policies and interpolations are resolved: overrides of a resumed run apply to it."""
@@ -149,6 +150,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     fit.check_samplers(samplers, sampler_names(algorithm, marl), team, task_set)
     checks.check_batches(config, team)
     checks.check_fixed(config, team)
+    check_trackers(config)
     check_placement(config, team)
     checks.check_sampling(config, team)
     fit.check_fit(samplers["sampler"], algorithm, team)
@@ -236,6 +238,8 @@ def _write(plan: Plan, composed: str) -> None:
     folder = plan.folder.resolve()
     data = {split: Path("data") / f"{split}.jsonl" for split in ("train", "test")}
     OmegaConf.update(plan.config, "marl.run.folder", str(folder), force_add=True)
+    if plan.config.trainer.experiment_name is None:
+        plan.config.trainer.experiment_name = folder.name
     plan.config.data.train_files, plan.config.data.val_files = str(folder / data["train"]), str(folder / data["test"])
     if plan.config.data.get("val_batch_size") is None:
         plan.config.data.val_batch_size = len(plan.tasks["test"])

@@ -27,6 +27,7 @@ from marl_verl.process.run_dir import emit
 from marl_verl.process.watch import Parent, Watch, one_line, queue_actors
 from marl_verl.rollout.endpoint import reach
 from marl_verl.team import Endpoint
+from marl_verl.trainer.trackers import tracked
 
 FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_")
 NOTED_BY_RAY = "ray.experimental.state.api"
@@ -63,7 +64,7 @@ def _reported(error: Exception) -> int:
 
 def train(folder: Path) -> None:
     """Start all parts of the run and train."""
-    with session(folder) as (trainer, manager):
+    with session(folder) as (trainer, manager), tracked(trainer):
         from marl_verl.trainer.report import write_summary
 
         emit("phase", name="first validation")

@@ -26,6 +26,7 @@ from marl_verl.config.stored import team_of
 from marl_verl.process.run_dir import RunDir, emit
 from marl_verl.process.watch import Phases
 from marl_verl.rollout.worker import Report
+from marl_verl.trainer import trackers
 from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.batches import row_order
 from marl_verl.trainer.metrics import team_metrics
@@ -95,6 +96,12 @@ class TeamTrainer(PPOTrainer):
         """Sync weights to the servers of trained policies: verl may start them with dummy weights."""
         self.policies.sync_weights(self.schedule.versions())
 
+    def on_train_begin(self) -> None:
+        trackers.begin(self.logger, trackers.names_of(self.config), self.global_steps)
+
+    def on_step_begin(self) -> None:
+        trackers.flush(self.logger)
+
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> KVBatchMeta:
         return self.schedule.step(metrics, timing_raw)
 
@@ -157,6 +164,7 @@ class TeamTrainer(PPOTrainer):
         values = {name: float(value) for name, value in metrics.items() if not name.startswith("validation/")}
         values.update({f"seconds/{name}": float(value) for name, value in timing_raw.items()})
         self.run_dir.metrics(global_steps, values)
+        metrics.update(values)  # verl sends them to the trackers
         emit("step", step=global_steps, steps=self.total_training_steps, metrics=values)
         plugins.load().hook.marl_step_finished(step=global_steps, metrics=values)
         self.checkpoints.commit(self.global_steps)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
@@ -103,7 +104,7 @@ SIX_STEPS: dict[str, Any] = {
     **{"trainer.total_training_steps": 6, "trainer.save_freq": 1, "trainer.test_freq": 2, "marl.checkpoint.keep": 2},
     **{"data.train_batch_size": 8, "actor_rollout_ref.actor.ppo_mini_batch_size": 8},
     **{"marl.policies.sender.tiny.steps": 100, "marl.policies.answerer.tiny.steps": 200},
-    **{"marl.task.test_size": 20, "marl.run.seed": 3},
+    **{"marl.task.test_size": 20, "marl.run.seed": 3, "trainer.logger": ["tensorboard"]},
     # what is sampled depends on scores
     **{"marl.algorithm.options.sampler": "greedy-tree", "marl.sampler.options.candidates": 4},
 }
@@ -113,6 +114,12 @@ def my_team(place: Path) -> None:
     """Copy README's pair, as a user has it, to a folder outside the repository."""
     for name in ("my_team.py", "my_team.yaml"):
         shutil.copy(ROOT / "recipes" / "quickstart" / name, place)
+
+
+def tracked(run: Finished, metric: str) -> list[tuple[int, float]]:
+    """(step, value) of a metric in TensorBoard."""
+    board = EventAccumulator(str(run.folder / "tensorboard")).Reload()
+    return [(event.step, event.value) for event in board.Scalars(metric)]
 
 
 def recorded(run: Finished) -> dict[str, Any]:
@@ -170,7 +177,9 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two agents, two policies, 40 steps of the inventory task."""
     before = left_behind()
     done = train(
-        tmp_path_factory.mktemp("runs") / "inventory", "marl.run.seed=1", "trainer.save_freq=20", "trainer.test_freq=20"
+        tmp_path_factory.mktemp("runs") / "inventory",
+        *("marl.run.seed=1", "trainer.save_freq=20", "trainer.test_freq=20", "trainer.logger=[wandb,mlflow]"),
+        WANDB_MODE="offline",
     )
     assert done.code == 0, done.output
     return replace(done, left=sorted(left_behind() - before))

@@ -29,6 +29,7 @@ from tests.e2e.conftest import (
     my_team,
     recorded,
     resume,
+    tracked,
     train,
 )
 
@@ -86,6 +87,9 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     assert len(stored["files"]) == 6 + 6 + 4
     for what, value in expected.items():
         assert stored[what] == value, what
+    for metric, steps in (("agent/sender/reward", [1, 2, 3, 4, 5, 6]), ("validation/success", [0, 2, 4, 6])):
+        assert tracked(done, metric) == tracked(whole.run, metric), metric
+        assert [step for step, _ in tracked(done, metric)] == steps
     assert all(policy["weight_change"] > 0 for policy in done.summary["policies"].values())
 
 

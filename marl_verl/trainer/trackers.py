@@ -1,0 +1,137 @@
+"""The trackers in `trainer.logger`: checked before the run starts, and writing into the run directory.
+
+Uses verl internals: the names, environment variables and adapters of `verl.utils.tracking.Tracking`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import netrc
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from omegaconf import ListConfig, OmegaConf
+
+from marl_verl.errors import MarlError, nearest
+
+TRACKERS = {
+    **{"console": "", "file": "", "tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"},
+    **{"swanlab": "swanlab", "trackio": "trackio", "clearml": "clearml", "rl_insight": "rl-insight"},
+    "vemlp_wandb": "volcengine-ml-platform",
+}
+"""Name in `trainer.logger` -> the distribution that it needs besides verl's own ("" for none)."""
+WITHOUT_KEY = ("offline", "disabled", "dryrun")
+"""Values of WANDB_MODE with which W&B needs no API key."""
+
+
+def names_of(config: Any) -> list[str]:
+    """The trackers of a run. MarlError unless `trainer.logger` is a name or a list of names."""
+    given = config.trainer.logger
+    names = OmegaConf.to_container(given) if isinstance(given, ListConfig) else [given]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise MarlError(f"'trainer.logger' must be a list of trackers such as [tensorboard], got {given!r}")
+    return [str(name) for name in names]
+
+
+def check_trackers(config: Any) -> None:
+    """MarlError for an unknown tracker, one whose package is missing, or W&B without an API key."""
+    for name in names_of(config):
+        if name not in TRACKERS:
+            raise MarlError(f"unknown tracker '{name}' in trainer.logger: {nearest(name, TRACKERS)}")
+        package = TRACKERS[name]
+        if package and importlib.util.find_spec(package.replace("-", "_")) is None:
+            raise MarlError(f"tracker '{name}' in trainer.logger needs package {package}: pip install {package}")
+        if name == "wandb" and os.environ.get("WANDB_MODE") not in WITHOUT_KEY and not _wandb_key():
+            raise MarlError(
+                "tracker 'wandb' in trainer.logger has no API key. Log in (wandb login), set WANDB_API_KEY, or record "
+                "offline (export WANDB_MODE=offline)."
+            )
+
+
+def _wandb_key() -> bool:
+    """Whether the environment or the netrc file has a key for W&B's server."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    own = urlsplit(os.environ.get("WANDB_BASE_URL", "")).netloc
+    files = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
+    path = next((path for file in files if file and (path := Path(file).expanduser()).is_file()), None)
+    try:
+        hosts = netrc.netrc(path).hosts if path is not None else {}
+    except (netrc.NetrcParseError, OSError):
+        return False
+    return any(host == own or "wandb" in host or "coreweave" in host for host in hosts)
+
+
+@contextmanager
+def tracked(trainer: Any) -> Iterator[None]:
+    """Let the trackers that verl opens in the block write into the run directory, and close them at its end.
+
+    W&B marks the run as failed if the block raises.
+    """
+    for name, value in variables(trainer.run_dir.folder.resolve(), names_of(trainer.config)).items():
+        os.environ.setdefault(name, value)
+    code = 1
+    try:
+        yield
+        code = 0
+    finally:
+        if (tracking := getattr(trainer, "logger", None)) is not None:
+            tracking.finish(exit_code=code)
+
+
+def variables(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """The environment variables of each tracker; those that the user has set take precedence.
+
+    A resumed run continues its W&B run and its TensorBoard files. Other trackers begin a new run of the same name.
+    """
+    found: dict[str, Any] = {}
+    if "tensorboard" in names:
+        found["TENSORBOARD_DIR"] = folder / "tensorboard"
+    if "wandb" in names:
+        place = folder / "wandb"
+        place.mkdir(exist_ok=True)
+        if not (place / "run_id").is_file():
+            (place / "run_id").write_text(uuid.uuid4().hex, encoding="utf-8")
+        found |= {"WANDB_DIR": folder, "WANDB_CACHE_DIR": place / "cache"}  # W&B adds /wandb to the first one
+        found |= {"WANDB_RUN_ID": (place / "run_id").read_text(encoding="utf-8"), "WANDB_RESUME": "allow"}
+        found["WANDB_FINISH_TIMEOUT"] = 300  # seconds for the last uploads; without it, unlimited
+    if "mlflow" in names:
+        found["MLFLOW_TRACKING_URI"] = (folder / "mlruns").as_uri()
+        found["MLFLOW_ALLOW_FILE_STORE"] = "true"  # else MLflow demands a database, which mlflow-skinny cannot use
+        found["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = 3  # by default, an unreachable server fails after many minutes
+    if "swanlab" in names:
+        found["SWANLAB_LOG_DIR"] = folder / "swanlab"
+    if "trackio" in names:
+        found["TRACKIO_DIR"] = folder / "trackio"
+    if "file" in names:
+        number = len(list(folder.glob("tracked*.jsonl")))
+        found["VERL_FILE_LOGGER_PATH"] = folder / (f"tracked-{number + 1}.jsonl" if number else "tracked.jsonl")
+    return {name: str(value) for name, value in found.items()}
+
+
+def begin(tracking: Any, names: Sequence[str], step: int) -> None:
+    """Check verl's opened trackers before training step `step`, the first one of this process.
+
+    Raises:
+        MarlError: a tracker did not start; verl continues without it.
+    """
+    for name in names:
+        if name not in tracking.logger:
+            raise MarlError(f"tracker '{name}' did not start; train.log has the reason. Remove it from trainer.logger.")
+    if "tensorboard" in tracking.logger and step > 1:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        # TensorBoard then ignores what the interrupted run wrote for this and later steps, which are repeated
+        restart = Event(session_log=SessionLog(status=SessionLog.START))
+        tracking.logger["tensorboard"].writer.file_writer.add_event(restart, step)
+
+
+def flush(tracking: Any) -> None:
+    """Write TensorBoard's buffered metrics to its file, for a process that ends without closing it."""
+    if "tensorboard" in tracking.logger:
+        tracking.logger["tensorboard"].writer.flush()

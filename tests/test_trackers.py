@@ -1,0 +1,160 @@
+"""Trackers: settings are checked before a run starts, and verl's `Tracking` writes into its run directory, offline."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from marl_verl.errors import MarlError
+from marl_verl.trainer import trackers
+from marl_verl.trainer.prepare import plan_run
+
+ROOT = Path(__file__).parents[1]
+INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
+OFFLINE = ["tensorboard", "wandb", "mlflow", "file"]
+ODD = "agent/the asker (é)/re@ward"  # MLflow refuses `@` and parentheses
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from types import SimpleNamespace
+from omegaconf import OmegaConf
+from verl.utils.tracking import Tracking
+from marl_verl.trainer import trackers
+folder, first, last, odd = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+assert set(trackers.TRACKERS) == set(Tracking.supported_backend), Tracking.supported_backend
+config = OmegaConf.load(folder / "config.yaml")
+trainer = SimpleNamespace(run_dir=SimpleNamespace(folder=folder), config=config)
+with trackers.tracked(trainer):
+    # as `PPOTrainer.fit` does
+    plain = OmegaConf.to_container(config, resolve=True)
+    its = config.trainer
+    trainer.logger = Tracking(its.project_name, its.experiment_name, its.logger, plain)
+    if first == 1:
+        trainer.logger.log({"validation/success": 0.25}, 0)
+    trackers.begin(trainer.logger, trackers.names_of(config), first)
+    for step in range(first, last + 1):
+        trackers.flush(trainer.logger)
+        trainer.logger.log({"train/success": step / 10 + first, odd: 1.0 * step}, step)
+    if first == 1:
+        os._exit(0)  # killed in the next step
+"""
+
+
+def check(**settings: object) -> None:
+    trackers.check_trackers(OmegaConf.create({"trainer": settings}))
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No tracker is set up in the environment, and no one is logged in."""
+    for name in list(os.environ):
+        if name.startswith(("WANDB_", "MLFLOW_", "TENSORBOARD_", "VERL_FILE")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+
+
+def test_an_unknown_tracker_raises() -> None:
+    with pytest.raises(MarlError, match=r"unknown tracker 'tensorbord' in trainer.logger: did you mean 'tensorboard'"):
+        check(logger=["console", "tensorbord"])
+    with pytest.raises(MarlError, match="must be a list of trackers such as"):
+        check(logger=[1])
+
+
+def test_a_missing_package_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "mlflow" else name)
+    with pytest.raises(MarlError, match=r"tracker 'mlflow' .* needs package mlflow: pip install mlflow"):
+        check(logger=["tensorboard", "mlflow"])
+    check(logger="tensorboard")
+
+
+def test_wandb_needs_a_key_unless_it_is_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(MarlError, match=r"tracker 'wandb' .* has no API key. Log in \(wandb login\)"):
+        check(logger=["wandb"])
+    (tmp_path / ".netrc").write_text("machine elsewhere.org login user password key\n")
+    with pytest.raises(MarlError, match="has no API key"):
+        check(logger=["wandb"])
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password key\n")
+    check(logger=["wandb"])
+    (tmp_path / ".netrc").unlink()
+    for name, value in (("WANDB_API_KEY", "key"), ("WANDB_MODE", "offline")):
+        with monkeypatch.context() as context:
+            context.setenv(name, value)
+            check(logger=["wandb"])
+
+
+@pytest.mark.slow
+def test_a_dry_run_checks_the_trackers() -> None:
+    with pytest.raises(MarlError, match="unknown tracker 'wandbb'"):
+        plan_run(INVENTORY, ["trainer.logger=[wandbb]"])
+
+
+@pytest.mark.slow
+def test_trackers_write_into_the_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps 1 to 3 of a run that is then killed, and 3 to 4 of its continuation from step 2."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    resolved = plan_run(INVENTORY, [f"trainer.logger={OFFLINE}", "trainer.experiment_name=mine"]).resolved
+    folder, elsewhere = tmp_path / "mine", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    OmegaConf.save(resolved, folder / "config.yaml")
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    for first, last in ((1, 3), (3, 4)):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(folder), str(first), str(last), ODD],
+            cwd=elsewhere,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert list(elsewhere.iterdir()) == []
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in board.Scalars("validation/success")] == [(0, 0.25)]
+    seen = [(event.step, round(event.value, 3)) for event in board.Scalars("train/success")]
+    assert seen == [(1, 1.1), (2, 1.2), (3, 3.3), (4, 3.4)]  # step 3 is the repeated one
+
+    (identity,) = (folder / "wandb" / "run_id").read_text().split()
+    offline = sorted((folder / "wandb").glob(f"offline-run-*-{identity}"))
+    assert len(offline) == 2
+    assert all((path / f"run-{identity}.wandb").stat().st_size > 0 for path in offline)
+
+    (experiment,) = (meta.parent for meta in (folder / "mlruns").glob("*/meta.yaml") if "marl-verl" in meta.read_text())
+    runs = [meta.parent for meta in experiment.glob("*/meta.yaml")]
+    assert all("run_name: mine" in (run / "meta.yaml").read_text() for run in runs)
+    steps = [
+        [int(line.split()[2]) for line in (run / "metrics/train/success").read_text().splitlines()] for run in runs
+    ]
+    assert sorted(steps) == [[1, 2, 3], [3, 4]]
+    assert all((run / "metrics/agent/the asker _é_/re_at_ward").is_file() for run in runs)
+
+    files = [json.loads(line)["step"] for line in (folder / "tracked.jsonl").read_text().splitlines()]
+    assert files == [0, 1, 2, 3]
+    assert (folder / "tracked-2.jsonl").is_file()
+
+
+def test_the_users_environment_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
+    config = OmegaConf.create({"trainer": {"logger": ["mlflow"]}})
+    with monkeypatch.context() as context:
+        context.setattr(os, "environ", dict(os.environ))
+        with trackers.tracked(SimpleNamespace(run_dir=SimpleNamespace(folder=tmp_path), config=config)):
+            assert os.environ["MLFLOW_TRACKING_URI"] == "http://localhost:5000"
+
+
+def test_a_tracker_that_did_not_start_raises() -> None:
+    with pytest.raises(MarlError, match=r"tracker 'mlflow' did not start; train.log has the reason"):
+        trackers.begin(SimpleNamespace(logger={"console": None}), ["console", "mlflow"], 1)
