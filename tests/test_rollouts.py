@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from marl_verl_at_grpo.algorithm import AlphaMix
 
 from marl_verl.advantage import RowTable, agent_statistics
+from marl_verl.config.compose import compose
 from marl_verl.episode import Action, Run, Workflow, WorkflowError
 from marl_verl.errors import MarlError
 from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.rollout.rows import identity, row_tag
+from marl_verl.rollout.worker import load_worker_context
 from marl_verl.sampling import Independent, drive
 from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
@@ -21,6 +24,7 @@ from marl_verl.testing import ScriptedPolicy, check_workflow
 from tests.batches import algorithm, row
 
 TASK = Task("t", "2 + 2", {})
+INVENTORY = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 
 
 class Rounds(Workflow):
@@ -199,18 +203,18 @@ class Recorder:
     sampling: ClassVar = {"temperature": 1.0}
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
+        self.asked: list[tuple[str, int | None]] = []
 
     async def answer(self, messages: Any, sampling: Any, request_id: str) -> Action:
-        self.asked.append((request_id, sampling["seed"]))
+        self.asked.append((request_id, sampling.get("seed")))
         return Action("4", [1], [2], [-1.0])
 
 
-def requests(seed: int = 0, step: int = 1) -> list[tuple[str, int]]:
+def requests(seed: int = 0, step: int = 1, repeatable: bool = True) -> list[tuple[str, int | None]]:
     """What two sessions ask for, and a second candidate for each act."""
     client = Recorder()
     agents = {name: AgentConfig(name, "p") for name in ("solver", "checker")}
-    parts = WorkerContext(TaskContext(Rounds(), Always(), agents), {"p": client}, seed=seed)
+    parts = WorkerContext(TaskContext(Rounds(), Always(), agents), {"p": client}, seed, repeatable)
 
     async def ask() -> None:
         context = PolicySamplingContext(parts, TASK, "u", step, held_out=None)
@@ -237,6 +241,20 @@ def test_every_request_has_its_own_seed_and_the_same_in_every_run() -> None:
     assert len(set(seeds)) == 2 * (5 * 3 - 2)
     assert set(seeds).isdisjoint(seed for _, seed in requests(seed=1))
     assert set(seeds).isdisjoint(seed for _, seed in requests(step=2))
+
+
+def test_without_repeatable_no_request_has_a_seed() -> None:
+    assert {seed for _, seed in requests(repeatable=False)} == {None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("hardware", "overrides", "seeds"),
+    [("cpu", [], True), ("gpu", [], False), ("cpu", ["marl.run.repeatable=false"], False)],
+)
+def test_the_hardware_decides_whether_requests_have_seeds(hardware: str, overrides: list[str], seeds: bool) -> None:
+    config = compose(INVENTORY, overrides, hardware=hardware)
+    assert load_worker_context(config, {}).repeatable is seeds
 
 
 def test_all_requests_of_a_session_name_it_so_that_they_stay_on_one_server() -> None:

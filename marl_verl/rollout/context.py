@@ -1,4 +1,4 @@
-"""The sampling context of a run: acts are requests to the policies' servers, each with a seed.
+"""The sampling context of a run: acts are requests to the policies' servers, with a seed if the run is repeatable.
 
 Each policy has a gate: no request is in flight while the policy's weights change, so every action is sampled by one
 version. Time that a request waits at a gate counts for its episode's limit, not for `marl.rollout.act_seconds`.
@@ -38,7 +38,8 @@ class Client(Protocol):
         Args:
             messages: the whole conversation, instructions first.
             sampling: `temperature`, `top_p`, `top_k` (-1: all tokens), `max_tokens` (None: the policy's own limit),
-                `stop` (None: the policy's own), `seed`; other keys are passed to the run's own servers.
+                `stop` (None: the policy's own), `seed` unless `marl.run.repeatable` is off; other keys are passed to the
+                run's own servers.
             request_id: equal for all requests of an episode.
         """
 
@@ -84,11 +85,15 @@ def request_seed(*identity: Any) -> int:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """The team in a rollout worker: its task context, the clients of its policies, and the run's seed."""
+    """The team in a rollout worker: its task context, the clients of its policies, and the run's seed.
+
+    `repeatable`: every request has a seed.
+    """
 
     task_context: TaskContext
     clients: Mapping[str, Client]
     seed: int
+    repeatable: bool = True
 
 
 class PolicySamplingContext(BaseSamplingContext):
@@ -126,8 +131,9 @@ class PolicySamplingContext(BaseSamplingContext):
             own = {name: getattr(who.sampling, name) for name in ("temperature", "top_p", "top_k")}
             sampling.update({name: value for name, value in own.items() if value is not None})
         sampling |= {"max_tokens": who.sampling.max_tokens, "stop": who.sampling.stop}
-        place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.agent else ())
-        sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
+        if self._parts.repeatable:
+            place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.agent else ())
+            sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
         seconds = self.limits.act_seconds
         gate = self._gates.get(who.policy)
         async with gate.request() if gate is not None else nullcontext():

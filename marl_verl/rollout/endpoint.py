@@ -68,7 +68,7 @@ class EndpointClient:
                 temperature=sampling["temperature"],
                 top_p=sampling["top_p"],
                 max_tokens=min(limit, self.max_tokens),
-                seed=sampling["seed"],
+                seed=sampling.get("seed", omit),
                 stop=list(stop) or omit,
                 # OpenAI rejects this field; vLLM and others accept it
                 extra_body={"top_k": top_k} if top_k > 0 else None,

@@ -98,7 +98,8 @@ def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerConte
         limits=Limits(tokens=marl["rollout"]["episode_tokens"], **seconds),
     )
     clients = {name: _client(name, config, team, server) for name, server in llm_clients.items()}
-    return WorkerContext(task_context, clients, int(marl["run"]["seed"]))
+    run = marl["run"]
+    return WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True))
 
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:

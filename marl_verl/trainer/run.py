@@ -29,7 +29,11 @@ from marl_verl.rollout.endpoint import reach
 from marl_verl.team import Endpoint
 from marl_verl.trainer.trackers import tracked
 
-FORWARDED = ("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_")
+FORWARDED = (
+    *("MARL_VERL_", "VLLM_", "VERL_", "HF_", "RAY_EXPERIMENTAL_NOSET", "OMP_", "TOKENIZERS_", "TRANSFER_QUEUE_"),
+    *("NCCL_", "GLOO_", "TORCH"),
+)
+"""Prefixes of the environment variables that workers on a running Ray cluster get besides verl's own."""
 NOTED_BY_RAY = "ray.experimental.state.api"
 """Imported before `ray.init`: importing it (verl does) changes a table of Ray's over which `ray.init` iterates."""
 

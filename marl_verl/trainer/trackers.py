@@ -44,7 +44,10 @@ def check_trackers(config: Any) -> None:
         if name not in TRACKERS:
             raise MarlError(f"unknown tracker '{name}' in trainer.logger: {nearest(name, TRACKERS)}")
         package = TRACKERS[name]
-        if package and importlib.util.find_spec(package.replace("-", "_")) is None:
+        modules = [package.replace("-", "_")] if package else []
+        if name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ:
+            modules += ["sqlalchemy", "alembic"]  # for the database; mlflow-skinny does not install them
+        if not all(map(importlib.util.find_spec, modules)):
             raise MarlError(f"tracker '{name}' in trainer.logger needs package {package}: pip install {package}")
         if name == "wandb" and os.environ.get("WANDB_MODE") not in WITHOUT_KEY and not _wandb_key():
             raise MarlError(
@@ -101,8 +104,8 @@ def variables(folder: Path, names: Sequence[str]) -> dict[str, str]:
         found |= {"WANDB_RUN_ID": (place / "run_id").read_text(encoding="utf-8"), "WANDB_RESUME": "allow"}
         found["WANDB_FINISH_TIMEOUT"] = 300  # seconds for the last uploads; without it, unlimited
     if "mlflow" in names:
-        found["MLFLOW_TRACKING_URI"] = (folder / "mlruns").as_uri()
-        found["MLFLOW_ALLOW_FILE_STORE"] = "true"  # else MLflow demands a database, which mlflow-skinny cannot use
+        # not its store of plain files, where `reward` and `reward/team` cannot both be metrics
+        found["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
         found["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = 3  # by default, an unreachable server fails after many minutes
     if "swanlab" in names:
         found["SWANLAB_LOG_DIR"] = folder / "swanlab"

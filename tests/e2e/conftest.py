@@ -178,7 +178,7 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     before = left_behind()
     done = train(
         tmp_path_factory.mktemp("runs") / "inventory",
-        *("marl.run.seed=1", "trainer.save_freq=20", "trainer.test_freq=20", "trainer.logger=[wandb,mlflow]"),
+        *("marl.run.seed=1", "trainer.save_freq=20", "trainer.test_freq=20", "trainer.logger=[wandb]"),
         WANDB_MODE="offline",
     )
     assert done.code == 0, done.output

@@ -45,16 +45,13 @@ def test_the_run_directory_is_complete(inventory: Finished) -> None:
     assert {"reward", "zero_variance", "response_length"} <= set(summary["agents"]["holder"])
 
 
-def test_trackers_have_every_step(inventory: Finished) -> None:
-    """MLflow's files, and W&B's offline; `test_kill.py` has TensorBoard."""
-    folder = inventory.folder
-    assert len(list((folder / "wandb").glob("offline-run-*/run-*.wandb"))) == 1
-    assert not (folder.parent / "wandb").exists()
-    for metric, every in (("agent/holder/reward", range(1, 41)), ("validation/success", (0, 20, 40))):
-        (file,) = (folder / "mlruns").glob(f"*/*/metrics/{metric}")
-        steps = {int(step): float(value) for _, value, step in map(str.split, file.read_text().splitlines())}
-        assert steps == {line["step"]: line[metric] for line in inventory.lines(metric)}
-        assert list(steps) == list(every)
+def test_what_a_tracker_writes_is_in_the_run_directory(inventory: Finished) -> None:
+    """W&B's files, offline; `test_kill.py` reads those of TensorBoard."""
+    (file,) = (inventory.folder / "wandb").glob("offline-run-*/run-*.wandb")
+    content = file.read_bytes()  # records in a binary format, with the keys as text
+    for metric in ("agent/holder/reward", "policy/asker/entropy", "validation/success", "seconds/step"):
+        assert content.count(metric.encode()) > 0, metric
+    assert not (inventory.folder.parent / "wandb").exists()
 
 
 def test_every_step_is_stored_and_explained(inventory: Finished) -> None:
