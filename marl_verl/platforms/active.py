@@ -1,12 +1,22 @@
-"""When the CPU platform is active: only in processes of a marl-verl run on a machine without an accelerator."""
+"""When the CPU platform is active: only in processes of a marl-verl run on a machine without an accelerator.
+
+Also whether flash-attn can be used.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 RUN_VARIABLE = "MARL_VERL_RUN"  # set by the trainer for itself and its Ray workers
 HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"  # cpu or gpu, as the config was composed; unset: detect
+FLASH_ATTENTION = "import torch, flash_attn, flash_attn.ops.triton.cross_entropy"
+"""Code that loads what transformers and verl use of flash-attn."""
+_SUPPORTED = "assert not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)"
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/davinci_manager")
 
 
@@ -24,3 +34,18 @@ def has_accelerator() -> bool:
 def cpu_run() -> bool:
     """Whether the CPU platform applies to this process."""
     return in_run() and not has_accelerator()
+
+
+@functools.cache
+def flash_attention() -> bool:
+    """Whether flash-attn is installed, loads, and supports this machine's GPU (Ampere or newer), if it has one.
+
+    Loading it takes seconds, in a separate process: a build for another version of torch may crash.
+    """
+    if importlib.util.find_spec("flash_attn") is None:
+        return False
+    command = [sys.executable, "-c", f"{FLASH_ATTENTION}; {_SUPPORTED}"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
