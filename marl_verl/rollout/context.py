@@ -38,8 +38,8 @@ class Client(Protocol):
         Args:
             messages: the whole conversation, instructions first.
             sampling: `temperature`, `top_p`, `top_k` (-1: all tokens), `max_tokens` (None: the policy's own limit),
-                `stop` (None: the policy's own), `seed` unless `marl.run.repeatable` is off; other keys are passed to the
-                run's own servers.
+                `stop` (None: the policy's own), `seed` unless `marl.run.repeatable` is off; other keys are passed
+                to the run's own servers.
             request_id: equal for all requests of an episode.
         """
 
