@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.fit import check_critic_rows
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import check_critic, resolve, tiny_critic
 from marl_verl.episode import Workflow
@@ -127,6 +129,32 @@ def test_ippo_has_a_critic_for_each_policy_that_learns(composed: DictConfig) -> 
     assert critics.one.critic.model.path == "/models/one"
     assert critics.two.critic.model.path == "/models/two"
     assert list(resolved(composed, "marl.policies.one.frozen=true").critics) == ["two"]
+
+
+LIMIT = "marl.critic.ppo_max_token_len_per_gpu"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        # a joint observation has up to twice the 48 tokens of one
+        (
+            ["mappo", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=96"],
+            "a joint observation may have 96 tokens",
+        ),
+        (["mappo", f"+{LIMIT}=96"], f"'{LIMIT}' is 96, but a joint observation may have 96 tokens"),
+        (["mappo", f"+{LIMIT}=96", "marl.critic.max_prompt_length=95"], None),
+        (["mappo", f"+{LIMIT}=97"], None),
+        (["ippo", f"+{LIMIT}=48"], f"'{LIMIT}' is 48, but an observation of policy 'one' may have 48 tokens"),
+        (["ippo", f"+{LIMIT}=49"], None),
+        (["mappo", "+marl.critic.use_dynamic_bsz=false"], "'marl.critic.ppo_micro_batch_size_per_gpu' is missing"),
+    ],
+)
+def test_a_critics_row_fits_a_micro_batch(composed: DictConfig, settings: list[str], message: str | None) -> None:
+    config = resolved(composed, f"marl.algorithm.name={settings[0]}", *settings[1:])
+    with pytest.raises(MarlError, match=message) if message else nullcontext():
+        check_critic_rows(config)
 
 
 @pytest.mark.slow

@@ -131,6 +131,27 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
                 raise MarlError(f"'{where}.{key}_micro_batch_size_per_gpu' is missing: {remedy}")
 
 
+def check_critic_rows(resolved: DictConfig) -> None:
+    """MarlError where a critic's row, an observation and one token, may exceed its token limit of a micro-batch."""
+    for name, settings in resolved.critics.items():
+        critic, prompt = settings.critic, int(settings.max_prompt_length)
+        if settings.scope == "policy":
+            prompt = int(resolved.policies[settings.policy].actor_rollout_ref.rollout.prompt_length)
+        limit = critic.ppo_max_token_len_per_gpu
+        if critic.use_dynamic_bsz and limit * critic.fsdp.ulysses_sequence_parallel_size < prompt + 1:
+            seen = "a joint observation" if settings.scope == "team" else f"an observation of policy '{name}'"
+            lower = "lower marl.critic.max_prompt_length" if settings.scope == "team" else "lower its prompt_length"
+            what = (
+                f"'marl.critic.ppo_max_token_len_per_gpu' is {limit}, but {seen} may have {prompt} tokens and one more"
+            )
+            raise MarlError(f"{what}: raise it, or {lower}")
+        if not critic.use_dynamic_bsz and critic.ppo_micro_batch_size_per_gpu is None:
+            remedy = "set it, or marl.critic.use_dynamic_bsz=true"
+            raise MarlError(f"'marl.critic.ppo_micro_batch_size_per_gpu' is missing: {remedy}")
+        attention = str(critic.model.override_config.get("attn_implementation"))
+        check_kernels(critic.model, "marl.critic", attention, resolved.trainer.device)
+
+
 def check_kernels(model: DictConfig, where: str, attention: str, device: str) -> None:
     """MarlError where packed rows or verl's fused kernels are known to give wrong log-probs, or to fail."""
     found = model_config(str(model.path))

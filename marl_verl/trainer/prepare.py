@@ -168,6 +168,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     check_schedule(resolved, team, algorithm, synthetic)
     fit.check_reference(resolved, team)
     fit.check_engine(resolved, team)
+    fit.check_critic_rows(resolved)
     check_templates(resolved, team, [act for acts in moves for act in acts], tiny)
     return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder)
 
