@@ -17,6 +17,9 @@ from omegaconf import OmegaConf
 
 from marl_verl import plugins
 from marl_verl.api import train
+from marl_verl.config.compose import compose
+from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import marl_section
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.models.chat import Chat, before_stop
@@ -27,7 +30,7 @@ from marl_verl.rollout.rows import row_fields
 from marl_verl.sampling import Independent
 from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import AgentConfig, Sampling
+from marl_verl.team import AgentConfig, Sampling, read_team
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 WORDS = ["2", "4", "so", "is", "what", "and", "brief", "<think>", "</think>", "END"]
@@ -334,3 +337,11 @@ def test_every_template_is_rendered_before_a_run_starts(tmp_path: Path, monkeypa
         dry_run(**{both.format("asker"): STRIPS, asker: {"thinking": False}})
     with pytest.raises(MarlError, match=r"'data.apply_chat_template_kwargs' must be a mapping, got 3"):
         dry_run(data__apply_chat_template_kwargs=3)
+
+
+def test_the_servers_look_for_stop_strings_with_the_policys_tokenizer() -> None:
+    config = compose(RECIPE, ["marl.policies.asker.model.tokenizer_path=/words"])
+    policies = resolve(config, read_team(marl_section(config))).policies
+    served = {name: dict(own.actor_rollout_ref.rollout.engine_kwargs.vllm) for name, own in policies.items()}
+    assert served["asker"].pop("tokenizer") == "/words"
+    assert served["asker"] == served["holder"]

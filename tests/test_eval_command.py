@@ -308,6 +308,24 @@ def test_an_adapter_is_merged_before_it_is_served(run: Path) -> None:
     assert _Played.seen["request"].exports["asker"].lora is None
 
 
+def test_template_and_stop_strings_are_those_of_training(run: Path) -> None:
+    composed = OmegaConf.load(run / prepare.COMPOSED)
+    composed.marl.policies.asker.update(
+        stop=["4"], apply_chat_template_kwargs={"thinks": False}, model={"custom_chat_template": "{{ messages }}"}
+    )
+    composed.marl.agents.holder.sampling = {"stop": "9"}
+    OmegaConf.save(composed, run / prepare.COMPOSED)
+    assert main(["eval", str(run), "marl.agents.holder.sampling.stop=END"]) == 0
+    config = _Played.seen["config"]
+    own, policies = config.policies.asker, config.marl.policies
+    assert own.data.apply_chat_template_kwargs == {"thinks": False}
+    assert config.policies.holder.data.apply_chat_template_kwargs == {}
+    assert own.actor_rollout_ref.model.custom_chat_template == "{{ messages }}"
+    assert policies.asker.stop == ["4"]
+    assert policies.holder.get("stop") is None
+    assert config.marl.agents.holder.sampling.stop == "END"
+
+
 def test_the_tasks_are_the_first_of_the_run(run: Path) -> None:
     tasks: list[str] = []
     play = _Played.run

@@ -94,10 +94,13 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
         else:
             try:
                 chat = Chat.load(model, options, whose, local_files_only=True)
-            except (OSError, ValueError, KeyError) as error:
-                if local_model(whose, model.path) is None:
-                    continue
-                raise MarlError(f"the tokenizer of {whose} in '{model.path}' cannot be loaded: {error}") from error
+            except MarlError:
+                raise
+            except Exception as error:
+                if local_model(whose, model.path) is not None:
+                    words = model.tokenizer_path or model.path
+                    raise MarlError(f"the tokenizer of {whose} in '{words}' cannot be loaded: {error}") from error
+                continue
         chat.check_options(policy.apply_chat_template_kwargs or (), f"{where}.apply_chat_template_kwargs")
         for agent in team.agents.values():
             if agent.policy == name:

@@ -104,6 +104,9 @@ def _override(config: DictConfig, policy: PolicyConfig) -> None:
     own = config.actor_rollout_ref
     own.rollout.name = rollout_name(policy.name)
     own.rollout.n = 1  # verl divides by it to count episodes per task; for a team the sampler sets that number
+    if own.model.tokenizer_path:  # else vLLM looks for stop strings in texts of the model folder's tokenizer
+        served = {"vllm": {"tokenizer": own.model.tokenizer_path}}
+        own.rollout.engine_kwargs = OmegaConf.merge(served, own.rollout.engine_kwargs)
     own.actor.optim.total_training_steps = config.trainer.total_training_steps
     if policy.frozen:
         own.model.lora_rank = 0

@@ -11,7 +11,6 @@ the start of a conversation are then folded into the first user message:
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -46,14 +45,13 @@ class Chat:
     def load(cls, model: Mapping[str, Any], options: Mapping[str, Any], whose: str, **where: Any) -> Chat:
         """The chat of verl's `model` section: `path`, `tokenizer_path`, `trust_remote_code`, `custom_chat_template`.
 
-        Raises:
-            OSError: the tokenizer cannot be loaded. `where` are further arguments, such as `local_files_only`.
-            MarlError: it has no chat template.
+        MarlError if it has no chat template, and what transformers raises if the tokenizer cannot be loaded. `where`
+        are further arguments of transformers, such as `local_files_only`.
         """
         from transformers import AutoTokenizer
 
-        path = os.path.expanduser(model.get("tokenizer_path") or model["path"])
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=bool(model.get("trust_remote_code")), **where)
+        path, trusted = model.get("tokenizer_path") or model["path"], bool(model.get("trust_remote_code"))
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted, **where)
         return cls(with_template(tokenizer, model), options, f"{whose} (model '{model['path']}')")
 
     def render(self, messages: Iterable[Mapping[str, str]], tokenize: bool = False) -> Any:

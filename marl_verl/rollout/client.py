@@ -120,7 +120,9 @@ class PolicyClient:
         if not ids:
             raise MarlError(f"the server of policy '{self.name}' returned an empty completion")
         ended = ids[-1] in ends
-        text = self.chat.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
+        # spaces as sampled: vLLM compares stop strings with this text
+        said = ids[:-1] if ended else ids
+        text = self.chat.tokenizer.decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         before = before_stop(text, stop)
         return Action(
             text=text if before is None else before,
