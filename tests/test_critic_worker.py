@@ -86,9 +86,8 @@ class Critic:
         self.start = self.head().clone()
         with torch.no_grad():
             head = self.module.score.weight
-            head.copy_(
-                torch.distributed.tensor.distribute_tensor(torch.linspace(-1, 1, head.numel())[None], head.device_mesh)
-            )
+            values = torch.linspace(-1, 1, head.numel())[None]
+            head.copy_(torch.distributed.tensor.distribute_tensor(values, head.device_mesh, head.placements))
 
     def head(self) -> torch.Tensor:
         return self.module.score.weight.full_tensor().detach()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +20,8 @@ import torch
 from marl_verl.config.placement import Pool
 from marl_verl.rollout.devices import Devices
 from marl_verl.threads import at_once
-from tests.verl_actor import Store
+from tests.rank import CASES, Found, find
+from tests.verl_actor import Store, cpu_verl, make_model
 
 pytest.importorskip("verl")
 pytestmark = pytest.mark.slow
@@ -63,7 +66,8 @@ class Group:
     def compute_log_prob(self, batch: Any) -> None:
         self.ranks.call("log probs")
         for key in batch.keys:
-            self.store.rows[key]["log_probs"] = torch.zeros(len(self.store.rows[key]["input_ids"]))
+            zeros = torch.zeros(len(self.store.rows[key]["input_ids"]))
+            self.store.rows[key] |= {"log_probs": zeros, "entropy": zeros}
 
     def update_actor(self, batch: Any) -> dict[str, Any]:
         self.ranks.call("update")
@@ -120,7 +124,14 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
         tags.append(row_tag(turn, step=1))
         store.rows[keys[-1]] = {**row_fields(turn), "advantages": torch.ones(1)}
     devices = Devices(Pool("one", 2, 1, ("one",), shared=False), serial=False)
-    actor = {"use_kl_loss": False, "loss_agg_mode": "token-mean", "ppo_epochs": 1, "data_loader_seed": 1}
+    actor = {
+        "calculate_entropy": False,
+        "entropy_coeff": 0,
+        "use_kl_loss": False,
+        "loss_agg_mode": "token-mean",
+        "ppo_epochs": 1,
+        "data_loader_seed": 1,
+    }
     config = OmegaConf.create(
         {
             "marl": {"run": {"seed": 3}},
@@ -219,3 +230,47 @@ def test_what_the_training_workers_initialise_follows_from_the_runs_seed(
         assert adapters() != first
         policy.config.marl.run.seed, policy.name = 3, "two"
         assert adapters() != first
+
+
+# Two processes with verl's real workers
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Found, Found]:
+    """What one rank alone finds, and each of two ranks."""
+    place = tmp_path_factory.mktemp("ranks")
+    make_model(place / "model")
+    command = [sys.executable, "-m", "tests.rank"]
+    both = [subprocess.Popen([*command, str(rank), "2", str(place)], stderr=subprocess.PIPE) for rank in range(2)]
+    try:
+        with cpu_verl():
+            alone = find(place, 1)
+        for process in both:
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors.decode()[-3000:]
+    finally:
+        for process in both:
+            process.kill()
+    first, second = (torch.load(place / f"2_{rank}.pt", weights_only=False) for rank in range(2))
+    return alone, first, second
+
+
+@pytest.mark.parametrize("case", [*CASES, "a critic"])
+def test_two_ranks_change_the_weights_as_one_does(found: tuple[Found, Found, Found], case: str) -> None:
+    (change, metrics), *each = (results[case] for results in found)
+    size = max(float(value.abs().max()) for value in change.values())
+    assert size > 1e-3
+    for changed, measured in each:
+        assert changed.keys() == change.keys()
+        for name, value in change.items():
+            assert torch.allclose(changed[name], value, rtol=0, atol=1e-5 * size), name
+        assert _exact(measured) == pytest.approx(_exact(metrics), rel=1e-5, abs=1e-6)
+
+
+def _exact(metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics without times, memory, and those that verl averages over micro-batches and ranks, equally weighted."""
+    averages = ("pg_clipfrac", "pg_clipfrac_lower", "ppo_kl", "vf_clipfrac", "mfu")
+    found = {name: value for name, value in metrics.items() if name not in averages and not name.startswith("perf/")}
+    assert {"loss", "vf_loss"} & set(found)
+    assert {"entropy", "explained_variance"} & set(found)
+    return found

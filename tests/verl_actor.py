@@ -1,7 +1,8 @@
-"""verl's real actor update in this process: its worker, FSDP2 on gloo, one rank, without Ray, servers or TransferQueue.
+"""verl's real actor update in this process: its worker, FSDP2 on gloo, without Ray, servers or TransferQueue.
 
 `Actor` is a `PolicyRuntime` whose workers are one real `ActorRolloutRefWorker`, called directly, and whose
-TransferQueue is a dictionary. SGD with learning rate 1 and no gradient clipping makes (weights before - weights after)
+TransferQueue is a dictionary. With several ranks (`tests/rank.py`) each process has them all and works on its own part
+of the rows. SGD with learning rate 1 and no gradient clipping makes (weights before - weights after)
 the gradient.
 """
 
@@ -89,10 +90,16 @@ class Workers:
     def __init__(self, worker: Any, store: Store, moved: dict[str, torch.Tensor]) -> None:
         self._worker, self._store, self._moved = worker, store, moved
         self._dispatch_info: dict[str, list[int]] = {}
+        self._ranks, self._rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
         self.calls: list[str] = []
 
     def _query_dispatch_info(self, mesh: str) -> list[int]:
-        return [0]
+        return list(range(self._ranks))
+
+    def _own(self, batch: Any) -> Any:
+        """The rows of this rank: verl gives each an equal number, in order."""
+        assert len(batch) % self._ranks == 0
+        return batch.chunk(self._ranks)[self._rank]
 
     def _fetch(self, batch: Any) -> Any:
         from verl.utils import tensordict_utils as tu
@@ -104,11 +111,15 @@ class Workers:
 
     def compute_log_prob(self, batch: Any) -> None:
         self.calls.append("compute_log_prob")
-        output = self._worker.compute_log_prob(self._fetch(batch))
-        if "entropy" in output:
-            self._store.kv_batch_put(batch.keys, batch.partition_id, {"entropy": output["entropy"]})
-        found = output["log_probs"].unbind()
-        for key, values in zip(batch.keys, found, strict=True):
+        output = self._worker.compute_log_prob(self._fetch(self._own(batch)))
+        own = {name: output[name].unbind() for name in ("log_probs", "entropy") if name in output}
+        parts: list[Any] = [None] * self._ranks
+        torch.distributed.all_gather_object(parts, own)
+        # in order: the keys of padding rows are random in each process
+        found = {name: [each for part in parts for each in part[name]] for name in own}
+        if "entropy" in found:
+            self._store.kv_batch_put(batch.keys, batch.partition_id, {"entropy": found["entropy"]})
+        for key, values in zip(batch.keys, found["log_probs"], strict=True):
             if key in self._moved:
                 moved = self._moved[key]
                 values = values.clone()
@@ -119,12 +130,16 @@ class Workers:
 
     def update_actor(self, batch: Any) -> Any:
         self.calls.append("update_actor")
-        return self._worker.update_actor(self._fetch(batch))
+        return self._worker.update_actor(self._fetch(self._own(batch)))
 
 
 @contextmanager
-def cpu_verl() -> Iterator[None]:
-    """verl on the CPU platform with a process group of one; everything is put back afterwards."""
+def cpu_verl(rank: int = 0, ranks: int = 1, store: Path | None = None) -> Iterator[None]:
+    """verl on the CPU platform with a process group; everything is put back afterwards.
+
+    Args:
+        store: file by which several ranks find each other.
+    """
     import torch.distributed
     import verl  # noqa: F401
     import verl.utils.distributed as distributed
@@ -133,7 +148,8 @@ def cpu_verl() -> Iterator[None]:
     from marl_verl.platforms.cpu import CPUPlatform
     from marl_verl.rollout.verl_plugin import install_cpu_platform
 
-    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**variables, "VERL_ENGINE_DEVICE": "cuda"}.items():
             patch.setenv(name, value)
@@ -144,7 +160,8 @@ def cpu_verl() -> Iterator[None]:
         before, known = get_platform(), dict(PlatformRegistry._platforms)
         install_cpu_platform()
         set_platform(CPUPlatform())
-        torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+        found: Any = torch.distributed.FileStore(str(store), ranks) if store else torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks, store=found)
         try:
             yield
         finally:

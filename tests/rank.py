@@ -1,0 +1,95 @@
+"""One of several ranks that update models together: `python -m tests.rank RANK RANKS FOLDER`.
+
+FOLDER has a model in `model`. Each rank writes what it has found to FOLDER/RANKS_RANK.pt.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests import test_critic_worker
+from tests.test_losses import ROWS, log_probs
+from tests.verl_actor import Actor, cpu_verl
+
+LORA = ("marl.policies.one.model.lora_rank=4", "marl.policies.one.model.lora_alpha=8")
+EPOCHS = "actor_rollout_ref.actor.ppo_epochs=2"
+LIMIT = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=130"
+"""Tokens of a micro-batch: a row of padding, which is 128 tokens long, is almost alone in one."""
+CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "a mean over tokens": ("ppo-clip", 7, ()),
+    "a mean over rows of means over tokens": ("gspo", 7, ()),
+    "a mean over rows of sums over tokens": ("reinforce", 7, ()),
+    "importance weights": ("ppo-clip-tis", 6, ()),
+    "two epochs": ("ppo-clip", 5, (EPOCHS,)),
+    "a rank without a row": ("reinforce", 1, ()),
+    "adapters": ("ppo-clip", 7, LORA),
+}
+"""Name -> loss, number of rows, overrides."""
+Found = dict[str, tuple[dict[str, Any], dict[str, float]]]
+"""Case -> (weights before - weights after by name, metrics)."""
+
+
+class Group:
+    """The critic's worker of this rank in place of the group."""
+
+    def __init__(self, worker: Any, ranks: int) -> None:
+        self._worker, self._ranks = worker, ranks
+        self._dispatch_info = {"train": list(range(ranks))}
+
+    def train_mini_batch(self, data: Any) -> Any:
+        output = self._worker.train_mini_batch(self._own(data))
+        return SimpleNamespace(get=lambda: output)
+
+    def infer_batch(self, data: Any) -> Any:
+        mine = self._worker.infer_batch(self._own(data))["values"].unbind()
+        parts: list[Any] = [None] * self._ranks
+        torch.distributed.all_gather_object(parts, mine)
+        values = [each for part in parts for each in part]
+        return SimpleNamespace(get=lambda: {"values": torch.nested.as_nested_tensor(values, layout=torch.jagged)})
+
+    def _own(self, data: Any) -> Any:
+        from verl.utils.tensordict_utils import chunk_tensordict
+
+        return chunk_tensordict(data, self._ranks)[torch.distributed.get_rank()]
+
+
+def find(folder: Path, ranks: int) -> Found:
+    """Run every case on this rank, in a process group of `ranks`."""
+    from transformers import AutoModelForCausalLM
+
+    found: Found = {}
+    with torch.no_grad():
+        plain = AutoModelForCausalLM.from_pretrained(folder / "model").double()
+        now = log_probs(plain, ROWS)
+    for name, (loss, rows, overrides) in CASES.items():
+        with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)  # of the adapters
+            found[name] = Actor(folder / "model", loss, patch, LIMIT, *overrides).update(ROWS[:rows], now[:rows])
+    found["a critic"] = _critic(folder, ranks)
+    return found
+
+
+def _critic(folder: Path, ranks: int) -> tuple[dict[str, Any], dict[str, float]]:
+    recipe = folder / f"critic_{ranks}_{torch.distributed.get_rank()}.yaml"
+    recipe.write_text(test_critic_worker.RECIPE)
+    composed = test_critic_worker.compose(recipe, [], hardware="cpu")
+    critic = test_critic_worker.Critic(composed, folder / "model")
+    critic.runtime.workers = Group(critic.group._worker, ranks)
+    before, observations = critic.weights(), test_critic_worker.OBSERVATIONS
+    values = critic.runtime.values(observations)
+    metrics = critic.runtime.update(observations, test_critic_worker.TARGETS, np.roll(values, 1))
+    del metrics["update_seconds"]
+    return {name: before[name] - weight for name, weight in critic.weights().items()}, metrics
+
+
+if __name__ == "__main__":
+    rank, ranks, place = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    with cpu_verl(rank, ranks, place / "store"):
+        torch.save(find(place, ranks), place / f"{ranks}_{rank}.pt")
