@@ -181,12 +181,10 @@ def test_another_process_needs_no_file_and_a_changed_one_is_noticed(write: Write
 
 @pytest.mark.slow
 def test_a_cluster_gets_the_contents_and_the_network_settings(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
     from marl_verl.trainer import run
 
     given: dict[str, Any] = {}
-    monkeypatch.setattr(ray, "init", lambda **options: given.update(options))
+    monkeypatch.setattr(run, "connect", lambda address, **options: given.update(options))
     monkeypatch.setattr(run, "check_slots", lambda config: None)
     monkeypatch.setattr(run, "_endpoints", lambda config: {})
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")

@@ -27,6 +27,7 @@ from marl_verl.process.run_dir import emit
 from marl_verl.process.watch import Parent, Watch, one_line, queue_actors
 from marl_verl.rollout.endpoint import reach
 from marl_verl.team import Endpoint
+from marl_verl.trainer.cluster import connect, send_token
 from marl_verl.trainer.trackers import tracked
 
 FORWARDED = (
@@ -85,6 +86,8 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
     for name, endpoint in _endpoints(config).items():
         reach(name, endpoint)
     emit("phase", name="starting Ray and loading verl")
+    if _address(config):
+        send_token()
     import ray
 
     importlib.import_module(NOTED_BY_RAY)
@@ -139,7 +142,8 @@ def start_ray(config: Any) -> None:
     options: dict[str, Any] = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)  # type: ignore[assignment]
     given = {name: value for name, value in (options.pop("runtime_env", None) or {}).items() if value is not None}
     os.environ["TRANSFER_QUEUE_ENABLE"] = "1"
-    if "address" in options:
+    options.pop("address", None)
+    if address := _address(config):
         from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
         runtime_env = get_ppo_ray_runtime_env(config)
@@ -148,7 +152,7 @@ def start_ray(config: Any) -> None:
         keys = [endpoint.key_variable for endpoint in _endpoints(config).values() if endpoint.key_variable]
         variables.update({name: os.environ[name] for name in keys})
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
-        ray.init(runtime_env={**runtime_env, **given}, **options)
+        connect(address, runtime_env={**runtime_env, **given}, **options)
     else:
         pools = _pools(config)
         cpus = max(os.cpu_count() or 1, ray_cpus(config, pools))
@@ -175,6 +179,12 @@ def check_slots(config: Any) -> None:
     pools, nodes = _pools(config), [node["Resources"] for node in ray.nodes() if node["Alive"]]
     check_room(pools, [node.get("GPU", 0) for node in nodes], "Ray has")
     check_cpus(config, pools, [node.get("CPU", 0) for node in nodes])
+
+
+def _address(config: Any) -> str | None:
+    """The address of the running cluster to connect to; None to start a separate Ray session."""
+    address = config.ray_kwargs.ray_init.get("address")
+    return None if address in (None, "local") else str(address)
 
 
 def _pools(config: Any) -> list[Pool]:

@@ -1,0 +1,102 @@
+"""The connection to a running Ray cluster: its token, and what is wrong when there is no connection."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl.errors import MarlError
+from marl_verl.trainer.cluster import connect, send_token
+
+MODE = "RAY_AUTH_MODE"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without a token."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (MODE, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+@pytest.fixture
+def head() -> Iterator[str]:
+    """The address of something that accepts connections."""
+    with socket.create_server(("", 0)) as server:  # Ray replaces 127.0.0.1 by another address of this machine
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def save_token(home: Path) -> None:
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text("0" * 64)
+
+
+def test_a_token_of_this_machine_is_sent_unless_the_user_chooses_otherwise(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_token()
+    assert MODE not in os.environ
+    save_token(home)
+    send_token()
+    assert os.environ[MODE] == "token"
+    monkeypatch.setenv(MODE, "disabled")
+    send_token()
+    assert os.environ[MODE] == "disabled"
+
+
+@pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"])
+def test_a_token_may_be_in_the_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    send_token()
+    assert os.environ[MODE] == "token"
+
+
+def test_no_cluster_at_the_address_is_reported_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(MarlError, match=rf"no Ray cluster answers \(ray_kwargs.ray_init.address=127.0.0.1:{port}\): "):
+        connect(f"127.0.0.1:{port}")
+
+
+def test_no_cluster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: None)
+    with pytest.raises(
+        MarlError, match=r"address=auto\): Could not find any running Ray instance. Start one with `ray"
+    ):
+        connect("auto")
+
+
+@pytest.mark.parametrize(("token", "message"), [(False, "no token for it"), (True, "another token than it")])
+def test_a_refused_connection_names_the_token(
+    token: bool, message: str, home: Path, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+    monkeypatch.setattr("ray.init", init)
+    if token:
+        save_token(home)
+    send_token()
+    with pytest.raises(
+        MarlError, match=rf"does not accept this machine, which has {message}. Copy ~/.ray/auth_token from its"
+    ):
+        connect(head)
+
+
+def test_a_cluster_is_joined_at_the_address_that_was_found(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("ray.init", lambda **options: given.update(options))
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: head)
+    connect("auto", runtime_env={})
+    _, _, port = head.rpartition(":")
+    assert given["address"].rpartition(":")[2] == port
+    assert given["runtime_env"] == {}
