@@ -74,6 +74,7 @@ def train(
         >>> run.summary["success_after"]
     """
     from marl_verl.inspect import summary
+    from marl_verl.platforms.active import on_gpu
     from marl_verl.process.lock import locked
     from marl_verl.process.progress import Display
     from marl_verl.process.supervisor import TrainerProcess
@@ -93,7 +94,8 @@ def train(
                 prepare.make_run_directory(plan, display)
             folder = plan.folder
             display.print(f"run {folder}, log {folder / 'train.log'}")
-            TrainerProcess(folder, list(plan.team.policies), lock=lock).run(display, begun)
+            gpu = on_gpu(plan.resolved)
+            TrainerProcess(folder, list(plan.team.policies), lock=lock, gpu=gpu).run(display, begun)
         summary.show(folder, display)
         return Run(folder)
 

@@ -22,7 +22,6 @@ from marl_verl import MarlError, Run, RunError, evaluate, explain, load_run, tra
 from marl_verl.algorithms.algorithm import step_document
 from marl_verl.api import _lines
 from marl_verl.cli.main import main
-from marl_verl.config import checks
 from marl_verl.config.compose import compose, parse_overrides, with_overrides
 from marl_verl.inspect.explain import derive
 from marl_verl.process.progress import Display
@@ -54,7 +53,6 @@ def composed() -> DictConfig:
 def _here(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
-    monkeypatch.setattr(checks, "has_accelerator", lambda: False)
 
 
 @pytest.fixture
@@ -196,7 +194,7 @@ class _Trained:
 
     failure: BaseException | None = None
 
-    def __init__(self, folder: Path, policies: list[str], lock: int) -> None:
+    def __init__(self, folder: Path, policies: list[str], lock: int, gpu: bool) -> None:
         self.folder = folder
 
     def run(self, display: Display, begun: float) -> None:

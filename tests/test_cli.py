@@ -59,7 +59,6 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
-    monkeypatch.setattr(checks, "has_accelerator", lambda: False)
 
     def no_trainer(*_: object, **__: object) -> None:
         pytest.fail("a trainer was started: this command had to be refused, or lacks --dry-run")
@@ -255,9 +254,12 @@ def test_samplers_are_checked_against_team_and_task(refused: Refused) -> None:
     assert "set joint_mode to 'cross'" in refused("train", str(RECIPE), "marl.algorithm.name=magrpo", joint, cross)
 
 
-def test_a_reference_of_a_whole_model_needs_a_gpu(refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reference_of_a_whole_model_needs_a_gpu(
+    refused: Refused, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     kl = "marl.policies.holder.actor.use_kl_loss=true"
     assert "policy 'holder': actor.use_kl_loss of a whole model needs a GPU" in refused("train", str(RECIPE), kl)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")  # for the last one
     for fits in ("marl.policies.holder.model.lora_rank=4", "marl.policies.holder.frozen=true", "trainer.device=cuda"):
         assert main(["train", str(RECIPE), "--dry-run", kl, fits]) == 0
     capsys.readouterr()

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.checkpoint.folders import manifest
 from marl_verl.cli.main import main
-from marl_verl.config import checks
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.errors import RunError
 from marl_verl.evaluation import launch, models
@@ -40,7 +39,7 @@ class _Played:
     failure: RunError | None = None
     failing = False
 
-    def __init__(self, folder: Path, policies: list[str], module: str, log: Path, lock: int) -> None:
+    def __init__(self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool) -> None:
         self.folder, self.log = folder, log
         _Played.seen = {"policies": policies, "module": module}
 
@@ -84,7 +83,6 @@ def made(composed: DictConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
     models = {name: _model(place / "cache" / name) for name in ("holder", "asker")}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setattr(checks, "has_accelerator", lambda: False)
         patch.setattr(prepare, "compose", lambda recipe, overrides: with_overrides(composed, overrides))
         patch.setattr(prepare, "ensure_all", lambda specs, progress: [models[spec.agents[0]] for spec in specs])
         folder = prepare.make_run_directory(prepare.plan_run(RECIPE, []), Display())
@@ -103,7 +101,6 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the run, seen from the folder that it was made in, and a process that does not really play."""
     shutil.copytree(made / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "has_accelerator", lambda: False)
     monkeypatch.setattr(launch, "TrainerProcess", _Played)
     monkeypatch.setattr(_Played, "failure", None)
     return Path("runs") / "inventory-1"

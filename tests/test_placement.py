@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config import cluster
+from marl_verl.config.compose import compose
 from marl_verl.config.placement import Pool, check_cpus, check_placement, check_room, pools_of, ray_cpus
 from marl_verl.errors import MarlError
-from marl_verl.platforms.active import HARDWARE_VARIABLE
+from marl_verl.platforms import active
+from marl_verl.platforms.active import HARDWARE_VARIABLE, has_accelerator
+from marl_verl.process.supervisor import TrainerProcess
 from marl_verl.team import TeamConfig, read_team
+from marl_verl.trainer.describe import describe
+from marl_verl.trainer.prepare import plan_run
+
+INVENTORY = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 
 ROLLOUT = {
     "tensor_model_parallel_size": 1,
@@ -37,7 +46,7 @@ def case(
     }
     config = {
         "marl": marl,
-        "trainer": {"n_gpus_per_node": 1, "nnodes": 1, **trainer},
+        "trainer": {"n_gpus_per_node": 1, "nnodes": 1, "device": "cuda" if has_accelerator() else "cpu", **trainer},
         "actor_rollout_ref": {"rollout": ROLLOUT},
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 2}}},
         "ray_kwargs": {"ray_init": {"num_cpus": 4}},
@@ -208,3 +217,48 @@ def _packs(sizes: list[int], nodes: list[int]) -> bool:
     return any(
         left >= first and _packs(rest, [*nodes[:i], left - first, *nodes[i + 1 :]]) for i, left in enumerate(nodes)
     )
+
+
+# The hardware of a run
+
+
+H100 = {"CPU": 64.0, "GPU": 8.0, "accelerator_type:H100": 1.0}
+HEAD = {"CPU": 8.0}
+LOGICAL = {"CPU": 8.0, "GPU": 2.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("nodes", "device"),
+    [([HEAD, H100], "cuda"), ([HEAD, LOGICAL], "cpu"), (None, "cpu")],  # None: the cluster cannot be reached
+)
+def test_the_cluster_decides_the_hardware_and_not_the_machine_of_the_command_line(
+    nodes: list[dict[str, float]] | None, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(HARDWARE_VARIABLE, raising=False)
+    monkeypatch.setattr(active, "_ACCELERATORS", ())
+    monkeypatch.setattr(cluster, "_nodes", lambda address: nodes)
+    plan = plan_run(INVENTORY, ["+ray_kwargs.ray_init.address=auto"])
+    assert plan.resolved.trainer.device == device
+    assert ("1 GPU dedicated" if device == "cuda" else "1 slot dedicated") in describe(plan)
+
+
+@pytest.mark.slow
+def test_a_cluster_is_not_asked_where_the_hardware_is_chosen_or_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_nodes", lambda address: pytest.fail("asked"))
+    monkeypatch.delenv(HARDWARE_VARIABLE, raising=False)
+    assert compose(INVENTORY, ["hardware=gpu", "+ray_kwargs.ray_init.address=auto"]).trainer.device == "cuda"
+    compose(INVENTORY, [])
+    compose(INVENTORY, ["+ray_kwargs.ray_init.address=local"])
+    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
+    assert compose(INVENTORY, ["+ray_kwargs.ray_init.address=auto"]).trainer.device == "cuda"
+
+
+@pytest.mark.parametrize(("gpu", "hardware"), [(True, "gpu"), (False, "cpu")])
+def test_all_processes_of_a_run_have_the_hardware_of_its_config(gpu: bool, hardware: str, tmp_path: Path) -> None:
+    process = TrainerProcess(tmp_path, [], gpu=gpu)
+    try:
+        assert process.variables[HARDWARE_VARIABLE] == hardware
+        assert ("VLLM_CPU_KVCACHE_SPACE" in process.variables) is not gpu
+    finally:
+        process.resources.cleanup([])

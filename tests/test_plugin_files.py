@@ -19,7 +19,6 @@ from omegaconf import OmegaConf
 from marl_verl import plugins
 from marl_verl.checkpoint.team import describe
 from marl_verl.cli.main import main
-from marl_verl.config import checks
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import run_of, use_plugin_files
 from marl_verl.models.tiny import TinyModel, ensure_all
@@ -217,7 +216,6 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("my_team.py", "my_team.yaml"):
         (place / name).write_bytes((QUICKSTART / name).read_bytes())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "has_accelerator", lambda: False)
     monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs])
     return place / "my_team.yaml"
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.options import NonNegative, Positive, check_type
-from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.active import on_gpu
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.task_files import read_tasks
 from marl_verl.team import TeamConfig
@@ -177,7 +177,7 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
     free = shutil.disk_usage(parent).free
     if free < DISK_BYTES:
         raise MarlError(f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB")
-    if has_accelerator():
+    if on_gpu(config):
         return
     inside = [policy for policy in team.policies.values() if policy.endpoint is None]
     needed = CPU_BYTES + sum(CPU_BYTES_A_POLICY if policy.trained else CPU_BYTES_A_SERVER for policy in inside)

@@ -3,6 +3,7 @@
 import copy
 import functools
 import importlib.util
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,9 +18,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from marl_verl.config.cluster import cluster_hardware
 from marl_verl.errors import MarlError, missing, nearest
 from marl_verl.options import check_type
-from marl_verl.platforms.active import flash_attention, has_accelerator
+from marl_verl.platforms.active import HARDWARE_VARIABLE, flash_attention, has_accelerator
 
 HERE = Path(__file__).parent
 
@@ -45,18 +47,30 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
     """Compose a recipe with overrides in Hydra's grammar; interpolations stay unresolved.
 
     Args:
-        hardware: "cpu" or "gpu"; None detects it.
+        hardware: "cpu" or "gpu". None: MARL_VERL_HARDWARE, or what the run's Ray cluster has, or this machine.
 
     Raises:
         MarlError: the recipe or an override is invalid.
     """
     _check_recipe(recipe)
     given = parse_overrides(overrides)
+    if any(change.key_or_group == "hardware" for change in given):
+        return _composed(recipe, given, None)
+    mine = hardware or ("gpu" if has_accelerator() else "cpu")
+    config = _composed(recipe, given, mine)
+    if hardware or os.environ.get(HARDWARE_VARIABLE):
+        return config
+    there = cluster_hardware(config)
+    return config if there in (None, mine) else _composed(recipe, given, there)
+
+
+def _composed(recipe: Path, given: Sequence[Override], hardware: str | None) -> DictConfig:
+    """`compose` with parsed overrides; hardware is None if it is one of them."""
     # a config group selects a whole file of verl's config, e.g. model_engine=megatron
     groups = [str(change.input_line) for change in given if _is_group(change)]
     plain = [change for change in given if not _is_group(change)]
-    if not any(change.key_or_group == "hardware" for change in given):
-        groups.insert(0, f"hardware={hardware or ('gpu' if has_accelerator() else 'cpu')}")
+    if hardware is not None:
+        groups.insert(0, f"hardware={hardware}")
     base, folder = _base(tuple(groups)), recipe.resolve().parent
     if members := [change for change in plain if _names_a_member(change)]:
         written = _hydra(folder, recipe.stem, groups)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Positive, build
-from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.active import on_gpu
 from marl_verl.team import TeamConfig
 
 WIDTHS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
@@ -94,13 +94,13 @@ def check_placement(config: DictConfig, team: TeamConfig) -> None:
         context = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in own.items()}
         for name, rollout in context.items():
             _check_servers(pool, name, rollout)
-        if pool.shared and has_accelerator():
+        if pool.shared and on_gpu(config):
             _check_memory(pool, context)
     given = OmegaConf.to_container(config.ray_kwargs.ray_init)
     if isinstance(given, dict) and given.get("address") in (None, "local"):
         if (limit := given.get("num_gpus")) is not None:
             check_room(pools, [int(limit)], "ray_kwargs.ray_init.num_gpus allows")
-        elif has_accelerator():
+        elif on_gpu(config):
             check_room(pools, [_visible_gpus()], "this machine has")
         elif any(pool.nodes > 1 for pool in pools):
             check_room(pools, [sum(pool.gpus for pool in pools)], "one machine has")

@@ -23,7 +23,7 @@ from marl_verl.config.server_names import rollout_name
 from marl_verl.errors import MarlError, nearest
 from marl_verl.models.tiny import TinyModel
 from marl_verl.options import Positive, check_type
-from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.active import on_gpu
 from marl_verl.team import OWN_KEYS, PolicyConfig, TeamConfig
 
 CRITIC_KEYS = ("scope", "tiny", "max_prompt_length")
@@ -82,7 +82,7 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     _override(own, policy)
     if policy.trained:
         own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
-        if pool.shared and has_accelerator():  # offload to CPU between this policy's updates, unless the policy sets it
+        if pool.shared and on_gpu(config):  # offload to CPU between this policy's updates, unless the policy sets it
             given = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
             for key in ("param_offload", "optimizer_offload"):
                 if given.get(key) is None:

@@ -18,6 +18,7 @@ from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
 from marl_verl.journals.read import EpisodeFile
+from marl_verl.platforms.active import on_gpu
 from marl_verl.process.progress import Display
 from marl_verl.process.supervisor import TrainerProcess
 
@@ -61,7 +62,8 @@ def launch(
     try:
         plan.write()
         policies = list(plan.team.policies)
-        TrainerProcess(plan.folder, policies, "marl_verl.evaluation.run", log, lock).run(display, begun)
+        module, gpu = "marl_verl.evaluation.run", on_gpu(plan.config)
+        TrainerProcess(plan.folder, policies, module, log, lock, gpu).run(display, begun)
         result = json.loads((plan.folder / RESULT).read_text(encoding="utf-8"))
     finally:
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl"):

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 RUN_VARIABLE = "MARL_VERL_RUN"  # set by the trainer for itself and its Ray workers
 HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"  # cpu or gpu, as the config was composed; unset: detect
@@ -29,6 +30,11 @@ def has_accelerator() -> bool:
     """Whether to use an accelerator: from the environment, else from device files, without importing torch."""
     chosen = os.environ.get(HARDWARE_VARIABLE)
     return chosen == "gpu" if chosen else any(Path(device).exists() for device in _ACCELERATORS)
+
+
+def on_gpu(config: Any) -> bool:
+    """Whether a config was composed for accelerators, which the machine of the command line may lack."""
+    return str(config.trainer.device) != "cpu"
 
 
 def cpu_run() -> bool:

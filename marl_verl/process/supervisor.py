@@ -21,7 +21,7 @@ import psutil
 
 from marl_verl.config.server_names import POLICIES_VARIABLE
 from marl_verl.errors import RunError
-from marl_verl.platforms.active import HARDWARE_VARIABLE, RUN_VARIABLE, has_accelerator
+from marl_verl.platforms.active import HARDWARE_VARIABLE, RUN_VARIABLE
 from marl_verl.process.cleanup import SCRATCH_VARIABLE, RunResources, cleanup_abandoned
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import EVENTS_VARIABLE
@@ -38,6 +38,7 @@ class TrainerProcess:
         policies: names, in the order of their replica ranks.
         module: the module to run, with the run directory as argument.
         log: the file for the output; default: train.log in the run directory.
+        gpu: whether the config is for accelerators.
         lock: the descriptor of the run's `locked`, which the trainer holds too: it may outlive a killed command line.
     """
 
@@ -48,6 +49,7 @@ class TrainerProcess:
         module: str = "marl_verl.trainer.run",
         log: Path | None = None,
         lock: int | None = None,
+        gpu: bool = False,
     ) -> None:
         self.lock = lock
         self.folder, self.module, self.log = folder, module, log or folder / "train.log"
@@ -55,10 +57,10 @@ class TrainerProcess:
         self.variables = {
             RUN_VARIABLE: self.resources.run,
             POLICIES_VARIABLE: json.dumps(policies),
-            HARDWARE_VARIABLE: "gpu" if has_accelerator() else "cpu",
+            HARDWARE_VARIABLE: "gpu" if gpu else "cpu",
             SCRATCH_VARIABLE: self.resources.scratch,
             "TMPDIR": self.resources.scratch,
-            **_environment(),
+            **_environment(gpu),
         }
         self.others = {process.pid for process in psutil.Process().children(recursive=True)}
         self.timing: dict[str, Any] = {"phases": {}}
@@ -176,7 +178,7 @@ class TrainerProcess:
         return found
 
 
-def _environment() -> dict[str, str]:
+def _environment(gpu: bool) -> dict[str, str]:
     """Environment variables of every process of the run, except those that the user has set."""
     variables = {
         "HYDRA_FULL_ERROR": "1",
@@ -185,7 +187,7 @@ def _environment() -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if not has_accelerator():
+    if not gpu:
         variables |= {
             # one thread per process, because several processes share few cores
             "OMP_NUM_THREADS": "1",

@@ -16,7 +16,7 @@ from marl_verl.config.resolve import loss_of
 from marl_verl.config.stored import marl_section
 from marl_verl.models.count import adapter_parameters, parameters, shapes
 from marl_verl.models.tiny import folder_of
-from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.active import on_gpu
 from marl_verl.team import Named
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 def describe(plan: Plan) -> str:
     """The text that `--dry-run` prints."""
-    team, config, marl = plan.team, plan.config, plan.config.marl
+    team, config, marl, gpu = plan.team, plan.config, plan.config.marl, on_gpu(plan.config)
     lines = ["team"]
     for agent in team.agents.values():
         reward = f", role reward {agent.reward}" if agent.reward else ""
         lines.append(f"  agent   {agent.name} acts with policy {agent.policy}{reward}")
     lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
     lines += [f"  critic  {name}: {_critic(plan, critic)}" for name, critic in plan.resolved.critics.items()]
-    lines += [f"  devices {_place(pool)}" for pool in pools_of(config, team)]
+    lines += [f"  devices {_place(pool, gpu)}" for pool in pools_of(config, team)]
     algorithm = algorithm_of(team)
     samplers = named_samplers(algorithm, marl_section(config))
     group = algorithm.advantage.group if isinstance(algorithm.advantage, Advantage) else ()
@@ -101,11 +101,11 @@ def _critic(plan: Plan, critic: DictConfig) -> str:
     return f"reads {sees}; from {model}, lr {critic.critic.optim.lr:g}, colocated with policy {critic.policy}"
 
 
-def _place(pool: Pool) -> str:
-    unit = "GPU" if has_accelerator() else "slot"
+def _place(pool: Pool, gpu: bool) -> str:
+    unit = "GPU" if gpu else "slot"
     nodes = f" on each of {pool.nodes} nodes" if pool.nodes > 1 else ""
     size = f"{pool.gpus} {unit}{'s' if pool.gpus > 1 else ''}{nodes}"
     if not pool.shared:
         return f"{pool.name}: {size} dedicated"
-    turns = "; policies update one at a time while the pool's servers sleep" if has_accelerator() else ""
+    turns = "; policies update one at a time while the pool's servers sleep" if gpu else ""
     return f"pool {pool.name}: {size} shared by {', '.join(pool.policies)}{turns}"

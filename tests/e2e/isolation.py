@@ -147,6 +147,7 @@ def train(folder: Path) -> None:
 
 def main(recipe: Path, folder: Path) -> int:
     from marl_verl.cli.main import reported
+    from marl_verl.platforms.active import on_gpu
     from marl_verl.process.progress import Display
     from marl_verl.process.supervisor import TrainerProcess
     from marl_verl.trainer.describe import describe
@@ -156,7 +157,7 @@ def main(recipe: Path, folder: Path) -> int:
     plan = plan_run(recipe, [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"])
     display.print(describe(plan))
     made = make_run_directory(plan, display)
-    process = TrainerProcess(made, list(plan.team.policies), module="tests.e2e.isolation")
+    process = TrainerProcess(made, list(plan.team.policies), module="tests.e2e.isolation", gpu=on_gpu(plan.resolved))
     return reported(lambda: process.run(display, begun) or 0)
 
 

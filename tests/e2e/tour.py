@@ -159,6 +159,7 @@ def main(folder: Path) -> int:
     from omegaconf import OmegaConf
 
     from marl_verl.cli.main import reported
+    from marl_verl.platforms.active import on_gpu
     from marl_verl.process.progress import Display
     from marl_verl.process.supervisor import TrainerProcess
     from marl_verl.trainer.prepare import make_run_directory, plan_run
@@ -194,7 +195,7 @@ def main(folder: Path) -> int:
     display = Display()
     made = make_run_directory(plan, display)
     (made / "stages.json").write_text(json.dumps(stages, indent=1))
-    process = TrainerProcess(made, list(plan.team.policies), module="tests.e2e.tour")
+    process = TrainerProcess(made, list(plan.team.policies), module="tests.e2e.tour", gpu=on_gpu(plan.resolved))
     return reported(lambda: process.run(display, begun=0.0) or 0)
 
 
