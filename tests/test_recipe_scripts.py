@@ -183,7 +183,10 @@ def test_an_unknown_key_is_refused(script: Path) -> None:
 
 
 @pytest.mark.parametrize("script", [each for each in SCRIPTS if example_of(each)], ids=name_of)
-def test_without_its_data_a_script_names_the_file(script: Path, tmp_path: Path) -> None:
+def test_without_its_data_a_script_names_the_file(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
     nowhere = tmp_path / "nowhere.jsonl"
     words = call(script, TRAIN_FILE=str(nowhere), TEST_FILE=str(nowhere))
     message = rf"marl\.task\.train_file: no task file '{nowhere}'\. Check the path\. The README"
