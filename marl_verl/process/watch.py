@@ -28,6 +28,9 @@ from marl_verl.process.run_dir import REQUEST, emit
 PERIOD = 1.0
 """Seconds between two checks of the actors."""
 
+QUEUE = ("TransferQueueController", "transfer_queue")
+"""Name and namespace of TransferQueue's controller, of which a Ray session has one."""
+
 PATIENCE = 15.0
 """Maximum seconds to wait, after an error from Ray, for an actor to be reported dead."""
 
@@ -193,7 +196,7 @@ def queue_actors() -> dict[str, Any]:
 
     storage = (interface._TQ_STORAGE or {}).get("SimpleStorage") or {}
     named = {f"TransferQueue storage {number}": actor for number, actor in enumerate(storage.values())}
-    return {"TransferQueue controller": ray.get_actor("TransferQueueController", namespace="transfer_queue"), **named}
+    return {"TransferQueue controller": ray.get_actor(*QUEUE), **named}
 
 
 def how_to_continue(folder: Path) -> str:

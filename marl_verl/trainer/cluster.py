@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError
+from marl_verl.process.watch import QUEUE
 
 PATIENCE = 10.0
 """Seconds to wait for the cluster's head node; Ray itself waits for minutes."""
@@ -24,7 +25,11 @@ def send_token() -> None:
 
 
 def connect(address: str, **options: Any) -> None:
-    """`ray.init` for a running cluster. MarlError if none answers at the address, or if it requires another token."""
+    """`ray.init` for a running cluster.
+
+    Raises:
+        MarlError: no cluster answers at the address, it requires another token, or another run uses it.
+    """
     import ray
     from ray._private.services import canonicalize_bootstrap_address
     from ray.exceptions import AuthenticationError
@@ -44,3 +49,9 @@ def connect(address: str, **options: Any) -> None:
         remedy = "Copy ~/.ray/auth_token from its head node to this machine, or set RAY_AUTH_TOKEN_PATH to a copy"
         what = f"the Ray cluster at '{found}' ({key}) does not accept this machine, which has {have} it"
         raise MarlError(f"{what}. {remedy}") from error
+    try:
+        ray.get_actor(*QUEUE)
+    except ValueError:
+        return  # the cluster is free
+    what = f"another run uses the Ray cluster at '{found}' ({key}), and TransferQueue would mix their rows"
+    raise MarlError(f"{what}. Wait until that run has ended, or start a cluster for each run")
