@@ -13,6 +13,7 @@ from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
+from marl_verl.models.pretrained import find, located
 from marl_verl.models.tiny import TinyModel, folder_of, tiny_tokenizer
 from marl_verl.options import build
 from marl_verl.team import Endpoint, PolicyConfig, TeamConfig
@@ -35,6 +36,16 @@ def tiny_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
             path, agents = model_of(policy, None).get("path"), team.agents_of(name)
             tiny[name] = tiny_model(f"marl.policies.{name}", policy.tiny, path, team, agents, marl["run"]["seed"])
     return tiny
+
+
+def pretrained_models(config: DictConfig, team: TeamConfig) -> list[str]:
+    """Names of the packaged models that policies or critic use."""
+    own = [policy for policy in team.policies.values() if policy.tiny is None and policy.endpoint is None]
+    paths = [
+        *(model_of(policy, config).get("path") for policy in own),
+        OmegaConf.select(config, "marl.critic.model.path"),
+    ]
+    return sorted({path for path in paths if located(path) != path})
 
 
 def tiny_model(
@@ -64,6 +75,11 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
     if not path or path == DEFAULT_MODEL:
         remedy = f"set marl.policies.{policy}.model.path or marl.policies.{policy}.tiny"
         raise MarlError(f"policy '{policy}' has no model: {remedy}")
+    if located(path) != path:
+        path = located(path)
+        if not Path(path).is_dir():
+            find(Path(path).name)  # it is converted before the run starts
+            return
     folder = local_model(f"policy '{policy}'", path)
     if folder is None:
         return
@@ -97,7 +113,7 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
             except MarlError:
                 raise
             except Exception as error:
-                if local_model(whose, model.path) is not None:
+                if Path(model.path).expanduser().is_dir():
                     words = model.tokenizer_path or model.path
                     raise MarlError(f"the tokenizer of {whose} in '{words}' cannot be loaded: {error}") from error
                 continue

@@ -16,11 +16,13 @@ from marl_verl.algorithms import Algorithm
 from marl_verl.algorithms.losses import Loss
 from marl_verl.config.compose import VERL_OPEN, check_keys
 from marl_verl.config.loss import check_policy, with_loss
+from marl_verl.config.model_settings import with_model_settings
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import local_model, tiny_model
 from marl_verl.config.server_names import rollout_name
 from marl_verl.errors import MarlError, nearest
+from marl_verl.models.pretrained import located
 from marl_verl.models.tiny import TinyModel
 from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import on_gpu
@@ -88,6 +90,8 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
                 if given.get(key) is None:
                     own.actor_rollout_ref.actor.fsdp_config[key] = True
         check_policy(own, name, called, loss)
+    if own.trainer.device == "cpu":
+        with_model_settings(own.actor_rollout_ref, f"marl.policies.{name}")
     template = own.data.get("apply_chat_template_kwargs") or {}
     return {
         "data": {"apply_chat_template_kwargs": {**template, **(policy.apply_chat_template_kwargs or {})}},
@@ -102,6 +106,7 @@ def _override(config: DictConfig, policy: PolicyConfig) -> None:
     _check_part(policy.override, config.actor_rollout_ref, f"marl.policies.{policy.name}", OWN_KEYS)
     config.actor_rollout_ref = OmegaConf.merge(config.actor_rollout_ref, policy.override)
     own = config.actor_rollout_ref
+    own.model.path = located(own.model.path)
     own.rollout.name = rollout_name(policy.name)
     own.rollout.n = 1  # verl divides by it to count episodes per task; for a team the sampler sets that number
     if own.model.tokenizer_path:  # else vLLM looks for stop strings in texts of the model folder's tokenizer
@@ -183,7 +188,7 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
         raise MarlError(f"{what}: leave it out, or set marl.algorithm.options.critic={scope}")
     _check_part(_override_of(section), config.critic, "marl.critic", CRITIC_KEYS)
     path = (section.get("model") or {}).get("path")
-    if path and "${" not in str(path):
+    if path and "${" not in str(path) and located(path) == path:
         local_model("marl.critic", path)
     return wish
 
@@ -225,6 +230,7 @@ def _verl_critic(config: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any
     override = _override_of(_section(config))
     if (override.get("model") or {}).get("path"):  # not the tokenizer and config of the policy's model
         base.model.tokenizer_path = base.model.hf_config_path = None
+        override["model"] = {**override["model"], "path": located(override["model"]["path"])}
     base.ppo_max_token_len_per_gpu = actor["ppo_max_token_len_per_gpu"]
     base.loss_agg_mode, base.loss_scale_factor = "token-mean", None
     base.optim.total_training_steps = whole.trainer.total_training_steps

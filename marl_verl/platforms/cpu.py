@@ -82,4 +82,4 @@ class CPUPlatform(PlatformBase):
         return not torch.cuda.is_available()
 
     def rollout_env_vars(self) -> dict[str, str]:
-        return {"VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")}
+        return {name: os.environ[name] for name in ("VLLM_CPU_KVCACHE_SPACE",) if name in os.environ}

@@ -192,7 +192,6 @@ def _environment(gpu: bool) -> dict[str, str]:
             # one thread per process, because several processes share few cores
             "OMP_NUM_THREADS": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
             # with "1", vLLM's CPU platform ignores distributed_executor_backend=uni: one more process per server
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             # compiling a tiny model takes longer than it saves, and needs a C++ compiler

