@@ -1,6 +1,6 @@
 # marl-verl: `make` lists the targets. Needs Python 3.11 or 3.12, and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast lint bench clean
+.PHONY: help install demo demo-pretrained test test-fast lint bench clean
 .DELETE_ON_ERROR:
 # Without bytecode files, every process of a run compiles 1,700 modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 BIN := .venv/bin
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP)  ## create .venv with all packages; does nothing if it is up to date
 
@@ -24,6 +24,9 @@ $(STAMP): pyproject.toml scripts/install.py $(wildcard plugins/*/pyproject.toml)
 
 demo: $(STAMP)  ## train two tiny models on a CPU, and plot the success
 	$(BIN)/marl-verl train recipes/quickstart/split_plan_path.yaml
+
+demo-pretrained: $(STAMP)  ## train two pretrained models on a CPU
+	$(BIN)/marl-verl train recipes/quickstart/pretrained.yaml
 
 lint: $(STAMP)  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

