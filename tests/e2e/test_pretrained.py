@@ -1,0 +1,121 @@
+"""A pretrained language model, with all its weights and as an adapter, beside a tiny one: trained, exported, evaluated.
+
+The actions of step 2 were sampled with the weights of checkpoint 1. The servers compute in bfloat16 where the CPU has
+instructions for it, and then receive the adapter merged.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from marl_verl.models.pretrained import cached, fetch
+from marl_verl.testing.real import command
+from tests.e2e.conftest import Finished, train
+
+pytestmark = pytest.mark.e2e
+PLUGIN = """
+import random
+from marl_verl import Task, TaskSet, Workflow, hookimpl
+
+class Digits(TaskSet):
+    def generate(self, split, count, seed):
+        pairs = [(a, b) for a in range(10) for b in range(10) if (a + b) % 2 == (split == "test")]
+        return [Task(f"{a} {b}", f"digits {a} {b}") for a, b in random.Random(seed).sample(pairs, count)]
+
+    def score(self, task, answer):  # half of all texts, so that the episodes of a task differ
+        return float(sum(map(ord, answer)) % 2)
+
+    def vocabulary(self):
+        return ["digits", *"0123456789"]
+
+    def demonstrations(self, agent, count, seed, good):
+        return [(f"digits {n % 10} {n // 10 % 10}", str(n % 10)) for n in range(count)]
+
+class Each(Workflow):
+    async def run(self, task, team):
+        return "".join([(await team[agent].act(task.prompt)).text for agent in team.agents])
+
+@hookimpl
+def marl_register(registry):
+    registry.task("digits", Digits)
+    registry.workflow("each", Each)
+"""
+RECIPE = """
+defaults: [marl_trainer, _self_]
+marl:
+  run: {journal_tokens: true}
+  plugins: [digits.py]
+  task: {name: digits, train_size: 40, test_size: 2}
+  workflow: {name: each}
+  sampler: {options: {episodes: 4}}
+  agents:
+    full: {policy: full, instructions: Say it.}
+    lora: {policy: lora, instructions: Say it.}
+    tiny: {policy: tiny}
+  policies:
+    full: {model: {path: smollm2-135m}, actor: {optim: {lr: 1.0e-4}}}
+    lora: {model: {path: smollm2-135m, lora_rank: 8, lora_alpha: 16}, actor: {optim: {lr: 1.0e-3}}}
+    tiny: {tiny: {steps: 20}}
+data: {train_batch_size: 2, max_prompt_length: 48, max_response_length: 6}
+actor_rollout_ref:
+  actor: {ppo_mini_batch_size: 2}
+  rollout: {max_model_len: 64}
+trainer: {total_training_steps: 2, test_freq: 2, save_freq: 1, val_before_train: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    place = tmp_path_factory.mktemp("pretrained")
+    (place / "digits.py").write_text(PLUGIN)
+    (place / "recipe.yaml").write_text(RECIPE)
+    fetch("smollm2-135m")
+    return train(place / "run", recipe=place / "recipe.yaml")
+
+
+def test_every_policy_learns(run: Finished) -> None:
+    assert run.code == 0, run.output
+    for name in ("full", "lora", "tiny"):
+        assert all(line[f"policy/{name}/grad_norm"] > 0 for line in run.lines(f"policy/{name}/grad_norm"))
+
+
+def _step_2(run: Finished, agent: str) -> list[tuple[list[int], list[int], list[float]]]:
+    """(observation, action, log-probs) of the agent's acts."""
+    lines = (run.folder / "journals" / "step_00002.jsonl").read_text().splitlines()
+    records = [record for line in lines for record in json.loads(line).get("journal", {}).get("records", [])]
+    actions = [record["action"] for record in records if record.get("agent") == agent]
+    return [(each["prompt_ids"], each["response_ids"], each["log_probs"]) for each in actions]
+
+
+def _differences(model: Path, acts: list[tuple[list[int], list[int], list[float]]]) -> float:
+    """Mean absolute difference between a model's log-probs and those of the server, in nats a token."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    network, found = AutoModelForCausalLM.from_pretrained(model), []
+    for prompt, action, sampled in acts:
+        with torch.no_grad():
+            logits = network(torch.tensor([[*prompt, *action]])).logits[0, len(prompt) - 1 : -1].float()
+        chosen = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(action)[:, None])[:, 0]
+        found.append((chosen - torch.tensor(sampled)).abs())
+    return float(torch.cat(found).mean())
+
+
+@pytest.mark.parametrize(("policy", "options"), [("full", []), ("lora", ["--merge"])])
+def test_the_servers_have_the_exported_weights(run: Finished, tmp_path: Path, policy: str, options: list[str]) -> None:
+    output = str(tmp_path / policy)
+    command("export", str(run.folder), "--policy", policy, "--step", "1", "--output", output, *options)
+    acts = _step_2(run, policy)
+    assert len(acts) == 8
+    served, before = _differences(tmp_path / policy, acts), _differences(cached("smollm2-135m"), acts)
+    assert served < 0.05  # bfloat16 against float32
+    assert before > 2 * served  # the update changed the weights
+
+
+def test_the_trained_team_is_evaluated(run: Finished, tmp_path: Path) -> None:
+    command("eval", str(run.folder), "--tasks", "2", "--greedy-only", "--output", str(tmp_path / "numbers.json"))
+    numbers = json.loads((tmp_path / "numbers.json").read_text())
+    assert (numbers["step"], numbers["tasks"]) == (2, 2)
