@@ -74,6 +74,21 @@ def test_the_exit_code_reports_errors(
     assert [record["state"] for record in records] == [each.state for each in findings]
 
 
+def test_the_selftest_is_suggested_on_a_gpu_without_errors(
+    given: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def last() -> str:
+        main(["doctor"])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    given(ok("a", "x"))
+    assert "selftest" not in last()
+    monkeypatch.setenv("MARL_VERL_HARDWARE", "gpu")
+    assert last().startswith("next: marl-verl selftest")
+    given(error("a", "x", "z"))
+    assert "selftest" not in last()
+
+
 def test_a_finding_is_a_line_and_what_to_do(given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     given(error("memory", "none is\nleft\x1b[31m", "buy some"))
     main(["doctor"])

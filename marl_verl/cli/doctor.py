@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from marl_verl.doctor import Finding
+from marl_verl.platforms.active import has_accelerator
 from marl_verl.process.progress import Display
 from marl_verl.process.terminal import harmless, show
 
@@ -49,6 +50,8 @@ def shown(quick: bool) -> list[Finding]:
     count = {state: sum(each.state == state for each in found) for state in ("error", "warning")}
     counts = " and ".join(f"{number} {state}{'s' * (number > 1)}" for state, number in count.items() if number)
     display.print(f"{counts}, of {len(found)} findings" if counts else f"{len(found)} findings, all of them ok")
+    if has_accelerator() and not count["error"]:
+        display.print("next: marl-verl selftest   # runs the whole stack on a GPU, and writes a report")
     return found
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "plugins": "list plugins and the names that they register",
     "new-plugin": "write the package of a new plugin",
     "doctor": "check this machine, and suggest a fix for each problem",
+    "selftest": "run the whole stack on this machine, and write a report",
 }
 
 

@@ -89,13 +89,15 @@ def _wrapped(backend: Tokenizer, context: int, template: str, special: dict[str,
 
 def _check_words(vocabulary: Sequence[str], special: Sequence[str] = ()) -> None:
     """Raise MarlError unless the words are unique, without white space, and none looks like a special token."""
-    for number, word in enumerate(vocabulary):
+    known: set[str] = set()
+    for word in vocabulary:
         if not word or word.split() != [word] or word.startswith("<|"):
             raise MarlError(f"vocabulary: {word!r} is not a plain word")
         if word in special:
             raise MarlError(f"vocabulary: {word!r} is a special token")
-        if word in vocabulary[:number]:
+        if word in known:
             raise MarlError(f"vocabulary: {word!r} is a duplicate")
+        known.add(word)
 
 
 def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:

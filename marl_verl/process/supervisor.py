@@ -77,7 +77,7 @@ class TrainerProcess:
         self.timing["begun"] = begun
         for scratch in cleanup_abandoned():
             display.print(f"removed the leftovers of a killed run: {scratch}")
-        _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process, so that `_adopted` finds them
+        prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process, so that `_adopted` finds them
         # Python handles signals in the main thread only
         numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
         previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
@@ -120,7 +120,7 @@ class TrainerProcess:
                 stderr=log,
                 pass_fds=(writing,) if self.lock is None else (writing, self.lock),
                 start_new_session=True,
-                preexec_fn=partial(_prctl, 1, signal.SIGTERM),  # PR_SET_PDEATHSIG: if the command line is killed
+                preexec_fn=partial(prctl, 1, signal.SIGTERM),  # PR_SET_PDEATHSIG: if the command line is killed
             )
         self.resources.started(process.pid)
         os.close(writing)
@@ -202,7 +202,7 @@ def _environment(gpu: bool) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in os.environ}
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
     """Set a process attribute on Linux; elsewhere do nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value)

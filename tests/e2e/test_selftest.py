@@ -1,0 +1,44 @@
+"""One check of `marl-verl selftest` on the real stack; all of them with MARL_VERL_LONG=1."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl.selftest import checks
+from tests.e2e.conftest import left_behind, left_running, long
+
+pytestmark = pytest.mark.e2e
+
+
+def selftest(folder: Path, *arguments: str, seconds: float) -> dict[str, Any]:
+    """Check name -> its record in the report."""
+    command = [sys.executable, "-m", "marl_verl.cli.main", "selftest", "--output", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, cwd=folder.parent)
+    assert done.returncode == 0, done.stdout + (folder / "report.md").read_text()
+    return {check["name"]: check for check in json.loads((folder / "report.json").read_text())["checks"]}
+
+
+def test_an_adapter_beside_a_frozen_policy_and_a_critic(tmp_path: Path) -> None:
+    before = left_behind()
+    found = selftest(tmp_path / "new", "--only", "lora", "mappo", seconds=700)
+    assert [check["state"] for check in found.values()] == ["passed", "passed"]
+    apart = found["lora"]["figures"]["holder: sampled against recomputed log-probs"]
+    assert len(apart) == 3
+    assert 0 <= max(apart) < 1e-3  # float32
+    assert found["mappo"]["seconds"] < found["lora"]["seconds"] / 4  # reads the same run
+    assert max(found["mappo"]["figures"]["critic: grad_norm"]) > 0
+    assert left_running() == []
+    assert left_behind() <= before
+
+
+@long
+def test_all_checks(tmp_path: Path) -> None:
+    found = selftest(tmp_path / "new", seconds=3600)
+    assert [(name, check["state"]) for name, check in found.items()] == [(c.name, "passed") for c in checks.CHECKS]
+    assert found["throughput"]["figures"]["ratio"] > 0.8
