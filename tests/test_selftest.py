@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -285,19 +286,49 @@ def test_log_probs_of_verls_engine(tmp_path: Path) -> None:
         assert len({round(row["grad norm"], 4) for row in found if row["tokens"] == tokens}) == 1
 
 
-def test_wrong_log_probs_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What every pass of the check measures; nothing is computed."""
     import torch
 
     from marl_verl.selftest import log_probs
 
-    def measured(worker: Any, tokens: int, expected: Any, how: dict[str, Any]) -> dict[str, float]:
-        shifted = how["use_remove_padding"] and tokens == 512
-        return {"mean": 0.0, "largest": 1.0 if shifted else 0.0, "grad norm": 1.0, "seconds": 0.0, "peak GiB": 0.0}
-
+    found = {"mean": 0.0, "largest": 0.0, "grad norm": 1.0, "seconds": 0.0, "peak GiB": 0.0}
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(log_probs, "random_model", lambda place: "model")
     monkeypatch.setattr(log_probs, "_reference", lambda *_: torch.zeros(1))
     monkeypatch.setattr(log_probs, "_worker", lambda *_: None)
-    monkeypatch.setattr(log_probs, "_measured", measured)
-    with pytest.raises(CriterionError, match=r"packed, 512 tokens, entropy False: log-probs differ .* by 1 "):
-        log_probs.check(Place(tmp_path, 1, gpu=False), {})
+    monkeypatch.setattr(log_probs, "_measured", lambda *_: dict(found))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 << 30))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wrong", "why"),
+    [
+        (False, {"largest": 2e-4}, r"packed, 256 tokens, entropy False: log-probs differ .* by 0\.0002 \(largest\)"),
+        (True, {"mean": 0.03}, r"packed, 4096 tokens, entropy False: log-probs differ .* by 0\.03 \(mean\)"),
+        (True, {"grad norm": float("nan")}, "gradient nan"),
+        (False, {"grad norm": 0.0}, r"gradient 0\.0"),
+    ],
+)
+def test_wrong_log_probs_and_gradients_fail(
+    gpu: bool, wrong: dict[str, float], why: str, measured: dict[str, float], tmp_path: Path
+) -> None:
+    from marl_verl.selftest import log_probs
+
+    log_probs.check(Place(tmp_path, 1, gpu), {})
+    measured |= wrong
+    with pytest.raises(CriterionError, match=why):
+        log_probs.check(Place(tmp_path, 1, gpu), {})
+
+
+def test_a_pass_whose_logits_do_not_fit_is_skipped(measured: dict[str, float], tmp_path: Path) -> None:
+    from marl_verl.selftest import log_probs
+
+    figures: Figures = {}
+    log_probs.check(Place(tmp_path, 1, gpu=True), figures)
+    skipped = {
+        (row["batch"], row["tokens"], row["entropy"]): row["skipped"] for row in figures["passes"] if "skipped" in row
+    }
+    assert skipped == {("padded", 16384, True): "the logits take 95 of 80 GiB"}

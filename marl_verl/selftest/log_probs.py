@@ -12,16 +12,20 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from marl_verl.platforms.active import RUN_VARIABLE
 from marl_verl.selftest import Figures, Place, require
-from marl_verl.selftest.models import random_model
+from marl_verl.selftest.models import VOCABULARY, random_model
 
 TOKENS = {True: (4096, 16384), False: (256, 512)}  # whether on a GPU -> tokens of the micro-batches
 SHARES = (2, 4, 8, 8)  # a row's length is tokens / share
 LARGEST, MEAN = 1e-4, 2e-2  # differences: the largest in float32, the mean in bf16
+BATCHES = {False: ("packed", "padded"), True: ("fused",)}  # whether with fused kernels -> how rows are batched
+LOGIT_BYTES = {True: 20.5, False: 8.5}  # whether with the entropy -> memory of a logit and its gradient, as measured
+GIB = 2**30
 RECIPE = """
 defaults: [marl_trainer, _self_]
 marl:
@@ -36,30 +40,43 @@ actor_rollout_ref:
 
 
 def check(place: Place, figures: Figures) -> None:
-    model, table = random_model(place), figures.setdefault("passes", [])
     os.environ.setdefault(RUN_VARIABLE, "selftest")  # verl on the CPU platform where there is no GPU
+    if not place.gpu:  # compiling takes longer than it saves
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    import torch
+
+    model, table = random_model(place), figures.setdefault("passes", [])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update(alone)
     wanted = {tokens: _reference(model, _rows(tokens), place.gpu) for tokens in TOKENS[place.gpu]}
+    memory = torch.cuda.get_device_properties(0).total_memory / GIB if place.gpu else math.inf
     for fused in (False, True):
-        worker, changed = _worker(place, model, fused), {"use_fused_kernels": fused}
-        for tokens, expected in wanted.items():
-            for batching in ("packed",) if fused else ("packed", "padded"):
-                for entropy in (False, True):
-                    how = {**changed, "use_remove_padding": batching == "packed", "calculate_entropy": entropy}
-                    name = "fused" if fused else batching
-                    print(f"{tokens} tokens, {name}, entropy {entropy} ...", flush=True)
-                    found = _measured(worker, tokens, expected, how)
-                    table.append({"batch": name, "tokens": tokens, "entropy": entropy, **found})
+        worker = _worker(place, model, fused)
+        for (tokens, expected), batch, entropy in product(wanted.items(), BATCHES[fused], (False, True)):
+            print(f"{tokens} tokens, {batch}, entropy {entropy} ...", flush=True)
+            row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy}
+            positions = len(SHARES) * tokens // min(SHARES) if batch == "padded" else tokens
+            logits = 0 if fused else positions * VOCABULARY[place.gpu] * LOGIT_BYTES[entropy] / GIB
+            if logits > 0.8 * memory:
+                row["skipped"] = f"the logits take {logits:.0f} of {memory:.0f} GiB"
+            else:
+                how = {
+                    "use_remove_padding": batch != "padded",
+                    "use_fused_kernels": fused,
+                    "calculate_entropy": entropy,
+                }
+                row |= _measured(worker, tokens, expected, how)
+            table.append(row)
         del worker
         gc.collect()
-    for row in table:
+        torch.cuda.empty_cache()
+    name, limit = ("mean", MEAN) if place.gpu else ("largest", LARGEST)
+    for row in (row for row in table if "skipped" not in row):
         what = f"{row['batch']}, {row['tokens']} tokens, entropy {row['entropy']}"
         require(math.isfinite(row["grad norm"]) and row["grad norm"] > 0, f"{what}: gradient {row['grad norm']}")
-        name, limit = ("mean", MEAN) if place.gpu else ("largest", LARGEST)
         require(row[name] < limit, f"{what}: log-probs differ from transformers' by {row[name]:.2g} ({name})")
 
 
@@ -134,7 +151,7 @@ def _measured(worker: Any, tokens: int, expected: Any, how: dict[str, Any]) -> d
         "largest": float(difference.max()),
         "grad norm": float(gradient),
         "seconds": seconds,
-        "peak GiB": peak() / 2**30,
+        "peak GiB": peak() / GIB,
     }
 
 

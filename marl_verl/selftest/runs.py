@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import subprocess
 import threading
 import time
@@ -187,7 +188,8 @@ def exported(place: Place, figures: Figures) -> None:
 @contextmanager
 def gpu_memory(samples: list[tuple[float, int]]) -> Iterator[None]:
     """Record (time, MiB in use on the first GPU) ten times a second; nothing without nvidia-smi."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0", "--loop-ms=100"]
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--loop-ms=100", f"--id={first}"]
     try:
         process = subprocess.Popen(query, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     except FileNotFoundError:
