@@ -102,7 +102,8 @@ def test_a_failed_check_does_not_stop_the_others(
     assert found["dies"]["message"] == "its process ended with exit code -9"
     text = (tmp_path / "new" / "report.md").read_text()
     assert "| fails | failed |" in text
-    assert "- tokens per second: 12.35" in text
+    assert "- tokens per second: 12.35\n- gpus: 1\n" in text
+    assert "- difference: 0.01, 0.3\n" in text
     assert "line 99" in text
     assert "line 59\n" not in text
     assert {"verl", "torch"} <= set(report["packages"])

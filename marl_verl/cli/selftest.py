@@ -9,7 +9,7 @@ from pathlib import Path
 from marl_verl.errors import MarlError
 
 EXAMPLES = """
-Each check is a short real run with tiny or random models: nothing is downloaded. On a GPU all take about 15 minutes.
+Each check is a short real run with tiny or random models: nothing is downloaded. All are made for 15 minutes on a GPU.
 Exit code 1 if a check fails. Send FOLDER/report.json and report.md with a bug report.
 
   marl-verl selftest                           all checks on one GPU, or on the CPU of a machine without

@@ -24,7 +24,9 @@ CHECKS = (
         f"{HERE}.runs:colocated",
         600,
     ),
-    Check("resume", "the run continues from its checkpoint, with equal log-probs", f"{HERE}.runs:resumed", 600),
+    Check(
+        "resume", "the run continues from its checkpoint, and log-probs agree as before", f"{HERE}.runs:resumed", 600
+    ),
     Check("lora", "an adapter trains beside a frozen policy, and reaches the servers", f"{HERE}.runs:lora", 600),
     Check("mappo", "a critic trains beside the adapter", f"{HERE}.runs:mappo", 600),
     Check("async", "a policy trains while sampling continues", f"{HERE}.runs:asynchronous", 600),

@@ -83,7 +83,7 @@ def markdown(content: dict[str, Any]) -> str:
         lines += ["", f"## {each['name']}: {each['state']}", ""]
         lines += [each["message"], ""] if each["message"] else []
         for name, value in each["figures"].items():
-            rows = value if isinstance(value, list) else [value]
+            rows = value if isinstance(value, list) and value and isinstance(value[0], dict) else [value]
             lines += [f"- {name}: {_shown(row)}" for row in rows]
         if each["log"]:
             lines += ["", "```", *(line.replace("```", "'''") for line in each["log"]), "```"]
@@ -93,4 +93,6 @@ def markdown(content: dict[str, Any]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
