@@ -6,6 +6,7 @@ which NumPy's arrays are added here. verl loads its own files with `weights_only
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ def load(path: Path) -> Any:
     import torch  # not at the top, because the command line imports the callers
     import torch.distributed.tensor
 
+    # it warns about every sharded tensor that is loaded outside a process group
+    logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
     arrays = [np.ndarray, np.dtype, *{type(np.dtype(code)) for code in np.typecodes["All"]}]
     makers = [example.__reduce__()[0] for example in (np.zeros(1), np.float64(0))]  # their module moved in NumPy 2
     with torch.serialization.safe_globals([*arrays, *makers]):

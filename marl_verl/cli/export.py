@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import json
-import logging
 from pathlib import Path
 
 from marl_verl.checkpoint.export import check_output, choose, export
@@ -32,8 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check_output(options.output)
-    # torch warns about the missing process group, which reading shards does not need
-    logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
     source = choose(options.folder, options.policy, options.step)
     done = export(source, options.output, options.merge)
     if options.json:
