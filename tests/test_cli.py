@@ -37,6 +37,7 @@ from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.task_files import write_tasks
 from marl_verl.trainer import prepare
 from marl_verl.trainer.prepare import make_run_directory
+from tests.sites import add_distribution
 
 pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
 
@@ -576,10 +577,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_plugin_that_cannot_be_imported(tmp_path: Path) -> None:
-    info = tmp_path / "broken-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[marl_verl]\nbroken = broken_plugin\n")
+    add_distribution(tmp_path, "broken", {"broken": "broken_plugin"}, "1.0")
     (tmp_path / "broken_plugin.py").write_text("import no_such_module\n")
     code = f"import sys\nfrom marl_verl.cli.main import main\nsys.exit(main(['train', {str(RECIPE)!r}, '--dry-run']))"
     done = _python(code, PYTHONPATH=str(tmp_path))

@@ -25,6 +25,7 @@ from marl_verl.doctor import Finding, error, loading, machine, ok, packages, war
 from marl_verl.platforms import active
 from marl_verl.process import cleanup
 from marl_verl.process.cleanup import RunResources
+from tests.sites import add_distribution
 
 GIB = 1 << 30
 
@@ -328,10 +329,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     def add(name: str, code: str, needs: str = "marl-verl", plugin: str | None = None) -> None:
         module = f"{name}_of_a_test"
         (tmp_path / f"{module}.py").write_text(f"from marl_verl import hookimpl\n{code}\n")
-        info = tmp_path / f"{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Dist: {needs}\n")
-        (info / "entry_points.txt").write_text(f"[marl_verl]\n{plugin or name} = {module}\n")
+        add_distribution(tmp_path, name, {plugin or name: module}, "1.0", [needs])
         mine = os.environ["MARL_VERL_PLUGINS"]
         monkeypatch.setenv("MARL_VERL_PLUGINS", ",".join(filter(None, [mine, plugin or name])))
         importlib.invalidate_caches()

@@ -11,8 +11,9 @@ import marl_verl
 from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
-from marl_verl.plugins import GROUP, KINDS, VARIABLE, Plugins
+from marl_verl.plugins import KINDS, VARIABLE, Plugins
 from marl_verl.plugins.lookup import EXTRAS
+from tests.sites import add_distribution
 
 ROOT = Path(__file__).parents[1]
 INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
@@ -99,10 +100,7 @@ def test_a_name_of_no_extra_has_the_nearest() -> None:
 @pytest.mark.parametrize("wanted", ["marl-verl>=9", "Marl_Verl<0.1; python_version > '3'"])
 def test_a_plugin_for_another_version_is_broken(wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "later_plugin.py").write_text("raise AssertionError('it was imported')")
-    info = tmp_path / "later-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: later\nVersion: 1.0\nRequires-Dist: {wanted}\n")
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\nlater = later_plugin\n")
+    add_distribution(tmp_path, "later", {"later": "later_plugin"}, "1.0", [wanted])
     monkeypatch.syspath_prepend(str(tmp_path))
     (message,) = plugins.discover().broken.values()
     assert message.startswith("later 1.0 (plugin 'later') requires marl-verl ")
@@ -117,11 +115,7 @@ def test_a_requirement_that_does_not_apply_here_refuses_nothing(
     (tmp_path / "now_plugin.py").write_text(
         "from marl_verl import hookimpl\n@hookimpl\ndef marl_register(registry): registry.reward('now', len)\n"
     )
-    info = tmp_path / "now-1.0.dist-info"
-    info.mkdir()
-    lines = ["marl-verl>=9; extra == 'later'", f"marl-verl=={marl_verl.__version__}", "numpy>=1"]
-    requires = "".join(f"Requires-Dist: {line}\n" for line in lines)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: now\nVersion: 1.0\n{requires}")
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\nnow = now_plugin\n")
+    requires = ["marl-verl>=9; extra == 'later'", f"marl-verl=={marl_verl.__version__}", "numpy>=1"]
+    add_distribution(tmp_path, "now", {"now": "now_plugin"}, "1.0", requires)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert plugins.discover().get("rewards", "now") is len

@@ -17,6 +17,7 @@ import yaml
 import marl_verl
 from marl_verl.cli import new_plugin
 from marl_verl.cli.main import COMMANDS, main
+from tests.sites import add_distribution, python_path
 
 ROOT = Path(marl_verl.__file__).parents[1]
 
@@ -24,14 +25,9 @@ ROOT = Path(marl_verl.__file__).parents[1]
 def installed(folder: Path, site: Path) -> dict[str, str]:
     """Variables of a process that has the package in `folder` installed: its metadata are written to `site`."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    info = site / f"{project['name'].replace('-', '_')}-0.1.0.dist-info"
-    info.mkdir(parents=True)
-    needs = "".join(f"Requires-Dist: {needed}\n" for needed in project["dependencies"])
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n{needs}")
     points = project["entry-points"]["marl_verl"]
-    (info / "entry_points.txt").write_text("[marl_verl]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()))
-    path = os.pathsep.join(filter(None, [str(site), str(folder), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    add_distribution(site, project["name"], points, "0.1.0", project["dependencies"])
+    return {**os.environ, **python_path(site, folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def python(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

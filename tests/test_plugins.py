@@ -22,6 +22,7 @@ from marl_verl.cli import plugins as command
 from marl_verl.cli.plugins import add_arguments
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.plugins import KINDS, Registry, hookimpl
+from tests.sites import add_distribution
 
 Install = Callable[..., None]
 HEADER = "from marl_verl import hookimpl\n"
@@ -41,11 +42,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     def write(code: str, name: str = "games", version: str = "1.2", points: dict[str, str] | None = None) -> None:
         module = f"{name.replace('-', '_')}_plugin"
         (tmp_path / f"{module}.py").write_text(HEADER + textwrap.dedent(code))
-        info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        lines = [f"{point} = {target}" for point, target in (points or {name: module}).items()]
-        (info / "entry_points.txt").write_text("\n".join(["[marl_verl]", *lines]) + "\n")
+        add_distribution(tmp_path, name, points or {name: module}, version)
         importlib.invalidate_caches()
 
     yield write

@@ -23,6 +23,7 @@ from marl_verl.models.tiny import ensure_all
 from marl_verl.trainer.prepare import plan_run
 from tests.benchmarks import stock
 from tests.benchmarks.measure import Measured, measure
+from tests.sites import add_distribution, python_path
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = """
@@ -80,12 +81,9 @@ def main() -> None:
 
 def install_plugin(bench: Path) -> None:
     """Put the benchmark's plugin where every process finds it."""
-    info = bench / "marl_bench-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: marl-bench\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[marl_verl]\nbench = tests.benchmarks.plugin\n")
+    add_distribution(bench, "marl-bench", {"bench": "tests.benchmarks.plugin"})
     sys.path[:0] = [str(bench), str(ROOT)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(bench), str(ROOT), os.environ.get("PYTHONPATH")]))
+    os.environ |= python_path(bench, ROOT)
 
 
 def team(bench: Path, name: str, recipe: str, steps: int) -> Measured:

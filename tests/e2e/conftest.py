@@ -26,6 +26,7 @@ from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
 from tests.e2e.five import RECIPE
 from tests.e2e.tour_files import Tour, go
+from tests.sites import add_distribution, python_path
 
 __all__ = ["LIMIT", "Finished", "resume"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,12 +219,9 @@ class Five(Finished):
 def five(tmp_path_factory: pytest.TempPathFactory) -> Five:
     """Every kind of policy in one team, and a critic. A command of tests/e2e/isolation.py, which is then killed."""
     site = tmp_path_factory.mktemp("site")
-    info = site / "five-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: five\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[marl_verl]\nfive = tests.e2e.five\n")
+    add_distribution(site, "five", {"five": "tests.e2e.five"})
     (site / "five.yaml").write_text(RECIPE)
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))}
+    path = python_path(site, ROOT)
     folder = tmp_path_factory.mktemp("runs") / "five"
     command = [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)]
     done = until_signal(signal.SIGKILL, command, folder, (folder / "seen.json").is_file, path)

@@ -74,11 +74,10 @@ def install(victim: str, phase: str, step: int) -> None:
 
 def write_site(site: Path) -> Path:
     """A folder for PYTHONPATH in which this plugin is installed."""
-    info = site / "killer-0.1.dist-info"
-    info.mkdir(parents=True)
+    from tests.sites import add_distribution  # the installed copy is imported where there are no tests
+
+    add_distribution(site, "killer", {"killer": "killer"})
     (site / "killer.py").write_text(Path(__file__).read_text())
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: killer\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[marl_verl]\nkiller = killer\n")
     return site
 
 

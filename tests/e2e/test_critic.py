@@ -26,6 +26,7 @@ from marl_verl.config.stored import read_config
 from marl_verl.process.run_dir import RunDir
 from marl_verl.testing.real import explain
 from tests.e2e.conftest import INVENTORY, Finished, Five, long, resume, until_signal
+from tests.sites import add_distribution
 
 pytestmark = pytest.mark.e2e
 
@@ -58,10 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the plugin is installed."""
     site = tmp_path_factory.mktemp("site")
     (site / "queue_plugin.py").write_text(PLUGIN % str(site / "queue.jsonl"))
-    info = site / "queue_plugin-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: queue-plugin\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[marl_verl]\nqueue = queue_plugin\n")
+    add_distribution(site, "queue-plugin", {"queue": "queue_plugin"})
     return site
 
 

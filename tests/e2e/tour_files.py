@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.testing.real import LIMIT, Finished, command, explain, rows
+from tests.sites import add_distribution, python_path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -20,12 +21,9 @@ Row = dict[str, Any]
 
 def install(site: Path, plugin: str = PLUGIN) -> dict[str, str]:
     """Install a text of `around_plugin` in the folder `site` only; the environment variables that add it."""
-    info = site / "around_plugin-0.1.dist-info"
-    info.mkdir(parents=True)
+    add_distribution(site, "around-plugin", {"around": "around_plugin"})
     (site / "around_plugin.py").write_text(plugin)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: around-plugin\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[marl_verl]\naround = around_plugin\n")
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), str(ROOT), os.environ.get("PYTHONPATH")]))}
+    return python_path(site, ROOT)
 
 
 @dataclass(frozen=True)
