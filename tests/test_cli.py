@@ -25,7 +25,7 @@ from marl_verl import hookimpl, plugins
 from marl_verl.checkpoint.folders import manifest
 from marl_verl.checkpoint.team import describe
 from marl_verl.cli.main import COMMANDS, main
-from marl_verl.config import checks
+from marl_verl.config import checks, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
@@ -318,6 +318,10 @@ def test_too_little_disk_or_memory(refused: Refused, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(checks.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=1 << 30))
         assert "1.0 GiB of memory are free, but 2 policies on a CPU need about 8 GiB" in refused("train", str(RECIPE))
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "available", lambda: 5 << 30)
+        message = refused("train", str(RECIPE), "--dry-run")
+        assert "this machine: about 7.5 GiB are needed, and 5.0 GiB are there. Largest part: processes" in message
 
 
 def test_task_files(refused: Refused) -> None:

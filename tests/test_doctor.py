@@ -406,6 +406,8 @@ def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) ->
     smi(monkeypatch, "NVIDIA H100, 81559, 4\nNVIDIA H100, 81559, 40000\nNVIDIA GB10, [N/A], [N/A]\n")
     found = list(machine.gpus())
     assert [each.state for each in found] == ["ok", "warning", "ok"]
+    trains = "one GPU trains about 4 billion parameters, with an adapter 16 billion"
+    assert found[0].message == f"NVIDIA H100, 80 GiB; {trains}"
     assert found[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by other processes"
 
 

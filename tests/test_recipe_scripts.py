@@ -23,9 +23,11 @@ from omegaconf import OmegaConf
 from marl_verl.config.compose import parse_overrides
 from marl_verl.config.parts import algorithm_of
 from marl_verl.errors import MarlError
+from marl_verl.models import count
 from marl_verl.platforms.active import HARDWARE_VARIABLE
 from marl_verl.trainer.describe import describe
 from marl_verl.trainer.prepare import Plan, plan_run
+from tests.model_configs import CONFIGS
 
 pytestmark = pytest.mark.slow
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -122,6 +124,8 @@ def plan(script: Path) -> Plan:
         if on_gpu(script):
             patch.setenv(HARDWARE_VARIABLE, "gpu")
             patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(32))))
+        patch.setattr(count, "_hub_config", lambda name: CONFIGS.get(name, {}))
+        count.model_config.cache_clear()
         return plan_run(recipe, [*given, *SMALL])
 
 
@@ -142,6 +146,17 @@ def test_a_script_is_right(script: Path) -> None:
     for name, policy in made.team.policies.items():
         if on_gpu(script) and policy.pool is not None and policy.trained:  # the others of its pool need the memory
             assert made.resolved.policies[name].actor_rollout_ref.actor.fsdp_config.param_offload, name
+
+
+@every
+def test_a_script_fits_its_gpus(script: Path) -> None:
+    """By the estimate, on GPUs with 80 GB, and on this machine."""
+    needs = plan(script).needs
+    if on_gpu(script):
+        trained = [name for name, policy in plan(script).team.policies.items() if policy.trained]
+        assert len([need for need in needs if "training" in need.where]) == len(trained)
+    for need in needs:
+        assert need.total <= need.room or need.where.startswith("disk"), str(need)
 
 
 @every

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from marl_verl.config.checks import CPU_BYTES, CPU_BYTES_A_POLICY, DISK_BYTES
+from marl_verl.config.memory import trainable
 from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.models.tiny import default_cache
 from marl_verl.platforms.active import HARDWARE_VARIABLE, has_accelerator
@@ -64,7 +65,9 @@ def gpus() -> Iterator[Finding]:
             message += f": {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by other processes"
             yield warning(check, message, "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it")
         else:
-            yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB")
+            whole, adapter = (size / 1e9 for size in trainable(int(total) << 20))
+            what = f"one GPU trains about {whole:.0f} billion parameters, with an adapter {adapter:.0f} billion"
+            yield ok(check, f"{message}, {int(total) / 1024:.0f} GiB; {what}")
 
 
 def memory() -> Finding:

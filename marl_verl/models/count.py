@@ -69,6 +69,23 @@ def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def shapes_of(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the matrices of a decoder with a gated MLP, from its config. KeyError if a size is missing."""
+    hidden, heads, mlp = (int(config[key]) for key in ("hidden_size", "num_attention_heads", "intermediate_size"))
+    width = int(config.get("head_dim") or hidden // heads)
+    queries, keys = heads * width, int(config.get("num_key_value_heads") or heads) * width
+    experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
+    mlp = int(config.get("moe_intermediate_size") or mlp) if experts else mlp
+    layer = {"q": (queries, hidden), "k": (keys, hidden), "v": (keys, hidden), "o": (hidden, queries)}
+    for number in range(experts or 1):
+        inner = {"gate": (mlp, hidden), "up": (mlp, hidden), "down": (hidden, mlp)}
+        layer |= {f"{number}.{name}": shape for name, shape in inner.items()}
+    layers = range(int(config["num_hidden_layers"]))
+    found = {f"{number}.{name}_proj.weight": shape for number in layers for name, shape in layer.items()}
+    ends = ["embed_tokens"] if config.get("tie_word_embeddings") else ["embed_tokens", "lm_head"]
+    return {**found, **{f"{name}.weight": (int(config["vocab_size"]), hidden) for name in ends}}
+
+
 def parameters(found: Mapping[str, tuple[int, ...]]) -> int:
     return sum(prod(shape) for shape in found.values())
 

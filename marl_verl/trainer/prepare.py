@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.checkpoint import fingerprint, folders, pickles
-from marl_verl.config import checks, fit
+from marl_verl.config import checks, fit, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
 from marl_verl.config.placement import check_placement
@@ -25,6 +26,7 @@ from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.models.pretrained import cached, fetch
+from marl_verl.models.sizes import sizes
 from marl_verl.models.tiny import TinyModel, ensure_all
 from marl_verl.options import build
 from marl_verl.process.progress import Display
@@ -51,6 +53,7 @@ class Plan:
     resumed: bool = False
     files: tuple[plugins.PluginFile, ...] = ()
     notes: tuple[str, ...] = ()  # notes to print before the run starts
+    needs: tuple[memory.Need, ...] = ()  # of memory and disk
 
 
 def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
@@ -105,7 +108,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     config.trainer.val_before_train = False  # the first run has done it
     plan = _check(config, folder)
     plan.resumed, plan.files = True, tuple(files)
-    plan.notes = tuple(_changed_since(plan, began_with))
+    plan.notes += tuple(_changed_since(plan, began_with))
     fingerprint.check_same(team, resolve(config, plan.team), saved)
     _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
@@ -171,7 +174,15 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     fit.check_engine(resolved, team)
     fit.check_critic_rows(resolved)
     check_templates(resolved, team, [act for acts in moves for act in acts], tiny)
-    return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder)
+    rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
+    batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
+    needs = tuple(memory.estimate(resolved, team, tiny, batch, folder))
+    for need in needs:
+        need.check()
+    sections = {name: section.actor_rollout_ref.model for name, section in resolved.policies.items()}
+    unknown = [name for name, model in sections.items() if sizes(model, tiny.get(name)) is None]
+    notes = tuple(f"no memory estimate of policy '{name}': its model has no readable config.json" for name in unknown)
+    return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder, notes=notes, needs=needs)
 
 
 def build_parts(team: TeamConfig) -> tuple[Workflow, TaskSet]:

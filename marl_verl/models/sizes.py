@@ -1,0 +1,59 @@
+"""The sizes of a model, from its config and the headers of its files, or from the shape of a tiny model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from marl_verl.models.count import ENDS, adapter_parameters, model_config, parameters, shapes, shapes_of
+from marl_verl.models.tiny import TinyModel
+
+TINY_VOCABULARY = 512
+
+
+@dataclass(frozen=True)
+class Model:
+    """The sizes of a model; `ends` are the parameters of embeddings and output layer, `keys` the width of the keys."""
+
+    parameters: int
+    adapter: int
+    ends: int
+    layers: int
+    hidden: int
+    keys: int
+    mlp: int
+    vocabulary: int
+
+
+def sizes(model: DictConfig, tiny: TinyModel | None = None) -> Model | None:
+    """The sizes of a model from a `model` section; None where its config cannot be read."""
+    config = model_config(str(model.path)) if tiny is None else _tiny(tiny)
+    found = shapes(Path(str(model.path)).expanduser()) if tiny is None else {}
+    try:
+        found = found or shapes_of(config)
+        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        width = int(config.get("head_dim") or hidden // heads)
+        experts = int(config.get("num_experts_per_tok") or 1)
+        mlp = int(config.get("moe_intermediate_size") or config["intermediate_size"]) * experts
+        return Model(
+            parameters=parameters(found),
+            adapter=adapter_parameters(found, int(model.lora_rank), model.target_modules) if model.lora_rank else 0,
+            ends=parameters({name: size for name, size in found.items() if set(name.split(".")) & set(ENDS)}),
+            layers=int(config["num_hidden_layers"]),
+            hidden=hidden,
+            keys=int(config.get("num_key_value_heads") or heads) * width,
+            mlp=mlp,
+            vocabulary=int(config["vocab_size"]),
+        )
+    except KeyError:
+        return None
+
+
+def _tiny(tiny: TinyModel) -> dict[str, Any]:
+    """The config of a tiny model, which is made later; its vocabulary is an upper bound."""
+    width = {"num_attention_heads": tiny.heads, "num_key_value_heads": tiny.kv_heads, "head_dim": tiny.head_dim}
+    size = {"hidden_size": tiny.hidden, "num_hidden_layers": tiny.layers, "intermediate_size": tiny.mlp}
+    return {**width, **size, "vocab_size": TINY_VOCABULARY, "tie_word_embeddings": True}
