@@ -164,6 +164,37 @@ def test_keep_linear_weights_is_still_needed() -> None:
     assert "cpu_linear" in inspect.getsource(layers), f"{where}: vLLM no longer calls layer.cpu_linear"
 
 
+STORE = """
+import sys, psutil, torch, torch.distributed as distributed
+from marl_verl.platforms.workarounds import keep_store_local
+if sys.argv[1] == "kept":
+    keep_store_local()
+distributed.init_process_group("gloo")
+distributed.new_group([0])
+found = psutil.Process().net_connections(kind="inet")
+print(*sorted({each.laddr.ip for each in found if each.status == "LISTEN"}))
+"""
+
+
+@pytest.mark.parametrize(("how", "addresses"), [("plain", "127.0.0.1 ::"), ("kept", "127.0.0.1")])
+def test_keep_store_local_works_and_is_still_needed(how: str, addresses: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "1"}
+    command = [sys.executable, "-c", STORE, how]
+    done = subprocess.run(
+        command, env={**os.environ, **variables, "GLOO_SOCKET_IFNAME": "lo"}, capture_output=True, text=True
+    )
+    assert done.stdout.split() == addresses.split(), done.stderr
+
+
+def test_a_server_starts_http_where_it_is_replaced() -> None:
+    servers = pytest.importorskip("verl.workers.rollout.vllm_rollout.vllm_async_server")
+    line = "self._server_port, self._server_task = await run_uvicorn(app, args, self._server_address)"
+    assert line in inspect.getsource(servers.vLLMHttpServer.run_server), "rollout/vllm_servers.py: run_server moved"
+    assert "self.server_class = " in inspect.getsource(servers.vLLMReplica.__init__), "server_class moved"
+
+
 # what the trainer, the rollout workers and the servers reach into
 
 PARAMETERS = {

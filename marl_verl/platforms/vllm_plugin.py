@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from marl_verl.platforms import workarounds
-from marl_verl.platforms.active import cpu_run
+from marl_verl.platforms.active import cpu_run, in_run
 
 
 def install() -> None:
-    """Keep vLLM's weights accessible to weight syncs. A no-op with an accelerator or outside a marl-verl run."""
+    """In a marl-verl run: listen on loopback only, and on a CPU keep the weights accessible to weight syncs."""
+    if in_run():
+        workarounds.keep_store_local()
     if cpu_run():
         workarounds.alias_vllm_version()
         workarounds.keep_linear_weights()

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import importlib.metadata
 from typing import Any
 
@@ -46,3 +48,23 @@ def keep_linear_weights() -> None:
         layer.cpu_linear = torch.nn.functional.linear
 
     layers.dispatch_cpu_unquantized_gemm = dispatch
+
+
+def keep_store_local() -> None:
+    """torch's TCPStore listens on all addresses of the machine, also where its clients connect to 127.0.0.1."""
+    import socket
+
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
+    real: Any = rendezvous.TCPStore
+
+    @functools.wraps(real)
+    def store(*, host_name: str, port: int, is_master: bool, **options: Any) -> Any:
+        if is_master and host_name in ("127.0.0.1", "localhost"):
+            with contextlib.suppress(OSError):  # the port is in use: torch shares this process's server, or raises
+                listening = socket.create_server(("127.0.0.1", port))
+                port = listening.getsockname()[1]
+                options["master_listen_fd"] = listening.detach()
+        return real(host_name=host_name, port=port, is_master=is_master, **options)
+
+    if not hasattr(real, "__wrapped__"):
+        rendezvous.TCPStore = store

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from marl_verl.platforms.active import cpu_run, in_run
+from marl_verl.platforms.workarounds import keep_store_local
 
 LOADED = False
 
@@ -55,5 +56,6 @@ def _load_replica() -> Any:
 if cpu_run():
     install_cpu_platform()
 if in_run():
+    keep_store_local()
     register_policy_servers()
     LOADED = True

@@ -5,20 +5,42 @@ Uses verl internals: `vLLMReplica` and `ServerAdapter`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
+import ray
 from verl.workers.rollout.replica import RolloutMode
-from verl.workers.rollout.vllm_rollout import ServerAdapter
-from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
+from verl.workers.rollout.vllm_rollout import ServerAdapter, vllm_async_server
+from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from marl_verl.config.placement import server_gpus
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.rollout.devices import Slots
 
 
+class PolicyServer(vLLMHttpServer):
+    """The server actor of one replica, without HTTP: its requests are calls of the actor, which Ray delivers.
+
+    An HTTP server would answer every user of the machine.
+    """
+
+    async def run_server(self, args: Any) -> None:
+        """verl's method; the server's port, a part of its name in verl's load balancer, is its replica rank."""
+
+        async def without_http(app: Any, args: Any, address: str) -> tuple[int, asyncio.Task[None]]:
+            return self.replica_rank, asyncio.create_task(asyncio.sleep(0))
+
+        vllm_async_server.run_uvicorn = without_http
+        await super().run_server(args)
+
+
 class PolicyReplica(vLLMReplica):
     """Driver side: launches the server actors of one replica of one policy."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.server_class = ray.remote(PolicyServer)
 
     async def init_hybrid(self, worker_group: Any) -> None:
         """verl's method, with the replica's workers counted from the policy's first replica rank."""

@@ -35,6 +35,12 @@ FORWARDED = (
     *("NCCL_", "GLOO_", "TORCH"),
 )
 """Prefixes of the environment variables that workers on a running Ray cluster get besides verl's own."""
+LOOPBACK = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then listens on 127.0.0.1, as it does on those systems
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+"""Environment of a run on one machine, unless the user has set it: nothing listens on the network."""
 NOTED_BY_RAY = "ray.experimental.state.api"
 """Imported before `ray.init`: importing it (verl does) changes a table of Ray's over which `ray.init` iterates."""
 
@@ -88,6 +94,9 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
     emit("phase", name="starting Ray and loading verl")
     if _address(config):
         send_token()
+    else:
+        for name, value in LOOPBACK.items():
+            os.environ.setdefault(name, value)
     import ray
 
     importlib.import_module(NOTED_BY_RAY)
@@ -159,7 +168,7 @@ def start_ray(config: Any) -> None:
         options["num_cpus"] = options.get("num_cpus") or cpus  # logical: more than there are do no harm
         if cpu_run():
             # set here because importing verl's function takes seconds; its other variables are for GPUs
-            os.environ.update(VLLM_LOGGING_LEVEL="WARN", VLLM_ALLOW_RUNTIME_LORA_UPDATING="true")
+            os.environ["VLLM_LOGGING_LEVEL"] = "WARN"
             options.setdefault("num_gpus", sum(pool.size for pool in pools))
         else:
             from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
