@@ -47,7 +47,7 @@ def until_signal(
 ) -> Finished:
     """Run a command until its run has `reached` something, and send the command a signal.
 
-    `left` is what the run leaves when the command has ended, or 60 seconds after a SIGKILL.
+    Until then, nothing of the run listens on the network. `left` is what the run leaves when the command has ended, or 60 seconds after a SIGKILL.
     """
     before, output = left_behind(), folder.with_suffix(".log")
     until = time.monotonic() + LIMIT
@@ -68,6 +68,7 @@ def until_signal(
                 assert time.monotonic() < until, output.read_text() + log_of(folder)
                 time.sleep(0.05)
             assert len(left_running()) > 5
+            assert not exposed()
             process.send_signal(number)
             code = process.wait(timeout=120)
         finally:
@@ -92,6 +93,20 @@ def left_running() -> list[str]:
             ours = process.name().startswith(("ray::", "VLLM::")) or "MARL_VERL_RUN" in process.environ()
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+def exposed() -> list[str]:
+    """The processes of runs that listen on another address than loopback, with the address."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if "MARL_VERL_RUN" in process.environ():
+                listening = [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+                addresses = {each.laddr.ip for each in listening} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+                found += [f"{process.name()} listens on {address}" for address in addresses]
         except psutil.Error:
             continue
     return found
