@@ -47,7 +47,8 @@ def until_signal(
 ) -> Finished:
     """Run a command until its run has `reached` something, and send the command a signal.
 
-    Until then, nothing of the run listens on the network. `left` is what the run leaves when the command has ended, or 60 seconds after a SIGKILL.
+    Until then, nothing of the run listens on the network. `left` is what the run leaves when the command has ended, or
+    60 seconds after a SIGKILL.
     """
     before, output = left_behind(), folder.with_suffix(".log")
     until = time.monotonic() + LIMIT
