@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config import cluster
+from marl_verl.config import cluster_hardware as asked
 from marl_verl.config.compose import compose
 from marl_verl.config.placement import Pool, check_cpus, check_placement, check_room, pools_of, ray_cpus
 from marl_verl.errors import MarlError
@@ -20,6 +20,7 @@ from marl_verl.process.supervisor import TrainerProcess
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.trainer.describe import describe
 from marl_verl.trainer.prepare import plan_run
+from tests.sites import python_path
 
 INVENTORY = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 
@@ -237,7 +238,7 @@ def test_the_cluster_decides_the_hardware_and_not_the_machine_of_the_command_lin
 ) -> None:
     monkeypatch.delenv(HARDWARE_VARIABLE, raising=False)
     monkeypatch.setattr(active, "_ACCELERATORS", ())
-    monkeypatch.setattr(cluster, "_nodes", lambda address: nodes)
+    monkeypatch.setattr(asked, "_nodes", lambda address: nodes)
     plan = plan_run(INVENTORY, ["+ray_kwargs.ray_init.address=auto"])
     assert plan.resolved.trainer.device == device
     assert ("1 GPU dedicated" if device == "cuda" else "1 slot dedicated") in describe(plan)
@@ -245,7 +246,7 @@ def test_the_cluster_decides_the_hardware_and_not_the_machine_of_the_command_lin
 
 @pytest.mark.slow
 def test_a_cluster_is_not_asked_where_the_hardware_is_chosen_or_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_nodes", lambda address: pytest.fail("asked"))
+    monkeypatch.setattr(asked, "_nodes", lambda address: pytest.fail("asked"))
     monkeypatch.delenv(HARDWARE_VARIABLE, raising=False)
     assert compose(INVENTORY, ["hardware=gpu", "+ray_kwargs.ray_init.address=auto"]).trainer.device == "cuda"
     compose(INVENTORY, [])
@@ -259,6 +260,27 @@ def test_all_processes_of_a_run_have_the_hardware_of_its_config(gpu: bool, hardw
     process = TrainerProcess(tmp_path, [], gpu=gpu)
     try:
         assert process.variables[HARDWARE_VARIABLE] == hardware
-        assert ("VLLM_CPU_KVCACHE_SPACE" in process.variables) is not gpu
+        assert ("RAY_prestart_worker_first_driver" in process.variables) is not gpu
     finally:
         process.resources.cleanup([])
+
+
+FAKE_RAY = """
+import os
+def init(address, **options):
+    assert (address, os.environ["RAY_AUTH_MODE"]) == ("10.0.0.1:6379", "token")
+    print("connected")
+def nodes():
+    return [{"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": False, "Resources": {"GPU": 8.0}}]
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_is_asked_in_a_process_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ray.py").write_text(FAKE_RAY)
+    for name, value in python_path(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    assert asked._nodes("10.0.0.1:6379") == [{"CPU": 8.0}]
+    assert asked._nodes("10.0.0.2:6379") is None

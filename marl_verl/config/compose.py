@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.config.cluster import cluster_hardware
+from marl_verl.config.cluster_hardware import cluster_hardware
 from marl_verl.errors import MarlError, missing, nearest
 from marl_verl.options import check_type
 from marl_verl.platforms.active import HARDWARE_VARIABLE, flash_attention, has_accelerator

@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from marl_verl.config.cluster import cluster_hardware
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
 from tests.e2e.five import RECIPE
@@ -170,11 +168,10 @@ def foreign_ray() -> Iterator[None]:
 
 
 class Whole(NamedTuple):
-    """A run without interruption, what its script printed, and the hardware of the other Ray session beside it."""
+    """A run without interruption, and what its script printed."""
 
     run: Finished
     script: dict[str, Any]
-    beside: str | None
 
 
 @pytest.fixture(scope="session")
@@ -187,11 +184,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     command = [sys.executable, "notebook.py", overrides]
     with foreign_ray():
         done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=LIMIT, check=False)
-        beside = cluster_hardware(OmegaConf.create({"ray_kwargs": {"ray_init": {"address": "auto"}}}))
     assert done.returncode == 0, done.stderr
     left = [*left_running(), *(left_behind() - before)]
-    script = json.loads(done.stdout)  # nothing else is printed
-    return Whole(Finished(place / "runs" / "mine", 0, "", left), script, beside)
+    return Whole(Finished(place / "runs" / "mine", 0, "", left), json.loads(done.stdout))  # nothing else is printed
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 ASK = """
-import json, sys, ray
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+import json, logging, sys
+from marl_verl.trainer.cluster import send_token
+send_token()
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
 print(json.dumps([node["Resources"] for node in ray.nodes() if node["Alive"]]))
 """
 SECONDS = 60.0
