@@ -182,6 +182,17 @@ def test_checkpoints(needs: Any) -> None:
     assert not [where for where in needs("trainer.save_freq=-1") if where.startswith("disk")]
 
 
+def test_checkpoints_of_a_resumed_run_are_there_already(needs: Any, tmp_path: Path) -> None:
+    def room() -> float:
+        return next(need.room for where, need in needs().items() if where.startswith("disk"))
+
+    before, file = room(), tmp_path / "checkpoints" / "step_1" / "model.pt"
+    file.parent.mkdir(parents=True)
+    with file.open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    assert room() == pytest.approx(before + (1 << 40), abs=GIB)
+
+
 def test_an_unreadable_model_is_left_out(needs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(count, "_hub_config", lambda name: {})
     assert [where for where in needs() if "disk" not in where] == []

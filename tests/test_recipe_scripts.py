@@ -159,6 +159,11 @@ def test_a_script_fits_its_gpus(script: Path) -> None:
         assert need.total <= need.room or need.where.startswith("disk"), str(need)
 
 
+def test_a_model_that_is_not_there_is_not_estimated() -> None:
+    made = plan(RECIPES / "at_grpo" / "run_cpu_joined.sh")
+    assert any(note.startswith("no memory estimate of policy 'planner'") for note in made.notes)
+
+
 @every
 def test_every_override_of_a_script_is_in_its_config(script: Path) -> None:
     _, given = overrides(script)

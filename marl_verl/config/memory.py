@@ -145,7 +145,8 @@ def estimate(
         saved = {name: model for name, model in known.items() if team.policies[name].trained}
         disk = {f"checkpoints of {name}": copies * checkpoint(model, parts[name]) for name, model in saved.items()}
         real = not has_accelerator() or gpu_bytes() is not None
-        needs.append(Need(f"disk of '{parent}'", disk, shutil.disk_usage(parent).free, real))
+        old = sum(path.stat().st_size for path in folder.glob("checkpoints/**/*") if path.is_file())  # of a resumed run
+        needs.append(Need(f"disk of '{parent}'", disk, shutil.disk_usage(parent).free + old, real))
     return needs
 
 
