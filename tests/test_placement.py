@@ -242,6 +242,7 @@ def test_the_cluster_decides_the_hardware_and_not_the_machine_of_the_command_lin
     plan = plan_run(INVENTORY, ["+ray_kwargs.ray_init.address=auto"])
     assert plan.resolved.trainer.device == device
     assert ("1 GPU dedicated" if device == "cuda" else "1 slot dedicated") in describe(plan)
+    assert any(need.where == "this machine" for need in plan.needs) is (device == "cpu")  # its memory matters
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from marl_verl.config.placement import Pool, pools_of, server_gpus
 from marl_verl.errors import MarlError
 from marl_verl.models.sizes import Model, sizes
 from marl_verl.models.tiny import TinyModel
-from marl_verl.platforms.active import has_accelerator
+from marl_verl.platforms.active import has_accelerator, on_gpu
 from marl_verl.team import TeamConfig
 
 GIB = 1 << 30
@@ -91,7 +91,9 @@ class Need:
             raise MarlError(f"{what}. Largest part: {name}, {size / GIB:.1f} GiB. To lower it, {advice}.")
 
 
-def training(model: Model, part: DictConfig, fsdp: DictConfig, ranks: int, tokens: float) -> dict[str, float]:
+def training(
+    model: Model, part: DictConfig, fsdp: DictConfig, ranks: int, tokens: float, gpu: bool
+) -> dict[str, float]:
     """Bytes on each rank while a model is trained; `part` is an `actor_rollout_ref` or `critic` section."""
     kept = 2 if fsdp.model_dtype in ("bf16", "bfloat16", "fp16", "float16") else 4
     mixed = (fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16")
@@ -106,7 +108,7 @@ def training(model: Model, part: DictConfig, fsdp: DictConfig, ranks: int, token
         "optimiser": 2 * state * learnt,
         "activations": each * tokens * (model.layers * model.hidden + layers * inner),
     }
-    if has_accelerator():
+    if gpu:
         found["gathered layers"] = each * (2 * (model.parameters - model.ends) / model.layers + model.ends)
         if part.model.use_remove_padding and part.model.override_config.get("attn_implementation") == "sdpa":
             found["mask"] = 3 * tokens**2
@@ -166,6 +168,7 @@ def _memory(
     rows: Mapping[str, int],
 ) -> Iterator[Need]:
     host: dict[str, float] = {"processes": RUN}
+    gpu = on_gpu(resolved)
     room, start = gpu_bytes(), resolved.ray_kwargs.ray_init
     here = {"room": room or ASSUMED_GPU, "real": room is not None and start.get("address") in (None, "local")}
     for pool in pools:
@@ -179,7 +182,7 @@ def _memory(
             part, model = parts[name], models[name]
             weights, token = served(model, part.rollout)
             longest = int(part.rollout.prompt_length) + int(part.rollout.response_length)
-            if has_accelerator():
+            if gpu:
                 need = {"served weights": weights, "served row": token * longest, "context": CONTEXT}
                 where = f"server of {name}, share of a GPU"
                 yield Need(where, need, share[f"server of {name}"], bool(here["real"]))
@@ -191,17 +194,17 @@ def _memory(
             if team.policies[name].trained:
                 ranks, fsdp = pool.size, part.actor.fsdp_config
                 most = rows.get(name, 0) * longest / updates_per_batch(resolved, part.actor) / ranks
-                found = training(model, part, fsdp, ranks, min(_tokens(part, longest), most or float("inf")))
+                found = training(model, part, fsdp, ranks, min(_tokens(part, longest), most or float("inf")), gpu)
                 learning[name] = found
                 kept |= {f"{what} of {name}": size for what, size in resident(found, fsdp).items()}
             for critic in [each for each in resolved.critics.values() if each.policy == name]:
                 value = sizes(critic.critic.model) or model
-                found = training(value, critic.critic, critic.critic.fsdp, pool.size, 0)
+                found = training(value, critic.critic, critic.critic.fsdp, pool.size, 0, gpu)
                 learning[f"{name}'s critic"] = found
                 kept |= {
                     f"{what} of {name}'s critic": size for what, size in resident(found, critic.critic.fsdp).items()
                 }
-        if not has_accelerator():
+        if not gpu:
             host |= {f"processes of {name}'s training": WORKER * pool.size for name in learning if name in names}
             for name, found in learning.items():
                 host |= {f"{what} of {name}": size * pool.size for what, size in found.items()}
@@ -215,7 +218,7 @@ def _memory(
             own = {f"{what} of {name}": size for what, size in found.items()}
             where = f"each GPU of {pool.name}, training {name}"
             yield Need(where, {**own, **others, **awake, **contexts}, **here)  # type: ignore[arg-type]
-    if not has_accelerator():
+    if not gpu:
         yield Need("this machine", host, available())
 
 
