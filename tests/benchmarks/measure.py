@@ -24,7 +24,6 @@ class Measured:
     step_seconds: list[float] = field(default_factory=list)
     first_step: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
-    models: dict[str, str] = field(default_factory=dict)
 
 
 def measure(command: list[str], folder: Path, variables: dict[str, str] | None = None) -> Measured:

@@ -1,10 +1,11 @@
 """`python -m tests.benchmarks.run`: what docs/benchmarks.md reports, measured side by side in one run.
 
     solo    a one-agent team                    against   stock verl 0.9 `main_ppo`: same model, data and settings
+    large   the same with a pretrained model of 135M parameters, 4 tasks x 8 episodes a step
     two     two agents with separate policies   against   the same two agents sharing one policy
 
 For each: seconds a step (median after the first two), seconds from command to the end of the first step and what they
-consist of, and the peak memory of the whole process tree. Takes about ten minutes on two cores; run nothing else
+consist of, and the peak memory of the whole process tree. Takes a quarter of an hour on two cores; run nothing else
 meanwhile.
 """
 
@@ -19,6 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from marl_verl.config.policy_models import pretrained_models
+from marl_verl.models.pretrained import fetch
 from marl_verl.models.tiny import ensure_all
 from marl_verl.trainer.prepare import plan_run
 from tests.benchmarks import stock
@@ -26,13 +29,23 @@ from tests.benchmarks.measure import Measured, measure
 from tests.sites import add_distribution, python_path
 
 ROOT = Path(__file__).resolve().parents[2]
+TINY = {"batch": 32, "prompt": 48, "longest": 64, "tokens": 65536, "lr": 5.0e-4}
+LARGE = {"batch": 4, "prompt": 88, "longest": 96, "tokens": 640, "lr": 1.0e-5}
 SETTINGS = """
-data: {{train_batch_size: 32, max_prompt_length: 48, max_response_length: 8}}
+data: {{train_batch_size: {batch}, max_prompt_length: {prompt}, max_response_length: 8}}
 actor_rollout_ref:
-  actor: {{ppo_mini_batch_size: 32, optim: {{lr: 5.0e-4, lr_warmup_steps: 5, weight_decay: 0.01}}}}
-  rollout: {{max_model_len: 64}}
+  actor:
+    ppo_mini_batch_size: {batch}
+    ppo_max_token_len_per_gpu: {tokens}
+    optim: {{lr: {lr}, lr_warmup_steps: 5, weight_decay: 0.01}}
+  rollout: {{max_model_len: {longest}}}
 trainer: {{total_training_steps: {steps}, test_freq: 1000, save_freq: -1}}
 """
+COMPARED = (
+    ("one-agent team", "stock verl"),
+    ("one-agent team, 135M", "stock verl, 135M"),
+    ("two agents, two policies", "two agents, one policy"),
+)
 STEP = ("gen", "advantage", "update", "sync")
 SOLO = """
 defaults: [marl_trainer, _self_]
@@ -43,6 +56,7 @@ marl:
   agents: {{solver: {{policy: solver}}}}
   policies: {{solver: {{tiny: {{steps: 100, good: 0.2}}}}}}
 """
+SOLO_LARGE = SOLO.replace("tiny: {{steps: 100, good: 0.2}}", "model: {{path: smollm2-135m}}")
 PAIR = """
 defaults: [marl_trainer, _self_]
 marl:
@@ -56,17 +70,19 @@ marl:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--only", choices=("solo", "two"), help="one of the two comparisons")
+    parser.add_argument("--only", choices=("solo", "large", "two"), help="one of the comparisons")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         bench = Path(folder)
         install_plugin(bench)
         results: dict[str, Measured] = {}
-        if options.only != "two":
+        if options.only in (None, "solo"):
             results["one-agent team"] = team(bench, "solo", SOLO, options.steps)
-            model = results["one-agent team"].models["solver"]
-            results["stock verl"] = stock.run(bench, model, bench / "solo" / "data", options.steps)
-        if options.only != "solo":
+            results["stock verl"] = stock.run(bench, "solo", options.steps)
+        if options.only in (None, "large"):
+            results["one-agent team, 135M"] = team(bench, "large", SOLO_LARGE, options.steps, LARGE)
+            results["stock verl, 135M"] = stock.run(bench, "large", options.steps)
+        if options.only in (None, "two"):
             one = (
                 PAIR.replace("{holder}", "both")
                 .replace("{asker}", "both")
@@ -86,21 +102,20 @@ def install_plugin(bench: Path) -> None:
     os.environ |= python_path(bench, ROOT)
 
 
-def team(bench: Path, name: str, recipe: str, steps: int) -> Measured:
+def team(bench: Path, name: str, recipe: str, steps: int, settings: dict[str, float] = TINY) -> Measured:
     """Train a team from a recipe text and measure it."""
     path = bench / f"{name}.yaml"
-    path.write_text((recipe + SETTINGS).format(steps=steps))
+    path.write_text((recipe + SETTINGS).format(steps=steps, **settings))
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(path)]
-    ensure_all(list(plan_run(path, []).tiny.values()))  # before the clock starts
+    plan = plan_run(path, [])  # models are made before the clock starts
+    ensure_all(list(plan.tiny.values()))
+    for model in pretrained_models(plan.config, plan.team):
+        fetch(model)
     seen = measure([*command, f"marl.run.dir={bench}", f"marl.run.name={name}"], bench)
     lines = [json.loads(line) for line in (bench / name / "metrics.jsonl").read_text().splitlines()]
     seen.step_seconds = [line["seconds/step"] for line in lines if "seconds/step" in line]
     timing = json.loads((bench / name / "timing.json").read_text())
     seen.first_step, seen.phases = timing["seconds_to_first_step"], consists_of(timing, lines)
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.load(bench / name / "config.yaml")
-    seen.models = {policy: config.policies[policy].actor_rollout_ref.model.path for policy in config.policies}
     return seen
 
 
@@ -136,7 +151,7 @@ def report(results: dict[str, Measured]) -> None:
     print("|---|---|---|---|")
     for name, seen in results.items():
         print(f"| {name} | {step_median(seen):.2f} | {seen.first_step:.0f} | {seen.peak_bytes / 2**30:.1f} |")
-    for first, second in (("one-agent team", "stock verl"), ("two agents, two policies", "two agents, one policy")):
+    for first, second in COMPARED:
         if first in results and second in results:
             ratio = step_median(results[first]) / step_median(results[second])
             print(f"step time, {first} / {second}: {ratio:.2f}")

@@ -9,9 +9,11 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+from omegaconf import OmegaConf
 
 from tests.benchmarks.measure import Measured, measure
 
@@ -21,9 +23,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw
 """
 
 
-def run(bench: Path, model: str, tasks: Path, steps: int) -> Measured:
-    """Train `steps` steps and measure them."""
-    files = {}
+def run(bench: Path, name: str, steps: int) -> Measured:
+    """Train `steps` steps with the model, tasks and settings of our run `bench/name`, and measure them."""
+    files, tasks, policy = {}, bench / name / "data", "solver"
+    ours: Any = OmegaConf.load(bench / name / "config.yaml")
+    ours.actor_rollout_ref = ours.policies[policy].actor_rollout_ref
     for split in ("train", "test"):
         rows = [json.loads(line) for line in (tasks / f"{split}.jsonl").read_text().splitlines()]
         table = [
@@ -39,9 +43,9 @@ def run(bench: Path, model: str, tasks: Path, steps: int) -> Measured:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), files[split])
     reward = bench / "stock_reward.py"
     reward.write_text(REWARD)
-    metrics = bench / "stock-metrics.jsonl"
-    model = str(with_newline(Path(model), bench / "stock-model"))
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(model, files, reward, steps, bench)]
+    metrics = bench / f"stock-{name}-metrics.jsonl"
+    model = str(with_newline(Path(ours.actor_rollout_ref.model.path), bench / "stock-model"))
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(ours, model, files, reward, steps, bench)]
     seen = measure(command, bench, {**environment(), "VERL_FILE_LOGGER_PATH": str(metrics)})
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     trained = [line["data"] for line in lines if "timing_s/step" in line["data"]]
@@ -55,8 +59,10 @@ def with_newline(model: Path, folder: Path) -> Path:
     """The model with a token for a line break, which stock verl's agent loop wants of every Qwen tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    if tokenizer.decode(tokenizer("\n", add_special_tokens=False)["input_ids"]) == "\n":
+        return model
     shutil.copytree(model, folder, dirs_exist_ok=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["\n"])
     tokenizer.save_pretrained(folder)
     network = AutoModelForCausalLM.from_pretrained(folder)
@@ -72,34 +78,39 @@ def environment() -> dict[str, str]:
     return {**_environment(), RUN_VARIABLE: "benchmark", "HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled"}
 
 
-def overrides(model: str, files: dict[str, Path], reward: Path, steps: int, bench: Path) -> list[str]:
+SAME = (
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.actor.optim.lr_warmup_steps",
+    "actor_rollout_ref.rollout.max_model_len",
+)
+
+
+def overrides(ours: Any, model: str, files: dict[str, Path], reward: Path, steps: int, bench: Path) -> list[str]:
     """Our CPU settings and the one-agent team's, in verl's own words."""
     import yaml
 
     from marl_verl.config.compose import HERE
 
-    cpu = yaml.safe_load((HERE / "hardware" / "cpu.yaml").read_text())
-    cpu["actor_rollout_ref"]["rollout"]["engine_kwargs"] = {"vllm": {"distributed_executor_backend": "uni"}}
-    ours = list(_flat(cpu))
+    cpu = [key for key, _ in _flat(yaml.safe_load((HERE / "hardware" / "cpu.yaml").read_text()))]
+    same = [(key, OmegaConf.select(ours, key)) for key in (*cpu, *SAME)]
+    plain = [(key, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value) for key, value in same]
     return [
-        *(f"++{key}={value}" for key, value in ours),
+        *(f"++{key}={value}" for each, given in plain for key, value in _flat(given, each)),
         f"actor_rollout_ref.model.path={model}",
         f"data.train_files={files['train']}",
         f"data.val_files={files['test']}",
         f"reward.custom_reward_function.path={reward}",
         "reward.custom_reward_function.name=compute_score",
         "algorithm.adv_estimator=grpo",
-        "data.train_batch_size=32",
-        "data.max_prompt_length=48",
-        "data.max_response_length=8",
         "data.dataloader_num_workers=0",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=32",
-        "actor_rollout_ref.actor.optim.lr=5e-4",
-        "actor_rollout_ref.actor.optim.lr_warmup_steps=5",
         "actor_rollout_ref.rollout.name=vllm",
         "actor_rollout_ref.rollout.n=8",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-        "actor_rollout_ref.rollout.max_model_len=64",
         "actor_rollout_ref.rollout.agent.num_workers=1",
         "reward.num_workers=1",
         "trainer.logger=[file]",
@@ -119,5 +130,5 @@ def _flat(node: object, prefix: str = ""):
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    elif prefix and not prefix.startswith("ray_kwargs"):
+    elif prefix and not prefix.startswith("marl."):
         yield prefix, str(node).lower() if isinstance(node, bool) else node
