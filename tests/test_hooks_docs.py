@@ -47,6 +47,7 @@ ELSEWHERE = {
     ("python.md", "python"): "test_api.py",
     ("sampling.md", "yaml"): "test_docs.py",
     ("schedules.md", "yaml"): "test_asynchronous.py",
+    ("trackers.md", "yaml"): "test_trackers.py",
     ("teams.md", "yaml"): "test_recipes.py",  # and what comes out is looked at
 }
 """(page, language) -> the test file that runs these blocks already."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,6 @@ ODD = "agent/the asker (é)/re@ward"  # MLflow refuses `@` and parentheses
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from types import SimpleNamespace
 from types import SimpleNamespace
 from omegaconf import OmegaConf
 from verl.utils.tracking import Tracking
@@ -168,3 +168,10 @@ def test_the_users_environment_takes_precedence(tmp_path: Path, monkeypatch: pyt
 def test_a_tracker_that_did_not_start_raises() -> None:
     with pytest.raises(MarlError, match=r"tracker 'mlflow' did not start; train.log has the reason"):
         trackers.begin(SimpleNamespace(logger={"console": None}), ["console", "mlflow"], 1)
+
+
+def test_the_example_of_the_page_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "trackers.md").read_text(encoding="utf-8"), re.S)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    trackers.check_trackers(OmegaConf.create(block))
+    assert trackers.names_of(OmegaConf.create(block)) == ["tensorboard", "wandb"]
