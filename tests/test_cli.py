@@ -199,6 +199,7 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ),
         ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gives wrong log-probs with attention 'sdpa'"),
         ("marl.policies.asker.actor.ppo_max_token_len_per_gpu=55", "is 55, but a row may have 56 tokens (prompt 48"),
+        ("marl.policies.asker.actor.ppo_max_token_len_per_gpu=127", "is 127, but a row of padding has 128 tokens"),
         (
             "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=55",
             "rollout.log_prob_max_token_len_per_gpu' is 55",

@@ -413,3 +413,11 @@ def test_policies_and_runs_have_ranges_of_replica_ranks(monkeypatch: pytest.Monk
         assert 0 <= scout < 2**31 - 1000
         first.append(scout)
     assert first[0] != first[1]
+
+
+def test_a_row_of_padding_is_as_long_as_the_check_of_micro_batches_says() -> None:
+    from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
+
+    from marl_verl.config.fit import PADDING
+
+    assert PADDING == SYNTHETIC_PADDING_SEQ_LEN

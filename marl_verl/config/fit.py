@@ -92,6 +92,10 @@ def check_advantage(synthetic: SyntheticTeam) -> None:
         raise MarlError(f"algorithm '{synthetic.team.algorithm.name}' does not fit the team: {error}") from error
 
 
+PADDING = 128
+"""Tokens of a row of padding, verl's `SYNTHETIC_PADDING_SEQ_LEN`."""
+
+
 def check_reference(resolved: DictConfig, team: TeamConfig) -> None:
     """MarlError for a KL loss of a whole model on a CPU: verl supports a reference model there only for an adapter."""
     for name in [name for name, policy in team.policies.items() if policy.trained]:
@@ -123,9 +127,11 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
             limit = OmegaConf.select(
                 part, f"{key}_max_token_len_per_gpu" if by_tokens else f"{key}_micro_batch_size_per_gpu"
             )
-            if by_tokens and limit * actor.ulysses_sequence_parallel_size < longest:
-                what = f"'{where}.{key}_max_token_len_per_gpu' is {limit}, but a row may have {longest} tokens"
-                raise MarlError(f"{what} (prompt {rollout.prompt_length} + response {rollout.response_length})")
+            if by_tokens and (tokens := limit * actor.ulysses_sequence_parallel_size) < max(longest, PADDING):
+                parts = f"(prompt {rollout.prompt_length} + response {rollout.response_length})"
+                row = f"a row may have {longest} tokens {parts}"
+                row = row if tokens < longest else f"a row of padding has {PADDING} tokens"
+                raise MarlError(f"'{where}.{key}_max_token_len_per_gpu' is {limit}, but {row}")
             if not by_tokens and limit is None:
                 remedy = "set it, or actor.use_dynamic_bsz=true"
                 raise MarlError(f"'{where}.{key}_micro_batch_size_per_gpu' is missing: {remedy}")
