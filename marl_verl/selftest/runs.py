@@ -71,7 +71,7 @@ def learnt(run: Run, steps: Sequence[int], policies: Sequence[str], figures: Fig
     lines = [line for line in run.metrics if "train/success" in line and line["step"] in steps]
     done = [int(line["step"]) for line in lines]
     require(done == list(steps), f"steps {done} were trained, not {list(steps)}")
-    figures["seconds per step"] = [round(line["seconds/step"], 2) for line in lines]
+    figures["seconds per step"] = [line["seconds/step"] for line in lines]
     figures["tokens per second"] = sum(line["train/tokens"] for line in lines) / sum(figures["seconds per step"])
     for name in policies:
         norms = [line[f"policy/{name}/grad_norm"] for line in lines if f"policy/{name}/grad_norm" in line]
