@@ -25,6 +25,7 @@ from marl_verl.selftest import Check, CriterionError, Figures, Place, SkippedErr
 from marl_verl.selftest.throughput import rate
 
 HERE = "tests.test_selftest"
+GIB = 1 << 30
 
 
 # Checks that are run below, each in a process
@@ -283,6 +284,10 @@ def test_log_probs_of_verls_engine(tmp_path: Path) -> None:
         *(("fused", n, on) for n in (256, 512) for on in (False, True)),
     ]
     assert max(row["largest"] for row in found) < 1e-4
+    needed = {(row["batch"], row["tokens"], row["entropy"]): row["estimate GiB"] for row in found}
+    for name, positions in (("packed", 512), ("padded", 1024)):  # 12 bytes of each logit for an entropy with gradient
+        more = needed[name, 512, True] - needed[name, 512, False]
+        assert more == pytest.approx(12 * positions * 4096 / GIB)
     for tokens in (256, 512):
         assert len({round(row["grad norm"], 4) for row in found if row["tokens"] == tokens}) == 1
 
@@ -298,7 +303,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(log_probs, "random_model", lambda place: "model")
     monkeypatch.setattr(log_probs, "_reference", lambda *_: torch.zeros(1))
+    monkeypatch.setattr(log_probs, "_settings", lambda *_: None)
     monkeypatch.setattr(log_probs, "_worker", lambda *_: None)
+    logits = {True: 20.5, False: 8.5}  # bytes
+    monkeypatch.setattr(log_probs, "_estimate", lambda _, n, how: n * 151_936 * logits[how["calculate_entropy"]] / GIB)
     monkeypatch.setattr(log_probs, "_measured", lambda *_: dict(found))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 << 30))
     return found
@@ -310,6 +318,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         (False, {"largest": 2e-4}, r"packed, 256 tokens, entropy False: log-probs differ .* by 0\.0002 \(largest\)"),
         (True, {"mean": 0.03}, r"packed, 4096 tokens, entropy False: log-probs differ .* by 0\.03 \(mean\)"),
         (True, {"grad norm": float("nan")}, "gradient nan"),
+        (
+            True,
+            {"peak GiB": 9.0},
+            r"packed, 4096 tokens, entropy False: 9\.0 GiB were needed, and the estimate is 4\.9",
+        ),
         (False, {"grad norm": 0.0}, r"gradient 0\.0"),
     ],
 )
@@ -332,4 +345,4 @@ def test_a_pass_whose_logits_do_not_fit_is_skipped(measured: dict[str, float], t
     skipped = {
         (row["batch"], row["tokens"], row["entropy"]): row["skipped"] for row in figures["passes"] if "skipped" in row
     }
-    assert skipped == {("padded", 16384, True): "the logits take 95 of 80 GiB"}
+    assert skipped == {("padded", 16384, True): "about 95 GiB are needed, and the GPU has 80"}

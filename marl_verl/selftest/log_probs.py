@@ -6,6 +6,7 @@ on fused kernels, or on whether the entropy is computed. Uses verl internals: `A
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import os
@@ -16,15 +17,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from marl_verl.config.memory import training
+from marl_verl.models.sizes import sizes
 from marl_verl.platforms.active import RUN_VARIABLE
 from marl_verl.selftest import Figures, Place, require
-from marl_verl.selftest.models import VOCABULARY, random_model
+from marl_verl.selftest.models import random_model
 
 TOKENS = {True: (4096, 16384), False: (256, 512)}  # whether on a GPU -> tokens of the micro-batches
 SHARES = (2, 4, 8, 8)  # a row's length is tokens / share
 LARGEST, MEAN = 1e-4, 2e-2  # differences: the largest in float32, the mean in bf16
 BATCHES = {False: ("packed", "padded"), True: ("fused",)}  # whether with fused kernels -> how rows are batched
-LOGIT_BYTES = {True: 20.5, False: 8.5}  # whether with the entropy -> memory of a logit and its gradient, as measured
+ABOVE = 1.25  # the measured peak of a GPU's memory may be this times the estimate of a dry run
 GIB = 2**30
 RECIPE = """
 defaults: [marl_trainer, _self_]
@@ -54,20 +57,17 @@ def check(place: Place, figures: Figures) -> None:
     wanted = {tokens: _reference(model, _rows(tokens), place.gpu) for tokens in TOKENS[place.gpu]}
     memory = torch.cuda.get_device_properties(0).total_memory / GIB if place.gpu else math.inf
     for fused in (False, True):
-        worker = _worker(place, model, fused)
+        settings = _settings(place, model, fused)
+        worker = _worker(settings)
         for (tokens, expected), batch, entropy in product(wanted.items(), BATCHES[fused], (False, True)):
             print(f"{tokens} tokens, {batch}, entropy {entropy} ...", flush=True)
-            row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy}
+            how = {"use_remove_padding": batch != "padded", "use_fused_kernels": fused, "calculate_entropy": entropy}
             positions = len(SHARES) * tokens // min(SHARES) if batch == "padded" else tokens
-            logits = 0 if fused else positions * VOCABULARY[place.gpu] * LOGIT_BYTES[entropy] / GIB
-            if logits > 0.8 * memory:
-                row["skipped"] = f"the logits take {logits:.0f} of {memory:.0f} GiB"
+            needed = _estimate(settings, positions, how)
+            row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy, "estimate GiB": needed}
+            if needed > memory:
+                row["skipped"] = f"about {needed:.0f} GiB are needed, and the GPU has {memory:.0f}"
             else:
-                how = {
-                    "use_remove_padding": batch != "padded",
-                    "use_fused_kernels": fused,
-                    "calculate_entropy": entropy,
-                }
                 row |= _measured(worker, tokens, expected, how)
             table.append(row)
         del worker
@@ -78,6 +78,9 @@ def check(place: Place, figures: Figures) -> None:
         what = f"{row['batch']}, {row['tokens']} tokens, entropy {row['entropy']}"
         require(math.isfinite(row["grad norm"]) and row["grad norm"] > 0, f"{what}: gradient {row['grad norm']}")
         require(row[name] < limit, f"{what}: log-probs differ from transformers' by {row[name]:.2g} ({name})")
+        peak, estimate = row["peak GiB"], row["estimate GiB"]
+        fits = not place.gpu or peak < ABOVE * estimate  # on a CPU, the peak is mostly libraries
+        require(fits, f"{what}: {peak:.1f} GiB were needed, and the estimate is {estimate:.1f}")
 
 
 def _rows(tokens: int) -> list[Any]:
@@ -107,8 +110,8 @@ def _reference(model: str, rows: list[Any], gpu: bool) -> Any:
     return torch.cat(found)
 
 
-def _worker(place: Place, model: str, fused: bool) -> Any:
-    """verl's training worker, with the settings of this machine's hardware."""
+def _settings(place: Place, model: str, fused: bool) -> Any:
+    """The settings of a training worker on this machine's hardware."""
     from omegaconf import OmegaConf
 
     from marl_verl.config.compose import compose
@@ -119,7 +122,19 @@ def _worker(place: Place, model: str, fused: bool) -> Any:
     recipe.write_text(RECIPE.format(model=model, fused=str(fused).lower(), tokens=max(TOKENS[place.gpu])))
     config = compose(recipe, [])
     marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-    settings = resolve(config, read_team(marl)).policies.one.actor_rollout_ref
+    return resolve(config, read_team(marl)).policies.one.actor_rollout_ref
+
+
+def _estimate(settings: Any, positions: int, how: dict[str, bool]) -> float:
+    """The memory in GiB that a dry run estimates for an update of one micro-batch."""
+    part = copy.deepcopy(settings)
+    part.model.use_remove_padding, part.actor.calculate_entropy = how["use_remove_padding"], how["calculate_entropy"]
+    model = sizes(part.model)
+    assert model is not None  # the model is ours
+    return sum(training(model, part, part.actor.fsdp_config, ranks=1, tokens=positions).values()) / GIB
+
+
+def _worker(settings: Any) -> Any:
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
     worker: Any = ActorRolloutRefWorker(config=settings, role="actor")
