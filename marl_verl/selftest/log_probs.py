@@ -63,7 +63,7 @@ def check(place: Place, figures: Figures) -> None:
             print(f"{tokens} tokens, {batch}, entropy {entropy} ...", flush=True)
             how = {"use_remove_padding": batch != "padded", "use_fused_kernels": fused, "calculate_entropy": entropy}
             positions = len(SHARES) * tokens // min(SHARES) if batch == "padded" else tokens
-            needed = _estimate(settings, positions, how)
+            needed = _estimate(settings, positions, how, place.gpu)
             row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy, "estimate GiB": needed}
             if needed > memory:
                 row["skipped"] = f"about {needed:.0f} GiB are needed, and the GPU has {memory:.0f}"
@@ -125,13 +125,13 @@ def _settings(place: Place, model: str, fused: bool) -> Any:
     return resolve(config, read_team(marl)).policies.one.actor_rollout_ref
 
 
-def _estimate(settings: Any, positions: int, how: dict[str, bool]) -> float:
+def _estimate(settings: Any, positions: int, how: dict[str, bool], gpu: bool) -> float:
     """The memory in GiB that a dry run estimates for an update of one micro-batch."""
     part = copy.deepcopy(settings)
     part.model.use_remove_padding, part.actor.calculate_entropy = how["use_remove_padding"], how["calculate_entropy"]
     model = sizes(part.model)
     assert model is not None  # the model is ours
-    return sum(training(model, part, part.actor.fsdp_config, ranks=1, tokens=positions).values()) / GIB
+    return sum(training(model, part, part.actor.fsdp_config, 1, positions, gpu).values()) / GIB
 
 
 def _worker(settings: Any) -> Any:
