@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.config.policy_models import pretrained_models
+from marl_verl.episode import Act
 from marl_verl.errors import MarlError
 from marl_verl.models import pretrained
 from marl_verl.models.pretrained import cached, fetch, located
+from marl_verl.testing import ScriptedPolicy, check_workflow
 from marl_verl.trainer.prepare import plan_run
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "pretrained.yaml"
@@ -99,6 +104,35 @@ def test_only_names_are_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / NAME).mkdir()
     assert located(NAME) == NAME  # the user's own folder
+
+
+def test_the_demos_team_is_rewarded_for_right_stories() -> None:
+    plugins.use_files(plugins.read_files([RECIPE.with_name("stories.py")]))
+    try:
+        known = plugins.load()
+        tasks = known.get("tasks", "stories")()
+        train, test = (tasks.generate(split, 100, 0) for split in ("train", "test"))
+        assert not {task.id for task in train} & {task.id for task in test}
+        for task in test:
+            first, second = re.findall(r"\d+", task.prompt)
+            sign = "+" if re.search("buys|adds|then", task.prompt) else "-"
+            right = f"{first} {sign} {second}"
+            policy = ScriptedPolicy({"reader": f"{right} =", "calculator": calculate})
+            run = check_workflow(known.get("workflows", "read-and-calculate")(), task, policy)
+            assert tasks.score(task, run.answer) == 1.0
+            assert tasks.score(task, f"{run.answer}0") == 0.0
+            for reward, text in (("right-sum", right), ("right-result", f"{right} = {run.answer}")):
+                for said, wanted in ((text, 1.0), (f"{text}0", 0.0), ("nothing", 0.0)):
+                    turn: Any = SimpleNamespace(action=SimpleNamespace(text=said))
+                    assert known.get("rewards", reward)(task, turn, run) == wanted
+    finally:
+        plugins.use_files([])
+
+
+def calculate(act: Act) -> str:
+    question = act.observation[-1]["content"]
+    first, sign, second = question.split()
+    return f"{question} = {int(first) + int(sign + second)}"
 
 
 @pytest.mark.slow
