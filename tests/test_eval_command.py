@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from safetensors.numpy import save_file
 
 from marl_verl.checkpoint.folders import manifest
 from marl_verl.cli.main import main
@@ -109,7 +111,7 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _model(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_text("")
+    save_file({"weight": np.zeros(1, np.float32)}, folder / "model.safetensors")
     return folder
 
 
