@@ -118,4 +118,4 @@ def test_the_servers_have_the_exported_weights(run: Finished, tmp_path: Path, po
 def test_the_trained_team_is_evaluated(run: Finished, tmp_path: Path) -> None:
     command("eval", str(run.folder), "--tasks", "2", "--greedy-only", "--output", str(tmp_path / "numbers.json"))
     numbers = json.loads((tmp_path / "numbers.json").read_text())
-    assert (numbers["step"], numbers["tasks"]) == (2, 2)
+    assert (numbers["step"], numbers["eval_tasks"]) == (2, 2)
