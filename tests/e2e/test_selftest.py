@@ -24,6 +24,7 @@ def selftest(folder: Path, *arguments: str, seconds: float) -> dict[str, Any]:
     return {check["name"]: check for check in json.loads((folder / "report.json").read_text())["checks"]}
 
 
+@long
 def test_a_check_of_the_stack(tmp_path: Path) -> None:
     before = left_behind()
     found = selftest(tmp_path / "new", "--only", "async", seconds=600)
