@@ -188,6 +188,16 @@ def test_keep_store_local_works_and_is_still_needed(how: str, addresses: str) ->
     assert done.stdout.split() == addresses.split(), done.stderr
 
 
+def test_ray_reads_where_to_listen_from_the_constant_that_a_run_sets() -> None:
+    import ray._private.ray_constants as constants
+    import ray._private.services as services
+
+    from marl_verl.trainer.run import LOOPBACK
+
+    assert constants.ENABLE_RAY_CLUSTERS_ENV_VAR in LOOPBACK
+    assert "not ray_constants.ENABLE_RAY_CLUSTER" in inspect.getsource(services.get_node_ip_address)
+
+
 def test_a_server_starts_http_where_it_is_replaced() -> None:
     verl = pytest.importorskip("verl")
     source = (Path(verl.__file__).parent / "workers/rollout/vllm_rollout/vllm_async_server.py").read_text()

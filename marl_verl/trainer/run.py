@@ -100,8 +100,8 @@ def session(folder: Path) -> Iterator[tuple[Any, Any]]:
     import ray
 
     if not _address(config):  # a plugin may have imported Ray before its variable was set
-        importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER = False
-
+        constants: Any = importlib.import_module("ray._private.ray_constants")
+        constants.ENABLE_RAY_CLUSTER = False
     importlib.import_module(NOTED_BY_RAY)
     with ThreadPoolExecutor(max_workers=1) as threads:
         verl = threads.submit(importlib.import_module, "verl.trainer.ppo.v1")
