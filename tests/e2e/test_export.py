@@ -119,7 +119,7 @@ def answers(five: Five, exported: dict[str, Path]) -> dict[str, Any]:
         [sys.executable, str(script), json.dumps(asked)],
         env={
             **os.environ,
-            **_environment(),
+            **_environment(gpu=False),
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "MARL_VERL_RUN": "test",
             "HF_HUB_OFFLINE": "1",
