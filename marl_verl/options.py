@@ -16,7 +16,7 @@ from annotated_types import Ge
 
 from marl_verl.errors import MarlError, nearest
 
-__all__ = ["NonNegative", "Options", "Positive", "build", "check_type"]
+__all__ = ["NonNegative", "Options", "Positive", "build", "check_type", "in_words"]
 
 T = TypeVar("T")
 Positive = Annotated[int, Ge(1)]
@@ -75,16 +75,16 @@ def check_type(value: Any, hint: Any, where: str) -> None:
         literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
         names = [name for part in literals for name in get_args(part) if isinstance(name, str)]
         near = nearest(value, names) if isinstance(value, str) else ""
-        raise MarlError(f"'{where}' must be {_in_words(hint)}, got {value!r}" + (f": {near}" if "did" in near else ""))
+        raise MarlError(f"'{where}' must be {in_words(hint)}, got {value!r}" + (f": {near}" if "did" in near else ""))
 
 
-def _in_words(hint: Any) -> str:
+def in_words(hint: Any) -> str:
     """Describe a type in terms of YAML."""
     origin = get_origin(hint)
     if origin is Annotated:
-        return _in_words(hint.__origin__) + " and".join(f" {sign} {bound:g}" for sign, _, bound in _bounds(hint))
+        return in_words(hint.__origin__) + " and".join(f" {sign} {bound:g}" for sign, _, bound in _bounds(hint))
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_in_words(part) for part in get_args(hint)))
+        return " or ".join(dict.fromkeys(in_words(part) for part in get_args(hint)))
     if hint is type(None):
         return "null"
     if origin is Literal:

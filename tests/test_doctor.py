@@ -358,7 +358,10 @@ def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., Non
     assert "No module named 'nowhere_at_all'" in wrong["plugin broken"].message
     assert "did you mean 'marl_register'" in wrong["plugin misspelt"].message
     assert "requires marl-verl >=7" in wrong["plugin later"].message
-    assert wrong["plugin broken"].do.startswith("pip install --upgrade broken, or export MARL_VERL_PLUGINS=")
+    good = "export MARL_VERL_PLUGINS=first,good,second,third   # excludes what is broken"
+    assert {each.do for each in wrong.values()} == {
+        f"{good}; or pip install --upgrade {name}" for name in ("broken", "later", "misspelt", "quits")
+    }  # each command excludes all four, and a shell accepts it
     assert {each.check for each in found if each.state == "ok"} == {
         f"plugin {n}" for n in ("first", "good", "second", "third")
     }
@@ -370,8 +373,13 @@ def test_every_broken_plugin_is_reported_with_the_others(site: Callable[..., Non
 
 def test_a_plugin_that_ends_the_process_is_an_error(site: Callable[..., None]) -> None:
     site("quits", "import os; os._exit(3)")
-    (found,) = [each for each in loading.plugins(quiet) if each.state == "error"]
-    assert "the process that loads the plugins failed: ended with exit code 3" in found.message
+    site("broken", "import nowhere_at_all")
+    site("good", task("other"))
+    found = {each.check: each for each in loading.plugins(quiet)}
+    assert found["plugin quits"].state == "error"
+    assert "the process that loads it failed: ended with exit code 3" in found["plugin quits"].message
+    assert found["plugin quits"].do.startswith("export MARL_VERL_PLUGINS=good ")
+    assert (found["plugin good"].state, found["plugin broken"].state) == ("ok", "warning")
 
 
 def test_an_unknown_name_in_the_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,6 +389,7 @@ def test_an_unknown_name_in_the_variable_is_reported(monkeypatch: pytest.MonkeyP
     assert "excludes at-grpo, dr-mas, magrpo, mars2, sharp" in limit.message
     assert "MARL_VERL_PLUGINS names 'shrap'" in found.message
     assert "did you mean 'sharp'" in found.message
+    assert (found.state, found.do.startswith("export MARL_VERL_PLUGINS=''")) == ("error", True)
 
 
 def test_two_plugins_with_one_name_are_reported(site: Callable[..., None]) -> None:

@@ -220,7 +220,10 @@ REGISTER = "@hookimpl\ndef marl_register(registry): "
         ("@hookimpl\ndef marl_register_tasks(register): ...", ["unknown hook", "did you mean 'marl_register'"]),
         ("def marl_episod_finished(episode): ...", ["did you mean 'marl_episode_finished'"]),
         ("def marl_register(registry): ...", ["'marl_register'", "'@hookimpl'"]),
-        ("@hookimpl\ndef marl_register(register): ...", ["not a valid plugin", "register"]),
+        ("@hookimpl\ndef marl_register(register): ...", ["without 'register'", "`def marl_register(registry)`"]),
+        ("@hookimpl\ndef marl_step_finished(step, metric): ...", ["`def marl_step_finished(step, metrics)`"]),
+        ("@hookimpl\ndef marl_episode_finished(*all): ...", ["`def marl_episode_finished(episode)`"]),
+        ("@hookimpl\nasync def marl_register(registry): ...", ["never awaited", "`def marl_register(registry)`"]),
         ("@hookimpl(specname='marl_nothing')\ndef mine(register): ...", ["not a valid plugin", "marl_nothing"]),
         ("import nowhere_at_all", ["'games_plugin'", "ModuleNotFoundError", "nowhere_at_all"]),
         ("raise ValueError('no\\nlicence')", ["'games_plugin'", "ValueError: no licence"]),
@@ -260,6 +263,38 @@ def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, 
             plugins.load()  # once
     finally:
         plugins.load.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "@hookimpl\n    def marl_register(registry): ...",
+            "no argument 'self': write `def marl_register(self, registry)`",
+        ),
+        ("@hookimpl\n    def marl_register(self, register): ...", "write `def marl_register(self, registry)`"),
+        ("@property\n    def marl_licence(self): raise KeyError('licence')", "not a valid plugin: KeyError: 'licence'"),
+    ],
+)
+def test_a_class_with_a_mistake(install: Install, body: str, message: str) -> None:
+    install(f"class Mine:\n    {body}", points={"mine": "games_plugin:Mine"})
+    (why,) = plugins.discover().broken.values()
+    assert message in why
+
+
+@pytest.mark.parametrize("lines", [b"no equals sign", b"\xff\xfe"])
+def test_malformed_metadata_hides_no_other_plugin(
+    install: Install, tmp_path: Path, lines: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(GAMES)
+    install("", name="torn")
+    (tmp_path / "torn-1.2.dist-info" / "entry_points.txt").write_bytes(b"[marl_verl]\n" + lines)
+    found = plugins.discover()
+    assert {"games", "sharp", "builtin"} <= {source.plugin for source in found.loaded}
+    assert next(iter(found.broken.values())).startswith("the entry points of torn 1.2 cannot be read: ")
+    text = show(capsys)
+    assert "games   games 1.2" in text
+    assert "broken: the entry points of torn 1.2 cannot be read" in text
 
 
 def test_a_plugin_that_is_handed_in_may_not_be_broken() -> None:
@@ -391,12 +426,57 @@ def test_the_command_lists_plugins(
     assert re.search(r"observes +step_finished", text)
     assert re.search(r"other   other 3 .* disabled", text)
     monkeypatch.setenv("MARL_VERL_PLUGINS", "games,other")
-    with pytest.warns(MarlWarning, match="RuntimeError"):
-        assert re.search(r"other   other 3 .*   broken: other 3 .* RuntimeError", show(capsys))
+    assert re.search(r"other   other 3 .*   broken: other 3 .* RuntimeError", show(capsys))
     monkeypatch.setenv("MARL_VERL_PLUGINS", "games")
     records = {r["plugin"]: r for r in json.loads(show(capsys, "--json"))}
     assert records["other"]["enabled"] is False
     assert records["builtin"]["names"]["algorithms"]["grpo"] == "marl_verl.algorithms.presets:GRPO"
+
+
+def test_the_command_lists_all_problems(
+    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown names, broken plugins and broken files together; the printed command leaves the good ones."""
+    install(GAMES)
+    install("raise RuntimeError", name="other")
+    install("raise KeyError", name="third")
+    (tmp_path / "my_team.py").write_text("1 / 0")
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "games,other,third,gamse")
+    try:
+        text = show(capsys, "--plugin", str(tmp_path / "my_team.py"))
+    finally:
+        plugins.use_files([])
+    assert "gamse   unknown unknown   MARL_VERL_PLUGINS   broken: MARL_VERL_PLUGINS names 'gamse'" in text
+    assert "did you mean 'games'" in text
+    for name in ("other   other", "third   third", "my_team   my_team.py"):
+        assert re.search(rf"^{name} .*broken: ", text, re.MULTILINE)
+    command = text.splitlines()[-1].partition(": ")[2]
+    assert command == "export MARL_VERL_PLUGINS=games"
+
+
+def test_the_command_shows_a_part(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install(GAMES)
+    sampler = show(capsys, "greedy-tree")
+    assert sampler.startswith("sampler greedy-tree   marl-verl-at-grpo ")
+    assert "Sample one tree per task." in sampler
+    assert re.search(r"options \(marl\.sampler\.options\)\n +option +default +type\n", sampler)
+    assert re.search(r" candidates +8 +a whole number >= 1\n", sampler)
+    algorithm = show(capsys, "sharp")
+    assert algorithm.startswith("sharp   marl-verl-sharp ")  # the plugin of that name, then its parts
+    assert re.search(r" credit_unit +agent +one of 'agent', 'act'\n", algorithm)
+    assert re.search(r" baseline +mean +one of mean, leave-one-out, max, none\n", algorithm)
+    assert "broken: task 'sokoban' of games 1.2" in show(capsys, "sokoban")
+    task, workflow = json.loads(show(capsys, "inventory", "--json"))
+    assert (task["kind"], workflow["kind"]) == ("task", "workflow")
+    assert task["options"] == {"length": {"type": "a whole number", "default": 4}}
+    with pytest.raises(MarlError, match="unknown part or plugin 'grpoo': did you mean 'grpo'"):
+        show(capsys, "grpoo")
+
+
+def test_every_part_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    known = plugins.load()
+    for name in {name for kind in KINDS for name in known.names(kind)}:
+        assert "broken" not in show(capsys, name).splitlines()[0]
 
 
 def test_listing_plugins_imports_nothing_heavy() -> None:

@@ -1,25 +1,43 @@
-"""`marl-verl plugins [--json]`: list plugins, the names that they register, and the disabled ones."""
+"""`marl-verl plugins [NAME] [--json]`: list plugins and the names that they register, or show the parts of one name."""
 
 import argparse
 import json
+import os
+import shlex
 from typing import Any
 
 from marl_verl import plugins
 from marl_verl.cli.arguments import add_plugin_argument
+from marl_verl.inspect.texts import aligned, indented
 from marl_verl.plugins import KINDS
-from marl_verl.process.terminal import show
+from marl_verl.process.terminal import harmless, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "List the plugins, the names that they register, and those that MARL_VERL_PLUGINS excludes."
+    parser.description = (
+        "List the plugins, the names that they register, and those that are broken or that MARL_VERL_PLUGINS excludes. "
+        "With NAME: the options, types, docstring and distribution of each part of that name."
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of a part or plugin, such as grpo or sharp")
     add_plugin_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON list, one record per plugin")
+    parser.add_argument("--json", action="store_true", help="print a JSON list, one record per plugin or part")
 
 
 def run(args: argparse.Namespace) -> int:
     plugins.use_files(plugins.read_files(args.plugin))
-    records = plugins.load().describe()
-    show(json.dumps(records, indent=2) if args.json else "\n\n".join(text(record) for record in records))
+    known = plugins.discover(os.environ.get(plugins.VARIABLE), strict=False)
+    records = [each for each in known.describe() if args.name in (None, each["plugin"])]
+    parts = []
+    if args.name is not None:
+        from marl_verl.plugins.details import details, unknown_name  # here: the list does not import the parts
+
+        parts = details(known, args.name)
+        if not records and not parts:
+            raise unknown_name(known, args.name)
+    if args.json:
+        show(json.dumps(records if args.name is None else parts, indent=2, default=str))
+    else:
+        show("\n\n".join([*map(text, records), *map(part_text, parts), *excluding(known)]))
     return 0
 
 
@@ -33,4 +51,32 @@ def text(record: dict[str, Any]) -> str:
     if observers:
         rows["observes"] = ", ".join(hook.removeprefix("marl_") for hook in observers)
     width = max(map(len, [*KINDS, "observes"]))
-    return "\n".join(lines + [f"  {label:<{width}}  {names}" for label, names in rows.items()])
+    return harmless("\n".join(lines + [f"  {label:<{width}}  {names}" for label, names in rows.items()]))
+
+
+def part_text(record: dict[str, Any]) -> str:
+    """A part: its source on the first line, then its docstring and its options."""
+    origin = f"{record['distribution']} {record['version']}   {record['target']}"
+    lines = [f"{record['kind']} {record['name']}   {origin}"]
+    if record["error"]:
+        return harmless("\n".join([*lines, f"  broken: {record['error']}"]))
+    if record["doc"]:
+        lines += indented(record["doc"], 2)
+    rows = [[name, _shown(each["default"]), each["type"]] for name, each in record["options"].items()]
+    if rows:
+        title = ["option", "default", "type"]
+        lines += ["", f"  options ({record['section']})", *(f"    {line}" for line in aligned([title, *rows]))]
+    return harmless("\n".join(lines))
+
+
+def excluding(known: plugins.Plugins) -> list[str]:
+    """The command that excludes the broken plugins, if there are any."""
+    wrong = {source.plugin for source in known.broken if not source.content}  # a file has a content
+    if not wrong:
+        return []
+    keep = sorted({source.plugin for source in known.loaded if not source.content} - wrong - {"builtin"})
+    return [f"to exclude what is broken: export {plugins.VARIABLE}={shlex.quote(','.join(keep))}"]
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value, default=str)

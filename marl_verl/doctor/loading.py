@@ -3,18 +3,19 @@ doctor. Versions alone do not show whether a shared library is missing."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
+import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from typing import Any
 
 from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.platforms.active import has_accelerator
-from marl_verl.plugins import GROUP, VARIABLE
+from marl_verl.plugins import VARIABLE, installed
 
 LIBRARY_SECONDS = 240.0  # the first import compiles modules; on a network disk this takes minutes
 PLUGIN_SECONDS = 60.0
@@ -29,19 +30,14 @@ PLUGINS = """
 import json, os
 from marl_verl.errors import MarlError
 from marl_verl.plugins import KINDS, VARIABLE, discover
-wrong, records, twice = "", [], []
-try:
-    found = discover(os.environ.get(VARIABLE))
-    records = found.describe()
-except MarlError as error:
-    wrong = str(error)
-for kind in KINDS if records else ():
+found, twice = discover(os.environ.get(VARIABLE), strict=False), []
+for kind in KINDS:
     for name in found.names(kind):
         try:
             found.entry(kind, name)
         except MarlError as error:
             twice.append(str(error))
-print("\\n" + json.dumps([wrong, records, twice]))
+print("\\n" + json.dumps([found.describe(), twice]))
 """
 
 
@@ -72,7 +68,7 @@ def library(name: str, out: str, wrong: str) -> Finding:
 
 def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
     """A finding for each plugin, and for each plugin or part name that is not unique."""
-    points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name)
+    points = sorted(installed()[0], key=lambda point: point.name)
     names = {point.name for point in points}
     limit = os.environ.get(VARIABLE)
     if limit is not None:
@@ -83,20 +79,30 @@ def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
             if not left
             else warning("plugins", message, f"unset {VARIABLE}   # to load them all")
         )
+        names -= set(left)
     note("loading plugins ...")
-    with started(PLUGINS) as process:
-        out, failed = outcome(process, PLUGIN_SECONDS)
-    wrong, records, twice = ("", [], []) if failed else json.loads(out.splitlines()[-1])
-    if wrong or failed:
-        message = wrong or f"the process that loads the plugins failed: {failed}"
-        yield error("plugins", message, f"export {VARIABLE}=...   # name the plugins to load")
+    records, twice, failed = loaded(limit)
+    fatal = {}
+    if failed:  # which of them ends the process?
+        fatal = {name: why for name in sorted(names) if (why := loaded(name)[2])}
+        if not fatal:
+            yield error("plugins", f"the process that loads the plugins failed: {failed}", "marl-verl plugins --debug")
+        else:
+            records, twice, _ = loaded(",".join(names - set(fatal)))
+    wrong = {record["plugin"] for record in records if record["error"]} | set(fatal)
+    keep = f"export {VARIABLE}={shlex.quote(','.join(sorted(names - wrong)))}   # excludes what is broken"
+    for name, why in fatal.items():
+        yield error(f"plugin {name}", f"the process that loads it failed: {why}", keep)
     for record in records:
         name, distribution, broken = record["plugin"], record["distribution"], record["error"]
-        if record["enabled"] and name != "builtin":
-            others = f'export {VARIABLE}="{",".join(sorted(names - {name}))}"   # excludes it'
-            do = f"pip install --upgrade {distribution}, or {others}"
-            check, message = f"plugin {name}", f"{distribution} {record['version']}"
-            yield warning(check, broken, do) if broken else ok(check, message)
+        if not record["enabled"] or name in ("builtin", *fatal):
+            continue
+        if not broken:
+            yield ok(f"plugin {name}", f"{distribution} {record['version']}")
+        elif record["target"] == VARIABLE:
+            yield error(f"plugin {name}", broken, keep)
+        else:
+            yield warning(f"plugin {name}", broken, f"{keep}; or pip install --upgrade {distribution}")
     for message in twice:
         yield warning("plugins", message, "uninstall one of the two, or use the longer name in recipes")
     for name, times in Counter(point.name for point in points).items():
@@ -107,12 +113,20 @@ def plugins(note: Callable[[str], None]) -> Iterator[Finding]:
             yield warning(f"plugin {name}", message, "ask their authors to rename one entry point")
 
 
+def loaded(only: str | None) -> tuple[list[dict[str, Any]], list[str], str]:
+    """(records of the plugins, errors for names that are not unique, why the process that loads them failed or "")."""
+    with started(PLUGINS, {} if only is None else {VARIABLE: only}) as process:
+        out, failed = outcome(process, PLUGIN_SECONDS)
+    records, twice = ([], []) if failed else json.loads(out.splitlines()[-1])
+    return records, twice, failed
+
+
 @contextmanager
-def started(code: str) -> Iterator[Popen[str]]:
-    """Run code with this process's Python and module path; it is killed at the end of the block."""
+def started(code: str, more: Mapping[str, str] | None = None) -> Iterator[Popen[str]]:
+    """Run code with this process's Python and module path, and `more` variables; it is killed at the block's end."""
     # -P: no modules from the working folder; PYTHONPATH: the modules of this process
     command = [sys.executable, "-P", "-c", code]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **(more or {})}
     process = Popen(command, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace")
     try:
         yield process

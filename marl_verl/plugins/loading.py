@@ -42,17 +42,18 @@ def load() -> Plugins:
     return found
 
 
-def discover(only: str | None = None) -> Plugins:
+def discover(only: str | None = None, strict: bool = True) -> Plugins:
     """Find and load plugins; those that cannot be imported or registered are in `Plugins.broken`.
 
     Args:
         only: None loads everything installed, "" the built-in parts, "a,b" these entry points.
+        strict: raise the following errors; otherwise they are in `Plugins.broken`, too.
 
     Raises:
         MarlError: an entry point in `only` that is not installed (with the nearest name), or a broken plugin file.
     """
     given = one_file.files_in_use()
-    return _load_all(only, [(file.source, functools.partial(one_file.load_file, file)) for file in given])
+    return _load_all(only, [(file.source, functools.partial(one_file.load_file, file)) for file in given], strict)
 
 
 def use_files(given: Sequence[one_file.PluginFile]) -> None:
@@ -67,27 +68,47 @@ def assemble(plugins: Mapping[str, object], only: str | None = "") -> Plugins:
     `only` selects the installed plugins to load besides, as in `discover`. MarlError for a broken one of `plugins`.
     """
     given = [(Source(name, "in-memory", "0", repr(each)), each) for name, each in plugins.items()]
-    return _load_all(only, [(source, functools.partial(_given, each)) for source, each in given])
+    return _load_all(only, [(source, functools.partial(_given, each)) for source, each in given], strict=True)
 
 
 def _given(plugin: object) -> object:
     return plugin
 
 
-def _candidates(only: str | None) -> tuple[Candidates, tuple[Source, ...]]:
-    """(plugins to load, the built-in parts first; plugins that MARL_VERL_PLUGINS excludes)."""
-    points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (_dist(point)[0], point.name))
-    installed = {point.name for point in points}
-    wanted = installed if only is None else {name.strip() for name in only.split(",")} - {""}
-    for name in sorted(wanted - installed):
-        hint = nearest(name, installed)
-        raise MarlError(f"{VARIABLE} names '{name}', but no installed distribution has this plugin: {hint}")
+def installed() -> tuple[list[importlib.metadata.EntryPoint], dict[Source, str]]:
+    """(entry points of the group, distributions whose entry points cannot be read -> why)."""
+    try:
+        return list(importlib.metadata.entry_points(group=GROUP)), {}
+    except (OSError, TypeError, ValueError):  # one malformed file hides the entry points of all distributions
+        points: dict[str, list[importlib.metadata.EntryPoint]] = {}
+        broken: dict[Source, str] = {}
+    for dist in importlib.metadata.distributions():
+        name, version = dist.metadata["Name"] or "unknown", dist.metadata["Version"] or "unknown"
+        try:
+            points.setdefault(canonicalize_name(name), list(dist.entry_points.select(group=GROUP)))
+        except (OSError, TypeError, ValueError) as error:
+            why = f"the entry points of {name} {version} cannot be read: {cause(error)}. Install it again."
+            broken[Source(name, name, version, "entry_points.txt")] = why
+    return [point for mine in points.values() for point in mine], broken
+
+
+def _candidates(only: str | None) -> tuple[Candidates, tuple[Source, ...], dict[Source, str]]:
+    """(plugins to load, the built-in parts first; plugins that MARL_VERL_PLUGINS excludes; broken distributions)."""
+    points, broken = installed()
+    points.sort(key=lambda point: (_dist(point)[0], point.name))
+    wanted = _wanted(only, {point.name for point in points})
     sources = [(point, Source(point.name, *_dist(point), point.value)) for point in points]
     found = [(source, functools.partial(_load_point, point, source)) for point, source in sources]
     return (
         [(BUILTIN, lambda: builtins), *(each for each in found if each[0].plugin in wanted)],
         tuple(source for _, source in sources if source.plugin not in wanted),
+        broken if only is None else {source: why for source, why in broken.items() if source.plugin in wanted},
     )
+
+
+def _wanted(only: str | None, there: set[str]) -> set[str]:
+    """The names of the plugins to load."""
+    return there if only is None else {name.strip() for name in only.split(",")} - {""}
 
 
 def _dist(point: importlib.metadata.EntryPoint) -> tuple[str, str]:
@@ -119,13 +140,20 @@ def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
         raise MarlError(f"the plugins of {where} differ from the driver's: {', '.join(message)}. {same}")
 
 
-def _load_all(only: str | None, given: Candidates) -> Plugins:
-    """Load the installed plugins, then those in `given`. MarlError where a built-in or given one is broken."""
-    installed, disabled = _candidates(only)
-    required = {BUILTIN, *(source for source, _ in given)}
+def _load_all(only: str | None, given: Candidates, strict: bool) -> Plugins:
+    """Load the installed plugins, then those in `given`. MarlError where a built-in one, or if `strict` a given one or
+    one that is not installed, is broken."""
+    candidates, disabled, broken = _candidates(only)
+    required = {BUILTIN, *(source for source, _ in given if strict)}
     manager = _manager()
-    plugins = Plugins(manager.hook, disabled=disabled)
-    for source, fetch in [*installed, *given]:
+    plugins = Plugins(manager.hook, disabled=disabled, broken=broken)
+    there = {source.plugin for source in (*(source for source, _ in candidates), *disabled, *broken)} - {BUILTIN.plugin}
+    for name in sorted(_wanted(only, there) - there):
+        why = f"{VARIABLE} names '{name}', but no installed distribution has this plugin: {nearest(name, there)}"
+        if strict:
+            raise MarlError(why)
+        broken[Source(name, "unknown", "unknown", VARIABLE)] = why
+    for source, fetch in [*candidates, *given]:
         parts = Registry(source)
         try:
             plugin, hooks = _run(fetch, parts)
@@ -146,7 +174,8 @@ def _run(fetch: Callable[[], object], parts: Registry) -> tuple[object, tuple[st
     with _foreign(f"{source} cannot be loaded from '{source.target}'"):
         plugin = fetch()
         plugin = plugin() if inspect.isclass(plugin) else plugin
-    _check_hook_names(plugin, source)
+    with _foreign(f"{source} is not a valid plugin"):
+        _check_hooks(plugin, source)
     alone = _manager()  # a manager with this plugin only, so that all registered parts are its own
     _register(alone, plugin, source)
     hooks = tuple(sorted(caller.name for caller in alone.get_hookcallers(plugin) or []))
@@ -177,20 +206,28 @@ def _foreign(what: str, located: bool = False) -> Iterator[None]:
         raise MarlError(f"{what}: {cause(error)}{place}") from error
 
 
-def _check_hook_names(plugin: object, source: Source) -> None:
-    """MarlError for a misspelt hook, or one without `@hookimpl`: pluggy ignores both."""
+def _check_hooks(plugin: object, source: Source) -> None:
+    """MarlError for a hook that pluggy would ignore (misspelt, without `@hookimpl`), or with unknown arguments."""
     for name in dir(plugin):
-        if not name.startswith("marl_") or not inspect.isroutine(getattr(plugin, name)):
+        found = getattr(plugin, name) if name.startswith("marl_") else None
+        if not inspect.isroutine(found):
             continue
         if name not in HOOKS:
             raise MarlError(f"{source} has the unknown hook '{name}': {nearest(name, HOOKS)}")
-        if not hasattr(getattr(plugin, name), f"{PROJECT}_impl"):
+        if not hasattr(found, f"{PROJECT}_impl"):
             raise MarlError(f"{source} has '{name}' without the decorator '@hookimpl': the hook would never be called")
+        method, valid = inspect.ismethod(found), list(inspect.signature(getattr(registry, name)).parameters)
+        right = f"def {name}({', '.join(['self'] * method + valid)})"
+        if method and next(iter(inspect.signature(found.__func__).parameters), "") in valid:
+            raise MarlError(f"{source}: method '{name}' has no argument 'self': write `{right}`")
+        for argument in inspect.signature(found).parameters.values():
+            if argument.name not in valid and argument.default is argument.empty:
+                raise MarlError(f"{source}: hook '{name}' is called without '{argument.name}': write `{right}`")
+        if inspect.iscoroutinefunction(found):
+            raise MarlError(f"{source}: hook '{name}' is never awaited: write `{right}`, without `async`")
 
 
 def _register(manager: pluggy.PluginManager, plugin: object, source: Source) -> None:
-    try:
+    with _foreign(f"{source} is not a valid plugin"):  # pluggy reads all attributes, and a property may raise
         manager.register(plugin, name=f"{source.distribution}:{source.plugin}")
         manager.check_pending()
-    except (pluggy.PluginValidationError, ValueError) as error:
-        raise MarlError(f"{source} is not a valid plugin: {cause(error)}") from error
