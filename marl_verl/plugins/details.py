@@ -71,7 +71,7 @@ def _options(known: Plugins, target: Any, kind: str) -> Iterator[Option]:
 
 def _fields(known: Plugins, part: Any, prefix: str) -> Iterator[Option]:
     """The options of a class or an object, and those of its nested parts."""
-    cls = part if inspect.isclass(part) else type(part)
+    cls: Any = part if inspect.isclass(part) else type(part)
     hints = get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(cls):
         if not field.init:

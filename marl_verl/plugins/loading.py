@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pluggy
 from packaging.requirements import Requirement
@@ -216,9 +217,10 @@ def _check_hooks(plugin: object, source: Source) -> None:
             raise MarlError(f"{source} has the unknown hook '{name}': {nearest(name, HOOKS)}")
         if not hasattr(found, f"{PROJECT}_impl"):
             raise MarlError(f"{source} has '{name}' without the decorator '@hookimpl': the hook would never be called")
-        method, valid = inspect.ismethod(found), list(inspect.signature(getattr(registry, name)).parameters)
-        right = f"def {name}({', '.join(['self'] * method + valid)})"
-        if method and next(iter(inspect.signature(found.__func__).parameters), "") in valid:
+        whole: Any = getattr(found, "__func__", found)  # a method with its `self`
+        valid = list(inspect.signature(getattr(registry, name)).parameters)
+        right = f"def {name}({', '.join(['self'] * (whole is not found) + valid)})"
+        if whole is not found and next(iter(inspect.signature(whole).parameters), "") in valid:
             raise MarlError(f"{source}: method '{name}' has no argument 'self': write `{right}`")
         for argument in inspect.signature(found).parameters.values():
             if argument.name not in valid and argument.default is argument.empty:
