@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, shown
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -78,6 +78,17 @@ def numbers_or_nan(rows: Rows, key: str) -> FloatArray:
         if not (number or value is None):
             raise MarlError(f"row {i}: '{key}' must be a finite number, got {value!r}")
     return np.array([math.nan if value is None else float(value) for value in values])
+
+
+def numbers_of(values: Any, n: int, what: str) -> FloatArray:
+    """[n] the numbers that the part `what` computed. MarlError for anything else, which NumPy might broadcast."""
+    try:
+        found = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise MarlError(f"{what} must return an array of {n} numbers, got {shown(values)}") from error
+    if found.shape != (n,):
+        raise MarlError(f"{what} must return an array of {n} numbers, got shape {found.shape}: {shown(values)}")
+    return found
 
 
 def rewards_of(rows: Rows) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]:

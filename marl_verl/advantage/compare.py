@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from marl_verl.advantage.columns import FloatArray, IntArray, extremes, group_mean
+from marl_verl.advantage.columns import FloatArray, IntArray, extremes, group_mean, numbers_of
 from marl_verl.advantage.part import Part
 from marl_verl.errors import MarlError
 
@@ -125,12 +125,12 @@ def compare(
     """
 
     def within(group: IntArray) -> tuple[FloatArray, FloatArray]:
-        b = baseline.compute(value, group)
+        b = numbers_of(baseline.compute(value, group), len(value), baseline.described)
         if std is None:
             return b, np.ones(len(value))
         deviation = value - b
         of, among = (value, group) if spread is None else (deviation, spread)
-        sigma = std.compute(of, among)[among]
+        sigma = numbers_of(std.compute(of, among), int(among.max()) + 1, std.described)[among]
         # with sigma 0 a deviation is kept as it is, instead of being divided by eps
         scale = np.where((sigma == 0) & (deviation != 0), 1.0, sigma) + eps
         return b, np.where(scale > 0, scale, 1.0)

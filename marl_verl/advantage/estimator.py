@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marl_verl.advantage.columns import BoolArray, FloatArray, group_mean
+from marl_verl.advantage.columns import BoolArray, FloatArray, group_mean, numbers_of
 from marl_verl.advantage.compare import SINGLETONS, Baseline, Scale, check_eps, compare
 from marl_verl.advantage.part import Part, PartField, check_known
 from marl_verl.advantage.result import AdvantageResult
@@ -201,7 +201,8 @@ class Advantage(GroupEstimator):
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """See `Estimator.compute`. MarlError (with the nearest name) for a group column that the table lacks."""
-        stages = self.returns.stages(table, reward)
+        what = self.returns.described
+        stages = [(name, numbers_of(each, len(table), what)) for name, each in self.returns.stages(table, reward)]
         ret = stages[-1][1]
         target = self.returns.target(table, ret)
         if isinstance(self.overlong, Overlong):

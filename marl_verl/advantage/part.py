@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -41,6 +42,11 @@ class Part:
         if "name" not in vars(cls):
             # LeaveOneOut -> leave-one-out
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
+
+    @property
+    def described(self) -> str:
+        """The method that computes it, for errors, e.g. "`LeaveOneOut.compute` of 'leave-one-out'"."""
+        return f"`{type(self).__name__}.compute` of '{self.name}'"
 
 
 @dataclasses.dataclass(frozen=True, init=False, eq=False)
@@ -120,9 +126,25 @@ def _walk(part: Any) -> Iterator[tuple[str, Any]]:
         raise MarlError(f"{type(part).__name__} must be a dataclass: its fields are its options")
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
+        if isinstance(value, str) and (wanted := _part_hint(part, field.name)) is not None:
+            kind, name = wanted.kind, wanted.__name__
+            right = f'{field.name}: PartField[{name}] = PartField("{kind}", {value!r})'
+            what = f"'{field.name}' of {type(part).__name__} is the name {value!r}, not a {name}"
+            raise MarlError(f"{what}: write `{right}`")
         yield field.name, value
         if isinstance(value, Part):
             yield from _walk(value)
+
+
+def _part_hint(part: Any, field: str) -> type[Part] | None:
+    """The kind of part that a plain field is annotated with, or None."""
+    if isinstance(inspect.getattr_static(type(part), field, None), PartField):
+        return None
+    try:
+        hint = get_type_hints(type(part)).get(field)
+    except NameError:  # a class that is defined in a function
+        return None
+    return hint if isinstance(hint, type) and issubclass(hint, Part) else None
 
 
 def _plain(value: Any) -> Any:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl.advantage.columns import FloatArray, first_true
+from marl_verl.advantage.columns import FloatArray, first_true, numbers_of
 from marl_verl.advantage.estimator import Estimator
 from marl_verl.advantage.part import Find, PartField, changed, check_known, flat, replaced
 from marl_verl.advantage.result import AdvantageResult
 from marl_verl.advantage.rows import RowTable
 from marl_verl.credit.base import Credit, ReplayCredit
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, shown
 from marl_verl.options import check_type
 from marl_verl.rewards.mix import RewardMix, check_finite
 from marl_verl.sampling import Sample
@@ -56,6 +56,8 @@ class Algorithm:
         for name in NAMES:
             if not isinstance(getattr(self, name), str):
                 raise MarlError(f"'{name}' must be a registered name, got {getattr(self, name)!r:.80}")
+        if isinstance(self.metrics, str):
+            raise MarlError(f"'metrics' must be a list of names, got {self.metrics!r}. Write ({self.metrics!r},).")
         seen = dict.fromkeys((*NAMES, *PARTS, "metrics"), "the algorithm")
         for part in PARTS:
             for name in self._flat(part):
@@ -122,13 +124,13 @@ class Algorithm:
             raise MarlError("there are no rows besides padding. An advantage needs at least one.")
         real = table.take(rows)
         check_finite(real)
-        with np.errstate(over="ignore", invalid="ignore"):  # raised below, with the row
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # raised below, with the row
             real = self.credited(real).setting_aside(self.advantage.consumed())
             if (real.parent.codes >= 0).any():
                 _ = real.tree  # raises for a parent that is not a node, even if no part uses the tree
-            reward = self.rewards.compute(real)
+            reward = numbers_of(self.rewards.compute(real), len(real), self.rewards.described)
             _finite(reward, real, "mixed reward")
-            result = self.advantage.compute(real, reward)
+            result = _checked(self.advantage.compute(real, reward), real, self.advantage.described)
         _finite(result.scale, real, "scale")  # an infinite scale would silently make the advantage 0
         _finite(result.advantage, real, "advantage")
         return result.scatter(rows, len(table))
@@ -191,6 +193,18 @@ class Metric:
         Called in the rollout worker's process. A task without a name does not enter the mean of that name.
         """
         return {}
+
+
+def _checked(result: Any, table: RowTable, what: str) -> AdvantageResult:
+    """The result of an estimator, with one number per row and no scale of 0. MarlError for anything else."""
+    if not isinstance(result, AdvantageResult):
+        example = "return AdvantageResult.of(ret, reward, baseline, scale, group, sample, group_by)"
+        raise MarlError(f"{what} must return an AdvantageResult, got {shown(result)}. Write `{example}`.")
+    for name in ("advantage", "ret", "reward", "baseline", "scale", "group", "sample"):
+        numbers_of(getattr(result, name), len(table), f"'{name}' of {what}")
+    if (row := first_true(result.scale == 0)) is not None:
+        raise MarlError(f"{what} returns scale 0 for row '{table.key(row)}'. Return 1 where nothing is scaled.")
+    return result
 
 
 def _finite(values: FloatArray, table: RowTable, what: str) -> None:

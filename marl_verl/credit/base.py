@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marl_verl.advantage.columns import FloatArray
+from marl_verl.advantage.columns import FloatArray, numbers_of
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import RowTable
 from marl_verl.episode import Episode
@@ -53,7 +53,8 @@ class TableCredit(Credit):
 
     def apply(self, table: RowTable) -> RowTable:
         """The table with the credit. MarlError if rows already have a component of that name."""
-        return table.with_component(self.component, self.compute(table)).setting_aside(self.consumed())
+        credit = numbers_of(self.compute(table), len(table), self.described)
+        return table.with_component(self.component, credit).setting_aside(self.consumed())
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Mix(RewardMix):
     def __init__(self, weights: Mapping[str, float] | None = None, **components: float) -> None:
         if weights is not None and components:
             raise MarlError("a mix has weights as a mapping and by name. Give one of them, not both.")
+        check_type(weights, Mapping | None, "weights")
         chosen = dict(weights) if weights is not None else dict(components) or None
         if chosen == {}:
             raise MarlError("'weights' is empty: name a component, or omit it to sum all components")

@@ -11,7 +11,7 @@ from typing import Any
 from marl_verl.advantage.rows import RowTable
 from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow, perform
 from marl_verl.episode.row import row
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, shown
 from marl_verl.rewards.mix import RewardMix
 from marl_verl.sampling.base import SamplingContext
 from marl_verl.tasks.base import Task, TaskSet
@@ -36,6 +36,12 @@ class TaskContext:
     rewards: Mapping[str, RoleReward] = field(default_factory=dict)
     mix: RewardMix | None = None
     limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mix, RewardMix | None):
+            raise MarlError(f"'mix' must be an object such as Mix(team=1.0), got {shown(self.mix)}")
+        if not isinstance(self.limits, Limits):
+            raise MarlError(f"'limits' must be an object such as Limits(acts=100), got {shown(self.limits)}")
 
 
 class BaseSamplingContext(SamplingContext):

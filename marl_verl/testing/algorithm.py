@@ -57,6 +57,8 @@ def check_algorithm(
     """
     if reach not in ("group", "task", "batch"):
         raise unknown("reach", reach, ("group", "task", "batch"))
+    if isinstance(algorithm, type) and issubclass(algorithm, Estimator):
+        instance(algorithm, Estimator, "")
     if isinstance(algorithm, Estimator):
         algorithm = Algorithm(advantage=algorithm)
     instance(algorithm, Algorithm, "an Algorithm(...), or an Estimator such as Advantage(...)")

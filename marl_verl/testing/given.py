@@ -26,7 +26,8 @@ def instance(given: object, kind: type[Any], write: str) -> None:
     if isinstance(given, type) and issubclass(given, kind):
         name = given.__name__
         raise MarlError(f"expected an instance of {kind.__name__}, got the class: write {name}() instead of {name}")
-    raise MarlError(f"expected a {kind.__name__}, got {type(given).__name__} {given!r:.60}: write {write}")
+    got = "the name" if isinstance(given, str) else type(given).__name__
+    raise MarlError(f"expected a {kind.__name__}, got {got} {given!r:.60}: write {write}")
 
 
 def awaitable(work: Any, what: str) -> Awaitable[Any]:

@@ -118,6 +118,14 @@ class ScriptedContext(BaseSamplingContext):
     ) -> None:
         check_scene(workflow, task, policy, tasks)
         rewards = rewards or {}
+        for who, reward in rewards.items():
+            if who not in policy.agents:
+                raise unknown("agent in `rewards`", who, policy.agents)
+            if not callable(reward):
+                raise MarlError(f"the role reward of agent '{who}' must be a function, got {reward!r:.60}")
+        for name in options:
+            if name not in ("mix", "limits"):
+                raise unknown("option", name, ("mix", "limits"))
         agents = {who: AgentConfig(who, policy=who, reward=who if who in rewards else None) for who in policy.agents}
         super().__init__(TaskContext(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id)
         self.policy, self._seed, self.delay = policy, seed, delay

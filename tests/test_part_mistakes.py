@@ -1,0 +1,173 @@
+"""Mistakes of part authors: the error names the part, what it returned, and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from marl_verl_at_grpo.greedy_tree import GreedyTree
+
+from marl_verl.advantage import (
+    Advantage,
+    AdvantageResult,
+    Baseline,
+    Estimator,
+    FloatArray,
+    IntArray,
+    Returns,
+    RowTable,
+    Scale,
+    group_ids,
+)
+from marl_verl.algorithms import Algorithm
+from marl_verl.credit import TableCredit
+from marl_verl.episode import Team, Workflow
+from marl_verl.errors import MarlError
+from marl_verl.rewards import Mix, RewardMix
+from marl_verl.sampling import Independent
+from marl_verl.tasks.base import Task
+from marl_verl.testing import check_algorithm, check_credit, check_sampler
+from marl_verl.testing.workflows import TASK, own_words, talkers
+
+ROWS = [
+    {"uid": "q", "session": n, "index": 0, "turn": 0, "agent": "a", "rewards": {"team": float(n)}, "length": 3}
+    for n in range(3)
+]
+GIVEN: dict[str, Any] = {}  # what the parts below return
+
+
+@dataclass(frozen=True)
+class GivenMix(RewardMix):
+    def compute(self, table: RowTable) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenCredit(TableCredit):
+    def compute(self, table: RowTable) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenReturns(Returns):
+    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenBaseline(Baseline):
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenScale(Scale):
+    def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class GivenEstimator(Estimator):
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        return GIVEN["value"]
+
+
+@dataclass(frozen=True)
+class ByName(Estimator):
+    """A baseline by name in a field that takes an object."""
+
+    baseline: Baseline = "mean"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Algorithm(rewards=GivenMix()),
+        lambda: Algorithm(credit=GivenCredit()),
+        lambda: Advantage(returns=GivenReturns()),
+        lambda: Advantage(baseline=GivenBaseline()),
+        lambda: Advantage(std=GivenScale()),
+    ],
+)
+@pytest.mark.parametrize("value", [None, 0, "mean", np.ones(2), np.ones((3, 1)), [[1.0], [2.0, 3.0]], {}])
+def test_a_part_that_does_not_return_one_number_per_row(make: Callable[[], Any], value: Any) -> None:
+    GIVEN["value"] = value
+    part = make()
+    name = next(type(each).__name__ for each in (part, *vars(part).values()) if type(each).__name__.startswith("Given"))
+    with pytest.raises(
+        MarlError, match=rf"`{name}\.compute` of 'given-\w+' must return an array of [13] numbers, got "
+    ):
+        check_algorithm(part, ROWS)
+
+
+def test_a_list_of_numbers_is_an_array() -> None:
+    GIVEN["value"] = [1, 2, 4]
+    assert check_algorithm(Algorithm(rewards=GivenMix()), ROWS).reward.tolist() == [1.0, 2.0, 4.0]
+
+
+def result(scale: float = 1.0, n: int = 3) -> AdvantageResult:
+    table = RowTable.from_rows(ROWS)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        zero, group = np.zeros(n), group_ids(table, ("uid",))[:n]
+        return AdvantageResult.of(zero, zero, zero, np.full(n, scale), group, np.arange(n), ("uid",))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda: np.zeros(3), r"must return an AdvantageResult, got array\(.*AdvantageResult\.of\(ret, "),
+        (lambda: None, "must return an AdvantageResult, got None"),
+        (lambda: result(scale=0.0), "returns scale 0 for row 'q_0_0'. Return 1 where nothing is scaled"),
+        (lambda: result(n=2), r"'advantage' of `GivenEstimator\.compute` .* an array of 3 numbers, got shape \(2,\)"),
+    ],
+)
+def test_an_estimator_that_returns_something_else(value: Callable[[], Any], message: str) -> None:
+    GIVEN["value"] = value()
+    with pytest.raises(MarlError, match=r"`GivenEstimator\.compute` of 'given-estimator'") as error:
+        check_algorithm(GivenEstimator(), ROWS)
+    error.match(message)
+
+
+class Relay(Workflow):
+    async def run(self, task: Task, team: Team) -> Any:
+        draft = await team["solver"].act(task.prompt)
+        return (await team["verifier"].act(draft.text)).text
+
+
+TWO = talkers(0, ("solver", "verifier"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: check_algorithm(ByName(), ROWS), r"'baseline' of ByName is the name 'mean', not a Baseline: write "),
+        (lambda: check_algorithm(ByName, ROWS), r"write ByName\(\) instead of ByName"),
+        (lambda: check_algorithm("grpo", ROWS), "expected a Algorithm, got the name 'grpo'"),
+        (lambda: check_credit("counterfactual", Relay(), TASK, TWO), "got the name 'counterfactual'"),
+        (lambda: check_sampler("independent", Relay(), TASK, TWO), "got the name 'independent'"),
+        (
+            lambda: check_sampler(GreedyTree(), Relay(), TASK, TWO, mix="sharp"),
+            r"'mix' .* Mix\(team=1\.0\), got 'sharp'",
+        ),
+        (lambda: check_sampler(Independent(), Relay(), TASK, TWO, mix=Mix), "'mix' must be an object .*, got <class"),
+        (lambda: check_sampler(Independent(), Relay(), TASK, TWO, limits=5), r"'limits' .* Limits\(acts=100\), got 5"),
+        (lambda: check_sampler(Independent(), Relay(), TASK, TWO, mixx=None), "option 'mixx': did you mean 'mix'"),
+        (
+            lambda: check_sampler(Independent(), Relay(), TASK, TWO, rewards={"solver": "valid-answer"}),
+            "role reward of agent 'solver' must be a function, got 'valid-answer'",
+        ),
+        (
+            lambda: check_sampler(Independent(), Relay(), TASK, TWO, rewards={"solvr": own_words}),
+            "agent in `rewards` 'solvr': did you mean 'solver'",
+        ),
+        (lambda: Algorithm(metrics="joint-turns"), r"'metrics' must be a list of names, got 'joint-turns'"),
+        (lambda: Mix("team"), "'weights' must be a mapping or null, got 'team'"),
+        (lambda: Mix(["team"]), "'weights' must be a mapping or null, got"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(MarlError, match=message):
+        call()
