@@ -31,9 +31,20 @@ def shown(value: object, width: int = 60) -> str:
     return f"{value!r:.{width}}"
 
 
+def message_of(error: BaseException) -> str:
+    """The message of an exception; of one that cannot be formatted (its `__str__` raises), its arguments."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - code of users and other libraries
+        try:
+            return f"{error.args!r} (its message cannot be formatted: {type(failure).__name__})"
+        except Exception:  # noqa: BLE001 - as above, of an argument
+            return f"(its message cannot be formatted: {type(failure).__name__})"
+
+
 def format_error(error: BaseException) -> str:
-    """An exception as text: a MarlError's message, or class and message of any other."""
-    return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
+    """An exception as text: a MarlError's message, or class and message of any other. Never raises."""
+    return message_of(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {message_of(error)}"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from marl_verl.evaluation.request import REQUEST
 from marl_verl.process import watch as module
 from marl_verl.process.watch import Phases, Watch, how_to_continue, is_healthy, one_line, queue_actors
+from marl_verl.trainer.run import RAY
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +32,8 @@ def ray() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_prestart_worker_first_driver", "0")  # else a process for every CPU
+        for name, value in RAY.items():
+            patch.setenv(name, value)
         ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
         yield ray
         ray.shutdown()
@@ -41,6 +49,9 @@ def make(ray: Any) -> Callable[[], tuple[Any, int]]:
 
         def pid(self) -> int:
             return os.getpid()
+
+        def niceness(self) -> int:
+            return os.nice(0)
 
         def work(self, seconds: float) -> str:
             time.sleep(seconds)
@@ -129,8 +140,8 @@ def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ray.exceptions.ActorDiedError):
         ray.get(actor.pid.remote())
-    left, really = iter([True] * 20), module._alive  # of a second or two, in which it counts as well
-    monkeypatch.setattr(module, "_alive", lambda question: next(left, None) or really(question))
+    left, really = iter([True] * 20), module.cause_of_death  # of a second or two, in which it counts as well
+    monkeypatch.setattr(module, "cause_of_death", lambda error: None if next(left, None) else really(error))
     monkeypatch.setattr(Watch, "_look", lambda self: None)
     ends = Ends()
     with pytest.raises(ray.exceptions.RayActorError), _watch(ends, tmp_path, rollout_worker_0=actor)():
@@ -138,18 +149,146 @@ def test_an_actor_that_ray_calls_unavailable_at_first_is_asked_again(
     assert "the rollout worker 0 died" in events[0]["message"]
 
 
-def test_an_actor_that_cannot_be_reached_is_not_dead_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_as_nice_as_the_trainer_and_calls_are_not_recorded(ray: Any, make: Any) -> None:
+    from ray._private import worker
+
+    actor, _ = make()
+    assert ray.get(actor.niceness.remote()) == os.nice(0)
+    gcs = psutil.Process(worker._global_node.all_processes["gcs_server"][0].process.pid)
+
+    def memory_after_calls() -> int:
+        for _ in range(4):
+            ray.get([actor.pid.remote() for _ in range(500)])
+        time.sleep(1.5)  # workers report every second
+        return gcs.memory_info().rss
+
+    before = memory_after_calls()
+    assert memory_after_calls() - before < 3_000_000  # 7 MB with records of 2,000 calls
+
+
+ASKED = types.SimpleNamespace(__ray_call__=types.SimpleNamespace(remote=lambda question: question))
+"""An actor whose calls are answered by what a test gives `ray.get`."""
+
+
+def _exceptions() -> list[type[Exception]]:
+    from ray import exceptions
+
+    return [each for each in vars(exceptions).values() if isinstance(each, type) and issubclass(each, Exception)]
+
+
+@pytest.mark.parametrize("kind", _exceptions(), ids=lambda kind: kind.__name__)
+def test_whatever_a_question_raises_the_actor_is_dead_or_is_asked_again(
+    kind: type[Exception], events: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import ray
-    from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
+    from ray import exceptions
 
-    dead = [(ActorDiedError(), False), (OutOfMemoryError("killed by Ray's memory monitor"), False)]
-    for error, well in ((ActorUnavailableError("no connection", None), True), *dead):
+    error = kind.__new__(kind)  # without attributes: its message may not even be formatted
+    asked = []
 
-        def get(question: Any, error: Exception = error) -> Any:
-            raise error
+    def get(question: Any) -> Any:
+        asked.append(question)
+        raise error
 
-        monkeypatch.setattr(ray, "get", get)
-        assert module._alive(object()) is well
+    monkeypatch.setattr(ray, "wait", lambda calls, **_: (calls, []))
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(module, "PERIOD", 0.001)
+    monkeypatch.setattr(module, "UNREACHABLE", 0.05)
+    ends = Ends()
+    _watch(ends, tmp_path, server=ASKED)._look()
+    assert ends.codes == [1]
+    assert events[0]["message"].startswith("the server died while updating in step 3 (")
+    unsure = (
+        exceptions.ActorUnavailableError,
+        exceptions.GetTimeoutError,
+        exceptions.RayTaskError,
+        exceptions.RpcError,
+    )
+    gone = (exceptions.ActorDiedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError)
+    assert len(asked) > 1 or not issubclass(kind, unsure)
+    assert len(asked) == 1 or not issubclass(kind, gone)
+
+
+def test_an_actor_that_answers_again_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    answers = iter([ray.exceptions.ActorUnavailableError("no connection", None), True] * 3)
+
+    def get(question: Any) -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(ray, "wait", lambda calls, **_: (calls, []))
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(module, "UNREACHABLE", 0.02)
+    watch = _watch(Ends(), tmp_path, server=ASKED)
+    for _ in range(6):
+        assert watch._died() is None
+        time.sleep(0.015)
+
+
+def test_a_watch_that_fails_ends_the_run(
+    events: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no connection to Ray")
+
+    import ray
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(module, "PERIOD", 0.001)
+    ends = Ends()
+    _watch(ends, tmp_path, server=ASKED)._look()
+    assert ends.codes == [1]
+    why = "cannot check the run's processes: RuntimeError: no connection to Ray. No checkpoint was saved yet"
+    assert events[0]["message"].startswith(why)
+
+
+OUT_OF_MEMORY = """
+import os, signal, threading, time
+os.environ.update(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="100")
+import ray
+from ray._private import worker
+from pathlib import Path
+from marl_verl.process.watch import Watch
+from marl_verl.trainer.run import RAY
+
+os.environ.update(RAY, RAY_prestart_worker_first_driver="0")
+ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+
+class Worker:
+    def work(self):
+        self.memory = bytes(200_000_000)
+        time.sleep(60)
+
+actor = ray.remote(Worker).remote()
+waiting = actor.work.remote()
+for kind, actors in (("", {"training worker of policy 'a'": actor}), ("gcs_server", {}), ("raylet", {})):
+    ended = threading.Event()
+    begun = time.monotonic()
+    with Watch(actors, lambda: "while updating", Path("/nowhere"), lambda code: ended.set())():
+        if kind:
+            os.kill(worker._global_node.all_processes[kind][0].process.pid, signal.SIGKILL)
+        assert ended.wait(30)
+    print(kind, time.monotonic() - begun, flush=True)
+    worker._global_node.all_processes.pop(kind, None)
+os._exit(0)
+"""
+
+
+def test_the_memory_monitor_and_a_killed_ray_server_end_a_run_with_their_name() -> None:
+    done = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, timeout=120)
+    memory, gcs, raylet = [line for line in done.stderr.splitlines() if line.startswith("marl-verl: ")]
+    assert memory.startswith(
+        "marl-verl: the training worker of policy 'a' died while updating (out of memory, killed by Ray; "
+    )
+    assert re.search(r"largest processes: \S.* \d+\.\d+ GB, .* GB; lower actor.ppo_max_token_len_per_gpu, ", memory)
+    assert gcs.startswith("marl-verl: Ray's gcs_server died while updating (killed or out of memory, see train.log)")
+    assert raylet.startswith("marl-verl: Ray's raylet died while updating (killed or out of memory")
+    seconds = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert max(seconds[1:]) < 10  # Ray itself ends the driver after a minute, without a reason
 
 
 def test_a_death_found_while_the_run_shuts_down_is_none(

@@ -15,12 +15,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from marl_verl.checkpoint.folders import complete
+from marl_verl.errors import message_of
 from marl_verl.platforms.active import RUN_VARIABLE
 from marl_verl.process.cleanup import SCRATCH_VARIABLE, RunResources
 from marl_verl.process.run_dir import REQUEST, emit
@@ -33,6 +34,17 @@ QUEUE = ("TransferQueueController", "transfer_queue")
 
 PATIENCE = 15.0
 """Maximum seconds to wait, after an error from Ray, for an actor to be reported dead."""
+
+UNREACHABLE = 120.0
+"""Seconds of failing calls after which an actor counts as dead, although Ray does not say so."""
+
+KILLED = "killed or out of memory, see train.log"
+
+SMALLER = (
+    "lower actor.ppo_max_token_len_per_gpu, rollout.engine_kwargs.vllm.kv_cache_memory_bytes (servers on a CPU) or "
+    "data.train_batch_size, or let agents share a policy"
+)
+"""What to do where memory is not enough."""
 
 
 class Phases:
@@ -75,6 +87,7 @@ class Watch:
     ) -> None:
         self._actors, self._activity, self._folder, self._end = dict(actors), activity, folder, end
         self._calls: dict[str, Any] = {}
+        self._failing: dict[str, float] = {}  # actor -> since when its calls raise
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
@@ -89,9 +102,12 @@ class Watch:
             yield
         except Exception as error:
             # Ray reports a dead actor as unavailable at first
-            until = time.monotonic() + (PATIENCE if isinstance(error, RayError) else PERIOD)
-            while (died := self._died(timeout=PERIOD)) is None and time.monotonic() < until:
-                time.sleep(PERIOD / 10)
+            wait = PATIENCE if self._actors and isinstance(error, RayError) else PERIOD
+            until = time.monotonic() + wait
+            died = None
+            with suppress(Exception):  # a watch that fails does not hide the run's error
+                while (died := self._died(timeout=PERIOD)) is None and time.monotonic() < until:
+                    time.sleep(PERIOD / 10)
             if died is not None:
                 traceback.print_exc()
                 self._finish(died)
@@ -101,25 +117,42 @@ class Watch:
             self._thread.join()
 
     def _died(self, timeout: float = 0.0) -> str | None:
-        """The error message for the first dead actor, or None; waits `timeout` seconds for busy actors."""
+        """The error message for the first dead process, or None; waits `timeout` seconds for busy actors."""
+        with self._lock:
+            found = next(((f"Ray's {name}", KILLED) for name in dead_servers()), None) or self._dead_actor(timeout)
+        if found is None:
+            return None
+        what, why = found
+        return f"{what} died {self._activity()} ({why}). {how_to_continue(self._folder)}"
+
+    def _dead_actor(self, timeout: float) -> tuple[str, str] | None:
+        """(name, why) of the first dead actor, or None. A call that raised is repeated for `UNREACHABLE` seconds."""
         import ray
 
-        with self._lock:
-            for name, actor in self._actors.items():
-                if name not in self._calls:
-                    self._calls[name] = actor.__ray_call__.remote(is_healthy)
-            calls = list(self._calls.values())
-            answered, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
-            names = [name for name, call in self._calls.items() if call in answered]
-            dead = next((name for name in names if not _alive(self._calls.pop(name))), None)
-        if dead is None:
-            return None
-        what = f"the {dead} died {self._activity()} (killed or out of memory, see train.log)"
-        return f"{what}. {how_to_continue(self._folder)}"
+        for name, actor in self._actors.items():
+            if name not in self._calls:
+                self._calls[name] = actor.__ray_call__.remote(is_healthy)
+        calls = list(self._calls.values())
+        answered = ray.wait(calls, num_returns=len(calls), timeout=timeout)[0] if calls else []
+        for name in [name for name, call in self._calls.items() if call in answered]:
+            try:
+                why = None if ray.get(self._calls.pop(name)) else KILLED
+                self._failing.pop(name, None)
+            except Exception as error:  # noqa: BLE001 - of any kind: the actor is dead, or is asked again
+                since = self._failing.setdefault(name, time.monotonic())
+                long = time.monotonic() > since + UNREACHABLE
+                why = cause_of_death(error) or (f"no answer: {type(error).__name__}" if long else None)
+            if why is not None:
+                return f"the {name}", why
+        return None
 
     def _look(self) -> None:
         while not self._stopped.wait(PERIOD):
-            died = self._died()
+            try:
+                died = self._died()
+            except Exception as error:  # noqa: BLE001 - without a watch, the run could hang
+                traceback.print_exc()
+                died = f"cannot check the run's processes: {one_line(error)}. {how_to_continue(self._folder)}"
             if died is not None and not self._stopped.is_set():  # a shutdown ends actors, too
                 self._finish(died)
                 return
@@ -177,16 +210,28 @@ def is_healthy(actor: Any) -> bool:
     return not getattr(getattr(actor, "engine", None), "errored", False)
 
 
-def _alive(call: Any) -> bool:
-    import ray
-    from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
+def cause_of_death(error: Exception) -> str | None:
+    """Why an actor is dead, from the exception of a call to it; None if it may still live."""
+    from ray import exceptions
 
-    try:
-        return bool(ray.get(call))
-    except ActorUnavailableError:  # unreachable, perhaps temporarily: the next call decides
-        return True
-    except (ActorDiedError, OutOfMemoryError):
-        return False
+    if isinstance(error, exceptions.OutOfMemoryError):
+        users = re.findall(r"^\d+\t([\d.]+)\t(.+)$", message_of(error), flags=re.MULTILINE)[:5]
+        largest = ", ".join(f"{command.strip()[:60]} {size} GB" for size, command in users)
+        return f"out of memory, killed by Ray; largest processes: {largest or 'see train.log'}; {SMALLER}"
+    dead = (
+        *(exceptions.ActorDiedError, exceptions.ActorHandleNotFoundError, exceptions.ActorUnschedulableError),
+        *(exceptions.NodeDiedError, exceptions.WorkerCrashedError, exceptions.LocalRayletDiedError),
+    )
+    return KILLED if isinstance(error, dead) else None
+
+
+def dead_servers() -> list[str]:
+    """Processes of a Ray session started here without which it does not work. Uses internals: the driver's node."""
+    from ray._private import worker
+
+    node = worker._global_node
+    dead = {str(kind) for kind, _ in node.dead_processes()} if node is not None else set()
+    return [name for name in ("gcs_server", "raylet") if name in dead]
 
 
 def queue_actors() -> dict[str, Any]:
@@ -210,9 +255,11 @@ def how_to_continue(folder: Path) -> str:
 
 def one_line(error: BaseException) -> str:
     """One-line message for an unexpected error. The last line of Ray's message is the error in the other process."""
-    from ray.exceptions import RayActorError
+    from ray.exceptions import OutOfMemoryError, RayActorError
 
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, OutOfMemoryError):
+        return f"a Ray process died: {cause_of_death(error)}"
+    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
     if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
         details = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
         which = f" ({details.get('class_name', 'unknown')}, process {details['pid']})" if "pid" in details else ""
