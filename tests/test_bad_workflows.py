@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -101,6 +102,79 @@ class Exits(Workflow):
         raise SystemExit("bye")
 
 
+class ExitsBeside(Workflow):
+    """Not in the workflow's own task, but in one that it gathers."""
+
+    async def run(self, task: Task, team: Team) -> str:
+        async def lane(name: str) -> str:
+            await team["solver"].act(task.prompt, slot=name)
+            raise SystemExit("bye")
+
+        return str(await asyncio.gather(lane("a")))
+
+
+class Interrupts(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        await team["solver"].act(task.prompt)
+        raise KeyboardInterrupt
+
+
+class Own(BaseException):
+    """No Exception."""
+
+
+class RaisesItsOwn(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        await team["solver"].act(task.prompt)
+        raise Own("end")
+
+
+class Sleeps(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        await team["solver"].act(task.prompt)
+        time.sleep(1000)
+        return "awake"
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise KeyError("file")
+
+
+class RaisesUnreadable(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        await team["solver"].act(task.prompt)
+        raise Unreadable("code", 7)
+
+
+class CallsForNoJson(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        await team["solver"].act(task.prompt)
+        return str(await team.call(deep))
+
+
+def deep() -> Any:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+class CallsOfAnUnreadableError(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        await team["solver"].act(task.prompt)
+        return str(await team.call(unreadable))
+
+
+def unreadable() -> None:
+    raise Unreadable(Silent())
+
+
+class Silent:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
 class ShowsTooMuch(Good):
     """`Limited` refuses what it shows."""
 
@@ -152,6 +226,25 @@ BAD_WORKFLOWS: list[tuple[type[Workflow], str, str]] = [
     (ShowsNoText, "workflow-error", "at act solver:0: invalid observation for agent 'judge': an observation must be"),
     (NotAsync, "workflow-error", "before any act: `run` must be an `async def`"),
     (Exits, "workflow-error", "at act solver:0: SystemExit: bye (test_bad_workflows.py, line "),
+    (ExitsBeside, "workflow-error", "at act solver:a: SystemExit: bye (test_bad_workflows.py, line "),
+    (Interrupts, "workflow-error", "at act solver:0: KeyboardInterrupt:  (test_bad_workflows.py, line "),
+    (RaisesItsOwn, "workflow-error", "at act solver:0: Own: end (test_bad_workflows.py, line "),
+    (Sleeps, "timeout", "at act solver:0: ran 0.3 s without an effect ("),
+    (
+        RaisesUnreadable,
+        "workflow-error",
+        "at act solver:0: Unreadable: ('code', 7) (its message cannot be formatted: KeyError) (test_bad_workflows.py,",
+    ),
+    (
+        CallsForNoJson,
+        "workflow-error",
+        "at call tests.test_bad_workflows:deep(): call tests.test_bad_workflows:deep must return a JSON value: ",
+    ),
+    (
+        CallsOfAnUnreadableError,
+        "workflow-error",
+        "at call tests.test_bad_workflows:unreadable(): Unreadable: (its message cannot be formatted: KeyError)",
+    ),
     (ShowsTooMuch, "policy-error", "act solver:0: observation of 17 tokens is longer than data.max_prompt_length=8"),
 ]
 
@@ -172,7 +265,8 @@ def sampled(name: str, *all_: ScriptedContext) -> list[Sample]:
         assert len(asyncio.all_tasks()) == 1  # nothing is left running
         return list(found)
 
-    return asyncio.run(go())
+    with ThreadPoolExecutor(max_workers=1) as thread:  # as in a rollout worker: KeyboardInterrupt is no Ctrl-C there
+        return thread.submit(asyncio.run, go()).result()
 
 
 @functools.cache

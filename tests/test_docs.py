@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
+import threading
+import time
 import types
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,10 @@ from marl_verl import plugins
 from marl_verl.advantage import RowTable
 from marl_verl.config.parts import algorithm_named
 from marl_verl.core_parts import CORE_PARTS
+from marl_verl.episode import Journal, Run
+from marl_verl.episode.codec import decode_journal, encode_journal
+from marl_verl.tasks.base import Task
+from marl_verl.testing import ScriptedPolicy
 from marl_verl.trainer.describe import describe
 from marl_verl.trainer.prepare import plan_run
 from tests.batches import SHIPPED, row
@@ -88,3 +96,56 @@ def test_the_return_and_the_credit_do_what_they_say(monkeypatch: pytest.MonkeyPa
     assert shaped.ret.tolist() == [0.0, -2.0, 1.0, -1.0]
     rows = [row("q", s, 0, 0, "a", team=1.0, default=0.25 * s, role=10.0) for s in range(3)]
     assert compute(rows, credit="difference").reward.tolist() == [11.0, 10.75, 10.5]
+
+
+def test_the_workflow_that_repeats_a_request_does_and_replays_without_it() -> None:
+    """A server that is busy twice, one that refuses, and a port on which nothing listens."""
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    (code,) = [each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "HTTPError" in each]
+    module = types.ModuleType("shown_calls")
+    sys.modules["shown_calls"] = module  # calls are found by module and name
+    exec(code, module.__dict__)
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if self.path == "/no":
+                self.send_error(404, "no such page")
+            elif len(asked) < 3:
+                self.send_error(503, "busy")
+            else:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"found": 1}')
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    policy = ScriptedPolicy({"writer": lambda act, session, candidate: act.observation[-1]["content"]})
+
+    def answer(url: str, journal: Journal | None = None) -> Run:
+        return asyncio.run(driven(url, journal))
+
+    async def driven(url: str, journal: Journal | None) -> Run:
+        workflow = module.Researcher(url=url)
+        async with Run(workflow, Task("t", "q"), ["writer"], journal, sealed=journal is not None) as run:
+            while (acts := await run.next()) is not None:
+                for act in acts:
+                    run.resolve(act, policy.act(act))
+        return run
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_port}"
+        runs = {base: answer(base), f"{base}/no": answer(f"{base}/no")}
+        server.shutdown()
+    runs[base + "/closed"] = answer(base + "/closed")
+    shown = [run.answer.partition("\n")[2] for run in runs.values()]
+    assert shown[:2] == ['{"found": 1}', '{"error": "404 no such page"}']
+    assert "Connection refused" in shown[2]
+    assert [path == "/no" for path in asked] == [False, False, False, True]
+    for url, run in runs.items():
+        begun = time.monotonic()
+        assert answer(url, decode_journal(encode_journal(run.journal))).answer == run.answer
+        assert time.monotonic() - begun < 0.1  # no request, no waiting

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import subprocess
+from email.message import Message
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 import pytest
 from hypothesis import given
@@ -13,6 +18,7 @@ from marl_verl.episode import Act, Action, ActRecord, CallRecord, Journal, Journ
 from marl_verl.episode.calls import as_json, raised
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.journal import Raised
+from marl_verl.errors import format_error
 from marl_verl.testing import scripted_action
 
 
@@ -134,6 +140,51 @@ def test_exceptions_come_back_by_class_and_arguments() -> None:
     again = raised(Strange(code=4)).rebuild()
     assert isinstance(again, Strange)
     assert again.args == ("code 4", "{1, 2}")  # what JSON cannot hold is kept as its repr
+
+
+class Slotted(Exception):
+    __slots__ = ("retry_after",)
+
+    def __init__(self, seconds: float) -> None:
+        self.retry_after = seconds  # not in args
+
+
+@pytest.mark.parametrize(
+    ("error", "attributes"),
+    [
+        (HTTPError("http://localhost/x", 503, "busy", Message(), io.BytesIO(b"later")), ["code", "reason", "filename"]),
+        (HTTPError("http://localhost/x", 404, "gone", Message(), None), ["code", "reason", "filename", "url"]),
+        (URLError(ConnectionRefusedError(111, "refused")), []),
+        (FileNotFoundError(2, "No such file", "a.txt"), ["errno", "strerror", "filename"]),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), []),
+        (json.JSONDecodeError("Expecting value", "{", 1), ["msg", "doc", "pos", "lineno", "colno"]),
+        (subprocess.CalledProcessError(3, ["ls"], "out"), ["returncode", "cmd", "stdout", "output"]),
+        (Slotted(2.5), ["retry_after"]),
+        (ExceptionGroup("two", [ValueError(1), KeyError(2)]), []),
+        (ModuleNotFoundError("no x", name="x"), ["name", "msg"]),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_exceptions_come_back_with_message_and_attributes(error: Exception, attributes: list[str]) -> None:
+    journal = Journal((CallRecord("f", "[]", raised=raised(error)),))
+    found = decode_journal(json.loads(json.dumps(encode_journal(journal)))).call("f", "[]", 0)
+    assert found is not None
+    with pytest.raises(Exception, match=re.escape(str(error))) as caught:
+        found.result()
+    again = caught.value
+    assert isinstance(again, Exception if isinstance(error, ExceptionGroup) else type(error))
+    assert str(again) == str(error)
+    assert format_error(again).endswith(f": {error}")
+    for name in attributes:
+        assert getattr(again, name) == getattr(error, name)
+
+
+def test_what_a_replayed_exception_does_not_have_is_named() -> None:
+    again = raised(HTTPError("http://localhost/x", 503, "busy", Message(), io.BytesIO(b"later"))).rebuild()
+    with pytest.raises(
+        AttributeError, match=r"a replayed HTTPError has no 'headers': only attributes with JSON values"
+    ):
+        _ = again.headers  # type: ignore[attr-defined]
 
 
 def test_a_class_that_cannot_be_found_by_name_comes_back_as_its_base() -> None:

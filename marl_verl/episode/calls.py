@@ -9,10 +9,13 @@ import dataclasses
 import inspect
 import json
 import threading
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from marl_verl.episode.journal import CallRecord, Raised, find_class
+from marl_verl.episode.watchdog import StepTooLong, is_ctrl_c
+from marl_verl.errors import message_of
 
 
 async def recorded(
@@ -21,7 +24,7 @@ async def recorded(
     """Call `fn` and return (`asked` with its result or exception, the exception or None).
 
     Raises:
-        TypeError, ValueError: the result is not a JSON value.
+        Exception: the result is not a JSON value, usually a TypeError or ValueError.
     """
     try:
         value = await perform(fn, arguments, seconds)
@@ -64,8 +67,14 @@ def _plainly(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """Call a function; a BaseException, which would end the event loop or look like a cancellation, is converted."""
     try:
         return fn(*arguments)
-    except (SystemExit, StopIteration, asyncio.CancelledError, GeneratorExit) as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    except StopIteration as error:
+        raise _harmless(error) from error
+    except (Exception, StepTooLong):
+        raise
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        raise _harmless(error) from error
 
 
 async def _awaited(value: Any) -> Any:
@@ -74,8 +83,16 @@ async def _awaited(value: Any) -> Any:
         return value
     try:
         return await value
-    except SystemExit as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    except (Exception, asyncio.CancelledError, StepTooLong, GeneratorExit):
+        raise
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        raise _harmless(error) from error
+
+
+def _harmless(error: BaseException) -> RuntimeError:
+    return RuntimeError(f"{type(error).__name__}: {message_of(error)}")
 
 
 async def _in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
@@ -121,14 +138,41 @@ def function_name(fn: Any) -> str:
 
 
 def raised(error: Exception) -> Raised:
-    """The record of an exception: its class (or the nearest base class that can be imported by name) and its
-    arguments; those that are not JSON values are stored as their `repr`. The workflow gets the exception from
-    `Raised.rebuild`, both live and on replay."""
-    named = ((f"{base.__module__}:{base.__qualname__}", base) for base in type(error).__mro__)
-    arguments = []
-    for argument in error.args:
-        try:
-            arguments.append(json.loads(as_json(argument)))
-        except TypeError:
-            arguments.append(repr(argument))
-    return Raised(next(name for name, base in named if find_class(name) is base), as_json(arguments))
+    """The record of an exception, from which a replay rebuilds it: the first class of its MRO that can be imported by
+    name and rebuilt, its arguments (their `repr` where they are not JSON values), its message and its attributes."""
+    arguments = [shown_value(argument) if (text := json_text(argument)) is None else text for argument in error.args]
+    attributes = {name: text for name, value in _attributes(error) if (text := json_text(value)) is not None}
+    kinds = [(f"{base.__module__}:{base.__qualname__}", base) for base in type(error).__mro__]
+    for name, _ in [each for each in kinds if find_class(each[0]) is each[1]]:
+        values = ", ".join(f"{json.dumps(key)}: {text}" for key, text in sorted(attributes.items()))
+        found = Raised(name, f"[{', '.join(arguments)}]", message_of(error), f"{{{values}}}")
+        with contextlib.suppress(Exception):  # e.g. an ExceptionGroup needs exceptions as arguments
+            found.rebuild()
+            return found
+    raise AssertionError("an exception is an Exception")
+
+
+def _attributes(error: Exception) -> Iterator[tuple[str, Any]]:
+    """Public attributes of an exception: those that were set, and those that its classes declare as slots."""
+    slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    declared = [name for kind in type(error).__mro__ for name, value in vars(kind).items() if isinstance(value, slots)]
+    for name in dict.fromkeys([*vars(error), *declared]):
+        if not name.startswith("_") and name != "args":
+            with contextlib.suppress(Exception):  # not set
+                yield name, getattr(error, name)
+
+
+def json_text(value: Any) -> str | None:
+    """`as_json`, or None for a value that is not a JSON value."""
+    try:
+        return as_json(value)
+    except Exception:  # noqa: BLE001 - code of users, e.g. of a dataclass
+        return None
+
+
+def shown_value(value: Any) -> str:
+    """The `repr` of a value as JSON text; its class where `repr` raises."""
+    try:
+        return json.dumps(repr(value), ensure_ascii=False)
+    except Exception:  # noqa: BLE001 - code of users
+        return json.dumps(f"<{type(value).__name__}>")

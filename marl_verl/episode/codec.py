@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from marl_verl.episode.calls import as_json
+from marl_verl.episode.calls import as_json, shown_value
 from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError, Record
 from marl_verl.episode.turn import Act, Action, Turn, as_observation
 
@@ -62,7 +62,8 @@ def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, An
     arguments = json.loads(record.arguments)
     called = {"effect": "call", "agent": record.agent, "function": record.function, "arguments": arguments}
     if record.raised is not None:
-        return {**called, "raised": {"kind": record.raised.kind, "arguments": json.loads(record.raised.arguments)}}
+        texts = {name: json.loads(getattr(record.raised, name)) for name in ("arguments", "attributes")}
+        return {**called, "raised": {"kind": record.raised.kind, "message": record.raised.message, **texts}}
     return {**called, "value": None if record.value is None else json.loads(record.value)}
 
 
@@ -102,8 +103,8 @@ def plain(value: Any) -> Any:
     """An answer as a JSON value: dataclasses as mappings, sets as sorted lists, other values as their `repr`."""
     try:
         return json.loads(json.dumps(value, default=_plain))
-    except (TypeError, ValueError):  # a key that is not a string, or a circular reference
-        return without_addresses(repr(value))
+    except Exception:  # noqa: BLE001 - a key that is not a string, a circular reference, code of users
+        return without_addresses(json.loads(shown_value(value)))
 
 
 def without_addresses(text: str) -> str:
@@ -147,7 +148,7 @@ def _record(data: dict[str, Any], where: str) -> Record:
 
 
 def _with_texts(data: dict[str, Any]) -> dict[str, Any]:
-    return data | {name: as_json(data[name]) for name in ("arguments", "value") if name in data}
+    return data | {name: as_json(data[name]) for name in ("arguments", "attributes", "value") if name in data}
 
 
 def _turn(data: dict[str, Any], uid: str, where: str, journal: Journal | None = None) -> Turn:

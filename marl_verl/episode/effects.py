@@ -17,12 +17,13 @@ from marl_verl.episode.errors import (
     UnknownAgentError,
     WorkflowError,
     short,
+    with_line,
 )
 from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
 from marl_verl.episode.turn import Act, Action, as_observation, changed
 from marl_verl.episode.watchdog import Watchdog, forever
 from marl_verl.episode.workflow import Seen, Workflow
-from marl_verl.errors import nearest
+from marl_verl.errors import message_of, nearest
 from marl_verl.tasks.base import Task
 
 PATIENCE = 100  # errors raised after the fatal one before raising CancelledError, which `except Exception` lets through
@@ -124,8 +125,9 @@ class Effects:
         function = function_name(fn)
         try:
             text = as_json(list(arguments))
-        except (TypeError, ValueError) as error:
-            raise self._fail(f"the arguments of call {function} must be JSON values or dataclasses: {error}") from error
+        except Exception as error:
+            what = f"the arguments of call {function} must be JSON values or dataclasses: {message_of(error)}"
+            raise self._fail(what) from error
         asked = CallRecord(function, text, agent=agent)
         if self._called >= self.limits.calls:
             raise self._fail(f"exceeded {self.limits.calls} calls; the workflow may not terminate")
@@ -140,20 +142,20 @@ class Effects:
             self._calling += 1
             try:
                 record, cause = await recorded(fn, arguments, asked, self.limits.call_seconds)
-            except (TypeError, ValueError) as error:
-                raise self._fail(f"call {function} must return a JSON value: {error}") from error
+            except Exception as error:
+                raise self._fail(f"call {function} must return a JSON value: {message_of(error)}") from error
             finally:
                 self._calling -= 1
                 self._news += 1
                 self._arrived = True
                 self._wake()
             self._records[position] = record
+        if cause is not None:
+            raise cause
         try:
             return record.result()
         except JournalError as error:
             raise self._fail(str(error)) from error
-        except Exception as error:  # the recorded exception; for a live call, the original is its cause
-            raise error from cause
 
     def mark_invalid(self, action: Action, why: str) -> None:
         for record in reversed(self._records):
@@ -279,6 +281,10 @@ class Effects:
         """The error for a step that exceeded `step_seconds`, for the watchdog."""
         message = f"ran {self.limits.step_seconds:g} s without an effect{where}; the workflow may not terminate"
         return self._fail(message, StepTimeout)
+
+    def exited(self, error: BaseException) -> WorkflowError:
+        """The error for SystemExit or KeyboardInterrupt in a step, for the watchdog."""
+        return self._fail(with_line(error))
 
     def _wake(self) -> None:
         if self._driver is not None and not self._driver.done():

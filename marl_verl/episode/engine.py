@@ -164,11 +164,8 @@ class Run(Effects):
 
     def _begin(self) -> asyncio.Task[Any]:
         if self._root is None:
-            if self.limits.step_seconds is None:
-                self._root = asyncio.create_task(self._main())
-            else:
-                self._watch = watchdog(self.limits.step_seconds)
-                self._root = self._watch.start(self, self._main())
+            self._watch = watchdog(self.limits.step_seconds)
+            self._root = self._watch.start(self, self._main())
             self._root.add_done_callback(self._ended)
         return self._root
 
@@ -184,10 +181,7 @@ class Run(Effects):
         work = self.workflow.run(self.task, Team(self, self.agents))
         if not inspect.isawaitable(work):
             raise self._fail("`run` must be an `async def`")
-        try:
-            return await work
-        except SystemExit as error:  # would end the event loop and all of its runs
-            raise self._fail(with_line(error)) from error
+        return await work
 
     async def _finish(self, root: asyncio.Task[Any]) -> None:
         """Handle the end of the workflow: set the answer, or raise its error."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from marl_verl.episode.turn import Act, Action, Turn
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, message_of
 from marl_verl.tasks.base import Task
 
 
@@ -38,20 +39,51 @@ class ActRecord:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception that a call raised: its class as "module:name", and its arguments as JSON text."""
+    """An exception that a call raised.
+
+    Attributes:
+        kind: its class as "module:name".
+        arguments: JSON text of `args`.
+        message: its text; None in journals written before it was stored.
+        attributes: JSON text of its public attributes with JSON values, as a mapping.
+    """
 
     kind: str
     arguments: str
+    message: str | None = None
+    attributes: str = "{}"
 
     def rebuild(self) -> Exception:
         """The exception. JournalError if its class is not in an imported module (reading a journal imports nothing)."""
         kind = find_class(self.kind)
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise JournalError(f"a recorded call raised {self.kind}, which is not an imported exception class")
+        error = self._made(kind)
+        if self.message is None or (message_of(error) == self.message and not hasattr(kind, "__getattr__")):
+            return error
+        return self._made(self._recorded(kind))
+
+    def _made(self, kind: type[Exception]) -> Exception:
         arguments = json.loads(self.arguments)
-        error = kind.__new__(kind, *arguments)  # not __init__, whose parameters may differ from `args`
+        builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+        error: Exception = builtin.__new__(kind, *arguments)  # no code of `kind`, whose parameters may differ
         error.args = tuple(arguments)
+        for name, value in json.loads(self.attributes).items():
+            with suppress(Exception):  # a property, or a type that differs
+                setattr(error, name, value)
         return error
+
+    def _recorded(self, kind: type[Exception]) -> type[Exception]:
+        """A subclass that shows the recorded message, for a class whose own text needs what is not recorded."""
+        message, name = self.message, kind.__qualname__
+
+        def missing(error: Exception, attribute: str) -> Any:
+            raise AttributeError(
+                f"a replayed {name} has no '{attribute}': only attributes with JSON values are recorded"
+            )
+
+        methods = {"__str__": lambda error: message, "__getattr__": missing}
+        return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__qualname__": name, **methods})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +109,7 @@ class CallRecord:
         return f"call {who}{self.function}({self.arguments[1:-1]})"
 
     def result(self) -> Any:
-        """The result, parsed from its JSON text. If the call raised, raise the exception from `Raised.rebuild`."""
+        """The result, parsed from its JSON text. If the call raised, raise the exception of `Raised.rebuild`."""
         if self.raised is not None:
             raise self.raised.rebuild()
         assert self.value is not None

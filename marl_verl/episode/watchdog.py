@@ -7,9 +7,11 @@ event loop polls the marks; if a step takes longer than `Limits.step_seconds` wi
     step ends:    step = None;         then check `bitten`;  if set: acquire the lock, withdraw an undelivered exception
     watchdog:     acquire the lock;    bitten = True;        then check `step`;  if still the same: raise
 
-Limitations: a call into C (`time.sleep(1000)`, a regular expression that backtracks) is interrupted only when it
-returns; a loop with a bare `except:` is not ended, though the watchdog tries again every second; a lock that the
-workflow acquired without `with` stays held.
+In a watched step `time.sleep` sleeps in short pieces, so that it can be interrupted.
+
+Limitations: another call into C (a regular expression that backtracks, a request) is interrupted only when it returns;
+a loop with a bare `except:` is not ended, though the watchdog tries again every second; a lock that the workflow
+acquired without `with` stays held.
 """
 
 from __future__ import annotations
@@ -23,22 +25,29 @@ import traceback
 import types
 import weakref
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 from marl_verl.episode.errors import at_line
 
 POLLS = 20  # polls per `step_seconds`: a step is ended after 1 to 1 + 2 / POLLS times that
+PIECE = 0.1  # seconds of `time.sleep` in a step that cannot be interrupted
 AGAIN = 1.0  # seconds until the exception is raised again in a step that caught it
 
 # a separate prototype, since any code may set the argument types of the shared one
 _raise_in = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
+_sleep = time.sleep
 _NOTHING = ctypes.py_object()  # NULL: withdraws an undelivered exception
 
 
 class StepTooLong(BaseException):
     """Raised inside a step by the watchdog; a BaseException, so that `except Exception` does not catch it."""
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether an exception may be a true Ctrl-C, which Python raises in the main thread only."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 class WatchedRun(Protocol):
@@ -48,17 +57,19 @@ class WatchedRun(Protocol):
 
     def stuck(self, where: str) -> Exception: ...
 
+    def exited(self, error: BaseException) -> Exception: ...
+
 
 class Watchdog:
-    """Watches the steps of one event loop; must be created in the loop's thread."""
+    """Watches the steps of one event loop; must be created in the loop's thread. Without `seconds` it only converts
+    exceptions that would end the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float | None) -> None:
         self.step: WatchedRun | None = None  # the run whose step is executing
         self.steps = 0  # incremented at every step and effect, so that it identifies a piece of code
         self.bitten = False  # whether an exception was raised in the current step
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
-        self._seconds = seconds
         self._loop = weakref.ref(loop)
         self._run: contextvars.ContextVar[WatchedRun | None] = contextvars.ContextVar("marl_verl_run", default=None)
         before = loop.get_task_factory()
@@ -69,7 +80,9 @@ class Watchdog:
             return asyncio.Task(work, loop=loop, **options) if before is None else before(loop, work, **options)
 
         loop.set_task_factory(make)
-        threading.Thread(target=self._watch, name="marl-verl watchdog", daemon=True).start()
+        if seconds is not None:
+            threading.Thread(target=self._watch, args=(seconds,), name="marl-verl watchdog", daemon=True).start()
+            time.sleep = sleep
 
     def start(self, run: WatchedRun, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Create a task; its steps, and those of every task that it starts, are watched as steps of the run."""
@@ -85,18 +98,18 @@ class Watchdog:
         if bitten:
             raise StepTooLong
 
-    def _watch(self) -> None:
+    def _watch(self, seconds: float) -> None:
         """Poll until the loop is closed or deleted. A poll counts for at most two pauses: while the process is stopped,
         or a call into C holds the GIL, the workflow's code does not run."""
-        pause = self._seconds / POLLS
-        before, seen, limit, last = (self.step, self.steps), 0.0, self._seconds, time.monotonic()
+        pause = seconds / POLLS
+        before, seen, limit, last = (self.step, self.steps), 0.0, seconds, time.monotonic()
         while (loop := self._loop()) is not None and not loop.is_closed():
             del loop
-            time.sleep(pause)
+            _sleep(pause)
             now, there = time.monotonic(), (self.step, self.steps)
             passed, last = min(now - last, 2 * pause), now
             if there[0] is None or there != before:
-                before, seen, limit = there, 0.0, self._seconds
+                before, seen, limit = there, 0.0, seconds
                 continue
             seen += passed
             if seen < limit:
@@ -108,6 +121,17 @@ class Watchdog:
                     _raise_in(self._thread, StepTooLong)
                 else:
                     self.bitten = False
+
+
+def sleep(seconds: float | SupportsIndex) -> None:
+    """`time.sleep`; in a watched step in pieces, since Python raises an exception between two instructions only."""
+    loop = asyncio._get_running_loop()
+    if loop is None or not any(dog.step for dog in _watchdogs.get(loop, {}).values()):
+        return _sleep(seconds)
+    until = time.monotonic() + float(seconds)
+    while (left := until - time.monotonic()) > PIECE:
+        _sleep(PIECE)
+    return _sleep(max(left, 0.0))
 
 
 class _Watched(Coroutine[Any, Any, Any]):
@@ -145,6 +169,10 @@ class _Watched(Coroutine[Any, Any, Any]):
                 first = first.__context__
             frames = [each for each in traceback.extract_tb(first.__traceback__) if each.filename != __file__]
             raise self._run.stuck(at_line(frames[-1]) if frames else "") from bite
+        except (SystemExit, KeyboardInterrupt) as error:  # would end the event loop and all of its runs
+            if is_ctrl_c(error):
+                raise
+            raise self._run.exited(error) from error
 
     def close(self) -> None:
         self._work.close()
@@ -168,11 +196,13 @@ def forever() -> Generator[Any, None, None]:
         yield from loop.create_future()
 
 
-_watchdogs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, Watchdog]] = weakref.WeakKeyDictionary()
+_watchdogs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float | None, Watchdog]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def watchdog(seconds: float) -> Watchdog:
-    """The running loop's watchdog for steps of at most `seconds`."""
+def watchdog(seconds: float | None) -> Watchdog:
+    """The running loop's watchdog for steps of at most `seconds` (None: of any length)."""
     loop = asyncio.get_running_loop()
     found = _watchdogs.setdefault(loop, {})
     if seconds not in found:

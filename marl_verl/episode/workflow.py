@@ -116,8 +116,13 @@ class Team:
             args: JSON values or dataclasses; a call with other arguments is another call.
 
         Returns:
-            The result after a JSON round trip (a tuple becomes a list), live and on replay. An exception of `fn` is
-            recorded and raised in the same way: its class and `args`, without other attributes.
+            The result after a JSON round trip (a tuple becomes a list), live and on replay.
+
+        Raises:
+            Exception: raised by `fn`. It is recorded: a replay raises its class with its `args`, its message, and its
+                public attributes that are JSON values. `fn` must turn anything else that the workflow needs, e.g. a
+                header of a response, into a result or an attribute.
+            WorkflowError: the result is not a JSON value; the workflow cannot catch this.
         """
         return self._run.call(fn, args)
 

@@ -22,7 +22,7 @@ from marl_verl.config.parts import algorithm_of, metrics_of, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.credit.base import Credit, ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, format_error, message_of
 from marl_verl.journals.write import sample_lines
 from marl_verl.options import build
 from marl_verl.rollout.client import PolicyClient
@@ -185,9 +185,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         report = Report(uid=str(prompt["uid"]), task=str(prompt["task"]))
         try:
             await self._report_on(prompt, sampling_params, trajectory, report)
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             logger.exception("sampling task %s failed", report.task)
-            report.error = f"{type(error).__name__}: {error}"
+            report.error = f"{type(error).__name__}: {message_of(error)}"
         self._report(report.uid).set_result(report)
         if self._streams and not trajectory["validate"]:
             self._finished.put_nowait(report.uid)
@@ -230,7 +230,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             try:
                 self.observers.marl_episode_finished(episode=episode)
             except Exception as error:
-                raise MarlError(f"hook marl_episode_finished failed: {type(error).__name__}: {error}") from error
+                raise MarlError(f"hook marl_episode_finished failed: {format_error(error)}") from error
             report.successes.append(episode.success)
             report.rewards.append(_mean_rewards(episode))
 
