@@ -178,6 +178,10 @@ class _Watched(Coroutine[Any, Any, Any]):
         self._work.close()
 
     @property
+    def cr_await(self) -> object:  # as of a coroutine that awaits the work, for those who look for its line
+        return self._work
+
+    @property
     def __name__(self) -> str:  # asyncio shows it with the task
         return str(getattr(self._work, "__qualname__", "task"))
 

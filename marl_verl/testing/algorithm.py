@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Literal
 
@@ -12,7 +13,8 @@ from marl_verl.advantage import AdvantageResult, Estimator, FloatArray, IntArray
 from marl_verl.advantage.columns import first_true
 from marl_verl.algorithms import Algorithm
 from marl_verl.errors import MarlError, unknown
-from marl_verl.testing.given import instance, must
+from marl_verl.testing.given import instance, must, same_elsewhere
+from marl_verl.testing.time_limit import SECONDS, time_limit
 
 Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]
@@ -22,7 +24,13 @@ MOST_GROUPS = 8  # maximum number of groups for which this is checked, chosen by
 
 
 def check_algorithm(
-    algorithm: Algorithm | Estimator, rows: Sequence[Row], *, reach: Reach = "group", orders: int = 3, seed: int = 0
+    algorithm: Algorithm | Estimator,
+    rows: Sequence[Row],
+    *,
+    reach: Reach = "group",
+    orders: int = 3,
+    seed: int = 0,
+    seconds: float = SECONDS,
 ) -> AdvantageResult:
     """Assert the required properties of an algorithm's advantages on these rows; call it from a test.
 
@@ -34,6 +42,7 @@ def check_algorithm(
         groups match `group_by`: two rows share a group if and only if they agree in these columns
         permuting the rows permutes all numbers, bit for bit
         padding rows change nothing, and have 0 everywhere, scale 1 and no group
+        the numbers do not depend on the hash seed, which changes the order of sets
         a row depends on no row outside its `reach`, neither on its rewards nor on its presence (rows of a tree are
             removed by whole tasks only)
 
@@ -47,6 +56,7 @@ def check_algorithm(
         reach: the rows on which the advantage of a row may depend: its group; its task, for returns that sum the turns
             of a session across groups; "batch": all rows, nothing is asserted.
         seed: of the orders and of the groups that are checked.
+        seconds: time limit of the check; it works in the main thread only.
 
     Returns:
         The advantages; your test must check their values.
@@ -64,15 +74,27 @@ def check_algorithm(
     instance(algorithm, Algorithm, "an Algorithm(...), or an Estimator such as Advantage(...)")
     if any(row.get("padding") for row in rows):
         raise MarlError("the rows contain padding rows, which check_algorithm adds itself. Remove them.")
-    check = _Check(algorithm, [dict(row) for row in rows], Random(seed))
-    check.explained()
-    check.groups()
-    for _ in range(orders):
-        check.permuted()
-        check.padded()
-    if reach != "batch":
-        check.outside(reach)
-    return check.result
+    with time_limit("check_algorithm", seconds):
+        check = _Check(algorithm, [dict(row) for row in rows], Random(seed))
+        check.explained()
+        check.groups()
+        for _ in range(orders):
+            check.permuted()
+            check.padded()
+        if reach != "batch":
+            check.outside(reach)
+        compute = partial(_lines, algorithm, check.rows)
+        same_elsewhere(compute, compute(), f"the result of {algorithm.advantage.described}")
+        return check.result
+
+
+def _lines(algorithm: Algorithm, rows: Sequence[Row]) -> list[str]:
+    """The numbers of each row as text."""
+    numbers = _numbers(algorithm.compute(RowTable.from_rows(rows)))
+    return [
+        f"row {row}: " + ", ".join(f"{name} {values[row]!r}" for name, values in numbers.items())
+        for row in range(len(rows))
+    ]
 
 
 class _Check:

@@ -8,6 +8,7 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from marl_verl.credit import ReplayCredit
@@ -15,8 +16,9 @@ from marl_verl.episode import Act, Episode, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
 from marl_verl.sampling import AttemptFailed, Independent
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
+from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must, same_elsewhere
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
+from marl_verl.testing.time_limit import SECONDS, time_limit
 
 ROUNDS = 50  # iterations of the event loop after which a replay waits for an act
 
@@ -31,6 +33,7 @@ def check_credit(
     episodes: int = 2,
     seed: int = 0,
     orders: int = 3,
+    seconds: float = SECONDS,
     **options: Any,
 ) -> list[Episode]:
     """Assert the required properties of a `ReplayCredit`; call it from a test (it starts an event loop).
@@ -41,13 +44,14 @@ def check_credit(
         every turn of a player has the component, a finite number, and no other turn has it
         the reported number of tokens is that of the requested actions
         the episode's journal, the actions of its turns and their other rewards are unchanged
-        the credit of an episode is independent of the arrival order
+        the credit of an episode is independent of the arrival order and of the hash seed, which orders sets
         no task is left running, after a cancellation or otherwise
         if a request fails, `assign` raises AttemptFailed or WorkflowError
 
     Args:
         tasks: scores the answers; without it every answer scores 1, and most credits are 0.
         episodes: number of episodes, with different seeds.
+        seconds: time limit of the check; it works in the main thread only.
         options: of `ScriptedContext`: rewards, mix, limits.
 
     Returns:
@@ -62,7 +66,25 @@ def check_credit(
     def context(shuffle: int | None) -> ScriptedContext:
         return ScriptedContext(workflow, task, policy, tasks, seed, shuffled(shuffle), **options)
 
-    return asyncio.run(_Check(credit, Independent(episodes), context).all(orders))
+    compute = partial(_lines, credit, episodes, workflow, task, policy, tasks, seed, options)
+    with time_limit("check_credit", seconds):
+        found = asyncio.run(_Check(credit, Independent(episodes), context).all(orders))
+        same_elsewhere(compute, compute(), f"credit '{credit.name}'")
+    return found
+
+
+def _lines(credit: ReplayCredit, episodes: int, *scene: Any) -> list[str]:
+    """The turns of credited episodes with their rewards, as text."""
+    *given, options = scene
+
+    async def credited() -> list[str]:
+        context = ScriptedContext(*given, **options)
+        sample = await Independent(episodes).sample(context)
+        for episode in sample.episodes:
+            await credit.assign(context, episode)
+        return [f"{_place(turn)}: {sorted(turn.rewards.items())}" for turn in sample.turns]
+
+    return asyncio.run(credited())
 
 
 class _Check:

@@ -1,12 +1,17 @@
-"""Helpers of the checks: errors for arguments of the wrong type, and policies that fail."""
+"""Helpers of the checks: errors for arguments of the wrong type, policies that fail, and values that differ."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from marl_verl.episode.turn import shared_length
 from marl_verl.errors import MarlError
+from marl_verl.testing.hash_seeds import elsewhere
+
+SHOWN = 160  # maximum number of characters of a value in an error
+BEFORE = 40  # of which so many come before a difference
 
 
 class SwitchedOff(ConnectionError):
@@ -28,6 +33,25 @@ def instance(given: object, kind: type[Any], write: str) -> None:
         raise MarlError(f"expected an instance of {kind.__name__}, got the class: write {name}() instead of {name}")
     got = "the name" if isinstance(given, str) else type(given).__name__
     raise MarlError(f"expected a {kind.__name__}, got {got} {given!r:.60}: write {write}")
+
+
+def both(one: Any, two: Any) -> str:
+    """Two values that differ, from shortly before their first difference: "first 'a', now 'b'"."""
+    texts = [value if isinstance(value, str) else repr(value) for value in (one, two)]
+    begin = max(0, shared_length(*texts) - BEFORE) if max(map(len, texts)) > SHOWN else 0
+    if texts[0] == texts[1]:
+        return f"first {texts[0]:.{SHOWN}}, now another object of the same repr: compare texts or numbers"
+    cut = [("..." if begin else "") + text[begin:][:SHOWN] + ("..." if text[begin + SHOWN :] else "") for text in texts]
+    return f"first {cut[0]}, now {cut[1]}"
+
+
+def same_elsewhere(compute: Callable[[], list[str]], mine: list[str], what: str) -> None:
+    """Raise AssertionError if `compute()` is not `mine` in a process with another hash seed."""
+    for setting, theirs in elsewhere(compute, what):
+        if mine != theirs:
+            pairs = zip(mine, theirs, strict=False)
+            one, two = next(((a, b) for a, b in pairs if a != b), (f"{len(mine)} results", f"{len(theirs)} results"))
+            raise AssertionError(f"{what} differs with {setting}: {both(one, two)}. Sort what is read from a set.")
 
 
 def awaitable(work: Any, what: str) -> Awaitable[Any]:

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import warnings
 from collections import Counter
-from collections.abc import Awaitable
+from functools import partial
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 from marl_verl.episode import Act, Action, Episode, ReplayMismatch, Run, Turn, Workflow, WorkflowError
-from marl_verl.errors import MarlError
+from marl_verl.episode.row import JOIN
+from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.journals.write import sample_lines
 from marl_verl.sampling import Candidate, Failure, Sample, Sampler
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.testing.given import SwitchedOff, awaitable, instance, lets_out, must
+from marl_verl.testing.determinism import replayable
+from marl_verl.testing.given import SwitchedOff, awaitable, both, instance, lets_out, must, same_elsewhere
 from marl_verl.testing.replayed import Worth, check_replayed, named
-from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, replayable
+from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene
+from marl_verl.testing.time_limit import SECONDS, time_limit
 
-T = TypeVar("T")
 Request = tuple[int, tuple[str, str], Candidate, str]
 """(session, act's key, candidate, agent that acts): these determine a request's seed."""
 
-SECONDS = 60.0  # time limit, after which a sampler counts as hanging
+UNBRANCHED = "exercised no branching: no two rows have the same parent. Use more candidates, or other scores"
+CANCEL_SECONDS = 10.0  # after which a sampler ignores its cancellation
 
 
 def check_sampler(
@@ -40,6 +45,7 @@ def check_sampler(
     asked: int | None = None,
     worth: Worth | None = None,
     may_fail: bool = False,
+    seconds: float = SECONDS,
     **options: Any,
 ) -> Sample:
     """Assert the required properties of a sampler; call it from a test (it starts an event loop).
@@ -54,7 +60,8 @@ def check_sampler(
     so that states advance and later agents see earlier actions; the turns of an episode are a path, and its journal
     has exactly their actions; every row has the rewards of the state that it leads to.
 
-    Repetition: with `orders` other arrival orders the sample is the same; one failing request becomes a failure, and
+    Repetition: with `orders` other arrival orders the sample is the same, and in processes with other hash seeds, which
+    change the order of sets; one failing request becomes a failure, and
     the rest keeps all of the above properties; a cancellation propagates; no task is left running.
 
     Args:
@@ -64,7 +71,11 @@ def check_sampler(
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer by which a state before
             the workflow's end is scored, or None. Without it only the rewards of final states are checked.
         may_fail: whether the workflow may fail with some or all actions, for tests with random workflows.
+        seconds: time limit of the check; it works in the main thread only.
         options: of `ScriptedContext`: rewards, mix, limits.
+
+    Warns with MarlWarning if a sampler that branches has sampled no two rows with the same parent, so that nothing of a
+    tree was checked.
 
     Returns:
         The sample.
@@ -82,7 +93,7 @@ def check_sampler(
 
     async def check() -> Sample:
         try:
-            await _in_time(replayable(workflow, task, policy, seed, orders=0), "workflow")
+            await replayable(workflow, task, policy, seed, orders=0)
         except ReplayMismatch:
             raise
         except WorkflowError:
@@ -110,7 +121,21 @@ def check_sampler(
             await _check_cancelling(sampler, watched(stuck=len(requests) // 2))
         return sample
 
-    return asyncio.run(check())
+    compute = partial(_lines, sampler, workflow, task, policy, tasks, seed, options)
+    with time_limit("check_sampler", seconds):
+        sample = asyncio.run(check())
+        same_elsewhere(compute, compute(), f"the sample of workflow '{type(workflow).__name__}' on task '{task.id}'")
+    if sampler.branches and not may_fail and not _siblings(sample):
+        warnings.warn(f"check_sampler of {type(sampler).__name__} {UNBRANCHED}", MarlWarning, stacklevel=2)
+    return sample
+
+
+def _lines(sampler: Sampler, *scene: Any) -> list[str]:
+    """A sample as text."""
+    *given, options = scene
+    context = ScriptedContext(*given, **options)
+    sample = asyncio.run(sampler.sample(context))
+    return [*sample_lines(sample, context.uid, context.task.id, tokens=True), f"{sorted(sample.extra_tokens.items())}"]
 
 
 class _Watched(ScriptedContext):
@@ -155,20 +180,10 @@ class _Watched(ScriptedContext):
         return action
 
 
-async def _in_time(work: Awaitable[T], what: str) -> T:
-    limit = asyncio.timeout(SECONDS)
-    try:
-        async with limit:
-            return await work
-    except TimeoutError:
-        must(not limit.expired(), f"the {what} is not done after {SECONDS:g} s: it hangs")
-        raise
-
-
 async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
     """The sampler's result, asserting that no task is left running."""
     before = asyncio.all_tasks()
-    sample = await _in_time(_called(sampler, context), "sampler")
+    sample = await _called(sampler, context)
     await _nothing_left(before, "when it has returned")
     return sample
 
@@ -201,13 +216,13 @@ async def _check_cancelling(sampler: Sampler, context: _Watched) -> None:
     before = asyncio.all_tasks()
     sampling = asyncio.create_task(_called(sampler, context))
     stuck = asyncio.create_task(context.is_stuck.wait())
-    await asyncio.wait([sampling, stuck], return_when=asyncio.FIRST_COMPLETED, timeout=SECONDS)
+    await asyncio.wait([sampling, stuck], return_when=asyncio.FIRST_COMPLETED)
     for _ in range(5):
         await asyncio.sleep(0)
     stuck.cancel()
     if not sampling.done():  # it is done if the workflow ends without waiting for an action
         sampling.cancel()
-        done, _ = await asyncio.wait([sampling], timeout=SECONDS)
+        done, _ = await asyncio.wait([sampling], timeout=CANCEL_SECONDS)
         must(done, "the sampler ignores its cancellation")
         must(sampling.cancelled() or sampling.exception() is not None, "a cancelled sampler returned a result")
     if not sampling.cancelled():
@@ -221,9 +236,15 @@ async def _nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:
             return
         await asyncio.sleep(0)
     left = [task.get_coro() for task in asyncio.all_tasks() - before]
-    names = ", ".join(sorted({str(getattr(each, "__qualname__", each)) for each in left}))
+    names = ", ".join(sorted({str(getattr(each, "__qualname__", getattr(each, "__name__", each))) for each in left}))
     message = f"{len(left)} tasks are left running {when}: {names}"
     raise AssertionError(f"{message}. Start runs by `async with context.start(...)`")
+
+
+def _siblings(sample: Sample) -> bool:
+    """Whether two nodes have the same parent."""
+    nodes = {(row.parent, node) for row in sample.turns for node in str(row.node).split(JOIN)}
+    return len({parent for parent, _ in nodes}) < len(nodes)
 
 
 def _check_rows(sample: Sample, context: _Watched) -> None:
@@ -268,11 +289,11 @@ def _same(first: Sample, again: Sample, details: bool) -> None:
     for row, other in zip(rows, others, strict=False):
         for field in dataclasses.fields(Turn):
             a, b = getattr(row, field.name), getattr(other, field.name)
-            must(a == b, f"{when}, {named(row)} has another {field.name}: {a!r:.80}, then {b!r:.80}")
+            must(a == b, f"{when}, {named(row)} has another {field.name}: {both(a, b)}")
     must(len(rows) == len(others), f"{when}, there are {len(others)} rows instead of {len(rows)}")
     a, b = _comparable(first, details), _comparable(again, details)
     for name in a:
-        must(a[name] == b[name], f"{when}, it has other {name}: {a[name]!r:.300}, then {b[name]!r:.300}")
+        must(a[name] == b[name], f"{when}, it has other {name}: {both(a[name], b[name])}")
 
 
 def _comparable(sample: Sample, details: bool) -> dict[str, Any]:
