@@ -460,6 +460,23 @@ def test_masking_several_acts(texts: Shown) -> None:
     assert (found["score"], found["difference"]) == (0.0, 0.0)
 
 
+def test_masking_an_agent_masks_all_of_its_acts(texts: Shown, refused: Shown) -> None:
+    path = chorus()
+    stored = [each for each in json.loads(texts(path, "--json"))["effects"] if each["effect"] == "act"]
+    acts = [f"{each['agent']}:{each['slot']}" for each in stored if each["agent"] == "left"]
+    whole = json.loads(texts(path, "--mask", "left", "--placeholder", "none", "--json"))["masked"]
+    single = [word for act in acts for word in ("--mask", act)]
+    assert whole == json.loads(texts(path, *single, "--placeholder", "none", "--json"))["masked"]
+    assert len(acts) >= 2
+    assert set(whole["acts"]) | set(whole["missed"]) >= set(acts)
+    assert whole["placeholder"] == "none"
+    shown = texts(write(play()), "--mask", "judge", "--placeholder", "yes")
+    assert shown.count("  masked; original action: ") == 1  # with "yes" there is no second act
+    assert "  says\n    yes\n" in shown
+    assert "(no answer)" not in shown
+    assert "add --mask AGENT" in refused(path, "--placeholder", "none")
+
+
 @pytest.mark.parametrize(
     ("path", "mask", "message"),
     [
@@ -500,8 +517,8 @@ def test_an_act_that_can_be_left_out(texts: Shown) -> None:
     [
         ("solver:2", "episode 'q_0' has no act 'solver:2': did you mean 'solver:"),
         ("sovler:0", "did you mean 'solver:0'?"),
-        ("solver", "did you mean 'solver:0'?"),
-        ("xx", "valid: judge:0, judge:1, solver:0, solver:1"),
+        ("solvr", "has no act of 'solvr': did you mean 'solver'?"),
+        ("xx", "valid: judge, judge:0, judge:1, solver, solver:0, solver:1"),
     ],
 )
 def test_unknown_acts(refused: Shown, mask: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""`marl-verl replay FILE [--episode ID] [--mask AGENT:SLOT]`: replay a stored episode and show it."""
+"""`marl-verl replay FILE [--episode ID] [--mask AGENT[:SLOT]]`: replay a stored episode and show it."""
 
 import argparse
 import re
@@ -10,7 +10,7 @@ from marl_verl.cli.arguments import add_file_arguments, add_plugin_argument, che
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect import replay_json, replay_text
-from marl_verl.inspect.replay import changes, replay
+from marl_verl.inspect.replay import PLACEHOLDER, changes, replay
 from marl_verl.inspect.run_files import read_step, run_of, unpacked, use_plugin_files
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.process.run_dir import RunDir
@@ -30,6 +30,7 @@ gzipped; - is standard input.
   marl-verl replay --run runs/inventory-1 --episode s7t00000_1   the id has the step; g20t00000_0 is of a validation
   marl-verl replay FILE --episode s12t00000_0                    one episode: observations, actions and rewards
   marl-verl replay FILE --episode s12t00000_0 --mask holder:0    the result with the holder's first action masked
+  marl-verl replay FILE --episode s12t00000_0 --mask holder      the result with all actions of the holder masked
   marl-verl replay FILE --episode s12t00000_0 --stored           the stored episode, without a replay or its plugin
   marl-verl replay FILE --episode s12t00000_0 --json             in full, for programs
 """
@@ -40,8 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plugin_argument(parser)
     add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
     parser.add_argument("--episode", metavar="ID", help="id of the episode (default: list all, or show the only one)")
-    mask = "replace the action of this act by a placeholder, and keep all others; may be repeated"
-    parser.add_argument("--mask", action="append", default=[], metavar="AGENT:SLOT", help=mask)
+    mask = "replace the action of this act, or all actions of this agent, by a placeholder; may be repeated"
+    parser.add_argument("--mask", action="append", default=[], metavar="AGENT[:SLOT]", help=mask)
+    text = "text of the masked actions (default: '%(default)s')"
+    parser.add_argument("--placeholder", default=PLACEHOLDER, metavar="TEXT", help=text)
     parser.add_argument("--stored", action="store_true", help="show the stored episode without a replay")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -56,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _shown(options: argparse.Namespace) -> str | None:
     """Print the list or the episode. Returns a problem with the file or the replay, None without one."""
+    if options.placeholder != PLACEHOLDER and not options.mask:
+        raise MarlError("--placeholder is the text of masked actions: add --mask AGENT")
     if options.stored and options.mask:
         raise MarlError("--mask needs a replay, which --stored disables: leave one out")
     source, content = _chosen(options)
@@ -107,7 +112,7 @@ def _list(file: EpisodeFile, options: argparse.Namespace) -> str | None:
 
 
 def _episode(file: EpisodeFile, episode: Episode, options: argparse.Namespace) -> str | None:
-    again, masked = (None, None) if options.stored else replay(file, episode, options.mask)
+    again, masked = (None, None) if options.stored else replay(file, episode, options.mask, options.placeholder)
     if options.json:
         show(replay_json.as_json(replay_json.episode_record(file, episode, again, masked)))
     else:

@@ -51,6 +51,7 @@ class Rerun:
 
     journal: Journal = Journal()  # of the replay
     masked: frozenset[Key] = frozenset()  # acts that got the placeholder
+    placeholder: str = PLACEHOLDER
     changed: set[Key] = field(default_factory=set)  # acts whose observation differs from the recorded one
     waiting: tuple[Act, ...] = ()  # pending acts, which have no recorded action
     missed: list[Key] = field(default_factory=list)  # recorded acts that were not reached
@@ -72,19 +73,36 @@ class Rerun:
         return again.score - self.score
 
 
-def replay(file: EpisodeFile, episode: Episode, mask: Sequence[str] = ()) -> tuple[Rerun, Rerun | None]:
-    """Replay an episode; return (the replay, the replay with the acts `mask` (AGENT:SLOT) masked, or None).
+def replay(
+    file: EpisodeFile, episode: Episode, mask: Sequence[str] = (), placeholder: str = PLACEHOLDER
+) -> tuple[Rerun, Rerun | None]:
+    """Replay an episode; return (the replay, the replay with `mask` masked, or None without a mask).
 
-    MarlError: no such act (with the nearest), a part that is not registered, an episode that cannot be replayed.
+    Args:
+        mask: acts (AGENT:SLOT), and agents, of which all acts are masked.
+        placeholder: text of the masked acts.
+
+    Raises:
+        MarlError: no such act or agent (with the nearest), a part that is not registered, an episode that cannot be
+            replayed.
     """
-    acts = {":".join(record.act.key): record.act.key for record in episode.journal.acts()}
+    acts: dict[str, list[Key]] = {}
+    by = {turn.key: turn.agent for turn in episode.turns}
+    for key in (record.act.key for record in episode.journal.acts()):
+        acts.setdefault(":".join(key), []).append(key)
+        acts.setdefault(by.get(key, key[0]), []).append(key)
     for word in mask:
         if word not in acts:
-            raise MarlError(f"episode '{episode.id}' has no act '{word}': {nearest(word, acts)}")
-    return asyncio.run(_replay(file, episode, [acts[word] for word in mask]))
+            raise MarlError(
+                f"episode '{episode.id}' has no act{'' if ':' in word else ' of'} '{word}': {nearest(word, acts)}"
+            )
+    masked = list(dict.fromkeys(key for word in mask for key in acts[word]))
+    return asyncio.run(_replay(file, episode, masked, placeholder))
 
 
-async def _replay(file: EpisodeFile, episode: Episode, masked: list[Key]) -> tuple[Rerun, Rerun | None]:
+async def _replay(
+    file: EpisodeFile, episode: Episode, masked: list[Key], placeholder: str
+) -> tuple[Rerun, Rerun | None]:
     workflow = _built("workflows", file.header.workflow, Workflow, file)
     tasks = _built("tasks", file.header.task, TaskSet, file)
     agents, name = file.header.agents, file.header.workflow.name
@@ -97,7 +115,7 @@ async def _replay(file: EpisodeFile, episode: Episode, masked: list[Key]) -> tup
     if not masked:
         return again, None
     try:
-        return again, await rerun(workflow, tasks, agents, episode, masked)
+        return again, await rerun(workflow, tasks, agents, episode, masked, placeholder)
     except MarlError as error:
         acts = ", ".join(":".join(key) for key in masked)
         message = f"episode '{episode.id}' of workflow '{name}' cannot be replayed without {acts}: {error}"
@@ -143,7 +161,12 @@ def _versions(file: EpisodeFile) -> str:
 
 
 async def rerun(
-    workflow: Workflow, tasks: TaskSet, agents: Collection[str], episode: Episode, masked: Collection[Key] = ()
+    workflow: Workflow,
+    tasks: TaskSet,
+    agents: Collection[str],
+    episode: Episode,
+    masked: Collection[Key] = (),
+    placeholder: str = PLACEHOLDER,
 ) -> Rerun:
     """Replay an episode, with the actions of masked acts replaced by the placeholder.
 
@@ -151,7 +174,7 @@ async def rerun(
         ReplayMismatch, WorkflowError: nothing is masked, and the workflow departs from the journal or fails.
         MarlError: the answer cannot be scored.
     """
-    again, recorded = Rerun(masked=frozenset(masked)), episode.journal
+    again, recorded = Rerun(masked=frozenset(masked), placeholder=placeholder), episode.journal
     calls = Journal(tuple(recorded.calls()), recorded.seed)
     run = _Sealed(workflow, episode.task, list(agents), calls, sealed=True)
     run.unmade = None
@@ -202,7 +225,7 @@ async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]
                 if not again.masked:
                     raise run.mismatch(f"{act} is shown another observation: {changed(record.act, act)}")
                 again.changed.add(act.key)
-            run.resolve(act, Action(PLACEHOLDER) if act.key in again.masked else record.action)
+            run.resolve(act, Action(again.placeholder) if act.key in again.masked else record.action)
     return ()
 
 

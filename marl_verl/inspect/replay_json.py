@@ -63,6 +63,7 @@ def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, mas
     if masked is not None:
         whole["masked"] = {
             "acts": masked.named(masked.masked),
+            "placeholder": masked.placeholder,
             "changed": masked.named(masked.changed),
             "missed": [":".join(key) for key in masked.missed],
             **_outcome(masked),
