@@ -237,7 +237,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
             return "".join(message["content"] for message in messages)
 
     monkeypatch.setattr(models, "Chat", Characters)
-    header = {"schema": 2, "kind": "episodes", "marl_verl": "0", "step": 40, "split": "test", "seed": 0}
+    header = {"schema": 3, "kind": "episodes", "marl_verl": "0", "step": 40, "split": "test", "seed": 0}
     part = {"name": "inventory", "options": {}, "distribution": "d", "version": "1"}
     agents = {name: {"policy": name, "reward": None, "instructions": ""} for name in ("holder", "asker")}
     header |= {"task": part, "workflow": part, "agents": agents, "algorithm": {"name": "x"}, "sampler": {"name": "y"}}
@@ -248,7 +248,7 @@ def test_observations_that_another_tokenizer_makes_too_long(
     ]
     episode = {"id": "g40t0_0", "uid": "g40t0", "session": 0, "answer": "4", "success": True, "score": 1.0}
     episode |= {"finished": True, "turns": [], "off_path_turns": [], "task": {"id": "t", "prompt": "p", "data": {}}}
-    episode |= {"leaf": None, "journal": {"schema": 2, "seed": 0, "records": acts}}
+    episode |= {"leaf": None, "journal": {"schema": 3, "seed": 0, "records": acts}}
     (run / "episodes").mkdir()
     (run / "episodes" / "step_00040.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, episode)))
     thinking = "+marl.policies.holder.apply_chat_template_kwargs.enable_thinking=false"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -14,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_verl.episode import Act, Action, ActRecord, CallRecord, Journal, JournalError
+from marl_verl.episode import Act, Action, ActRecord, CallRecord, Journal, JournalError, Run, Team, Workflow
 from marl_verl.episode.calls import as_json, raised
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.journal import Raised
 from marl_verl.errors import format_error
+from marl_verl.tasks.base import Task
 from marl_verl.testing import scripted_action
 
 
@@ -86,24 +88,24 @@ CALL = encode_journal(JOURNAL)["records"][1]
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "the journal has schema None; this version of marl-verl reads 2"),
-        ({"schema": 1, "seed": 0, "records": []}, "the journal has schema 1; this version of marl-verl reads 2"),
-        ({"schema": 2, "records": []}, "the journal lacks 'seed'"),
-        ({"schema": 2, "seed": 0, "records": [5]}, r"the journal, records\[0\]: expected `object`, got `int`"),
-        ({"schema": 2, "seed": 0, "records": [ACT, {"effect": "act"}]}, "record 1 lacks 'agent'"),
-        ({"schema": 2, "seed": 0, "records": [{"effect": "dance"}]}, "record 0: unknown effect 'dance'"),
-        ({"schema": 2, "seed": 0, "records": [{**ACT, "slot": 1}]}, "record 0, slot: expected `str`, got `int`"),
-        ({"schema": 2, "seed": 0, "records": [{**ACT, "action": {}}]}, "record 0, action lacks 'text'"),
+        ([], "the journal has schema None; this version of marl-verl reads 3"),
+        ({"schema": 1, "seed": 0, "records": []}, "the journal has schema 1; this version of marl-verl reads 3"),
+        ({"schema": 3, "records": []}, "the journal lacks 'seed'"),
+        ({"schema": 3, "seed": 0, "records": [5]}, r"the journal, records\[0\]: expected `object`, got `int`"),
+        ({"schema": 3, "seed": 0, "records": [ACT, {"effect": "act"}]}, "record 1 lacks 'agent'"),
+        ({"schema": 3, "seed": 0, "records": [{"effect": "dance"}]}, "record 0: unknown effect 'dance'"),
+        ({"schema": 3, "seed": 0, "records": [{**ACT, "slot": 1}]}, "record 0, slot: expected `str`, got `int`"),
+        ({"schema": 3, "seed": 0, "records": [{**ACT, "action": {}}]}, "record 0, action lacks 'text'"),
         (
-            {"schema": 2, "seed": 0, "records": [{**ACT, "action": {"text": "a", "log_probs": [0, "b"]}}]},
+            {"schema": 3, "seed": 0, "records": [{**ACT, "action": {"text": "a", "log_probs": [0, "b"]}}]},
             r"record 0, action, log_probs\[1\]: expected `float`, got `str`",
         ),
         (
-            {"schema": 2, "seed": 0, "records": [{**ACT, "observation": [{"text": "a"}]}]},
+            {"schema": 3, "seed": 0, "records": [{**ACT, "observation": [{"text": "a"}]}]},
             'record 0: a message must be {"role": text, "content": text}, got ',
         ),
         (
-            {"schema": 2, "seed": 0, "records": [{k: v for k, v in CALL.items() if k != "value"}]},
+            {"schema": 3, "seed": 0, "records": [{k: v for k, v in CALL.items() if k != "value"}]},
             "record 0 lacks 'value'",
         ),
     ],
@@ -201,3 +203,68 @@ def test_a_journal_can_name_no_class_but_an_imported_exception(kind: str) -> Non
     assert found is not None
     with pytest.raises(JournalError, match="not an imported exception class"):
         found.result()
+
+
+# Long conversations
+
+WORDS = st.sampled_from(["", "a", "b" * 700, "c" * 1500, "\ud800", "b" * 700 + "é"])
+MESSAGES = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), WORDS), min_size=1, max_size=4)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), MESSAGES, st.integers(0, 3)), max_size=8))
+def test_observations_are_stored_as_what_they_add(moves: list[tuple[str, list[tuple[str, str]], int]]) -> None:
+    seen: list[dict[str, str]] = []
+    records: list[ActRecord] = []
+    for number, (agent, new, keep) in enumerate(moves):
+        seen = [*seen[:keep], *({"role": role, "content": text} for role, text in new)]
+        made = Act(agent, str(number), number, number, tuple(seen))
+        records.append(ActRecord(made, Action("said")))
+    journal = Journal(tuple(records))
+    assert decode_journal(json.loads(json.dumps(encode_journal(journal)))) == journal
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_stored_conversation_is_linear_in_its_text(as_text: bool) -> None:
+    """Two agents with a history each, and a document in front of one's."""
+    histories: dict[str, list[str]] = {"a": ["the document " * 400], "b": []}
+    records: list[ActRecord] = []
+    for turn in range(200):
+        for agent, history in histories.items():
+            history.append(f"{agent} says {turn}. " * 5)
+            texts = ["".join(history)] if as_text else history
+            seen = tuple({"role": "user", "content": text} for text in texts)
+            made = Act(agent, str(turn), turn, len(records), seen)
+            records.append(ActRecord(made, Action("said")))
+    journal, new = Journal(tuple(records)), sum(len(text) for history in histories.values() for text in history)
+    whole = sum(len(message["content"]) for record in records for message in record.act.observation)
+    stored = json.dumps(encode_journal(journal))
+    assert len(stored) < 350 * len(records) + 2 * new < whole / 10
+    assert decode_journal(json.loads(stored)) == journal
+
+
+@pytest.mark.parametrize("shared", [[1, 0, 5], [0, 9, 5], [0, 0], "x", [-9, 0, 0], [0, 0, "5"]])
+def test_a_journal_that_shares_what_it_does_not_have_is_refused(shared: Any) -> None:
+    records = [{**ACT, "slot": "0"}, {**ACT, "slot": "1", "shared": shared}]
+    with pytest.raises(JournalError, match="record 1: no earlier observation has what is shared: "):
+        decode_journal({"schema": 3, "seed": 0, "records": records})
+
+
+def test_the_messages_of_a_conversation_are_in_memory_once() -> None:
+    class Talk(Workflow):
+        async def run(self, task: Task, team: Team) -> str:
+            history = [{"role": "user", "content": "begin"}]
+            for turn in range(5):
+                await team["solver"].act(history)
+                history.append({"role": "user", "content": str(turn)})
+            return "done"
+
+    async def go() -> list[ActRecord]:
+        async with Run(Talk(), Task("t", "q"), ["solver"]) as run:
+            while (acts := await run.next()) is not None:
+                for each in acts:
+                    run.resolve(each, Action("said"))
+        return run.journal.acts()
+
+    observations = [record.act.observation for record in asyncio.run(go())]
+    assert [len(each) for each in observations] == [1, 2, 3, 4, 5]
+    assert len({id(message) for each in observations for message in each}) == 5

@@ -804,7 +804,7 @@ def without(data: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name != key}
 
 
-HEAD = {"schema": 2, "kind": "episodes", "step": 1, "split": "train", "marl_verl": "0"}
+HEAD = {"schema": 3, "kind": "episodes", "step": 1, "split": "train", "marl_verl": "0"}
 
 
 @pytest.mark.parametrize(
@@ -819,7 +819,7 @@ HEAD = {"schema": 2, "kind": "episodes", "step": 1, "split": "train", "marl_verl
         ('{"rows": [],\n "options": {}}', "these are rows, which `marl-verl explain` shows"),
         ('{"schema":1,"kind":"epi', "'bad' is cut off in line 1, its header"),
         ("[]", "'bad' holds no stored episodes: line 1 is not {"),
-        (json.dumps({**HEAD, "schema": 1}), "'bad' has schema 1; this version of marl-verl reads 2"),
+        (json.dumps({**HEAD, "schema": 1}), "'bad' has schema 1; this version of marl-verl reads 3"),
         (json.dumps(HEAD), "'bad': the header in line 1 lacks 'agents'; the file was written by marl-verl 0, this is "),
         (json.dumps({**HEAD, "agents": []}), "the header in line 1, agents: expected `object`, got `array`; "),
     ],

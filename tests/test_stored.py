@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from marl_verl.errors import MarlError
 from marl_verl.inspect.replay import PLACEHOLDER, differences, rerun
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.journals.write import as_line, header, sample_lines
+from marl_verl.process import run_dir
 from marl_verl.process.run_dir import RunDir
 from marl_verl.sampling import Failure, Independent, Sample
 from marl_verl.tasks.base import Task, TaskSet
@@ -135,6 +137,18 @@ def test_a_file_is_written_whole_and_the_same(tmp_path: Path) -> None:
         (path,) = (tmp_path / name / "journals").iterdir()  # nothing else is left there
         assert path.name == "step_00012.jsonl"
         assert path.read_bytes() == content(*lines[1:])
+
+
+def test_a_long_file_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [head(), *sample_lines(sampled(), "u", TASK.id, False)]
+    monkeypatch.setattr(run_dir, "PACKED", 100)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        RunDir(tmp_path / name).episodes(12, lines)
+        assert [path.name for path in (tmp_path / name / "episodes").iterdir()] == ["step_00012.jsonl.gz"]
+    one, two = (RunDir(tmp_path / name).stored_episodes()[12].read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert gzip.decompress(one) == content(*lines[1:])
 
 
 def test_tokens_are_left_out_unless_wanted() -> None:

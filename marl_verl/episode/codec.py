@@ -1,7 +1,8 @@
 """Encode journals, turns and episodes as JSON values, and decode them. The only definition of the stored format.
 
 Encoding is deterministic: wall-clock times are not stored. Observation and action of a turn on the path are stored
-once, in the journal. The standard library's `json` is used, since it keeps NaN and unpaired surrogates.
+once, in the journal, and a long observation as what it adds to an earlier one (`deltas`). The standard library's `json`
+is used, since it keeps NaN and unpaired surrogates.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from marl_verl.episode.calls import as_json, shown_value
+from marl_verl.episode.deltas import Deltas
 from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError, Record
 from marl_verl.episode.turn import Act, Action, Turn, as_observation
 
-SCHEMA = 2  # version of the stored format: increment it with every change
+SCHEMA = 3  # version of the stored format: increment it with every change
 CLOCK = ("seconds",)
 TOKENS = ("prompt_ids", "response_ids", "log_probs")
 
@@ -41,18 +43,22 @@ def decode(kind: type[T], data: Any, where: str) -> T:
         raise JournalError(f"{there}: {what[0].lower()}{what[1:]}") from error
 
 
-def encode_journal(journal: Journal, without: Collection[str] = ()) -> dict[str, Any]:
+def encode_journal(journal: Journal, without: Collection[str] = (), deltas: Deltas | None = None) -> dict[str, Any]:
     """A journal as a JSON value, without the fields `without` of `Action`; these are decoded as their defaults."""
-    return {"schema": SCHEMA, "seed": journal.seed, "records": [encode_record(each, without) for each in journal]}
+    deltas, records = deltas or Deltas(), []
+    for record in journal:
+        seen = deltas.encode(record.act.agent, record.act.observation) if isinstance(record, ActRecord) else {}
+        records.append(encode_record(record, without) | seen)
+    return {"schema": SCHEMA, "seed": journal.seed, "records": records}
 
 
-def decode_journal(data: Any) -> Journal:
+def decode_journal(data: Any, deltas: Deltas | None = None) -> Journal:
     """Decode the result of `encode_journal`. JournalError: another schema version, or as in `decode`."""
     version = data.get("schema") if isinstance(data, dict) else None
     if version != SCHEMA:
         raise JournalError(f"the journal has schema {version!r}; this version of marl-verl reads {SCHEMA}")
-    stored = decode(_Records, data, "the journal")
-    return Journal(tuple(_record(each, f"record {i}") for i, each in enumerate(stored.records)), stored.seed)
+    stored, deltas = decode(_Records, data, "the journal"), deltas or Deltas()
+    return Journal(tuple(_record(each, f"record {i}", deltas) for i, each in enumerate(stored.records)), stored.seed)
 
 
 def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, Any]:
@@ -75,7 +81,8 @@ def encode_turn(turn: Turn) -> dict[str, Any]:
 
 def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
     """An episode as a JSON value, with token ids and log-probabilities if `tokens`."""
-    without = CLOCK if tokens else CLOCK + TOKENS
+    without, deltas = CLOCK if tokens else CLOCK + TOKENS, Deltas()
+    journal = encode_journal(episode.journal, without, deltas)
     return {
         "id": episode.id,
         **_fields(episode, (*_RAW, *CLOCK)),
@@ -83,19 +90,25 @@ def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
         **{"success": bool(episode.success), "score": float(episode.score)},
         "turns": [encode_turn(turn) for turn in episode.turns],
         "off_path_turns": [
-            {**encode_turn(turn), "observation": turn.observation, "action": _fields(turn.action, without)}
+            {
+                **encode_turn(turn),
+                **deltas.encode(turn.agent, turn.observation),
+                "action": _fields(turn.action, without),
+            }
             for turn in episode.off_path_turns
         ],
-        "journal": encode_journal(episode.journal, without),
+        "journal": journal,
     }
 
 
 def decode_episode(data: Mapping[str, Any]) -> Episode:
     """Decode the result of `encode_episode`. JournalError: as in `decode_journal`, or a turn without a journal act."""
     stored = msgspec.structs.asdict(decode(_Stored, data, "the episode"))
-    journal, uid = decode_journal(stored["journal"]), stored["uid"]
+    deltas = Deltas()
+    journal, uid = decode_journal(stored["journal"], deltas), stored["uid"]
     turns = [_turn(each, uid, f"turn {i}", journal) for i, each in enumerate(stored["turns"])]
-    off_path = [_turn(each, uid, f"other turn {i}") for i, each in enumerate(stored["off_path_turns"])]
+    others = [_whole(each, f"other turn {i}", deltas) for i, each in enumerate(stored["off_path_turns"])]
+    off_path = [_turn(each, uid, f"other turn {i}") for i, each in enumerate(others)]
     return Episode(**{**stored, "journal": journal, "turns": turns, "off_path_turns": off_path})
 
 
@@ -134,8 +147,16 @@ def _fields(value: Any, without: Collection[str] = ()) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if name not in without}
 
 
-def _record(data: dict[str, Any], where: str) -> Record:
+def _whole(data: dict[str, Any], where: str, deltas: Deltas) -> dict[str, Any]:
+    try:
+        return deltas.decode(data)
+    except ValueError as error:
+        raise JournalError(f"{where}: {error}") from error
+
+
+def _record(data: dict[str, Any], where: str, deltas: Deltas) -> Record:
     if data.get("effect") == "act":
+        data = _whole(data, where, deltas)
         act = decode(Act, data, where)
         _check_observation(act, where)
         return ActRecord(act, decode(Action, data.get("action", {}), f"{where}, action"))

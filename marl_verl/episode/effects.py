@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from marl_verl.episode.calls import as_json, function_name, recorded
+from marl_verl.episode.deltas import shared_messages
 from marl_verl.episode.errors import (
     Limits,
     ReplayMismatch,
@@ -20,7 +21,7 @@ from marl_verl.episode.errors import (
     with_line,
 )
 from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
-from marl_verl.episode.turn import Act, Action, as_observation, changed
+from marl_verl.episode.turn import Act, Action, Observation, as_observation, changed
 from marl_verl.episode.watchdog import Watchdog, forever
 from marl_verl.episode.workflow import Seen, Workflow
 from marl_verl.errors import message_of, nearest
@@ -47,8 +48,8 @@ class Effects:
     __slots__ = (
         "_acts", "_answer", "_arrived", "_called", "_calling", "_calls", "_closed", "_concurrent", "_driver", "_fatal",
         "_given", "_given_up", "_joints", "_lanes", "_last", "_moves", "_news", "_others", "_records", "_refused",
-        "_root", "_sealed", "_stood", "_streams", "_strict", "_waiting", "_watch", "agents", "finished", "invalid",
-        "limits", "parked", "proposals", "task", "tokens", "workflow",
+        "_root", "_sealed", "_seen", "_stood", "_streams", "_strict", "_waiting", "_watch", "agents", "finished",
+        "invalid", "limits", "parked", "proposals", "task", "tokens", "workflow",
     )
     # fmt: on
 
@@ -75,6 +76,7 @@ class Effects:
         self._news = 0  # incremented by every event that can advance the run or change what it waits for
         self._arrived = False  # whether an action or a live call's result arrived since the records were last sorted
         self._streams: dict[str | None, Random] = {}
+        self._seen: dict[str, Observation] = {}  # agent -> its latest observation
         self._waiting: dict[tuple[str, str], Wait] = {}
         self._moves: list[list[Wait]] = []  # reached, not yet returned by `next`
         self._given_up: set[tuple[str, str]] = set()  # acts that the workflow cancelled
@@ -196,7 +198,7 @@ class Effects:
     def _enter(self) -> None:
         """Run at the start of every effect: count the event and remember tasks other than the root."""
         self._news += 1
-        if self._watch is not None:
+        if self._watch:
             self._watch.steps += 1
         task = asyncio.current_task()
         if task is not self._root and task is not None:
@@ -236,6 +238,8 @@ class Effects:
             where = "without naming the slots" if name is None else f"in slot '{name}'"
             message = f"agent '{agent}' acts twice concurrently {where}: give each its own act(..., slot=\"name\")"
             raise self._fail(message)
+        same = shared_messages(earlier := self._seen.get(agent, ()), observation)
+        observation = self._seen[agent] = (*earlier[:same], *observation[same:])  # the same objects: less memory
         act = Act(agent, _slot(name, turn), turn, self._acts, observation, joint)
         self._lanes[agent, name] = turn + 1
         self._acts += 1
@@ -282,8 +286,7 @@ class Effects:
         message = f"ran {self.limits.step_seconds:g} s without an effect{where}; the workflow may not terminate"
         return self._fail(message, StepTimeout)
 
-    def exited(self, error: BaseException) -> WorkflowError:
-        """The error for SystemExit or KeyboardInterrupt in a step, for the watchdog."""
+    def exited(self, error: BaseException) -> WorkflowError:  # SystemExit or KeyboardInterrupt in a step
         return self._fail(with_line(error))
 
     def _wake(self) -> None:

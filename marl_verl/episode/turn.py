@@ -70,8 +70,14 @@ def changed(old: Act, new: Act) -> str:
 
 def shared_length(one: str, other: str) -> int:
     """The length of the common prefix of two texts."""
-    shorter = min(len(one), len(other))
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # compares halves, since a loop over characters is slow for long texts
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @dataclass(frozen=True, slots=True)

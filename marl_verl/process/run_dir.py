@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import os
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,16 @@ ENDINGS = {"rows": (".json.gz",), "journals": (".jsonl.gz", ".jsonl"), "episodes
 GZIP_LEVEL = 1
 """Higher levels are slower and save little, because rows are repetitive."""
 
+PACKED = 4 << 20
+"""Characters of stored episodes above which their file is compressed; smaller ones can be read as text."""
+
 
 class RunDir:
     """`runs/<name>/`: configs, plugins.json, metrics.jsonl, train.log, data/, episodes/, journals/, rows/,
     checkpoints/, summary.json.
 
-    rows/step_00012.json.gz is the document of step 12 that `marl-verl explain` reads. journals/step_00012.jsonl has the
-    episodes of step 12, and episodes/ those of a validation: `marl-verl replay` reads them, also compressed with gzip.
+    rows/step_00012.json.gz is the document of step 12 that `marl-verl explain` reads. journals/step_00012.jsonl (.gz if
+    it is long) has the episodes of step 12, and episodes/ those of a validation: `marl-verl replay` reads them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,15 +59,15 @@ class RunDir:
     def rows(self, step: int, document: dict[str, Any]) -> None:
         """Write a step's `step_document`. Equal documents give equal bytes."""
         content = json.dumps(document, separators=(",", ":")).encode()
-        self._write("rows", f"step_{step:05d}.json.gz", gzip.compress(content, GZIP_LEVEL, mtime=0))
+        self._write("rows", f"step_{step:05d}.json.gz", [gzip.compress(content, GZIP_LEVEL, mtime=0)])
 
     def journals(self, step: int, lines: Iterable[str]) -> None:
         """Write the lines of a training step's episodes (`marl_verl.journals`), the header first."""
-        self._write("journals", f"step_{step:05d}.jsonl", "".join(f"{line}\n" for line in lines).encode())
+        self._lines("journals", step, lines)
 
     def episodes(self, step: int, lines: Iterable[str]) -> None:
         """Write sample episodes of a validation, as `journals`."""
-        self._write("episodes", f"step_{step:05d}.jsonl", "".join(f"{line}\n" for line in lines).encode())
+        self._lines("episodes", step, lines)
 
     def stored_rows(self) -> dict[int, Path]:
         """Step -> the file with its rows, ascending."""
@@ -77,12 +81,24 @@ class RunDir:
         """Step -> the file with sample episodes of its validation, ascending."""
         return dict(self._files("episodes"))
 
-    def _write(self, place: str, name: str, content: bytes) -> None:
+    def _lines(self, place: str, step: int, lines: Iterable[str]) -> None:
+        """Write lines, compressed if they are long. Equal lines give equal bytes."""
+        lines, name = list(lines), f"step_{step:05d}.jsonl"
+        content = (f"{line}\n".encode() for line in lines)
+        if sum(map(len, lines)) <= PACKED:
+            self._write(place, name, content)
+        else:
+            pack = zlib.compressobj(GZIP_LEVEL, wbits=31)  # gzip, without a time
+            packed = (pack.compress(line) for line in content)
+            self._write(place, f"{name}.gz", itertools.chain(packed, map(pack.flush, [zlib.Z_FINISH])))
+
+    def _write(self, place: str, name: str, content: Iterable[bytes]) -> None:
         """Write a file atomically."""
         folder = self.folder / place
         folder.mkdir(exist_ok=True)
         writing = folder / f".writing-{name}"
-        writing.write_bytes(content)
+        with writing.open("wb") as file:
+            file.writelines(content)
         os.replace(writing, folder / name)
 
     def _files(self, place: str) -> list[tuple[int, Path]]:
