@@ -28,7 +28,10 @@ class RunError(Exception):
 
 def shown(value: object, width: int = 60) -> str:
     """A value in an error message, cut to `width` characters."""
-    return f"{value!r:.{width}}"
+    try:
+        return f"{value!r:.{width}}"
+    except ValueError:  # Python does not print integers of more than 4300 digits
+        return "a number of thousands of digits"
 
 
 def message_of(error: BaseException) -> str:
@@ -64,7 +67,7 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> MarlError:
 
 def missing(what: str, path: Path, there: Iterable[Path]) -> MarlError:
     """The error for a path that does not exist, e.g. `missing("recipe file", path, path.parent.glob("*.yaml"))`."""
-    names = {other.name: other for other in there}
+    names = {other.name: other for other in there if other != path}
     close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
     hint = f": did you mean '{names[close[0]]}'?" if close else ". Check the path."
     return MarlError(f"no {what} '{path}'{hint}")

@@ -12,15 +12,17 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, nearest, shown
 
-__all__ = ["NonNegative", "Options", "Positive", "build", "check_type", "in_words"]
+__all__ = ["Count", "NonNegative", "Options", "Positive", "build", "check_type", "in_words"]
 
 T = TypeVar("T")
 Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[int, Ge(0)]
+Count = Annotated[int, Interval(ge=1, le=4096)]
+"""The number of episodes, candidates or nodes of a task: all are in memory at the same time."""
 
 BOUNDS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", operator.le), "lt": ("<", operator.lt)}
 """Attribute of an annotation -> (sign in messages, comparison)."""
@@ -47,7 +49,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
         MarlError: an unknown option (with the nearest), a wrong type, a missing option, or a value that `cls` rejects.
     """
     if not isinstance(options, Mapping | None):
-        raise MarlError(f"'{where}' must be a mapping of options, got {options!r}")
+        raise MarlError(f"'{where}' must be a mapping of options, got {shown(options)}")
     given = dict(options or {})
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
     hints = get_type_hints(cls, include_extras=True)
@@ -69,20 +71,25 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
         raise MarlError(f"{where}: {error}") from error
 
 
-def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise MarlError unless `value` is a `hint`: a class (also of a container), a union, a Literal, or Annotated."""
+def check_type(value: Any, hint: Any, where: str, why: str = "") -> None:
+    """Raise MarlError unless `value` is a `hint`: a class (also of a container), a union, a Literal, or Annotated.
+
+    The message ends with the nearest valid text, else with `why`.
+    """
     if not _matches(value, hint):
         literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
         names = [name for part in literals for name in get_args(part) if isinstance(name, str)]
         near = nearest(value, names) if isinstance(value, str) else ""
-        raise MarlError(f"'{where}' must be {in_words(hint)}, got {value!r}" + (f": {near}" if "did" in near else ""))
+        hint_at_end = near if "did" in near else why
+        message = f"'{where}' must be {in_words(hint)}, got {shown(value, 200)}"
+        raise MarlError(f"{message}: {hint_at_end}" if hint_at_end else message)
 
 
 def in_words(hint: Any) -> str:
     """Describe a type in terms of YAML."""
     origin = get_origin(hint)
     if origin is Annotated:
-        return in_words(hint.__origin__) + " and".join(f" {sign} {bound:g}" for sign, _, bound in _bounds(hint))
+        return in_words(hint.__origin__) + " and".join(f" {sign} {bound}" for sign, _, bound in _bounds(hint))
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(in_words(part) for part in get_args(hint)))
     if hint is type(None):

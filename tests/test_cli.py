@@ -164,7 +164,10 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
             "marl.algorithm.name=at-grpo marl.sampler.options.episodes=4",
             "unknown key 'marl.sampler.options.episodes': valid: candidates, partial_value (of sampler 'greedy-tree')",
         ),
-        ("marl.sampler.options.episodes=0", "'marl.sampler.options.episodes' must be a whole number >= 1, got 0"),
+        (
+            "marl.sampler.options.episodes=0",
+            "'marl.sampler.options.episodes' must be a whole number >= 1 and <= 4096, got 0",
+        ),
         ("marl.sampler.sessions=4", "unknown key 'marl.sampler.sessions': did you mean 'marl.sampler.options'?"),
         (
             "marl.validation.sessions=4",

@@ -5,15 +5,15 @@ import os
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import psutil
-from annotated_types import Gt, Interval
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.ranges import check_ranges
 from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
-from marl_verl.options import NonNegative, Positive, check_type
+from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import on_gpu
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.task_files import read_tasks
@@ -24,18 +24,6 @@ DISK_BYTES = GIB = 1 << 30
 CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 * GIB, 3 * GIB, 2 * GIB
 REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
 
-Seconds = Annotated[float, Gt(0)]
-RANGES: tuple[tuple[Any, str], ...] = (
-    (Positive, "trainer.total_training_steps data.train_batch_size data.max_prompt_length data.max_response_length"),
-    (Positive, "marl.task.train_size marl.task.test_size"),
-    (NonNegative, "marl.run.seed marl.run.keep_rows marl.run.keep_journals marl.rollout.keep_episodes"),
-    (Positive | None, "marl.run.journal_tasks marl.rollout.episode_tokens"),
-    (Annotated[float, Interval(ge=0, le=1)], "marl.rollout.max_failed_share"),
-    (Seconds | None, "marl.rollout.act_seconds marl.rollout.call_seconds marl.rollout.step_seconds"),
-    (Seconds | None, "marl.rollout.episode_seconds"),
-    (Positive, "marl.checkpoint.keep actor_rollout_ref.actor.ppo_mini_batch_size"),
-)
-"""(type, keys): the type of these keys, stricter than the default in marl_trainer.yaml implies."""
 FIXED = (  # a verl key that a team does not use, its required value, and the key that replaces it
     ("data.train_files", None, "a team's tasks are marl.task.train_file"),
     ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
@@ -49,6 +37,23 @@ FIXED = (  # a verl key that a team does not use, its required value, and the ke
     ),
     ("actor_rollout_ref.rollout.disaggregation.enabled", False, "verl supports it with SGLang only"),
     ("actor_rollout_ref.rollout.checkpoint_engine.backend", "naive", "a policy's servers are on its training GPUs"),
+    ("actor_rollout_ref.rollout.mode", "async", "verl has no other mode"),
+    ("actor_rollout_ref.rollout.do_sample", True, "an agent's temperature is in marl.agents.<name>.sampling"),
+    ("actor_rollout_ref.rollout.val_kwargs.n", 1, "the number of episodes per task is in marl.validation.options"),
+    ("actor_rollout_ref.rollout.multi_turn.enable", False, "a team's turns are those of its workflow"),
+    ("actor_rollout_ref.actor.grad_clip", 1.0, "verl's FSDP engine clips at actor.optim.clip_grad"),
+    (
+        "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
+        "marl_verl.rollout.manager.TeamRolloutManager",
+        "it samples a team's episodes",
+    ),
+    ("data.custom_cls.path", "pkg://marl_verl.tasks.dataset", "a team's tasks are marl.task"),
+    ("algorithm.gamma", 1.0, "a team's discount is in marl.algorithm.options"),
+    ("algorithm.lam", 1.0, "a team's lambda is in marl.algorithm.options"),
+    ("algorithm.norm_adv_by_std_in_grpo", True, "a team's scale is marl.algorithm.options.scale"),
+    ("algorithm.use_kl_in_reward", False, "a team's KL penalty is actor.use_kl_loss"),
+    ("trainer.critic_warmup", 0, "a team's critics have none"),
+    ("trainer.val_only", False, "a trained run is evaluated by `marl-verl eval`"),
     ("trainer.use_v1", True, "teams are trained by verl's V1 trainer"),
 )
 
@@ -66,11 +71,9 @@ def check_fixed(config: DictConfig, team: TeamConfig) -> None:
                 raise MarlError(f"'{where}' must be {value!r}, got {given!r}: {why}")
 
 
-def check_numbers(config: DictConfig) -> None:
-    """Check the values of `RANGES`, and that at least one validation takes place."""
-    for hint, keys in RANGES:
-        for key in keys.split():
-            check_type(OmegaConf.select(config, key), hint, key)
+def check_numbers(config: DictConfig, team: TeamConfig | None = None) -> None:
+    """Check every value by its range, also those of a team's policies, and that at least one validation takes place."""
+    check_ranges(config, team)
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
         raise MarlError("no validation would take place: leave trainer.val_before_train on, or set trainer.test_freq")
 

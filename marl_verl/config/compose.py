@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.cluster_hardware import cluster_hardware
-from marl_verl.errors import MarlError, missing, nearest
+from marl_verl.config.recipe_file import HERE, check_recipe, search_path
+from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.options import check_type
 from marl_verl.platforms.active import HARDWARE_VARIABLE, flash_attention, has_accelerator
 
-HERE = Path(__file__).parent
+MOST_LINE = 20_000
+"""Characters of an override: Hydra's parser takes seconds for a longer list."""
 
 # free-form sections of the config: their keys are checked by the code that reads them, not here
 VERL_OPEN = re.compile(
@@ -52,7 +53,7 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
     Raises:
         MarlError: the recipe or an override is invalid.
     """
-    _check_recipe(recipe)
+    check_recipe(recipe)
     given = parse_overrides(overrides)
     if any(change.key_or_group == "hardware" for change in given):
         return _composed(recipe, given, None)
@@ -95,12 +96,17 @@ def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
         _check_name(change, config)
         if change.is_delete():
             parent, _, last = key.rpartition(".")
-            OmegaConf.select(config, parent).pop(last, None)
-        else:
-            OmegaConf.update(config, key, change.value(), force_add=True)
+            section = OmegaConf.select(config, parent) if parent else config
+            if isinstance(section, DictConfig):
+                section.pop(last, None)
+            continue
         if not _adds(change):
             given = functools.reduce(lambda value, part: {part: value}, reversed(key.split(".")), change.value())
             check_keys(given, known, "")
+        try:
+            OmegaConf.update(config, key, change.value(), force_add=True)
+        except OmegaConfBaseException as error:
+            raise MarlError(f"'{change.input_line}' cannot be set: {' '.join(str(error).split())}") from error
     return config
 
 
@@ -108,10 +114,12 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse overrides in Hydra's grammar, one at a time, so that an error names the invalid one."""
     parsed = []
     for line in overrides:
-        wrong_form = f"'{line}' is not of the form key=value, e.g. trainer.total_training_steps=20"
+        wrong_form = f"{shown(line, 200)} is not of the form key=value, e.g. trainer.total_training_steps=20"
+        if len(line) > MOST_LINE:
+            raise MarlError(f"override '{shown(line)}' has {len(line):,} characters: set it in the recipe")
         try:
             change = OverridesParser.create().parse_override(line)
-        except HydraException as error:
+        except (HydraException, ValueError, RecursionError) as error:  # also a number of thousands of digits
             raise MarlError(wrong_form) from error
         if not change.key_or_group:
             raise MarlError(wrong_form)
@@ -139,7 +147,7 @@ def _forced(change: Override) -> str:
 
 def _is_group(change: Override) -> bool:
     group = change.key_or_group
-    return "." not in group and any((folder / group).is_dir() for folder in _search_path())
+    return "." not in group and any((folder / group).is_dir() for folder in search_path())
 
 
 def _names_a_member(change: Override) -> bool:
@@ -159,6 +167,8 @@ def _check_known(change: Override, base: Any) -> None:
     """MarlError for an override of a key that `base` lacks, unless it has a `+` or is in a free-form section."""
     key, paths = change.key_or_group, dict(key_paths(base))
     parent, _, last = key.rpartition(".")
+    if change.is_delete() and key in paths and not OPEN.fullmatch(key):
+        raise MarlError(f"'~{key}' would remove a setting that every run has: set it to another value instead")
     # keys below an empty mapping or null are checked by the code that reads them
     if _adds(change) or OPEN.fullmatch(key) or key in paths or paths.get(parent, base) in ({}, None):
         return
@@ -173,34 +183,6 @@ def _check_known(change: Override, base: Any) -> None:
     raise MarlError(f"unknown key '{key}': {hint or f'valid sections: {sections}'}")
 
 
-def _check_recipe(recipe: Path) -> None:
-    if not recipe.is_file():
-        raise missing("recipe file", recipe, recipe.parent.glob("*.yaml"))
-    if recipe.suffix != ".yaml":
-        raise MarlError(f"recipe '{recipe}' must be a .yaml file")
-    try:
-        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise MarlError(f"recipe '{recipe}' is not YAML: {' '.join(str(error).split())}") from error
-    defaults = content.get("defaults") if isinstance(content, dict) else None
-    if not isinstance(defaults, list) or "marl_trainer" not in defaults:
-        raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]'")
-    if any((folder / recipe.name).exists() for folder in _search_path()):
-        raise MarlError(f"recipe '{recipe}' has the name of a config file that it extends: rename the recipe")
-
-
-def verl_configs() -> Path:
-    """The folder of verl's config, found without importing verl (seconds)."""
-    verl = importlib.util.find_spec("verl")
-    if verl is None or verl.origin is None:
-        raise MarlError("verl is not installed: pip install 'marl-verl[cpu]' or 'marl-verl[vllm]'")
-    return Path(verl.origin).parent / "trainer" / "config"
-
-
-def _search_path() -> list[Path]:
-    return [HERE, verl_configs()]
-
-
 @functools.cache
 def _base(groups: tuple[str, ...]) -> Any:
     """All keys with their defaults, as plain containers."""
@@ -208,7 +190,7 @@ def _base(groups: tuple[str, ...]) -> Any:
 
 
 def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:
-    search = ",".join("'" + f"file://{path}".replace("'", r"\'") + "'" for path in _search_path())
+    search = ",".join("'" + f"file://{path}".replace("'", r"\'") + "'" for path in search_path())
     try:
         with initialize_config_dir(config_dir=str(folder), version_base=None):
             return hydra_compose(config_name=name, overrides=[f"hydra.searchpath=[{search}]", *overrides])

@@ -7,6 +7,7 @@ episodes, turns and components of the team's rows: computing their advantages sh
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from marl_verl.config.parts import algorithm_named
 from marl_verl.credit.base import ReplayCredit
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.row import row
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, nearest
 from marl_verl.models.count import model_config
 from marl_verl.sampling import Candidate, Sampler
 from marl_verl.sampling.context import BaseSamplingContext, TaskContext
@@ -29,6 +30,11 @@ from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig
 
 MOST_MOVES, SECONDS = 3, 30.0
+OPTIMISERS = (
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "Muon", "NAdam", "RAdam"),
+    *("RMSprop", "Rprop", "SGD"),
+)
+"""Names in `torch.optim` (tests/test_platform.py compares them): importing torch takes seconds."""
 MASKED = ("sdpa", "eager")
 """Attention implementations that separate packed rows by a mask, which transformers makes from the position ids."""
 PACKED = (
@@ -113,6 +119,9 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
         actor, rollout, attention = part.actor, part.rollout, part.model.override_config.get("attn_implementation")
         if actor.strategy not in ("fsdp", "fsdp2"):
             raise MarlError(f"'{where}.actor.strategy' must be fsdp2 or fsdp, got '{actor.strategy}'")
+        check_optimiser(actor.optim, f"{where}.actor")
+        if "model" not in actor.checkpoint.save_contents:
+            raise MarlError(f"'{where}.actor.checkpoint.save_contents' lacks 'model', which resuming and export need")
         if actor.ulysses_sequence_parallel_size > 1 and attention not in (None, "flash_attention_2"):
             what = f"'{where}.actor.ulysses_sequence_parallel_size' is {actor.ulysses_sequence_parallel_size}"
             remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
@@ -137,9 +146,24 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
                 raise MarlError(f"'{where}.{key}_micro_batch_size_per_gpu' is missing: {remedy}")
 
 
+def check_optimiser(optim: DictConfig, where: str) -> None:
+    """MarlError for an optimiser that torch lacks, or whose package is not installed; verl loads it by name."""
+    package = str(optim.optimizer_impl).partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise MarlError(f"'{where}.optim.optimizer_impl' is '{optim.optimizer_impl}', which is not installed")
+    if optim.optimizer_impl == "torch.optim" and optim.optimizer not in OPTIMISERS:
+        near = nearest(str(optim.optimizer), OPTIMISERS)
+        raise MarlError(f"unknown value '{optim.optimizer}' of '{where}.optim.optimizer': {near}")
+
+
 def check_critic_rows(resolved: DictConfig) -> None:
     """MarlError where a critic's row, an observation and one token, may exceed its token limit of a micro-batch."""
     for name, settings in resolved.critics.items():
+        check_optimiser(settings.critic.optim, "marl.critic")
+        size, batch = int(settings.critic.ppo_mini_batch_size), int(resolved.data.train_batch_size)
+        if batch % min(size, batch):
+            what = f"data.train_batch_size={batch} is not a multiple of marl.critic.ppo_mini_batch_size={size}"
+            raise MarlError(f"{what}: set a divisor of the batch size")
         critic, prompt = settings.critic, int(settings.max_prompt_length)
         if settings.scope == "policy":
             prompt = int(resolved.policies[settings.policy].actor_rollout_ref.rollout.prompt_length)

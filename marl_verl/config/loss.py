@@ -9,7 +9,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algorithms.losses import Loss
-from marl_verl.config.compose import key_paths, verl_configs
+from marl_verl.config.compose import key_paths
+from marl_verl.config.recipe_file import verl_configs
 from marl_verl.errors import MarlError, nearest
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"

@@ -150,6 +150,18 @@ def check_cpus(config: DictConfig, pools: Sequence[Pool], nodes: Sequence[float]
             raise MarlError(f"{what}, but they have {' + '.join(f'{count:g}' for count in nodes)}: {advice}")
 
 
+def check_own_cpus(config: DictConfig, team: TeamConfig) -> None:
+    """MarlError if `ray_kwargs.ray_init.num_cpus` is set, and too small for a run that starts Ray itself."""
+    given = config.ray_kwargs.ray_init
+    if given.get("num_cpus") is not None and given.get("address") in (None, "local"):
+        pools = pools_of(config, team)
+        if (needed := ray_cpus(config, pools)) > given.num_cpus:
+            what = (
+                f"'ray_kwargs.ray_init.num_cpus' is {given.num_cpus}, but the run needs {needed} (logical) CPUs of Ray"
+            )
+            raise MarlError(f"{what}: leave it out, or raise it")
+
+
 def _visible_gpus() -> int:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:

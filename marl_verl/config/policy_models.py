@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.lengths import too_long
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing
 from marl_verl.models.chat import Chat, with_template
@@ -121,6 +122,9 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
         for agent in team.agents.values():
             if agent.policy == name:
                 chat.check(agent, [act.observation for act in acts if act.agent == agent.name])
+                limit = int(part.actor_rollout_ref.rollout.prompt_length)
+                if agent.instructions and (tokens := chat.shortest(agent)) > limit:
+                    raise too_long(agent.name, name, f"{tokens} tokens with the chat template", limit)
 
 
 def check_files(folder: Path, what: str, words: Path | None = None) -> None:

@@ -14,22 +14,20 @@ from omegaconf.errors import OmegaConfBaseException
 from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
 from marl_verl.algorithms.losses import Loss
-from marl_verl.config.compose import VERL_OPEN, check_keys
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.model_settings import with_model_settings
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import local_model, tiny_model
+from marl_verl.config.ranges import CRITIC_KEYS, check_part
 from marl_verl.config.server_names import rollout_name
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError
 from marl_verl.models.pretrained import located
 from marl_verl.models.tiny import TinyModel
 from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import on_gpu
 from marl_verl.team import OWN_KEYS, PolicyConfig, TeamConfig
 
-CRITIC_KEYS = ("scope", "tiny", "max_prompt_length")
-"""Keys of `marl.critic` that are not keys of verl's `critic`."""
 ENGINES = (("fsdp_config", "fsdp"), ("megatron", "megatron"), ("torchtitan", "torchtitan"), ("veomni", "veomni"))
 """Section of an engine's settings: (in `actor`, in `critic`)."""
 LORA = ("lora", "lora_rank", "lora_alpha", "lora_adapter_path", "target_modules", "exclude_modules")
@@ -103,7 +101,7 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
 
 def _override(config: DictConfig, policy: PolicyConfig) -> None:
     """Merge a policy's override over `actor_rollout_ref`, which includes the loss."""
-    _check_part(policy.override, config.actor_rollout_ref, f"marl.policies.{policy.name}", OWN_KEYS)
+    check_part(policy.override, config.actor_rollout_ref, f"marl.policies.{policy.name}", OWN_KEYS)
     config.actor_rollout_ref = OmegaConf.merge(config.actor_rollout_ref, policy.override)
     own = config.actor_rollout_ref
     own.model.path = located(own.model.path)
@@ -117,15 +115,6 @@ def _override(config: DictConfig, policy: PolicyConfig) -> None:
         own.model.lora_rank = 0
         if "dummy" in str(own.rollout.load_format):
             own.rollout.load_format = "auto"  # weights are never synced to its servers
-
-
-def _check_part(override: Mapping[str, Any], whole: DictConfig, where: str, own: tuple[str, ...]) -> None:
-    """MarlError for a key of section `where` that verl's config lacks; `own` are those that are not verl's."""
-    base: Any = OmegaConf.to_container(whole)
-    for key in override:
-        if key not in base:
-            raise MarlError(f"unknown key '{where}.{key}': {nearest(str(key), [*map(str, base), *own])}")
-    check_keys(override, base, where, free=VERL_OPEN)
 
 
 def with_lora(actor_rollout_ref: DictConfig) -> DictConfig:
@@ -186,7 +175,7 @@ def check_critic(config: DictConfig, team: TeamConfig, algorithm: Algorithm) -> 
     if scope not in (None, wish):
         what = f"'marl.critic.scope' is '{scope}', but algorithm '{name}' needs a critic of scope '{wish}'"
         raise MarlError(f"{what}: leave it out, or set marl.algorithm.options.critic={scope}")
-    _check_part(_override_of(section), config.critic, "marl.critic", CRITIC_KEYS)
+    check_part(_override_of(section), config.critic, "marl.critic", CRITIC_KEYS)
     path = (section.get("model") or {}).get("path")
     if path and "${" not in str(path) and located(path) == path:
         local_model("marl.critic", path)

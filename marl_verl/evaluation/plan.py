@@ -24,7 +24,8 @@ from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assi
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
-from marl_verl.trainer.prepare import COMPOSED, build_parts
+from marl_verl.trainer.prepare import COMPOSED
+from marl_verl.trainer.settings import build_parts
 
 FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
@@ -114,7 +115,7 @@ def plan(
     config = evaluation_config(composed, assignments, models.paths, max(1, episodes), seed)
     evaluated = read_team(marl_section(config), allow_frozen=True)
     workflow, task_set = build_parts(evaluated)
-    checks.check_numbers(config)
+    checks.check_numbers(config, evaluated)
     checks.check_fixed(config, evaluated)
     checks.check_sampling(config, evaluated)
     played = _tasks(run, marl, task_set, overrides, tasks)

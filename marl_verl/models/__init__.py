@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from marl_verl.options import Positive
+from annotated_types import Interval
+
+from marl_verl.errors import MarlError
+
+Width = Annotated[int, Interval(ge=1, le=1 << 14)]
 
 Progress = Callable[[float], None]
 """Called with the fraction done."""
@@ -24,11 +28,16 @@ class Shape:
             other and more token ids, so data.max_prompt_length and max_response_length must be larger.
     """
 
-    hidden: Positive = 64
-    layers: Positive = 2
-    heads: Positive = 2
-    kv_heads: Positive = 2
-    head_dim: Positive = 32
-    mlp: Positive = 128
-    context: Positive = 256
+    hidden: Width = 64
+    layers: Width = 2
+    heads: Width = 2
+    kv_heads: Width = 2
+    head_dim: Width = 32
+    mlp: Width = 128
+    context: Annotated[int, Interval(ge=16, le=1 << 20)] = 256
     family: Literal["qwen3", "llama"] = "qwen3"
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            near = self.kv_heads * max(1, round(self.heads / self.kv_heads))
+            raise MarlError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}, e.g. {near}")

@@ -84,6 +84,10 @@ class Chat:
         except MarlError:
             return False
 
+    def shortest(self, agent: AgentConfig) -> int:
+        """The number of tokens of a prompt with the agent's instructions and a message of one word."""
+        return len(self.render(agent.conversation(as_observation("task")), tokenize=True))
+
     def check(self, agent: AgentConfig, observations: Sequence[Observation] = ()) -> None:
         """MarlError if the template refuses one of the agent's observations (default: a single user message).
 

@@ -51,9 +51,10 @@ class TinyModel(Shape):
     steps: options.NonNegative = 200
     good: Annotated[float, Interval(ge=0, le=1)] = 0.35
     batch_size: options.Positive = 64
-    learning_rate: float = 3e-3
+    learning_rate: Annotated[float, Interval(gt=0, le=1)] = 3e-3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "agents", list(self.agents))
         object.__setattr__(self, "task_options", dict(self.task_options))
         if not self.agents:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from marl_verl.episode import Episode
-from marl_verl.options import Positive
+from marl_verl.options import Count
 from marl_verl.sampling.attempt import ask, attempt, gather_all, scored
 from marl_verl.sampling.base import Failure, Sample, Sampler, SamplingContext, drive
 
@@ -26,7 +26,7 @@ class Independent(Sampler):
         episodes: number of episodes per task.
     """
 
-    episodes: Positive = 8
+    episodes: Count = 8
 
     async def sample(self, context: SamplingContext) -> Sample:
         return Sample(*await _attempts(context, self.episodes, _episode))
@@ -45,7 +45,7 @@ class BestOf(Sampler):
         episodes: n.
     """
 
-    episodes: Positive = 8
+    episodes: Count = 8
 
     @property
     def public(self) -> bool:

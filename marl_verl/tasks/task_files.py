@@ -63,7 +63,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
         if line.strip():
             try:
                 yield number, json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and deep nesting
                 raise MarlError(f"task file '{path}', line {number} is not a JSON object: {error}") from error
 
 
@@ -77,7 +77,7 @@ def _task(row: Any, path: Path, number: int) -> Task:
     data = {} if row.get("data") is None else row["data"]
     try:
         data = json.loads(data) if isinstance(data, str) else data  # parquet often holds JSON as text
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise MarlError(f"task file '{path}', row {number}: 'data' is text that is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise MarlError(f"task file '{path}', row {number}: 'data' must be an object, got {data!r:.60}")

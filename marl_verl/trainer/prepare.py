@@ -17,24 +17,22 @@ from marl_verl import plugins
 from marl_verl.checkpoint import fingerprint, folders, pickles
 from marl_verl.config import checks, fit, memory
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
-from marl_verl.config.placement import check_placement
+from marl_verl.config.lengths import check_lengths
 from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.schedule import check_schedule
 from marl_verl.config.stored import check_run, marl_section, read_config
-from marl_verl.episode import Workflow
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, shown
 from marl_verl.models.pretrained import cached, fetch
 from marl_verl.models.sizes import sizes
 from marl_verl.models.tiny import TinyModel, ensure_all
-from marl_verl.options import build
 from marl_verl.process.progress import Display
-from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.base import Split, Task
 from marl_verl.tasks.task_files import write_tasks
 from marl_verl.team import TeamConfig, read_team
-from marl_verl.trainer.trackers import check_trackers
+from marl_verl.trainer.settings import check_settings
 
+MOST_NAME = 200  # bytes of the name of a run directory: file systems allow 255, with the names of temporary files
 COMPOSED = "composed.yaml"
 """The config before policies and interpolations are resolved: overrides of a resumed run apply to it."""
 
@@ -145,25 +143,15 @@ def _check_same_tasks(plan: Plan) -> None:
 
 
 def _check(config: DictConfig, folder: Path) -> Plan:
-    marl = marl_section(config)
-    team = read_team(marl)
-    algorithm = algorithm_of(team)
-    samplers = samplers_of(algorithm, marl)
-    workflow, task_set = build_parts(team)
-    checks.check_numbers(config)
-    fit.check_samplers(samplers, sampler_names(algorithm, marl), team, task_set)
-    checks.check_batches(config, team)
-    checks.check_fixed(config, team)
-    check_trackers(config)
-    check_placement(config, team)
-    checks.check_sampling(config, team)
-    fit.check_fit(samplers["sampler"], algorithm, team)
+    parts, marl = check_settings(config), marl_section(config)
+    team, algorithm, samplers = parts.team, parts.algorithm, parts.samplers
     tiny = tiny_models(config, team, marl)
     tasks: dict[Split, list[Task]] = {
-        split: checks.load_tasks(task_set, marl["task"], split, marl["run"]["seed"]) for split in ("train", "test")
+        split: checks.load_tasks(parts.task_set, marl["task"], split, marl["run"]["seed"])
+        for split in ("train", "test")
     }
     checks.check_tasks(tasks, config)
-    moves = checks.rehearse(workflow, tasks["train"][0], team)
+    moves = checks.rehearse(parts.workflow, tasks["train"][0], team)
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
     fit.check_advantage(synthetic)
@@ -173,6 +161,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     fit.check_reference(resolved, team)
     fit.check_engine(resolved, team)
     fit.check_critic_rows(resolved)
+    check_lengths(resolved, team, tiny)
     check_templates(resolved, team, [act for acts in moves for act in acts], tiny)
     rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
@@ -185,23 +174,22 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder, notes=notes, needs=needs)
 
 
-def build_parts(team: TeamConfig) -> tuple[Workflow, TaskSet]:
-    """Build the workflow and the task set of a team. MarlError for an unregistered part or an invalid option."""
-    for agent in team.agents.values():
-        if agent.reward is not None:
-            part("rewards", agent.reward, None)
-    task_set = build(part("tasks", team.task.name, TaskSet), team.task.options, "marl.task.options")
-    workflow = part("workflows", team.workflow.name, Workflow)
-    return build(workflow, team.workflow.options, "marl.workflow.options"), task_set
-
-
 def _new_folder(config: DictConfig, stem: str) -> Path:
     parent, name = Path(str(config.marl.run.dir)).expanduser(), config.marl.run.name
+    if not str(parent).isprintable():
+        raise MarlError(f"'marl.run.dir' is no folder, got {shown(str(parent))}: it has control characters")
+    if (size := len(f"{stem if name is None else name}".encode())) > MOST_NAME:
+        what = f"the name of recipe '{shown(stem)}'" if name is None else f"'marl.run.name' {shown(str(name))}"
+        raise MarlError(f"{what} has {size} bytes, but the name of a run directory may have {MOST_NAME}: shorten it")
+    try:
+        parent.exists()
+    except OSError as error:
+        raise MarlError(f"'marl.run.dir' is no folder, got {shown(str(parent))}: {error.strerror}") from error
     if name is None:
         numbered = (parent / f"{stem}-{number}" for number in itertools.count(1))
         return next(folder for folder in numbered if not folder.exists())
     folder = parent / str(name)
-    if str(name) in ("", ".", "..") or Path(str(name)).name != str(name):
+    if str(name) in ("", ".", "..") or Path(str(name)).name != str(name) or not str(name).isprintable():
         raise MarlError(f"'marl.run.name' must be the name of a folder, without '/', got {str(name)!r}")
     if folder.exists():
         raise MarlError(f"run directory '{folder}' exists: choose another marl.run.name, or continue it with --resume")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from marl_verl.episode import Act, Turn
-from marl_verl.options import Positive
+from marl_verl.options import Count
 from marl_verl.sampling import (
     SESSION,
     Failure,
@@ -47,7 +47,7 @@ class GreedyTree(Sampler):
     """
 
     branches: ClassVar[bool] = True
-    candidates: Positive = 8
+    candidates: Count = 8
     partial_value: PartialValue = "proposal"
 
     async def sample(self, context: SamplingContext) -> Sample:

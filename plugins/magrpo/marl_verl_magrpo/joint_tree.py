@@ -35,7 +35,7 @@ from typing import ClassVar, Literal
 
 from marl_verl.episode import Act, Action, Run, Turn
 from marl_verl.errors import MarlError
-from marl_verl.options import Positive
+from marl_verl.options import Count
 from marl_verl.sampling import (
     SESSION,
     AttemptFailed,
@@ -87,7 +87,7 @@ class JointTree(Sampler):
 
     branches: ClassVar[bool] = True
     incremental: ClassVar[bool] = True
-    joint_actions: Positive = 8
+    joint_actions: Count = 8
     joint: Literal["aligned", "cross"] = "aligned"
     partial_value: Literal["proposal", "zero"] = "proposal"
     stop_above: float | None = None

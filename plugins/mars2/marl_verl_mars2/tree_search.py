@@ -29,7 +29,7 @@ from typing import ClassVar, Literal
 
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, nearest
-from marl_verl.options import Positive
+from marl_verl.options import Count
 from marl_verl.sampling import (
     SESSION,
     AttemptFailed,
@@ -84,7 +84,7 @@ class TreeSearch(Sampler):
     """
 
     branches: ClassVar[bool] = True
-    nodes: Positive = 8
+    nodes: Count = 8
     strategy: Strategy = "bandit"
     prior: Prior = "normal"
     arms: list[str] = field(default_factory=list)

@@ -1,0 +1,212 @@
+"""Recipe files that took minutes or ended in a traceback, and recipes with random mistakes."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from marl_verl.config.compose import compose, key_paths
+from marl_verl.config.ranges import ALLOWED
+from marl_verl.errors import MarlError
+from marl_verl.trainer import prepare
+
+SECONDS = 10.0
+RECIPE: dict[str, Any] = {
+    "defaults": ["marl_trainer", "_self_"],
+    "marl": {
+        "task": {"name": "inventory", "train_size": 16, "test_size": 8, "options": {"length": 4}},
+        "workflow": {"name": "inventory"},
+        "sampler": {"options": {"episodes": 4}},
+        "agents": {"holder": {"policy": "one", "instructions": "be brief"}, "asker": {"policy": "two"}},
+        "policies": {
+            "one": {"tiny": {"steps": 1}, "actor": {"optim": {"lr": 1.0e-3}}},
+            "two": {"tiny": {"steps": 1}, "rollout": {"top_p": 1.0}},
+        },
+    },
+    "data": {"train_batch_size": 8, "max_prompt_length": 64, "max_response_length": 16},
+    "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": 8}, "rollout": {"max_model_len": 128}},
+    "trainer": {"total_training_steps": 5, "test_freq": 2},
+}
+TEXT = yaml.safe_dump(RECIPE)
+BOMB = "x0: &x0 [a, a, a, a, a, a, a, a, a, a]\n" + "".join(
+    f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(content: str, *overrides: str, name: str = "team.yaml") -> str:
+    """The message for a recipe file, which must come at once."""
+    Path(name).write_text(content)
+    begun = time.monotonic()
+    with pytest.raises(MarlError) as error:
+        compose(Path(name), overrides, hardware="cpu")
+    assert time.monotonic() - begun < SECONDS
+    assert len(str(error.value)) < 1000
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (TEXT + BOMB, "has 1e+09 values, because of its aliases: at most 100,000"),
+        (TEXT + "x: &x [*x]\n", "is nested too deeply"),
+        (TEXT + "# " + "x" * (50 << 20), "has 52,429,"),
+        (TEXT + "x: " + "[" * 60 + "]" * 60, "is nested too deeply: more than 50 levels"),
+        (TEXT + "x: " + "[" * 9000 + "]" * 9000, "is nested too deeply"),
+        (TEXT + "x: " + "9" * 10_000, "is not YAML: Exceeds the limit (4300 digits)"),
+        (TEXT + "x: 2026-13-45", "is not YAML: month must be in 1..12"),
+        (TEXT + "x: !!python/object/apply:os.getcwd []", "is not YAML: could not determine a constructor"),
+        (TEXT + "x: \0", "is not YAML"),
+        (TEXT + "? [a]\n: 1\n", "is not YAML"),
+        (TEXT + "3: x\n", "unknown key '3'"),
+        (TEXT + "'': x\n", "unknown key ''"),
+        (TEXT + "marl_: 1\n", "unknown key 'marl_': did you mean 'marl'?"),
+        (TEXT.replace("- marl_trainer\n- _self_", "- _self_\n- marl_trainer"), "'_self_' must come after"),
+        (TEXT.replace("- marl_trainer\n- _self_", "- marl_trainer"), "'_self_' must come after 'marl_trainer'"),
+        (TEXT.replace("- marl_trainer", "- marl_trainr"), "must begin with 'defaults: [marl_trainer, _self_]'"),
+        (TEXT.replace("- marl_trainer\n- _self_", "  marl_trainer: 1"), "must begin with"),
+        ("3", "must begin with"),
+        ("[" * 200, "is not YAML"),
+        ("!" + TEXT, "recipe"),
+    ],
+)
+def test_a_recipe_file_is_refused_at_once(content: str, message: str) -> None:
+    assert message in refused(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["marl_trainer.yaml", "ppo_trainer.yaml", "hardware/cpu.yaml", "data/legacy_data.yaml"]
+)
+def test_a_config_beside_a_recipe_would_replace_the_one_that_it_extends(name: str) -> None:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("trainer: {device: cpu}\n")
+    assert f"'{name}' would replace the config file of that name" in refused(TEXT)
+
+
+def test_a_recipe_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(self: Path, **options: Any) -> str:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    Path("team.yaml").write_text(TEXT)
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(MarlError, match=r"recipe 'team.yaml' cannot be read: Permission denied"):
+        compose(Path("team.yaml"), [], hardware="cpu")
+    with pytest.raises(MarlError, match=r"cannot be read: File name too long"):
+        compose(Path("x" * 300 + ".yaml"), [], hardware="cpu")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "trainer.test_freq=" + "9" * 10_000,
+        "x=" + "[x," * 5_000 + "x" + "]" * 5_000,
+        "x=" + "{a:" * 3_000 + "1" + "}" * 3_000,
+        "x='" + "a" * 30_000,
+        "trainer.test_freq=[",
+        "\0=1",
+        "trainer..test_freq=1",
+        ".=1",
+        "~trainer.nothing",
+        "~marl",
+        "+hydra.run.dir=x",
+        "hydra.searchpath=[x]",
+        "defaults=[x]",
+        "marl.agents.holder=[]",
+        "hardware=tpu",
+        "trainer@x=ppo_trainer",
+    ],
+)
+def test_an_override_is_refused_at_once(line: str) -> None:
+    Path("team.yaml").write_text(TEXT)
+    begun = time.monotonic()
+    with pytest.raises(MarlError) as error:
+        prepare.plan_run(Path("team.yaml"), [line, *(["hardware=cpu"] if "hardware" not in line else [])])
+    assert time.monotonic() - begun < SECONDS
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (f"marl.run.name={'x' * 300}", "has 300 bytes, but the name of a run directory may have 200: shorten it"),
+        (f"marl.run.name='{'ü' * 150}'", "has 300 bytes"),
+        ("marl.run.name=''", "'marl.run.name' must be the name of a folder, without '/', got ''"),
+        ("marl.run.name=..", "must be the name of a folder"),
+        ("marl.run.name='a\0b'", "must be the name of a folder"),
+        (f"marl.run.dir={'x' * 300}", "'marl.run.dir' is no folder"),
+        ("marl.run.dir='a\0b'", "'marl.run.dir' is no folder"),
+        ("marl.run.dir=/dev/null/runs", "cannot be created"),
+        ("hardware=gpu", "the policies need 1 (one) + 1 (two) = 2 GPUs, but this machine has 0"),
+    ],
+)
+def test_a_place_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, override: str, message: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    Path("team.yaml").write_text(TEXT)
+    hardware = [] if override.startswith("hardware") else ["hardware=cpu"]
+    with pytest.raises(MarlError) as error:
+        prepare.plan_run(Path("team.yaml"), [override, *hardware])
+    assert message in str(error.value)
+    assert os.listdir() == ["team.yaml"]
+
+
+def _own_paths() -> list[str]:
+    return [path for path, _ in key_paths(RECIPE)]
+
+
+VALUES: list[Any] = [
+    *(None, True, False, 0, -1, 1, 3, 1.5, -0.5, 1e-3, 1e30, float("nan"), float("inf"), 10**30, "", "x", "1", "null"),
+    *("${nowhere}", "${marl.run.seed}", "???", "${", "ü\u202e", "a\nb", "/dev/zero", "one", "holder", b"x"),
+    *([], {}, [1], [None], ["x"], [[]], {"a": 1}, {1: 2}, {None: None}, {"a": {"b": [1, {}]}}),
+]
+mistakes = st.lists(
+    st.tuples(
+        st.sampled_from([*_own_paths(), *(key for key in ALLOWED)]),
+        st.sampled_from(["set", "set", "set", "misspell", "remove", "policy"]),
+        st.sampled_from(VALUES),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def _mutated(changes: list[tuple[str, str, Any]]) -> dict[str, Any]:
+    recipe = copy.deepcopy(RECIPE)
+    for path, how, value in changes:
+        path = path.replace("actor_rollout_ref.", "marl.policies.one.") if how == "policy" else path
+        *parents, last = path.split(".")
+        section = recipe
+        for parent in parents:
+            if not isinstance(section.get(parent), dict):
+                section[parent] = {}
+            section = section[parent]
+        if how == "remove":
+            section.pop(last, None)
+        else:
+            section[last[:-1] if how == "misspell" else last] = value
+    return recipe
+
+
+@settings(max_examples=20, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(mistakes)
+def test_a_recipe_with_mistakes_is_planned_or_refused(changes: list[tuple[str, str, Any]]) -> None:
+    """Nothing but MarlError, within `SECONDS`."""
+    Path("team.yaml").write_text(yaml.safe_dump(_mutated(changes), allow_unicode=True))
+    begun = time.monotonic()
+    with contextlib.suppress(MarlError):
+        assert OmegaConf.is_config(prepare.plan_run(Path("team.yaml"), ["hardware=cpu"]).resolved)
+    assert time.monotonic() - begun < SECONDS
+    assert os.listdir() == ["team.yaml"]

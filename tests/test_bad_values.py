@@ -1,0 +1,348 @@
+"""Values that verl takes silently, or that ended in a traceback: each is refused with a message that names it.
+
+One composition is shared, and each case applies its overrides to it: a case takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.ranges import ALLOWED
+from marl_verl.errors import MarlError
+from marl_verl.trainer import prepare
+from marl_verl.trainer.settings import check_settings
+
+RECIPE = """
+defaults: [marl_trainer, _self_]
+marl:
+  task: {name: inventory, train_size: 16, test_size: 8}
+  workflow: {name: inventory}
+  agents: {holder: {policy: one}, asker: {policy: two}}
+  policies: {one: {tiny: {steps: 1}}, two: {tiny: {steps: 1}}}
+data: {train_batch_size: 8, max_prompt_length: 64, max_response_length: 16}
+actor_rollout_ref: {actor: {ppo_mini_batch_size: 8}}
+"""
+CRITIC = ["marl.algorithm.name=mappo"]
+REF = ("actor.", "rollout.", "model.")
+
+RATE, COUNT, SHARE = "a number > 0 and <= 1", "a whole number >= 1", "a number >= 0 and <= 1"
+ABOVE, LEAST, OPTIONAL = "a number > 0", "a number >= 0", "a whole number >= 1 or null"
+EVERY = "-1 or a whole number >= 1"
+OUTSIDE = (  # key, values outside its range, the range; keys of `actor_rollout_ref` are set for a policy, too
+    ("actor.optim.lr", "-1 0 2 null", RATE),
+    ("actor.optim.weight_decay", "-0.1 1.5 null", SHARE),
+    ("actor.optim.lr_warmup_steps", "-2 0.5", "a whole number >= -1 or null"),
+    ("actor.optim.lr_warmup_steps_ratio", "-0.1 1.1 null", SHARE),
+    ("actor.optim.min_lr_ratio", "-0.1 1.1", f"{SHARE} or null"),
+    ("actor.optim.num_cycles", "-1 0 null", ABOVE),
+    ("actor.optim.clip_grad", "-1 0 null", ABOVE),
+    ("actor.clip_ratio", "-0.2 0 null", ABOVE),
+    ("actor.clip_ratio_low", "-0.2 0", f"{ABOVE} or null"),
+    ("actor.clip_ratio_high", "-0.2 0", f"{ABOVE} or null"),
+    ("actor.clip_ratio_c", "-1 0 1 null", "a number > 1"),
+    ("actor.tau_pos", "-1 0 null", ABOVE),
+    ("actor.tau_neg", "-1 0 null", ABOVE),
+    ("actor.policy_loss.ppo_kl_coef", "-1 null", LEAST),
+    ("actor.policy_loss.clip_cov_ratio", "-1 0 2 null", RATE),
+    ("actor.policy_loss.dro_beta", "-1 0", f"{ABOVE} or null"),
+    ("actor.entropy_coeff", "null", "a number"),
+    ("actor.kl_loss_coef", "-0.1 null", LEAST),
+    ("actor.ppo_epochs", "-1 0 1.5 null", COUNT),
+    ("actor.ppo_mini_batch_size", "-1 0 1.5 null", COUNT),
+    ("actor.ppo_max_token_len_per_gpu", "-1 0 1.5 null", COUNT),
+    ("actor.ppo_micro_batch_size_per_gpu", "-1 0 1.5 x [1]", OPTIONAL),
+    ("actor.ulysses_sequence_parallel_size", "-1 0 0.5 null", COUNT),
+    ("actor.loss_scale_factor", "-1 0", f"{ABOVE} or null"),
+    ("actor.fsdp_config.fsdp_size", "-2 0 1.5 null", EVERY),
+    ("actor.fsdp_config.entropy_from_logits_chunk_size", "-1 0", COUNT),
+    ("rollout.temperature", "-1 0 null", ABOVE),
+    ("rollout.top_p", "-1 0 1.1 null", RATE),
+    ("rollout.top_k", "-2 0 0.5 null", EVERY),
+    ("rollout.val_kwargs.temperature", "-1 null", LEAST),
+    ("rollout.val_kwargs.top_p", "-1 0 1.1 null", RATE),
+    ("rollout.val_kwargs.top_k", "-2 0 0.5 null", EVERY),
+    ("rollout.prompt_length", "-1 0 0.5 null x [1]", COUNT),
+    ("rollout.response_length", "-1 0 0.5 null x [1]", COUNT),
+    ("rollout.max_model_len", "-1 0 0.5 x [1]", OPTIONAL),
+    ("rollout.max_num_seqs", "-1 0 0.5 null", COUNT),
+    ("rollout.max_num_batched_tokens", "-1 0 0.5 null", COUNT),
+    ("rollout.gpu_memory_utilization", "-1 0 1.1 null", RATE),
+    ("rollout.tensor_model_parallel_size", "-1 0 0.5 null", COUNT),
+    ("rollout.data_parallel_size", "-1 0 0.5 null", COUNT),
+    ("rollout.agent.num_workers", "-1 0 0.5 null", COUNT),
+    ("rollout.checkpoint_engine.update_weights_bucket_megabytes", "-1 0 0.5 x", OPTIONAL),
+    ("rollout.seed", "-1 0.5 null", "a whole number >= 0"),
+    ("model.lora_rank", "-1 2.5 513 null", "a whole number >= 0 and <= 512"),
+    ("model.lora_alpha", "-1 0 null", ABOVE),
+    ("trainer.test_freq", "-2 0 0.5 null", EVERY),
+    ("trainer.save_freq", "-2 0 0.5 null", EVERY),
+    ("trainer.n_gpus_per_node", "-1 0 0.5 null", COUNT),
+    ("trainer.nnodes", "-1 0 0.5 null", COUNT),
+    ("trainer.total_epochs", "-1 0 0.5 null", COUNT),
+    ("trainer.total_training_steps", "-1 0 0.5 null", COUNT),
+    ("data.train_batch_size", "-1 0 0.5 null", COUNT),
+    ("data.max_prompt_length", "-1 0 0.5 null", COUNT),
+    ("data.max_response_length", "-1 0 0.5 null", COUNT),
+    ("data.dataloader_num_workers", "-1 0.5 null", "a whole number >= 0"),
+    ("data.val_batch_size", "-1 0 0.5 x", OPTIONAL),
+    ("data.seed", "-1 0.5 x", "a whole number >= 0 or null"),
+    ("reward.num_workers", "-1 0 0.5 null", COUNT),
+    ("marl.task.train_size", "-1 0 1000001", "a whole number >= 1 and <= 1000000"),
+    ("marl.run.seed", "-1", "a whole number >= 0"),
+    ("marl.checkpoint.keep", "-1 0", COUNT),
+    ("marl.rollout.act_seconds", "-1 0", f"{ABOVE} or null"),
+    ("marl.rollout.episode_tokens", "-1 0 x", "a whole number"),
+    ("marl.rollout.max_failed_share", "-0.1 1.1", SHARE),
+    ("ray_kwargs.ray_init.num_cpus", "-1 0 0.5 x", OPTIONAL),
+    ("transfer_queue.backend.SimpleStorage.num_data_storage_units", "-1 0 0.5 null", COUNT),
+)
+CRITICS = (  # as `OUTSIDE`, below `marl.critic`
+    ("optim.lr", "-1 0 null", RATE),
+    ("optim.weight_decay", "-1", SHARE),
+    ("optim.clip_grad", "0 null", ABOVE),
+    ("cliprange_value", "-1 0 null", ABOVE),
+    ("ppo_epochs", "-1 0 0.5 null", COUNT),
+    ("ppo_mini_batch_size", "-1 0 0.5", COUNT),
+    ("ppo_max_token_len_per_gpu", "-1 0", COUNT),
+    ("grad_clip", "0 0.5", "1, got"),
+    ("model.lora_rank", "-1 2.5", "a whole number >= 0 and <= 512"),
+)
+NAMES = (  # key of a policy, a value, the nearest valid one
+    ("actor.policy_loss.loss_mode", "gsop", "did you mean 'gspo'?"),
+    ("actor.policy_loss.loss_mode", "nope", "must be one of 'vanilla', 'dppo_tv'"),
+    ("actor.loss_agg_mode", "token_mean", "did you mean 'token-mean'?"),
+    ("actor.kl_loss_type", "low_var", "did you mean 'low_var_kl"),
+    ("actor.optim.lr_scheduler_type", "cosin", "did you mean 'cosine'?"),
+    ("actor.fsdp_config.model_dtype", "bf61", "did you mean 'bf16'?"),
+    ("actor.fsdp_config.dtype", "int8", "must be one of"),
+    ("rollout.dtype", "bfloat", "did you mean 'bfloat16'?"),
+    ("rollout.load_format", "safetensor", "did you mean 'safetensors'?"),
+    ("rollout.mode", "sync", "must be 'async', got 'sync': verl has no other mode"),
+    ("model.override_config.attn_implementation", "flash_attn_2", "did you mean 'flash_attention_2'?"),
+    ("actor.checkpoint.save_contents", "[modl]", "did you mean 'model'?"),
+    ("actor.checkpoint.save_contents", "3", "must be a list, got 3"),
+    ("actor.optim.betas", "[0.9]", "must be a list of 2 values, got [0.9]"),
+    ("actor.optim.betas", "3", "must be a list, got 3"),
+    ("actor.optim.betas", "[0.9,1]", "betas[1]' must be a number >= 0 and < 1, got 1"),
+    # misspelt keys, and values of other kinds
+    ("rollout.temprature", "1", "unknown key 'marl.policies.one.rollout.temprature': did you mean 'temperature'?"),
+    ("rollout.val_kwargs.temprature", "1", "did you mean 'temperature'?"),
+    ("rollout.agent.num_worker", "1", "did you mean 'num_workers'?"),
+    ("actor.optim.learning_rate", "1", "unknown key 'marl.policies.one.actor.optim.learning_rate'"),
+    ("actr.optim", "1", "did you mean 'actor'?"),
+    ("rollout", "3", "'marl.policies.one.rollout' must be a mapping, got 3"),
+    ("rollout", "[1]", "'marl.policies.one.rollout' must be a mapping, got [1]"),
+    ("rollout", "null", "'marl.policies.one.rollout' must be a mapping, got None: leave it out"),
+    ("rollout.val_kwargs", "3", "must be a mapping, got 3"),
+    ("actor", "null", "'marl.policies.one.actor' must be a mapping, got None: leave it out"),
+    ("actor", "x", "must be a mapping, got 'x'"),
+    ("actor.optim", "null", "must be a mapping, got None"),
+    ("actor.fsdp_config", "null", "must be a mapping, got None"),
+    ("model", "[1]", "must be a mapping, got [1]"),
+    ("model.target_modules", "3", "must be text or a list or null, got 3"),
+    ("model.target_modules", "''", "model.target_modules' is empty"),
+    ("frozen", "3", "'marl.policies.one.frozen' must be true or false, got 3"),
+    ("tiny", "3", "'marl.policies.one.tiny' must be a mapping or null, got 3"),
+    ("endpoint", "3", "'marl.policies.one.endpoint' must be a mapping or null, got 3"),
+    ("pool", "nowhere", "policy 'one' is on pool 'nowhere', but marl.pools is empty"),
+)
+LINES = (  # override, message
+    (
+        "actor_rollout_ref.actor.grad_clip=0.5",
+        "must be 1.0, got 0.5: verl's FSDP engine clips at actor.optim.clip_grad",
+    ),
+    ("actor_rollout_ref.actor.policy_loss.loss_mode=nope", "must be one of 'vanilla'"),
+    ("actor_rollout_ref.rollout.temprature=1", "did you mean 'actor_rollout_ref.rollout.temperature'?"),
+    ("actor_rollout_ref.rollout.val_kwargs.topp=1", "did you mean 'actor_rollout_ref.rollout.val_kwargs.top_p'?"),
+    ("actor_rollout_ref.rollout.val_kwargs.n=4", "the number of episodes per task is in marl.validation.options"),
+    ("actor_rollout_ref.actor=null", "'actor_rollout_ref.actor' must be a mapping, got None"),
+    ("actor_rollout_ref=null", "'actor_rollout_ref' must be a mapping, got None"),
+    ("actor_rollout_ref=[1]", "'actor_rollout_ref' must be a mapping, got [1]"),
+    ("trainer=null", "'trainer' must be a mapping, got None"),
+    ("data=null", "'data' must be a mapping, got None"),
+    ("ray_kwargs=null", "'ray_kwargs' must be a mapping, got None"),
+    ("ray_kwargs.ray_init=3", "'ray_kwargs.ray_init' must be a mapping, got 3"),
+    ("transfer_queue=null", "'transfer_queue' must be a mapping, got None"),
+    ("ray_kwargs.ray_init.num_cpus=1", "'ray_kwargs.ray_init.num_cpus' is 1, but the run needs 12 (logical) CPUs"),
+    ("+ray_kwargs.ray_init.num_gpus=x", "'ray_kwargs.ray_init.num_gpus' must be a whole number >= 1 or null, got 'x'"),
+    ("+ray_kwargs.ray_init.num_gpus=-1", "must be a whole number >= 1 or null, got -1"),
+    ("+ray_kwargs.ray_init.address=3", "'ray_kwargs.ray_init.address' must be text or null, got 3"),
+    ("trainer.nnodes=3", "the policies need 1 x 3 nodes (one) + 1 x 3 nodes (two) = 6 GPUs, but one machine has 2"),
+    ("trainer.device=gpu", "'trainer.device' must be one of 'cpu', 'cuda', 'npu', got 'gpu'"),
+    ("trainer.resume_mode=yes", "a run is continued by marl-verl train --resume RUN"),
+    ("trainer.val_only=true", "a trained run is evaluated by `marl-verl eval`"),
+    ("trainer.critic_warmup=3", "'trainer.critic_warmup' must be 0, got 3"),
+    ("trainer.project_name=''", "'trainer.project_name' is empty"),
+    ("trainer.project_name=null", "'trainer.project_name' must be text, got None"),
+    ("trainer.logger=3", "'trainer.logger' must be a list of trackers"),
+    ("trainer.logger=[tensorbord]", "did you mean 'tensorboard'?"),
+    ("trainer.val_before_train=3", "'trainer.val_before_train' must be true or false, got 3"),
+    ("algorithm.gamma=0.9", "a team's discount is in marl.algorithm.options"),
+    ("algorithm.use_kl_in_reward=true", "a team's KL penalty is actor.use_kl_loss"),
+    ("algorithm.rollout_correction=3", "'algorithm.rollout_correction' must be a mapping, got 3"),
+    ("data.shuffle=3", "'data.shuffle' must be true or false, got 3"),
+    ("data.custom_cls.path=null", "a team's tasks are marl.task"),
+    ("actor_rollout_ref.rollout.agent.agent_loop_manager_class=x", "it samples a team's episodes"),
+    ("actor_rollout_ref.rollout.engine_kwargs=3", "must be a mapping, got 3"),
+    ("actor_rollout_ref.rollout.engine_kwargs.vllm=3", "must be a mapping, got 3"),
+    ("marl=null", "'marl' must be a mapping, got None"),
+    ("marl.run=[1]", "'marl.run' must be a mapping, got [1]"),
+    ("marl.run.dir=''", "'marl.run.dir' is empty"),
+    ("marl.run.dir=3", "'marl.run.dir' must be text, got 3"),
+    ("marl.run.seed=99999999999999999999", "must be a whole number, got 99999999999999999999"),
+    ("marl.run.repeatable=maybe", "must be true or false, got 'maybe'"),
+    ("marl.task.options=[1]", "'marl.task.options' must be a mapping, got [1]"),
+    ("marl.task.options={lenght:3}", "did you mean 'length'?"),
+    ("marl.task.name=[inventory]", "'marl.task.name' must be text, got ['inventory']"),
+    ("marl.task.name=inventri", "unknown task 'inventri': did you mean 'inventory'?"),
+    ("marl.workflow.options={rounds:1}", "unknown key 'marl.workflow.options.rounds'"),
+    ("marl.algorithm.name=null", "'marl.algorithm.name' must be text, got None"),
+    ("marl.algorithm.options=[1]", "'marl.algorithm.options' must be a mapping, got [1]"),
+    ("marl.agents=[1]", "'marl.agents' must be a mapping, got [1]"),
+    ("marl.agents={a:null}", "agent 'a' has no policy"),
+    ("marl.agents={a:{policy:3}}", "'marl.agents.a.policy' must be text, got 3"),
+    ("marl.agents={ä:{policy:one}}", "is not of the form key=value"),
+    ("marl.agents={a_b:{policy:one}}", "a name must consist of letters, digits and '-'"),
+    ("marl.agents.holder.instructions=3", "'marl.agents.holder.instructions' must be text, got 3"),
+    ("marl.agents.holder.sampling=3", "'marl.agents.holder.sampling' must be a mapping, got 3"),
+    ("marl.agents.holder.sampling={temperature:-1}", "must be a number >= 0 or null, got -1"),
+    ("marl.agents.holder.sampling={top_p:0}", "must be a number > 0 and <= 1 or null, got 0"),
+    ("marl.agents.holder.sampling={top_k:0}", "must be -1 or a whole number >= 1 or null, got 0"),
+    ("marl.agents.holder.sampling={max_tokens:0}", "must be a whole number >= 1 or null, got 0"),
+    ("marl.agents.holder.sampling={max_tokens:17}", "must be <= data.max_response_length=16, got 17"),
+    ("marl.agents.holder.sampling={temperature:0}", "but policy 'one' is trained at 1"),
+    ("marl.policies=[1]", "'marl.policies' must be a mapping, got [1]"),
+    ("marl.policies.one=3", "'marl.policies.one' must be a mapping, got 3"),
+    ("marl.pools=[p]", "'marl.pools' must be a mapping, got ['p']"),
+    ("marl.pools={p:3}", "'marl.pools.p' must be a mapping of options, got 3"),
+    ("marl.pools={p:{gpus:0}}", "'marl.pools.p.gpus' must be a whole number >= 1, got 0"),
+    ("marl.pools={p:{gpus:1.5}}", "'marl.pools.p.gpus' must be a whole number >= 1, got 1.5"),
+    ("marl.pools={p:{nodes:-1}}", "'marl.pools.p.nodes' must be a whole number >= 1, got -1"),
+    ("marl.critic=3", "'marl.critic' must be a mapping"),
+    ("marl.critic=${marl.run.seed}", "'marl.critic' must be a mapping"),
+    ("marl.schedule=3", "'marl.schedule' must be a mapping, got 3"),
+    ("marl.validation.sampler=3", "unknown sampler '3'"),
+    ("marl.sampler.options=3", "'marl.sampler.options' must be a mapping, got 3"),
+    ("marl.sampler.options={episodes:1000000}", "must be a whole number >= 1 and <= 4096, got 1000000"),
+    ("marl.run.seed=${nowhere}", "the marl section cannot be resolved"),
+    ("trainer.test_freq=${nowhere}", "config cannot be resolved"),
+    ("actor_rollout_ref.actor.optim.lr=${marl.run.seed}", "must be a number > 0 and <= 1, got 0"),
+)
+WHOLE = (  # overrides, separated by spaces, and the message of a check that needs models, tasks or resolved settings
+    ("actor_rollout_ref.rollout.max_model_len=79", "is 79, but a turn may have prompt 64 + response 16 = 80 tokens"),
+    ("marl.policies.one.rollout.max_model_len=79", "'marl.policies.one.rollout.max_model_len' is 79"),
+    ("marl.policies.one.rollout.max_model_len=257", "is 257, but its model has a context of 256 tokens: lower it, or"),
+    (
+        "marl.policies.one.frozen=true marl.policies.one.rollout.max_model_len=79",
+        "'marl.policies.one.rollout.max_model",
+    ),
+    ("actor_rollout_ref.rollout.max_num_batched_tokens=255", "is 255, but must be at least max_num_seqs=256"),
+    (f"marl.agents.holder.instructions='{'word ' * 65}'", "the instructions of agent 'holder' have 65 words, but a"),
+    ("actor_rollout_ref.actor.optim.optimizer=AdmaW", "did you mean 'AdamW'?"),
+    ("actor_rollout_ref.actor.optim.optimizer_impl=nowhere.optim", "is 'nowhere.optim', which is not installed"),
+    ("marl.policies.one.actor.checkpoint.save_contents=[]", "lacks 'model', which resuming and export need"),
+    ("marl.algorithm.name=mappo marl.critic={ppo_mini_batch_size:3}", "not a multiple of marl.critic.ppo_mini_batch_s"),
+    ("marl.policies.one.tiny={heads:3}", "marl.policies.one.tiny: heads=3 must be a multiple of kv_heads=2"),
+    ("marl.policies.one.tiny={layers:0}", "'marl.policies.one.tiny.layers' must be a whole number >= 1"),
+    ("marl.policies.one.tiny={layers:1000000000}", "must be a whole number >= 1 and <= 16384"),
+    ("marl.policies.one.tiny={context:1}", "must be a whole number >= 16"),
+    ("marl.policies.one.tiny={learning_rate:-1}", "'marl.policies.one.tiny.learning_rate' must be a number > 0"),
+    ("marl.policies.one.tiny={steps:-1}", "'marl.policies.one.tiny.steps' must be a whole number >= 0"),
+    ("marl.policies.one.tiny={agents:[nobody]}", "unknown agent of inventory 'nobody'"),
+    ("marl.algorithm.name=mappo marl.critic.tiny={heads:3}", "marl.critic.tiny: heads=3 must be a multiple of"),
+    ("marl.policies.one.loss=nope", "unknown loss 'nope'"),
+    ("marl.task.train_file=/dev/zero", "marl.task.train_file: no task file '/dev/zero'. Check the path."),
+    ("marl.task.train_file=/tmp", "marl.task.train_file: no task file '/tmp'. Check the path."),
+    ("marl.task.train_size=1000000", "inventory: found only 35798 of 1000000 different train tasks"),
+    ("trainer.n_gpus_per_node=100000", "this machine: about "),
+)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
+    path = tmp_path_factory.mktemp("recipe") / "team.yaml"
+    path.write_text(RECIPE)
+    return compose(path, [], hardware="cpu")
+
+
+@pytest.fixture
+def refused(base: DictConfig) -> Callable[..., str]:
+    """The message for the shared config with overrides."""
+
+    def message(*lines: str, check: Callable[[DictConfig], object] = check_settings) -> str:
+        with pytest.raises(MarlError) as error:
+            check(with_overrides(base, lines))
+        assert "\n" not in str(error.value)
+        assert len(str(error.value)) < 1000
+        return str(error.value)
+
+    return message
+
+
+def test_the_recipe_itself_is_right(base: DictConfig, tmp_path: Path) -> None:
+    assert prepare._check(base, tmp_path / "run").tiny.keys() == {"one", "two"}
+
+
+@pytest.mark.parametrize(("key", "values", "words"), OUTSIDE)
+def test_a_value_outside_its_range(refused: Callable[..., str], key: str, values: str, words: str) -> None:
+    first, *others = values.split()
+    where = f"marl.policies.one.{key}" if key.startswith(REF) else key
+    cases = [(where, value) for value in (first, *others)]
+    if where != key:
+        cases.append((f"actor_rollout_ref.{key}", first))
+    for where, value in cases:
+        # whether text or a list is a number is checked first, without the range
+        kinds = "|".join(map(re.escape, (words, "a number, got")))
+        found = refused(f"{where}={value}")
+        assert re.match(rf"'{re.escape(where)}' must be (one of )?({kinds})", found), f"{where}={value}: {found}"
+
+
+@pytest.mark.parametrize(("key", "values", "words"), CRITICS)
+def test_a_value_of_a_critic_outside_its_range(refused: Callable[..., str], key: str, values: str, words: str) -> None:
+    for value in values.split():
+        found = refused(*CRITIC, f"marl.critic.{key}={value}")
+        assert found.startswith(f"'marl.critic.{key}' must be {words}"), f"{key}={value}: {found}"
+
+
+NUMBERS = [key for key, *_ in OUTSIDE if not key.startswith(("ray_kwargs", "transfer_queue"))]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "[1]"])
+def test_no_number(refused: Callable[..., str], value: str) -> None:
+    for key in NUMBERS:
+        where = f"marl.policies.one.{key}" if key.startswith(REF) else key
+        assert refused(f"{where}={value}").startswith(f"'{where}' must be a"), f"{where}={value}"
+
+
+@pytest.mark.parametrize(("key", "value", "message"), NAMES)
+def test_a_name_or_key_that_is_not_valid(refused: Callable[..., str], key: str, value: str, message: str) -> None:
+    assert message in refused(f"marl.policies.one.{key}={value}")
+
+
+@pytest.mark.parametrize(("line", "message"), LINES)
+def test_other_values(refused: Callable[..., str], line: str, message: str) -> None:
+    assert message in refused(line)
+
+
+@pytest.mark.parametrize(("lines", "message"), WHOLE)
+def test_values_that_do_not_go_together(refused: Callable[..., str], tmp_path: Path, lines: str, message: str) -> None:
+    split = [lines] if "'" in lines else lines.split()
+    assert message in refused(*split, check=lambda config: prepare._check(config, tmp_path / "run"))
+
+
+def test_the_table_names_keys_of_verl(base: DictConfig) -> None:
+    """A key that verl renames would no longer be checked."""
+    from omegaconf import OmegaConf
+
+    absent = [key for key in ALLOWED if OmegaConf.select(base, key, default="absent") == "absent"]
+    assert absent == ["ray_kwargs.ray_init.num_gpus", "ray_kwargs.ray_init.address"]
+
+
+def test_a_frozen_policy_may_act_greedily(base: DictConfig) -> None:
+    check_settings(with_overrides(base, ["marl.policies.one.frozen=true", "marl.policies.one.rollout.temperature=0"]))
