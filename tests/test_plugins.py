@@ -340,6 +340,12 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
     assert len(plugins.content_of(plugins.Source("p", "solo", "1", "solo_plugin"))) == 64
     assert plugins.content_of(plugins.Source("p", "in-memory", "0", "<object>")) == ""
     assert plugins.content_of(plugins.Source("p", "file", "0", "solo_plugin", "abc")) == "abc"
+    known = plugins.discover("games")  # its parts are in games_pkg, its entry point in games_plugin
+    (games,) = [source for source in known.loaded if source.distribution == "games"]
+    whole = known.content(games)
+    part.write_text("three")
+    plugins.content_of.cache_clear()
+    assert known.content(games) != whole
     found = {record["plugin"]: record for record in plugins.discover("games").describe(content=True)}
     assert len(found["games"]["content"]) == len(found["builtin"]["content"]) == 64
     assert found["solo"]["content"] == ""  # not loaded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from marl_verl.advantage import RowTable
 from marl_verl.errors import MarlError
 from marl_verl.inspect import summary
 from marl_verl.process.progress import Display
+from marl_verl.process.run_dir import RunDir
 from marl_verl.testing.rows import algorithm, row
+from marl_verl.trainer import prepare
 from marl_verl.trainer.report import _agents, wilson
 
 
@@ -163,11 +165,47 @@ def test_the_curve_is_drawn(run: Path) -> None:
     assert curve.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_end_is_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
     monkeypatch.setattr(summary, "draw_curve", lambda folder: folder / "curve.png")
-    out = io.StringIO()
-    summary.show(run, Display(Console(file=out, width=120, soft_wrap=True)))
-    printed = out.getvalue()
+
+    def shown(run: Path) -> str:
+        out = io.StringIO()
+        summary.show(run, Display(Console(file=out, width=120, soft_wrap=True)))
+        return out.getvalue()
+
+    return shown
+
+
+def test_only_commands_that_work_are_suggested(
+    run: Path, shown: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with a checkpoint, stored episodes, a recipe and two trained policies has them all; without one, none."""
+    (run / "summary.json").write_text((run / "summary.json").read_text().replace('"checkpoints/step_2"', "null"))
+    assert "next, try" not in shown(run)  # no checkpoint, no recipe file, no journals
+
+    def refuse(recipe: Path, overrides: list[str]) -> None:
+        raise MarlError("the critic belongs to the policy 'scout'")
+
+    recipe = run / "recipe.yaml"
+    recipe.touch()
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("my/recipe.yaml", str(recipe)))
+    monkeypatch.setattr(prepare, "plan_run", refuse)
+    assert "next, try" not in shown(run)
+    asked: list[Any] = []
+    monkeypatch.setattr(prepare, "plan_run", lambda *given: asked.append(given))
+    assert "frozen=true" in shown(run)
+    assert asked == [(recipe, ["marl.policies.scout.frozen=true"])]
+    RunDir(run).journals(1, ["{}"])
+    assert "marl-verl replay --run" in shown(run)
+
+
+def test_the_end_is_reported(run: Path, shown: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "plan_run", lambda *given: None)
+    monkeypatch.chdir(run)
+    Path("my").mkdir()
+    Path("my/recipe.yaml").touch()
+    printed = shown(run)
     assert "300 held-out tasks" in printed
     assert "10.0% (7.0 to 14.0)" in printed
     assert "policy scout: 87,104 parameters, weights changed by 12.3%" in printed

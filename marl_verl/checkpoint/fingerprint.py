@@ -21,7 +21,7 @@ from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_of, sampler_names
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.errors import MarlError, MarlWarning
-from marl_verl.plugins import KINDS, content_of
+from marl_verl.plugins import KINDS
 from marl_verl.team import PolicyConfig, TeamConfig
 
 Nested = dict[str, Any]
@@ -107,7 +107,7 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
     used |= {source for source in known.loaded if source.distribution in files}
     used.add(next(iter(known.loaded)))  # the built-in parts come first
     ordered = sorted(used, key=lambda source: source.distribution)
-    return {each.distribution: {"version": each.version, "content": content_of(each)} for each in ordered}
+    return {each.distribution: {"version": each.version, "content": known.content(each)} for each in ordered}
 
 
 def _names(team: TeamConfig, algorithm: Algorithm, marl: Nested) -> Iterator[tuple[str, str]]:
@@ -134,12 +134,13 @@ def plugin_changes(saved: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 def warn_changed(saved: Mapping[str, Mapping[str, str]]) -> None:
     """Warn about each plugin whose source has changed under the same version since the run used it."""
-    for source in plugins.load().loaded:
+    known = plugins.load()
+    for source in known.loaded:
         before = saved.get(source.distribution, {"content": ""})["content"]
-        if before and before != content_of(source):
+        if before and before != known.content(source):
             message = (
                 f"The source of {source} has changed since the checkpoint was saved (content hash {before[:12]} -> "
-                f"{content_of(source)[:12]}). Results may differ from an uninterrupted run."
+                f"{known.content(source)[:12]}). Results may differ from an uninterrupted run."
             )
             warnings.warn(message, MarlWarning, stacklevel=2)
 

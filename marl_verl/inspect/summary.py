@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
 
 from rich.table import Table
 
+from marl_verl import plugins
+from marl_verl.errors import MarlError
 from marl_verl.process.progress import Display
+from marl_verl.process.run_dir import RunDir
 
 
 def show(folder: Path, display: Display) -> None:
@@ -43,31 +47,51 @@ def show(folder: Path, display: Display) -> None:
         display.print(f"{summary['seconds_total']:.0f} s in all: {first}, {then}")
     checkpoint = f", checkpoint {folder / summary['checkpoint']}" if summary["checkpoint"] else ""
     display.print(f"curve {curve}, sample episodes {folder / 'episodes'}{checkpoint}")
-    display.print("next, try:")
-    for command in _next_commands(folder):
+    if commands := _next_commands(folder, bool(summary["checkpoint"])):
+        display.print("next, try:")
+    for command in commands:
         display.print(f"  {command}")
 
 
-def _next_commands(folder: Path) -> list[str]:
+def _next_commands(folder: Path, saved: bool) -> list[str]:
+    """Commands that work for this run, which has `saved` a checkpoint or not."""
     from marl_verl.config.stored import read_config, team_of
 
     config = read_config(folder / "config.yaml")
     more = int(config.trainer.total_training_steps) * 2
-    recipe = config.marl.run.get("recipe") or "RECIPE"
+    recipe, run = Path(config.marl.run.get("recipe") or ""), shlex.quote(str(folder))
     command = "marl-verl" if shutil.which("marl-verl") else os.path.relpath(Path(sys.executable).parent / "marl-verl")
     team = team_of(config)
     learning = [name for name, policy in team.policies.items() if policy.trained]
     learner = next(agent.name for agent in team.agents.values() if agent.policy in learning)
-    commands = [
-        f"{command} replay --run {folder}    # observations, actions and rewards",
-        f"{command} eval {folder} --untrained {learner}    # the team without what {learner} has learnt",
-        f"{command} train --resume {folder} trainer.total_training_steps={more}    # train on",
-    ]
+    commands = []
+    if RunDir(folder).stored_journals():
+        commands.append(f"{command} replay --run {run}    # observations, actions and rewards")
+    if saved:
+        commands += [
+            f"{command} eval {run} --untrained {learner}    # the team without what {learner} has learnt",
+            f"{command} train --resume {run} trainer.total_training_steps={more}    # train on",
+        ]
     freezable = [name for name in learning if not team.policies[name].lora_rank and not team.policies[name].loss]
-    if freezable and len(learning) > 1:
+    if freezable and len(learning) > 1 and recipe.is_file():
         frozen = f"marl.policies.{freezable[0]}.frozen=true"
-        commands.append(f"{command} train {recipe} {frozen}    # can the others learn alone?")
+        if _is_valid(recipe, frozen):
+            commands.append(f"{command} train {shlex.quote(str(recipe))} {frozen}    # can the others learn alone?")
     return commands
+
+
+def _is_valid(recipe: Path, override: str) -> bool:
+    """Whether a recipe passes its checks with an override; e.g. it does not if a critic belongs to a frozen policy."""
+    from marl_verl.trainer.prepare import plan_run
+
+    files = plugins.files_in_use()
+    try:
+        plan_run(recipe, [override])
+    except MarlError:
+        return False
+    finally:
+        plugins.use_files(files)
+    return True
 
 
 def draw_curve(folder: Path) -> Path:

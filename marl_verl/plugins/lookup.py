@@ -4,6 +4,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,12 +88,17 @@ class Plugins:
         """Loaded plugins as "distribution==version:plugin", sorted: equal in every process of a run."""
         return tuple(sorted(f"{source.distribution}=={source.version}:{source.plugin}" for source in self.loaded))
 
+    def content(self, source: Source) -> str:
+        """`content_of` a plugin, with the packages of the parts that it registers, which may be others."""
+        targets = {entry.shown for entry in self._entries if entry.source == source and ":" in entry.shown}
+        return content_of(source, tuple(sorted({top_of(target) for target in targets})))
+
     def describe(self, content: bool = False) -> list[dict[str, Any]]:
         """One JSON record per plugin, as `marl-verl plugins --json` prints; `content` adds the content hash."""
         return [
             {
                 **{name: getattr(source, name) for name in ("plugin", "distribution", "version", "target")},
-                **({"content": content_of(source) if source in self.loaded else ""} if content else {}),
+                **({"content": self.content(source) if source in self.loaded else ""} if content else {}),
                 "enabled": source not in self.disabled,
                 "error": self.broken.get(source, ""),
                 "hooks": list(self.loaded.get(source, ())),
@@ -146,23 +152,29 @@ def resolve(entry: Entry) -> Any:
 
 
 @functools.cache
-def content_of(source: Source) -> str:
+def content_of(source: Source, more: tuple[str, ...] = ()) -> str:
     """The content hash of a plugin, which detects changed code under an unchanged version.
 
-    sha256 over the Python files of its top-level package or module, sorted by path; "" without files.
+    sha256 over the Python files of its top-level package or module and of `more` of them, sorted by path; "" without
+    files.
     """
     if source.content:
         return source.content
-    top = source.target.partition(":")[0].partition(".")[0]
-    spec = importlib.util.find_spec(top) if top.isidentifier() else None
-    if spec is None:
-        return ""
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    files = {path.relative_to(folder).as_posix(): path for folder in folders for path in folder.rglob("*.py")}
-    if not folders and spec.origin is not None:
-        files = {Path(spec.origin).name: Path(spec.origin)}
+    files: dict[str, Path] = {}
+    for top in sorted({top_of(source.target), *more} - sys.stdlib_module_names):
+        spec = importlib.util.find_spec(top) if top.isidentifier() else None
+        folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+        inside = {path.relative_to(folder).as_posix(): path for folder in folders for path in folder.rglob("*.py")}
+        if spec is not None and not folders and spec.origin is not None:
+            inside = {Path(spec.origin).name: Path(spec.origin)}
+        files |= {f"{top}/{place}": path for place, path in inside.items()}
     found = hashlib.sha256()
     for place, path in sorted(files.items()):
         for each in (place.encode(), path.read_bytes()):
             found.update(len(each).to_bytes(8, "big") + each)
-    return found.hexdigest()
+    return found.hexdigest() if files else ""
+
+
+def top_of(target: str) -> str:
+    """The top-level package or module of "package.module:attribute"."""
+    return target.partition(":")[0].partition(".")[0]
