@@ -92,16 +92,21 @@ def _joined(parts: list[Any], name: str, folder: Path) -> Any:
     return whole
 
 
+def _parts(tensor: Any) -> Any:
+    """A tensor in parts of at most 16 MB in float64: an embedding table would take hundreds."""
+    return tensor.flatten().split(1 << 21)
+
+
 def weight_change(before: Path, after: Path | dict[str, Any]) -> tuple[int, float | None]:
     """(parameters, ||after - before|| / ||before||) of Hugging Face folders; None if they share no tensor."""
     new = Tensors(after) if isinstance(after, Path) else after
     parameters, size, change = 0, 0.0, 0.0
-    for name, value in Tensors(before).items():
-        tensor = value.double()
-        parameters += tensor.numel()
+    for name, old in Tensors(before).items():
+        parameters += old.numel()
         if (now := new.get(name)) is not None:
-            size += float(tensor.pow(2).sum())
-            change += float((now.double() - tensor).pow(2).sum())
+            for part, other in zip(_parts(old), _parts(now), strict=True):
+                size += float(part.double().pow(2).sum())
+                change += float((other.double() - part).pow(2).sum())
     return parameters, math.sqrt(change / size) if size else None
 
 
@@ -114,7 +119,7 @@ def adapter_change(model: Path, tensors: dict[str, Any], scale: float) -> tuple[
     parameters, size = sum(tensor.numel() for tensor in tensors.values()), 0.0
     for weight in Tensors(model).values():
         parameters += weight.numel()
-        size += float(weight.double().pow(2).sum())
+        size += sum(float(part.double().pow(2).sum()) for part in _parts(weight))
     twins = {name: name.replace(".lora_A.", ".lora_B.") for name in tensors if ".lora_A." in name}
     pairs = [(tensors[a].double(), tensors[b].double()) for a, b in twins.items() if b in tensors]
     if not size or 2 * len(pairs) != len(tensors) or any(a.dim() != 2 or b.dim() != 2 for a, b in pairs):

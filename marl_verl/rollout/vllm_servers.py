@@ -16,6 +16,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 
 from marl_verl.config.placement import server_gpus
 from marl_verl.config.server_names import first_replica_rank
+from marl_verl.platforms.active import cpu_run
 from marl_verl.rollout.devices import Slots
 
 
@@ -32,6 +33,10 @@ class PolicyServer(vLLMHttpServer):
             return self.replica_rank, asyncio.create_task(asyncio.sleep(0))
 
         vllm_async_server.run_uvicorn = without_http
+        if cpu_run() and server_gpus(self.config) == 1:
+            from marl_verl.rollout.engine_thread import use_threads
+
+            use_threads()
         await super().run_server(args)
 
 

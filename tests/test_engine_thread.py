@@ -1,0 +1,121 @@
+"""vLLM's engine in a thread of its server (a CPU): the part of a process that vLLM uses."""
+
+from __future__ import annotations
+
+import inspect
+import queue
+from multiprocessing import connection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("vllm")
+
+from marl_verl.rollout import engine_thread  # noqa: E402
+from marl_verl.rollout.engine_thread import EngineThread  # noqa: E402
+
+FILE = "marl_verl/rollout/engine_thread.py"
+
+
+class Engine:
+    """Stands for EngineCoreProc: its loop takes from the input queue, as vLLM's does, until asked to shut down."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options, self.input_queue, self.calls = options, queue.Queue[Any](), list[str]()
+        self.shutdown_state = "running"
+
+    def run_busy_loop(self) -> None:
+        while self.shutdown_state == "running":
+            item = self.input_queue.get(timeout=20)
+            if isinstance(item, Exception):
+                raise item
+        raise SystemExit
+
+    def _send_engine_dead(self) -> None:
+        self.calls.append("dead")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> EngineThread:
+    monkeypatch.setattr(engine_thread, "EngineCoreProc", Engine)
+    options = {"vllm_config": "config", "log_stats": False, "dp_rank": 0, "local_dp_rank": 0}
+    thread = EngineThread(target=None, name="EngineCore", kwargs=options)
+    thread.start()
+    return thread
+
+
+def engine_of(thread: EngineThread) -> Any:
+    while thread.engine is None:
+        assert thread.is_alive()
+    return thread.engine
+
+
+def test_it_ends_when_terminated(started: EngineThread) -> None:
+    engine = engine_of(started)
+    assert engine.options == {"vllm_config": "config", "log_stats": False}
+    assert started.exitcode is None
+    assert not connection.wait([started.sentinel], timeout=0)
+    started.terminate()
+    assert connection.wait([started.sentinel], timeout=20)
+    started.join(20)
+    assert not started.is_alive()
+    assert started.exitcode == 0
+    assert engine.calls == ["shutdown"]
+
+
+def test_a_failure_is_told_to_the_server(started: EngineThread, caplog: pytest.LogCaptureFixture) -> None:
+    engine = engine_of(started)
+    engine.input_queue.put(MemoryError("no memory"))
+    started.join(20)
+    assert started.exitcode == 1
+    assert connection.wait([started.sentinel], timeout=0)
+    assert engine.calls == ["dead", "shutdown"]
+    assert "no memory" in caplog.text
+
+
+def test_an_engine_that_cannot_start_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**options: Any) -> None:
+        raise ValueError("no such model")
+
+    monkeypatch.setattr(engine_thread, "EngineCoreProc", fails)
+    thread = EngineThread(target=None, name="EngineCore", kwargs={})
+    thread.start()
+    thread.join(20)
+    assert thread.exitcode == 1
+    assert connection.wait([thread.sentinel], timeout=0)
+
+
+def test_vllm_starts_its_engine_as_expected() -> None:
+    from vllm.v1.engine import core, utils
+
+    manager = inspect.getsource(utils.CoreEngineProcManager)
+    for expected in ("context = get_mp_context()", "context.Process(", "target=EngineCoreProc.run_engine_core"):
+        assert expected in manager, f"{FILE}: vLLM's CoreEngineProcManager no longer has '{expected}'"
+    used = {name for name in ("sentinel", "exitcode", "name", "start()") if f"proc.{name}" in manager}
+    assert used == {"sentinel", "exitcode", "name", "start()"}, f"{FILE}: CoreEngineProcManager uses {sorted(used)}"
+    loop = inspect.getsource(core.EngineCoreProc.run_engine_core)
+    for expected in ("engine_core.run_busy_loop()", "_send_engine_dead()", "EngineShutdownState.REQUESTED", "WAKEUP"):
+        assert expected in loop, f"{FILE}: vLLM's EngineCoreProc.run_engine_core no longer has '{expected}'"
+
+
+def test_vllm_takes_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.engine import utils
+
+    monkeypatch.setattr(utils, "get_mp_context", utils.get_mp_context)
+    monkeypatch.setattr(engine_thread, "EngineCoreProc", Engine)
+    engine_thread.use_threads()
+    parallel = SimpleNamespace(data_parallel_size=1, assigned_physical_gpu_ids=None, numa_bind=False)
+    manager = utils.CoreEngineProcManager(
+        1, 0, 0, SimpleNamespace(parallel_config=parallel), True, "address", object, False
+    )
+    (thread,) = manager.processes
+    assert isinstance(thread, EngineThread)
+    assert engine_of(thread).options["handshake_address"] == "address"
+    manager.shutdown(timeout=20)
+    assert not thread.is_alive()
+    assert manager.finished_procs() == {"EngineCore": 0}
