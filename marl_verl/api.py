@@ -94,8 +94,9 @@ def train(
                 prepare.make_run_directory(plan, display)
             folder = plan.folder
             display.print(f"run {folder}, log {folder / 'train.log'}")
-            gpu = on_gpu(plan.resolved)
-            TrainerProcess(folder, list(plan.team.policies), lock=lock, gpu=gpu).run(display, begun)
+            gpu, private = on_gpu(plan.resolved), bool(plan.resolved.marl.run.private_network)
+            process = TrainerProcess(folder, list(plan.team.policies), lock=lock, gpu=gpu, private_network=private)
+            process.run(display, begun)
         summary.show(folder, display)
         return Run(folder)
 

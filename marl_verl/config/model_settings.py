@@ -57,6 +57,14 @@ def with_model_settings(actor_rollout_ref: DictConfig, where: str) -> None:
             lora.merge = actor_rollout_ref.rollout.dtype == "bfloat16"
 
 
+def uses_all_cores(trainer_device: str, path: str) -> bool:
+    """Whether a policy is updated with all cores of a CPU, after the others. Small models are updated at the same time.
+
+    The time is about the same, but only one model at a time needs memory for gradients, activations and logits.
+    """
+    return trainer_device == "cpu" and parameters(shapes(model_folder(path))) >= LARGE
+
+
 def model_folder(path: str) -> Path:
     """The folder with a model's files: a local one, or the hub's cached snapshot. It need not exist."""
     if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path).exists():

@@ -63,7 +63,8 @@ def launch(
         plan.write()
         policies = list(plan.team.policies)
         module, gpu = "marl_verl.evaluation.run", on_gpu(plan.config)
-        TrainerProcess(plan.folder, policies, module, log, lock, gpu).run(display, begun)
+        private = bool(plan.config.marl.run.private_network)
+        TrainerProcess(plan.folder, policies, module, log, lock, gpu, private).run(display, begun)
         result = json.loads((plan.folder / RESULT).read_text(encoding="utf-8"))
     finally:
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl"):

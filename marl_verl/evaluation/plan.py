@@ -21,6 +21,7 @@ from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.models import check_lengths, chosen_step, find_models
 from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assign, parse_swap
+from marl_verl.process import private_network
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 from marl_verl.team import TeamConfig, read_team
@@ -117,6 +118,7 @@ def plan(
     workflow, task_set = build_parts(evaluated)
     checks.check_numbers(config, evaluated)
     checks.check_fixed(config, evaluated)
+    private_network.check(config, evaluated)
     checks.check_sampling(config, evaluated)
     played = _tasks(run, marl, task_set, overrides, tasks)
     checks.rehearse(workflow, played[0], evaluated)

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import uuid
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from marl_verl.config.server_names import POLICIES_VARIABLE
 from marl_verl.errors import RunError
 from marl_verl.platforms.active import HARDWARE_VARIABLE, RUN_VARIABLE
 from marl_verl.process.cleanup import SCRATCH_VARIABLE, RunResources, cleanup_abandoned
+from marl_verl.process.private_network import enter
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import EVENTS_VARIABLE
 from marl_verl.process.watch import how_to_continue
@@ -39,6 +39,7 @@ class TrainerProcess:
         module: the module to run, with the run directory as argument.
         log: the file for the output; default: train.log in the run directory.
         gpu: whether the config is for accelerators.
+        private_network: whether its processes have a network of their own.
         lock: the descriptor of the run's `locked`, which the trainer holds too: it may outlive a killed command line.
     """
 
@@ -50,8 +51,9 @@ class TrainerProcess:
         log: Path | None = None,
         lock: int | None = None,
         gpu: bool = False,
+        private_network: bool = False,
     ) -> None:
-        self.lock = lock
+        self.lock, self.private_network = lock, private_network
         self.folder, self.module, self.log = folder, module, log or folder / "train.log"
         self.resources = RunResources.begin(uuid.uuid4().hex)
         self.variables = {
@@ -120,11 +122,17 @@ class TrainerProcess:
                 stderr=log,
                 pass_fds=(writing,) if self.lock is None else (writing, self.lock),
                 start_new_session=True,
-                preexec_fn=partial(prctl, 1, signal.SIGTERM),  # PR_SET_PDEATHSIG: if the command line is killed
+                preexec_fn=self._before,
             )
         self.resources.started(process.pid)
         os.close(writing)
         return reading, process
+
+    def _before(self) -> None:
+        """In the trainer's process, before its program starts."""
+        if self.private_network:
+            enter()
+        prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: if the command line is killed
 
     def _follow(self, reading: int, process: subprocess.Popen[bytes], display: Display) -> None:
         """Handle the trainer's events until it ends. Not until the pipe closes: other processes may hold it open."""

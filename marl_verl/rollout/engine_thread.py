@@ -24,7 +24,7 @@ class EngineThread(threading.Thread):
 
     pid = None  # vLLM kills processes that do not end in time; a thread ends with its process
 
-    def __init__(self, target: Any, name: str, kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - see `run`
+    def __init__(self, target: Any, name: str, kwargs: dict[str, Any]) -> None:
         super().__init__(name=name, daemon=True)
         self.options = {key: value for key, value in kwargs.items() if not key.endswith("dp_rank")}
         self.engine: EngineCoreProc | None = None
@@ -42,7 +42,7 @@ class EngineThread(threading.Thread):
         except Exception:
             logger.exception("vLLM's engine failed")
             if self.engine is not None:
-                self.engine._send_engine_dead()  # noqa: SLF001 - as its process does
+                self.engine._send_engine_dead()
         finally:
             self.exitcode = code
             os.close(self._ended)

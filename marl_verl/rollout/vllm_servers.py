@@ -10,10 +10,12 @@ import os
 from typing import Any
 
 import ray
+import torch
 from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout import ServerAdapter, vllm_async_server
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
+from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.placement import server_gpus
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.platforms.active import cpu_run
@@ -65,4 +67,6 @@ class PolicyServerAdapter(ServerAdapter):
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         if replica_rank == -1:
             replica_rank = first_replica_rank(config.name) + int(os.environ["RANK"]) // server_gpus(config)
+        if uses_all_cores("cpu" if cpu_run() else "", model_config.path):
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"])))
         super().__init__(config, model_config, device_mesh, replica_rank=replica_rank)

@@ -11,6 +11,7 @@ from transfer_queue import KVBatchMeta
 
 from marl_verl.advantage import FloatArray
 from marl_verl.config.loss import updates_per_batch
+from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.placement import pools_of
 from marl_verl.platforms.active import cpu_run
 from marl_verl.rollout.devices import Devices
@@ -72,7 +73,14 @@ class Policies:
         """Update each trained policy from its own rows. Returns policy -> result of `PolicyRuntime.update`."""
         parts = by_policy(batch)
         chosen = [runtime for runtime in self.trained if runtime.name in parts]
-        return at_once({runtime.name: partial(_update, runtime, parts[runtime.name]) for runtime in chosen})
+        calls = {runtime.name: partial(_update, runtime, parts[runtime.name]) for runtime in chosen}
+        alone = {runtime.name for runtime in chosen if _alone(runtime.config)}
+        found = {name: call() for name, call in calls.items() if name in alone}
+        return found | at_once({name: call for name, call in calls.items() if name not in alone})
+
+
+def _alone(config: DictConfig) -> bool:
+    return uses_all_cores(config.trainer.device, config.actor_rollout_ref.model.path)
 
 
 def _update(runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:

@@ -13,6 +13,7 @@ from marl_verl.config.placement import check_own_cpus, check_placement
 from marl_verl.config.stored import marl_section
 from marl_verl.episode import Workflow
 from marl_verl.options import build
+from marl_verl.process import private_network
 from marl_verl.sampling import Sampler
 from marl_verl.tasks.base import TaskSet
 from marl_verl.team import TeamConfig, read_team
@@ -36,6 +37,7 @@ def check_settings(config: DictConfig) -> Parts:
     team = read_team(marl)
     checks.check_numbers(config, team)
     checks.check_fixed(config, team)
+    private_network.check(config, team)
     algorithm = algorithm_of(team)
     samplers = samplers_of(algorithm, marl)
     workflow, task_set = build_parts(team)

@@ -1,0 +1,73 @@
+"""A network of its own for a run's processes, with a loopback interface only: no other process can connect to it.
+
+A Linux network namespace. A user who is not root makes it in a user namespace, which the kernel may forbid.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from marl_verl.errors import MarlError
+from marl_verl.team import TeamConfig
+
+NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # CLONE_NEWUSER, CLONE_NEWNET
+GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 0x1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP
+KEY = "marl.run.private_network"
+
+
+def enter() -> None:
+    """Move this process, which has one thread, into a new network. OSError if the kernel forbids it."""
+    user, group = os.geteuid(), os.getegid()
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.unshare(NEW_NETWORK | (NEW_USER if user else 0)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    if user:  # keep the user's and the group's numbers
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.Struct("16sh14x")  # struct ifreq
+        _, flags = request.unpack(fcntl.ioctl(any_socket, GET_FLAGS, request.pack(b"lo", 0)))
+        fcntl.ioctl(any_socket, SET_FLAGS, request.pack(b"lo", flags | UP))
+
+
+def check(config: DictConfig, team: TeamConfig) -> None:
+    """MarlError if the run asks for a private network and cannot have one, or needs another machine."""
+    if not config.marl.run.private_network:
+        return
+    for name, policy in team.policies.items():
+        if policy.endpoint is not None:
+            raise MarlError(f"'{KEY}' is on, but policy '{name}' is an endpoint, which is outside: set it to false")
+    address = config.ray_kwargs.ray_init.get("address")
+    if address not in (None, "local"):
+        raise MarlError(f"'{KEY}' is on, but 'ray_kwargs.ray_init.address' is '{address}': set one of them only")
+    if why := _forbidden():
+        advice = "set it to false, or use a container of your own (docs/security.md)"
+        raise MarlError(f"'{KEY}' is on, but this machine makes no network for a process ({why}): {advice}")
+
+
+def _forbidden() -> str:
+    """Why `enter` fails here; empty if it works. Tried in a child process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            enter()
+            code = 0
+        except Exception as error:  # noqa: BLE001 - the parent reports it
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with open(reading, "rb") as answer:
+        why = answer.read().decode()
+    _, status = os.waitpid(child, 0)
+    return why or ("" if not status else f"status {status}")
