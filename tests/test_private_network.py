@@ -18,11 +18,12 @@ from marl_verl.process import private_network
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux network namespaces")
 
 SERVER = """
-import os, socket, sys
+import ctypes, os, socket, sys
 from marl_verl.process import private_network
 "a".encode("idna")  # loaded before the files of root are out of reach
 if len(sys.argv) > 2:
     os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
+    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE, as after the start of a program
 user = os.geteuid(), os.getegid()
 if sys.argv[1] == "private":
     private_network.enter()
