@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,44 @@ def test_the_folder_of_a_model_in_the_hubs_cache(monkeypatch: pytest.MonkeyPatch
 
 def test_the_flags_of_this_cpu() -> None:
     assert cpu_flags() == frozenset() or "sse2" in cpu_flags() or "asimd" in cpu_flags()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "device", "expected"), [(TINY, "cpu", False), (SMOLLM2, "cpu", True), (SMOLLM2, "cuda", False)]
+)
+def test_large_models_are_updated_alone(
+    monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], device: str, expected: bool
+) -> None:
+    monkeypatch.setattr(model_settings, "shapes", lambda folder: shapes)
+    assert model_settings.uses_all_cores(device, "/models/one") == expected
+
+
+def test_updates_one_after_another_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from marl_verl.trainer import policies
+
+    running: list[str] = []
+    beside: dict[str, set[str]] = {}
+    both = threading.Barrier(2)
+
+    def update(runtime: Any, part: Any) -> str:
+        running.append(runtime.name)
+        if runtime.name.startswith("small"):
+            both.wait(timeout=20)
+        beside[runtime.name] = {*running} - {runtime.name}
+        if runtime.name.startswith("small"):
+            both.wait(timeout=20)
+        running.remove(runtime.name)
+        return f"{runtime.name} learnt from {part}"
+
+    names = ["small one", "large one", "large two", "small two"]
+    monkeypatch.setattr(policies, "_update", update)
+    monkeypatch.setattr(policies, "_alone", lambda config: config)
+    monkeypatch.setattr(policies, "by_policy", lambda batch: dict.fromkeys(names, batch))
+    team = policies.Policies.__new__(policies.Policies)
+    team.trained = [SimpleNamespace(name=name, config=name.startswith("large")) for name in names]  # type: ignore[misc]
+    assert team.update("rows") == {name: f"{name} learnt from rows" for name in names}  # type: ignore[arg-type]
+    none: set[str] = set()
+    small = {"small one": {"small two"}, "small two": {"small one"}}
+    assert beside == {"large one": none, "large two": none, **small}

@@ -104,6 +104,24 @@ def test_the_platform_has_every_part_of_verls_interface() -> None:
     assert module.reset_peak_memory_stats() is None
 
 
+def test_free_memory_is_returned() -> None:
+    pytest.importorskip("verl")
+    code = """
+import json
+import torch
+from marl_verl.platforms.cpu import CPUPlatform
+device = CPUPlatform().device_module
+kept = [torch.ones(30_000) for _ in range(4000)]  # 480 MB in blocks that malloc keeps when they are free
+last = torch.ones(30_000)
+del kept
+before = device.memory_reserved()
+device.empty_cache()
+print(json.dumps([before, device.memory_reserved()]))
+"""
+    before, after = _in_process(code, run=True)
+    assert before - after > 300e6
+
+
 # what each workaround touches
 
 WORKAROUND = "marl_verl/platforms/workarounds.py"
