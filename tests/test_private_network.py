@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ from omegaconf import OmegaConf
 
 from marl_verl.errors import MarlError
 from marl_verl.process import private_network
+from marl_verl.process.supervisor import TrainerProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux network namespaces")
 
 SERVER = """
 import ctypes, os, socket, sys
 from marl_verl.process import private_network
+from marl_verl.process.supervisor import TrainerProcess
 "a".encode("idna")  # loaded before the files of root are out of reach
 if len(sys.argv) > 2:
     os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
@@ -85,3 +88,19 @@ def test_a_kernel_that_forbids_it_is_reported(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(private_network, "enter", refuse)
     with pytest.raises(MarlError, match=r"no network for a process \(.*Operation not permitted\): set it to false"):
         private_network.check(*asked())
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_the_trainer_of_a_run_is_in_it(private: bool, tmp_path: Path) -> None:
+    if private and private_network._forbidden():
+        pytest.skip(f"this kernel: {private_network._forbidden()}")
+    run = TrainerProcess(tmp_path, [], module="platform", private_network=private)  # a module that ends by itself
+    own = os.readlink("/proc/self/ns/net")
+    try:
+        reading, process = run._start()
+        other = os.readlink(f"/proc/{process.pid}/ns/net")  # the process may have ended, but was not waited for
+        process.wait()
+        os.close(reading)
+    finally:
+        run.resources.cleanup([])
+    assert (other != own) == private

@@ -8,12 +8,14 @@ MLP, V vocabulary, c = 1 with gradient checkpointing, else L. Bytes on each rank
     weights      w P / n
     gradients    w D / n
     optimiser    2 w D / n                            Adam's moments
-    gathered     a (2 (P - ends) / L + ends)          on a GPU: FSDP's copies of two layers, embeddings and output layer
+    gathered     a (2 (P - ends) / L + ends)          FSDP's copies of two layers, embeddings and output layer on a GPU;
+                 a P                                  of all parameters, without `reshard_after_forward`
     activations  a T (L h + c (8 h + 2 k + 4 m))      the MLP of a mixture of experts: of the experts used by a token
     mask         3 T^2                                packed rows without flash-attn, on a GPU
     logits       T V (8.5 if a = 2, 16 if a = 4)      and 12 T V for an entropy with gradient; 0 with fused kernels
 
 The bytes of a logit were measured with verl's functions, the processes on a CPU in runs of tiny models and SmolLM2.
+On a CPU, policies of large models are updated one after another, so that of `DURING_AN_UPDATE` only the most counts.
 A server on a GPU has `gpu_memory_utilization` of it, for its weights and at least one row's keys and values, 2 k L a
 token. `param_offload` and `optimizer_offload` free a GPU between a policy's updates, not during them. The reference
 model of a KL loss is in host memory. The estimate leaves out what it does not know, and is rather too small.
@@ -31,6 +33,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.loss import updates_per_batch
+from marl_verl.config.model_settings import LARGE
 from marl_verl.config.placement import Pool, pools_of, server_gpus
 from marl_verl.errors import MarlError
 from marl_verl.models.sizes import Model, sizes
@@ -40,8 +43,9 @@ from marl_verl.team import TeamConfig
 
 GIB = 1 << 30
 ASSUMED_GPU = 80 * GIB
-RUN, WORKER, SERVER = 2.0 * GIB, 0.8 * GIB, 1.7 * GIB
-"""Processes on a CPU without their models: driver and rollout worker, a training worker, a server with its engine."""
+RUN, WORKER, SERVER = 2.3 * GIB, 0.6 * GIB, 0.9 * GIB
+"""Processes on a CPU without their models: command line, driver, rollout worker, Ray; a training worker; a server."""
+DURING_AN_UPDATE = ("gradients", "gathered layers", "activations", "logits")
 CONTEXT = 1.0 * GIB
 """Of each process on a GPU: CUDA, NCCL, graphs."""
 TIGHT = 0.9
@@ -108,10 +112,12 @@ def training(
         "optimiser": 2 * state * learnt,
         "activations": each * tokens * (model.layers * model.hidden + layers * inner),
     }
-    if gpu:
+    if not fsdp.reshard_after_forward and each < kept:
+        found["gathered layers"] = each * model.parameters
+    elif gpu:
         found["gathered layers"] = each * (2 * (model.parameters - model.ends) / model.layers + model.ends)
-        if part.model.use_remove_padding and part.model.override_config.get("attn_implementation") == "sdpa":
-            found["mask"] = 3 * tokens**2
+    if gpu and part.model.use_remove_padding and part.model.override_config.get("attn_implementation") == "sdpa":
+        found["mask"] = 3 * tokens**2
     actor = part.get("actor")
     if actor is not None and not part.model.use_fused_kernels:  # a critic has one value a token
         entropy = 12 if (actor.calculate_entropy or actor.entropy_coeff) and not fsdp.entropy_checkpointing else 0
@@ -168,6 +174,7 @@ def _memory(
     rows: Mapping[str, int],
 ) -> Iterator[Need]:
     host: dict[str, float] = {"processes": RUN}
+    busiest: dict[str, float] = {}
     gpu = on_gpu(resolved)
     room, start = gpu_bytes(), resolved.ray_kwargs.ray_init
     here = {"room": room or ASSUMED_GPU, "real": room is not None and start.get("address") in (None, "local")}
@@ -207,7 +214,11 @@ def _memory(
         if not gpu:
             host |= {f"processes of {name}'s training": WORKER * pool.size for name in learning if name in names}
             for name, found in learning.items():
-                host |= {f"{what} of {name}": size * pool.size for what, size in found.items()}
+                whole = {f"{what} of {name}": size * pool.size for what, size in found.items()}
+                if name in models and models[name].parameters >= LARGE:  # updated alone
+                    moment = {what: whole.pop(what) for what in [*whole] if what.startswith(DURING_AN_UPDATE)}
+                    busiest = max(busiest, moment, key=lambda parts: sum(parts.values()))
+                host |= whole
             continue
         contexts = {"contexts": CONTEXT * (len(learning) + len(names))}
         if learning:
@@ -219,7 +230,7 @@ def _memory(
             where = f"each GPU of {pool.name}, training {name}"
             yield Need(where, {**own, **others, **awake, **contexts}, **here)  # type: ignore[arg-type]
     if not gpu:
-        yield Need("this machine", host, available())
+        yield Need("this machine", host | busiest, available())
 
 
 def _tokens(part: DictConfig, longest: int) -> float:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from marl_verl.process import private_network
 from marl_verl.testing import real
 from marl_verl.testing.real import LIMIT, Finished, resume
 from tests.e2e.five import RECIPE
@@ -196,6 +197,7 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     done = train(
         tmp_path_factory.mktemp("runs") / "inventory",
         *("marl.run.seed=1", "trainer.save_freq=20", "trainer.test_freq=20", "trainer.logger=[wandb]"),
+        f"marl.run.private_network={'false' if private_network._forbidden() else 'true'}",
         WANDB_MODE="offline",
     )
     assert done.code == 0, done.output

@@ -13,9 +13,9 @@ import pytest
 
 from marl_verl.models.pretrained import cached, fetch
 from marl_verl.testing.real import command
-from tests.e2e.conftest import Finished, long, train
+from tests.e2e.conftest import Finished, train
 
-pytestmark = [pytest.mark.e2e, long]
+pytestmark = pytest.mark.e2e
 PLUGIN = """
 import random
 from marl_verl import Task, TaskSet, Workflow, hookimpl
