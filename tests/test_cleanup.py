@@ -6,9 +6,11 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,8 +23,16 @@ import psutil
 import pytest
 
 from marl_verl.config import server_names
+from marl_verl.errors import MarlError
 from marl_verl.platforms.active import RUN_VARIABLE
-from marl_verl.process.cleanup import RECORD, Process, RunResources, cleanup_abandoned
+from marl_verl.process.cleanup import (
+    LONGEST,
+    RECORD,
+    Process,
+    RunResources,
+    cleanup_abandoned,
+    scratch_parent,
+)
 from tests.sleeper import NAP, WHO
 
 LIMIT = 30.0
@@ -30,13 +40,32 @@ DEAD = Process(pid=2**22 + 1, created=0.0)  # above the kernel's largest
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary folder of the test's own."""
-    folder = tmp_path / "t"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    return folder
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary folder of the test's own, short enough for sockets. pytest has made its own one before."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr("tempfile.tempdir", None)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(("spare", "chosen"), [(0, True), (-1, False)])
+def test_a_folder_that_is_too_long_for_sockets_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, spare: int, chosen: bool
+) -> None:
+    folder = "/" + "x" * (LONGEST - spare - 1)
+    monkeypatch.setattr("tempfile.tempdir", folder)
+    assert scratch_parent() == Path(folder if chosen else "/tmp")
+    session = "marl-12345678/ray/session_2026-01-01_00-00-00_123456_1234567/sockets/plasma_store"
+    path = tempfile.gettempdir() + "/" + session
+    why = "No such file" if chosen else "too long"
+    with socket.socket(socket.AF_UNIX) as server, pytest.raises(OSError, match=why):
+        server.bind(path)
+
+
+def test_a_folder_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    with pytest.raises(MarlError, match="temporary files can be made in '/proc/nowhere': No such file or directory"):
+        RunResources.begin("a run")
 
 
 @pytest.fixture

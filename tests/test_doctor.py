@@ -481,7 +481,7 @@ def test_shared_memory(free: float, state: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cleanup.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(cleanup, "scratch_parent", lambda: tmp_path)
     assert machine.leftovers().state == "ok"
     ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     resources = RunResources.begin("a-run-of-a-test")

@@ -1,7 +1,9 @@
 """`marl-verl`: one module per command, imported only when the command is called, so that `--help` is fast."""
 
 import argparse
+import contextlib
 import importlib
+import os
 import re
 import sys
 import traceback
@@ -43,12 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def reported(work: Callable[[], int], debug: bool = False) -> int:
     """Run a function and return its exit code. Prints an error on one line; with `debug` also traceback or log end."""
     try:
-        return work()
+        return _in_folder(work)
     except MarlError as error:
-        if debug:
-            traceback.print_exc()
-        reply = harmless(" ".join(str(error).split()))  # one line, also for a plugin's multi-line error
-        print("marl-verl:", reply, file=sys.stderr)
+        with contextlib.suppress(OSError):  # standard error may be full
+            if debug:
+                traceback.print_exc()
+            reply = harmless(" ".join(str(error).split()))  # one line, also for a plugin's multi-line error
+            print("marl-verl:", reply, file=sys.stderr)
         return 2
     except RunError as error:
         if debug:
@@ -59,6 +62,19 @@ def reported(work: Callable[[], int], debug: bool = False) -> int:
         if not error.args:  # otherwise it was printed already
             print("marl-verl: interrupted", file=sys.stderr)
         return 130
+
+
+def _in_folder(work: Callable[[], int]) -> int:
+    """Run a function. MarlError where it fails because the working directory has been deleted."""
+    try:
+        return work()
+    except FileNotFoundError as error:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            why = "the working directory has been deleted. Change to another one, e.g. with cd."
+            raise MarlError(why) from error
+        raise
 
 
 def _show_warning(

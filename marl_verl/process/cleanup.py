@@ -23,6 +23,7 @@ import msgspec
 import psutil
 
 from marl_verl.config.server_names import RANKS_A_RUN, first_rank_of
+from marl_verl.errors import MarlError
 from marl_verl.platforms.active import RUN_VARIABLE
 
 SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"
@@ -33,6 +34,16 @@ RECORD = "run.json"
 SHARED = "/dev/shm/"
 SOCKETS = "rl-colocate-zmq-*-replica-*-rank-*.sock"
 """The sockets of verl's weight sync, in /tmp regardless of TMPDIR."""
+
+
+LONGEST = 107 - len("/marl-12345678/ray/session_2026-01-01_00-00-00_123456_1234567/sockets/plasma_store")
+"""Bytes of the folder of scratch folders: the kernel allows 107 in the path of a socket, and Ray makes one there."""
+
+
+def scratch_parent() -> Path:
+    """The folder of scratch folders: the one for temporary files (TMPDIR), or /tmp where its path is too long."""
+    own = tempfile.gettempdir()
+    return Path(own if len(os.fsencode(own)) <= LONGEST else "/tmp")
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,12 @@ class RunResources:
     @classmethod
     def begin(cls, run: str) -> RunResources:
         """Make the scratch folder of a run that this process starts."""
-        # private to this user (0700); short, because paths of sockets below it are limited
-        scratch = tempfile.mkdtemp(prefix=PREFIX)
+        parent = scratch_parent()
+        try:
+            scratch = tempfile.mkdtemp(prefix=PREFIX, dir=parent)  # private to this user (0700)
+        except OSError as error:
+            what = f"no folder for temporary files can be made in '{parent}': {error.strerror}"
+            raise MarlError(f"{what}. Set TMPDIR to a writable folder of at most {LONGEST} bytes.") from error
         found = cls(run, scratch, _machine(), Process.of(os.getpid()), before=sorted(map(str, _loose())))
         found.write()
         return found
@@ -152,7 +167,7 @@ class RunResources:
 def abandoned() -> list[RunResources]:
     """The resources of killed runs of this user on this machine."""
     found = []
-    for scratch in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
+    for scratch in sorted(scratch_parent().glob(f"{PREFIX}*")):
         try:
             if (resources := RunResources.read(scratch)).abandoned():
                 found.append(resources)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.status import Status
+
+from marl_verl.errors import MarlError
+from marl_verl.process.terminal import unwritable
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
 
@@ -37,7 +41,11 @@ class Display:
         return Display(Console(file=io.StringIO(), quiet=True), progress if callable(progress) else None)
 
     def print(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        """Print a line. MarlError if standard output cannot be written, e.g. to a full disk."""
+        try:
+            self.console.print(text, markup=False)
+        except OSError as error:
+            raise unwritable(error) from error
 
     def note(self, text: str) -> None:
         """Show the current state: replaced by the next note on a terminal, printed otherwise."""
@@ -72,11 +80,16 @@ class Display:
         self.print(f"{name}: done in {time.monotonic() - begun:.0f} s")
 
     def event(self, event: Event) -> None:
-        """Show an event from the process of a run or an evaluation."""
-        kind = event["event"]
+        """Show an event from the process of a run or an evaluation, which goes on where it cannot be shown."""
         if self._callback is not None:
             self._callback(event)
-        elif kind == "phase":
+            return
+        with contextlib.suppress(MarlError):
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
+        kind = event["event"]
+        if kind == "phase":
             self.note(f"{event['name']} ...")
         elif kind == "step":
             self._step(event)

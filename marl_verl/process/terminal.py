@@ -21,9 +21,15 @@ def show(message: str) -> None:
     try:
         print(message, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python reports the error again at exit
         if not isinstance(error, BrokenPipeError):
-            raise MarlError(f"cannot write to standard output: {error.strerror}") from error
+            raise unwritable(error) from error
+        unwritable(error)
+
+
+def unwritable(error: OSError) -> MarlError:
+    """The error for standard output that cannot be written. Later output is discarded: Python would fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return MarlError(f"cannot write to standard output: {error.strerror}")
 
 
 def harmless(text: str) -> str:
