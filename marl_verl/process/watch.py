@@ -6,6 +6,7 @@ the worker. So `Watch` keeps a call pending at every actor, which fails as soon 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from marl_verl.checkpoint.folders import complete
-from marl_verl.errors import message_of
+from marl_verl.errors import format_error, message_of
 from marl_verl.platforms.active import RUN_VARIABLE
 from marl_verl.process.cleanup import SCRATCH_VARIABLE, RunResources
 from marl_verl.process.run_dir import REQUEST, emit
@@ -259,6 +260,9 @@ def one_line(error: BaseException) -> str:
 
     if isinstance(error, OutOfMemoryError):
         return f"a Ray process died: {cause_of_death(error)}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        free = "Free some space, or lower marl.checkpoint.keep, marl.run.journal_tasks or marl.run.keep_rows"
+        return f"{format_error(error)}: the disk or a quota is full. {free}"
     lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
     if isinstance(error, RayActorError) and not getattr(error, "actor_init_failed", False):
         details = dict(re.findall(r"^\s*(class_name|pid): (\S+)$", str(error), flags=re.MULTILINE))
