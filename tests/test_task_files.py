@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.tasks.base import Task
 from marl_verl.tasks.task_files import read_tasks, write_tasks
 
@@ -56,15 +58,15 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
         ("t.jsonl", "\n\n", "is empty"),
         ("t.jsonl", "{", "line 1 is not a JSON object"),
         ("t.jsonl", json.dumps(GOOD) + "\nnot json\n", "line 2 is not a JSON object"),
-        ("t.jsonl", "[1, 2]", "row 1 must be an object with id and prompt"),
-        ("t.json", json.dumps([GOOD], indent=1), "line 1 is not a JSON object"),
+        ("t.jsonl", "[1, 2]", "row 1 must be an object, got 1"),
+        ("t.json", json.dumps([GOOD], indent=1)[:-1], "is not a JSON list"),
         ("t.jsonl", '{"prompt": "p"}', "row 1 has no text 'id': valid: prompt"),
         ("t.jsonl", '{"id": "a", "promt": "p"}', "row 1 has no text 'prompt': did you mean 'promt'?"),
         ("t.jsonl", '{"id": 3, "prompt": "p"}', "row 1 has no text 'id': got 3"),
         ("t.jsonl", '{"id": "a", "prompt": "p", "data": [1]}', "row 1: 'data' must be an object, got [1]"),
         ("t.jsonl", '{"id": "a", "prompt": "p", "data": "{"}', "row 1: 'data' is text that is not JSON"),
         ("t.jsonl", json.dumps(GOOD) + "\n" + json.dumps(GOOD), "row 2: id 'a' is already the id of row 1"),
-        ("t.csv", "id,prompt", "must end in .jsonl or .parquet"),
+        ("t.csv", "id,prompt", "must end in .jsonl, .json or .parquet"),
         ("t.parquet", "no parquet", "is not parquet"),
         ("t.jsonl", b"\xff\xfe\x00", "is not UTF-8 text"),
     ],
@@ -85,3 +87,40 @@ def test_a_missing_file_offers_the_nearest(tmp_path: Path) -> None:
         read_tasks(tmp_path / "trian.jsonl")
     with pytest.raises(MarlError, match=r"no task file '/nowhere/at/all.jsonl'\. Check the path\.$"):
         read_tasks(Path("/nowhere/at/all.jsonl"))
+
+
+def test_a_json_list_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([{"id": "a", "prompt": "p"}, {"id": "b", "prompt": "q", "data": {"x": 1}}], indent=1))
+    assert read_tasks(path) == [Task("a", "p"), Task("b", "q", {"x": 1})]
+    path.write_text("[1, 2]")
+    with pytest.raises(MarlError, match="row 1 must be an object, got 1"):
+        read_tasks(path)
+
+
+def test_columns_that_are_not_used_are_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [{"id": str(n), "prompt": "p", "level": n, "source": "x"} for n in range(3)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.warns(MarlWarning) as found:
+        read_tasks(path)
+    (message,) = [str(each.message) for each in found]
+    assert "t.jsonl': columns level, source are not used. What a workflow or score needs must be in 'data'" in message
+
+
+def test_rows_of_verl_are_tasks(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    row = {
+        "data_source": "gsm8k",
+        "prompt": [{"role": "user", "content": "2+2"}],
+        "reward_model": {"style": "rule", "ground_truth": "4"},
+        "extra_info": {"split": "train", "index": 3},
+    }
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
+    (task,) = read_tasks(path)
+    assert (task.id, task.prompt) == ("gsm8k-train-3", "2+2")
+    assert task.data == {name: row[name] for name in ("data_source", "reward_model", "extra_info")}
+    two = {**row, "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "2+2"}]}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([two]), path)
+    with pytest.raises(MarlError, match="row 1 has no text 'prompt'"):
+        read_tasks(path)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.lengths import too_long
+from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing
 from marl_verl.models.chat import Chat, with_template
@@ -55,7 +56,10 @@ def tiny_model(
     """The tiny model of section `where`. MarlError: an invalid option, a `path` besides, or no demonstrations."""
     if path:
         raise MarlError(f"both {where}.tiny and {where}.model.path are set: set one of them to null")
-    given = {"task": team.task.name, "agents": agents, "task_options": team.task.options, "seed": seed}
+    name, task_options = team.task.name, team.task.options
+    if name == SCORED:  # the demonstrations are those of the task set that it wraps
+        name, task_options = str(task_options.get("task")), task_options.get("options", {})
+    given = {"task": name, "agents": agents, "task_options": task_options, "seed": seed}
     made = build(TinyModel, {**given, **options}, f"{where}.tiny")
     folder_of(made)  # raises MarlError if the task set has no demonstrations
     return made

@@ -17,6 +17,7 @@ from marl_verl.config import checks
 from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
+from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.models import check_lengths, chosen_step, find_models
@@ -102,6 +103,7 @@ def plan(
     check_run(run, COMPOSED, "config.yaml")
     episodes, ks = _episodes(episodes, k, greedy_only)
     check_overrides(overrides)
+    check_unchanged(overrides)
     files = plugins.files_of_run(run, plugin_files)
     plugins.use_files(files)
     plugins.load()

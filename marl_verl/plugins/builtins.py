@@ -8,6 +8,7 @@ from marl_verl.plugins.registry import Registry, hookimpl
 def marl_register(registry: Registry) -> None:
     registry.task("split-plan-path", "marl_verl.tasks.split_plan_path:SplitPlanPath")
     registry.task("inventory", "marl_verl.tasks.inventory:Inventory")
+    registry.task("function-scored", "marl_verl.config.reward_function:FunctionScored")
     registry.workflow("split-plan-path", "marl_verl.workflows:ScoutMover")
     registry.workflow("inventory", "marl_verl.workflows:HolderAsker")
     registry.reward("valid-answer", "marl_verl.rewards.mix:valid_answer")

@@ -27,6 +27,7 @@ from marl_verl.plugins.registry import Source
 FILES_VARIABLE = "MARL_VERL_PLUGIN_FILES"
 COPIES = "plugins"  # folder of a run directory with the copies
 PACKAGE = "marl_verl_file_plugins"  # parent package of the modules loaded from files
+REWARDS = "reward/"  # beginning of the names of reward files (`marl.task.reward`), which need no hook
 LIMIT = 64 * 1024  # maximum bytes of the variable: Linux allows 128 KiB, and Ray passes it on a command line
 
 
@@ -66,6 +67,11 @@ def file_names(paths: Iterable[Path]) -> dict[str, Path]:
 def read_files(paths: Iterable[Path]) -> list[PluginFile]:
     """Read plugin files, each once. MarlError: no such file (with the nearest), not .py, not readable, not UTF-8."""
     return [_read(name, path) for name, path in file_names(paths).items()]
+
+
+def reward_file(path: Path) -> PluginFile:
+    """Read a file with a reward function. MarlError as `read_files`."""
+    return _read(f"{REWARDS}{path.name}", path)
 
 
 def _read(name: str, path: Path) -> PluginFile:

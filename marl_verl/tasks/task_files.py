@@ -1,14 +1,22 @@
-"""Read and write task files: JSON lines or parquet with `id`, `prompt` and `data`."""
+"""Read and write task files: JSON lines, a JSON list or parquet with `id`, `prompt` and `data`, or rows of verl's form.
+
+verl's rows have `prompt` as a list of one message, and `data_source`, `reward_model` and `extra_info`, which become
+`data`. Such a row without `id` is named after its `extra_info` (split and index), or the file and its number.
+"""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError, missing, nearest
+from marl_verl.errors import MarlError, MarlWarning, missing, nearest
 from marl_verl.tasks.base import Task
+
+VERL = ("data_source", "reward_model", "extra_info")  # columns of verl's data sets that scoring needs
+USED = ("id", "prompt", "data", *VERL)
 
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
@@ -24,52 +32,78 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Read the tasks of a `.jsonl`, `.json` (also JSON lines) or `.parquet` file.
+    """Read the tasks of a file of `read_rows`. Columns that are not used are a MarlWarning, once.
 
     Raises:
         MarlError: missing or empty file, another suffix, not JSON or parquet, a row without id or prompt, a duplicate
             id.
     """
-    if not path.is_file():
-        raise missing("task file", path, path.parent.glob("*"))
     found: dict[str, tuple[int, Task]] = {}
-    for number, row in _rows(path):
+    unused: dict[str, None] = {}
+    for number, row in read_rows(path, "task file"):
+        unused |= dict.fromkeys(name for name in row if name not in USED)
         task = _task(row, path, number)
         first, _ = found.setdefault(task.id, (number, task))
         if first != number:
             raise MarlError(f"task file '{path}', row {number}: id '{task.id}' is already the id of row {first}")
     if not found:
         raise MarlError(f"task file '{path}' is empty")
+    if unused:
+        what = f"task file '{path}': columns {', '.join(map(str, unused))} are not used"
+        warnings.warn(f"{what}. What a workflow or score needs must be in 'data'.", MarlWarning, stacklevel=2)
     return [task for _, task in found.values()]
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
+def read_rows(path: Path, what: str = "file") -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, row) of a `.parquet` file, or of JSON lines or a JSON list in a `.jsonl` or `.json` file.
 
-        try:
-            table = pyarrow.parquet.read_table(path)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise MarlError(f"task file '{path}' is not parquet: {str(error).splitlines()[0]}") from error
-        yield from enumerate(table.to_pylist(), start=1)
-        return
-    if path.suffix not in (".jsonl", ".json"):
-        raise MarlError(f"task file '{path}' must end in .jsonl or .parquet")
+    Raises:
+        MarlError: missing file, another suffix, not JSON or parquet, or a row that is not an object; the message begins
+            with `what`.
+    """
+    if not path.is_file():
+        raise missing(what, path, path.parent.glob("*"))
+    for number, row in _parquet(path, what) if path.suffix == ".parquet" else _json(path, what):
+        if not isinstance(row, dict):
+            raise MarlError(f"{what} '{path}', row {number} must be an object, got {row!r:.60}")
+        yield number, row
+
+
+def _parquet(path: Path, what: str) -> Iterator[tuple[int, Any]]:
+    import pyarrow.parquet
+
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also split at U+2028 inside a text
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise MarlError(f"{what} '{path}' is not parquet: {str(error).splitlines()[0]}") from error
+    yield from enumerate(table.to_pylist(), start=1)
+
+
+def _json(path: Path, what: str) -> Iterator[tuple[int, Any]]:
+    if path.suffix not in (".jsonl", ".json"):
+        raise MarlError(f"{what} '{path}' must end in .jsonl, .json or .parquet")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MarlError(f"task file '{path}' is not UTF-8 text: {error}") from error
-    for number, line in enumerate(lines, start=1):
+        raise MarlError(f"{what} '{path}' is not UTF-8 text: {error}") from error
+    if text.lstrip().startswith("["):
+        try:
+            rows = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise MarlError(f"{what} '{path}' is not a JSON list: {error}") from error
+        yield from enumerate(rows, start=1)
+        return
+    for number, line in enumerate(text.split("\n"), start=1):  # splitlines() would also split at U+2028 inside a text
         if line.strip():
             try:
-                yield number, json.loads(line)
+                row = json.loads(line)
             except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and deep nesting
-                raise MarlError(f"task file '{path}', line {number} is not a JSON object: {error}") from error
+                raise MarlError(f"{what} '{path}', line {number} is not a JSON object: {error}") from error
+            yield number, row
 
 
-def _task(row: Any, path: Path, number: int) -> Task:
-    if not isinstance(row, dict):
-        raise MarlError(f"task file '{path}', row {number} must be an object with id and prompt, got {row!r:.60}")
+def _task(row: dict[str, Any], path: Path, number: int) -> Task:
+    row = _from_verl(row, path, number)
     for name in ("id", "prompt"):
         if not isinstance(row.get(name), str):
             found = f"got {row[name]!r:.60}" if name in row else nearest(name, map(str, row))
@@ -81,4 +115,16 @@ def _task(row: Any, path: Path, number: int) -> Task:
         raise MarlError(f"task file '{path}', row {number}: 'data' is text that is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise MarlError(f"task file '{path}', row {number}: 'data' must be an object, got {data!r:.60}")
-    return Task(row["id"], row["prompt"], data)
+    return Task(row["id"], row["prompt"], {**{name: row[name] for name in VERL if name in row}, **data})
+
+
+def _from_verl(row: dict[str, Any], path: Path, number: int) -> dict[str, Any]:
+    """A row of verl's form with `id` and the text of its only message; other rows as they are."""
+    prompt = row.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
+        row = {**row, "prompt": prompt[0].get("content")}
+    if "id" not in row and "reward_model" in row:
+        info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
+        place = (info.get("split", path.stem), info.get("index", number))
+        row = {**row, "id": "-".join(map(str, (row.get("data_source") or "task", *place)))}
+    return row

@@ -13,11 +13,12 @@ from marl_verl.config.parts import algorithm_of, named_samplers
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import model_of
 from marl_verl.config.resolve import loss_of
+from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.config.stored import marl_section
 from marl_verl.models.count import adapter_parameters, parameters, shapes
 from marl_verl.models.tiny import folder_of
 from marl_verl.platforms.active import on_gpu
-from marl_verl.team import Named
+from marl_verl.team import Named, TeamConfig
 
 if TYPE_CHECKING:
     from marl_verl.trainer.prepare import Plan
@@ -39,7 +40,7 @@ def describe(plan: Plan) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in algorithm.options().items())
     counts = f"{len(plan.tasks['train'])} training, {len(plan.tasks['test'])} held-out"
     lines += [
-        f"  task    {team.task.name} ({counts}), workflow {team.workflow.name}",
+        f"  task    {_task(team)} ({counts}), workflow {team.workflow.name}",
         f"  learn   {team.algorithm.name}: {settings}",
         *([f"  groups  rows with the same {', '.join(group)}"] if group else []),
         f"  sample  {_sampling(samplers['sampler'])}",
@@ -64,6 +65,11 @@ def _schedule(schedule: DictConfig) -> str:
 def _sampling(sampler: Named) -> str:
     """A sampler with its options."""
     return f"{sampler.name}: " + ", ".join(f"{option}={value}" for option, value in sampler.options.items())
+
+
+def _task(team: TeamConfig) -> str:
+    name, options = team.task.name, team.task.options
+    return f"{options.get('task', 'files')}, scored by {options['function']}" if name == SCORED else name
 
 
 def _policy(plan: Plan, name: str) -> str:

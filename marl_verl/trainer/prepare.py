@@ -20,6 +20,7 @@ from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.lengths import check_lengths
 from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
+from marl_verl.config.reward_function import check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.errors import MarlError, shown
@@ -61,6 +62,7 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
     files = plugins.read_files([*paths, *plugin_files])
     config.marl.plugins = [file.path for file in files]
+    files += use_reward_function(config, recipe.resolve().parent)
     plugins.use_files(files)
     plan = _check(config, _new_folder(config, recipe.stem))
     plan.files = tuple(files)
@@ -96,6 +98,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
         fingerprint.refuse(fingerprint.plugin_changes(team["plugins"]), saved)
     config = read_config(folder / COMPOSED)
     began_with = _plugin_paths(config)
+    check_unchanged(overrides)
     config = with_overrides(config, overrides)
     if _plugin_paths(config) != began_with:
         raise MarlError(

@@ -1,9 +1,9 @@
 """Convert public mathematics data sets to tasks: `python -m marl_verl_at_grpo.math_rows FILE TASKS.jsonl`.
 
-Reads JSON lines or parquet of Polaris, GSM8K, MATH, AIME and similar sets: a problem under `problem`, `question` or
-`prompt`, an answer under `answer`, `final_answer` or `solution`, in any case. Of a solution it takes the text
-after "####" (GSM8K) or in the last box (MATH). A row's id is a hash of its problem: a problem in both the training file
-and the held-out file has the same id in both, which a run rejects.
+Reads JSON lines, a JSON list or parquet of Polaris, GSM8K, MATH, AIME and similar sets: a problem under `problem`,
+`question` or `prompt`, an answer under `answer`, `final_answer` or `solution`, in any case; a list of answers is
+joined. Of a solution it takes the text after "####" (GSM8K) or in the last box (MATH). A row's id is a hash of its
+problem: a problem in both the training file and the held-out file has the same id in both, which a run rejects.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError
+from marl_verl.tasks import read_rows
 from marl_verl_at_grpo.final_answer import boxed
 
 PROBLEM = ("problem", "question", "prompt")
@@ -42,37 +43,17 @@ def _text(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
     small = {str(name).lower(): value for name, value in row.items()}
     for name in names:
         value = small.get(name)
+        if isinstance(value, list):  # all of them belong to the answer
+            value = ", ".join(map(str, value))
         if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
             return str(value).strip()
     raise MarlError(f"{where} has none of {', '.join(names)} as text: it has {', '.join(map(str, row)) or 'nothing'}")
 
 
-def rows_of(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a .jsonl or .parquet file. MarlError: no such file, another suffix, a line that is not an object."""
-    if not path.is_file():
-        raise MarlError(f"no file '{path}'")
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        yield from pyarrow.parquet.read_table(path).to_pylist()
-        return
-    if path.suffix not in (".jsonl", ".json"):
-        raise MarlError(f"'{path}' must end in .jsonl or .parquet")
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise MarlError(f"'{path}', line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise MarlError(f"'{path}', line {number} is not an object")
-            yield row
-
-
 def convert(source: Path, target: Path) -> int:
     """Write the tasks of a file, each problem once. Returns their number. On a MarlError no file is written."""
     tasks: dict[str, dict[str, Any]] = {}
-    for number, row in enumerate(rows_of(source), start=1):
+    for number, row in read_rows(source):
         task = task_row(row, f"'{source}', row {number}")
         tasks.setdefault(task["id"], task)
     if not tasks:

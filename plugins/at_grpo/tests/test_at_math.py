@@ -166,8 +166,8 @@ def test_a_problem_has_one_id_wherever_it_comes_from() -> None:
     [
         ('{"text": "x"}\n', r"row 1 has none of problem, question, prompt as text: it has text"),
         ('{"problem": "x", "answer": ""}\n', "row 1 has none of answer"),
-        ("[1]\n", "line 1 is not an object"),
-        ("{\n", "line 1 is not JSON"),
+        ("[1]\n", "row 1 must be an object, got 1"),
+        ("{\n", "line 1 is not a JSON object"),
         ("", "has no rows"),
     ],
 )
@@ -189,4 +189,11 @@ def test_the_command_prints_its_result_or_an_error(
     assert capsys.readouterr().out == f"1 problems in {target}\n"
     monkeypatch.setattr("sys.argv", ["math_rows", str(tmp_path / "none.jsonl"), str(target)])
     assert math_rows.main() == 2
-    assert capsys.readouterr().err == f"math_rows: no file '{tmp_path / 'none.jsonl'}'\n"
+    assert capsys.readouterr().err.startswith(f"math_rows: no file '{tmp_path / 'none.jsonl'}': did you mean ")
+
+
+def test_lists_of_answers_and_a_json_list(tmp_path: Path) -> None:
+    source, target = tmp_path / "olympiad.json", tmp_path / "out.jsonl"
+    source.write_text(json.dumps([{"question": "x^2 = 4", "final_answer": ["2", "-2"]}], indent=2))
+    assert math_rows.convert(source, target) == 1
+    assert json.loads(target.read_text())["data"] == {"answer": "2, -2"}

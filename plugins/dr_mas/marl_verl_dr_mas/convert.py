@@ -4,9 +4,9 @@
     python -m marl_verl_dr_mas.convert hotpotqa hotpot_train_v1.1.json data/dr_mas_search/train.jsonl
 
 `math` takes rows as DAPO has them (`prompt` as chat messages or text, `reward_model.ground_truth`), or as MATH-500 and
-AIME have them (`problem`, `answer`). `hotpotqa` takes the distractor setting of HotpotQA, as its own JSON or as the
-hub's parquet (`question`, `answer`, `context`). A file is parquet, JSON lines, or one JSON list. Repeated
-questions are skipped.
+AIME have them (`problem` or `question`, `answer`); a list of answers is joined. `hotpotqa` takes the distractor setting
+of HotpotQA, as its own JSON or as the hub's parquet (`question`, `answer` or a list of accepted answers, `context`). A
+file is parquet, JSON lines, or one JSON list. Repeated questions are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl import MarlError, Task
-from marl_verl.errors import missing
+from marl_verl.tasks import read_rows
 
 _ASKS = re.compile(r"(?:\\n|\s)*Let'?s think step by step[^\n]*\\boxed\{\}[^\n]*\s*$", re.IGNORECASE)
 """Instructions that some data sets append to a problem; removed, since the workflow adds its own."""
@@ -31,12 +31,15 @@ Row = Mapping[str, Any]
 
 def math_task(row: Row) -> Task:
     """Task of a problem with its final answer. MarlError for a row of neither form."""
-    given = row.get("prompt", row.get("problem"))
+    given = next((row[name] for name in ("prompt", "problem", "question") if name in row), None)
     if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 1:
         given = given[0].get("content")
     answer = row["reward_model"].get("ground_truth") if isinstance(row.get("reward_model"), dict) else row.get("answer")
+    if isinstance(answer, list):
+        answer = ", ".join(map(str, answer)) or None
     if not isinstance(given, str) or answer is None:
-        raise MarlError(f"needs prompt and reward_model.ground_truth, or problem and answer; it has {', '.join(row)}")
+        wanted = "needs prompt and reward_model.ground_truth, or problem (or question) and answer"
+        raise MarlError(f"{wanted}; it has {', '.join(row)}")
     problem = _ASKS.sub("", given).strip()
     return Task(_id("math", problem), problem, {"answer": str(answer)})
 
@@ -46,10 +49,12 @@ def hotpotqa_task(row: Row) -> Task:
     question, answer, context = row.get("question"), row.get("answer"), row.get("context")
     if isinstance(context, dict):  # the hub's format, in columns
         context = list(zip(context.get("title", ()), context.get("sentences", ()), strict=True))
-    if not isinstance(question, str) or not isinstance(answer, str) or not isinstance(context, list):
+    answers = [answer] if isinstance(answer, str) else answer
+    right = isinstance(answers, list) and bool(answers) and all(isinstance(each, str) for each in answers)
+    if not isinstance(question, str) or not right or not isinstance(context, list):
         raise MarlError(f"needs question, answer and context; it has {', '.join(row)}")
     paragraphs = [{"title": title, "text": "".join(sentences).strip()} for title, sentences in context]
-    return Task(_id("hotpotqa", question), question, {"answers": [answer], "paragraphs": paragraphs})
+    return Task(_id("hotpotqa", question), question, {"answers": answers, "paragraphs": paragraphs})
 
 
 FORMS: Mapping[str, Callable[[Row], Task]] = {"math": math_task, "hotpotqa": hotpotqa_task}
@@ -65,10 +70,8 @@ def convert(form: str, source: Path, target: Path) -> tuple[int, int]:
         MarlError: no such source, an unknown format, or a row without a required field; then nothing is written.
     """
     tasks: dict[str, Task] = {}
-    rows = _rows(source)
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise MarlError(f"'{source}', row {number} must be an object, got {row!r:.60}")
+    rows = list(read_rows(source, "data file"))
+    for number, row in rows:
         try:
             task = FORMS[form](row)
         except (MarlError, AttributeError, TypeError, ValueError) as error:
@@ -85,28 +88,6 @@ def convert(form: str, source: Path, target: Path) -> tuple[int, int]:
 def _id(form: str, text: str) -> str:
     """Id from the hash of a text: the same in every file with the question."""
     return f"{form} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _rows(source: Path) -> list[Any]:
-    if not source.is_file():
-        raise missing("data file", source, source.parent.glob("*"))
-    if source.suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        try:
-            found: list[Any] = pyarrow.parquet.read_table(source).to_pylist()
-        except (pyarrow.ArrowException, OSError) as error:
-            raise MarlError(f"'{source}' is not parquet: {str(error).splitlines()[0]}") from error
-        return found
-    try:
-        text = source.read_text(encoding="utf-8")
-        if text.lstrip().startswith("["):
-            whole: list[Any] = json.loads(text)
-            return whole
-        return [json.loads(line) for line in text.split("\n") if line.strip()]
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise MarlError(f"'{source}' is neither parquet, JSON lines nor a JSON list: {error}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

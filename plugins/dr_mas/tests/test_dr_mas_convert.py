@@ -78,7 +78,7 @@ def test_an_id_is_of_the_question_in_any_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "rows", "message"),
     [
-        ("math", [PLAIN[0], {"question": "?", "answer": 2}], "row 2 is not a row of 'math': needs prompt and"),
+        ("math", [PLAIN[0], {"text": "?", "answer": 2}], "row 2 is not a row of 'math': needs prompt and"),
         ("math", [{"prompt": "?", "reward_model": {}}], "row 1 is not a row of 'math': needs prompt and"),
         ("hotpotqa", [{"question": "?", "golden_answers": ["a"]}], "row 1 is not a row of 'hotpotqa': needs question,"),
         ("hotpotqa", [{**HOTPOT, "context": [["title only"]]}], "row 1 is not a row of 'hotpotqa': not enough values"),
@@ -103,9 +103,18 @@ def test_files_that_are_not_there_or_not_what_they_say(tmp_path: Path, capsys: p
     for name, message in (
         ("trian.parquet", "no data file"),
         ("train.parquet", "is not parquet"),
-        ("broken.jsonl", "is neither parquet, JSON lines nor a JSON list"),
+        ("broken.jsonl", "line 1 is not a JSON object"),
     ):
         assert main(["math", str(tmp_path / name), str(tmp_path / "out.jsonl")]) == 2
         assert message in capsys.readouterr().err
     assert main(["math", str(lines(tmp_path / "good.jsonl", PLAIN)), str(tmp_path / "out.jsonl")]) == 0
     assert capsys.readouterr().out.endswith("out.jsonl: 2 tasks\n")
+
+
+def test_questions_and_lists_of_answers(tmp_path: Path) -> None:
+    rows = [{"question": "x^2 = 4", "answer": ["2", "-2"]}, {"question": "1 + 1", "answer": 2}]
+    convert("math", lines(tmp_path / "m.jsonl", rows), tmp_path / "out.jsonl")
+    assert [task.data for task in tasks(tmp_path / "out.jsonl")] == [{"answer": "2, -2"}, {"answer": "2"}]
+    row = {"question": "who?", "answer": ["Ada", "Ada Lovelace"], "context": [["t", ["s"]]]}
+    convert("hotpotqa", lines(tmp_path / "h.jsonl", [row]), tmp_path / "out.jsonl")
+    assert tasks(tmp_path / "out.jsonl")[0].data["answers"] == ["Ada", "Ada Lovelace"]

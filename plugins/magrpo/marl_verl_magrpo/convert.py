@@ -4,7 +4,7 @@
     arxiv      rows with an abstract in `abstract_text`, or `abstract`    -> task `joint-writing`, bands arxiv
     humaneval  rows with `prompt`, `entry_point`, `test`, as HumanEval    -> task `joint-code`
 
-FROM holds JSON lines or parquet, TO is written as JSON lines with `id`, `prompt` and `data`.
+FROM holds JSON lines, a JSON list or parquet, TO is written as JSON lines with `id`, `prompt` and `data`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import argparse
 import ast
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from marl_verl import MarlError, Task
+from marl_verl.tasks import read_rows
 
 Row = Mapping[str, Any]
 
@@ -72,7 +73,7 @@ def convert(
     Raises:
         MarlError: no such file, a row without a required field, or nothing to write; `target` is then not written.
     """
-    tasks = [KINDS[kind](row, number) for number, row in enumerate(_rows(source), start=1)]
+    tasks = [KINDS[kind](row, number) for number, row in read_rows(source)]
     kept = [task for task in tasks if most_words is None or len(task.prompt.split()) <= most_words]
     kept = kept if take is None else kept[take[0] : take[1]]
     if not kept:
@@ -81,25 +82,6 @@ def convert(
     lines = [json.dumps({"id": task.id, "prompt": task.prompt, "data": task.data}) for task in kept]
     target.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return len(kept)
-
-
-def _rows(source: Path) -> Iterator[Row]:
-    if not source.is_file():
-        raise MarlError(f"no file '{source}'")
-    if source.suffix == ".parquet":
-        import pyarrow.parquet
-
-        yield from pyarrow.parquet.read_table(source).to_pylist()
-        return
-    for number, line in enumerate(source.read_text(encoding="utf-8").split("\n"), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise MarlError(f"'{source}', line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise MarlError(f"'{source}', line {number} is not a JSON object")
-            yield row
 
 
 def _text(row: Row, number: int, name: str) -> str:

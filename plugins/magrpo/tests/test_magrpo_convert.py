@@ -107,4 +107,11 @@ def test_errors_print_a_message_and_write_nothing(tmp_path: Path, capsys: pytest
         assert not target.exists()
     (tmp_path / "half.jsonl").write_text('{"prompt": "x"', encoding="utf-8")
     assert main(["tldr", str(tmp_path / "half.jsonl"), str(target)]) == 2
-    assert "line 1 is not JSON" in capsys.readouterr().err
+    assert "line 1 is not a JSON object" in capsys.readouterr().err
+
+
+def test_a_json_list_is_converted(tmp_path: Path) -> None:
+    source, target = tmp_path / "posts.json", tmp_path / "out.jsonl"
+    source.write_text(json.dumps([{"prompt": "a post TL;DR:"}, {"prompt": "another"}], indent=1))
+    assert convert("tldr", source, target) == 2
+    assert [task.prompt for task in read_tasks(target)] == ["a post", "another"]

@@ -9,7 +9,7 @@ apps            problem_id (or id), question, input_output: JSON of {"inputs": [
                 All its tests are alike: the first `public` become public, the rest private
 
 Problems without standard input and output (a function to call: "fn_name", or testtype "functional") or without private
-tests are skipped, and counted. Rows are JSON lines or parquet.
+tests are skipped, and counted. Rows are JSON lines, a JSON list or parquet.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import json
 import pickle
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from marl_verl import MarlError, Task
-from marl_verl.errors import missing, nearest
-from marl_verl.tasks import write_tasks
+from marl_verl.errors import nearest
+from marl_verl.tasks import read_rows, write_tasks
 
 NEEDED = {"input", "output"}
 Tests = list[dict[str, str]]
@@ -115,23 +115,6 @@ def _column(row: Mapping[str, Any], name: str) -> Any:
     return row[name]
 
 
-def rows_of(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a file. MarlError: there is none, or a line is no JSON."""
-    if not path.is_file():
-        raise missing("file", path, path.parent.glob("*"))
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        yield from pyarrow.parquet.read_table(path).to_pylist()
-        return
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if line.strip():
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise MarlError(f"'{path}', line {number} is not a JSON object: {error}") from error
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Convert a file. Exit code 2 and an error message if that fails; then nothing is written."""
     parser = argparse.ArgumentParser(prog="python -m marl_verl_mars2.convert", description="Problems, as tasks.")
@@ -142,7 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         made = [
-            apps(row, given.public) if given.format == "apps" else livecodebench(row) for row in rows_of(given.source)
+            apps(row, given.public) if given.format == "apps" else livecodebench(row)
+            for _, row in read_rows(given.source)
         ]
         tasks = [task for task in made if task is not None]
         if not tasks:

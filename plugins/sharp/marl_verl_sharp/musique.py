@@ -10,36 +10,20 @@ the format that its repository describes.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_verl.errors import MarlError, missing
-from marl_verl.tasks import Task, write_tasks
+from marl_verl.errors import MarlError
+from marl_verl.tasks import Task, read_rows, write_tasks
 
 
-def tasks_of(lines: Iterable[str], source: str) -> Iterator[Task]:
-    """The tasks of MuSiQue's lines, in order.
-
-    Args:
-        source: name of the file, which begins an error message.
-
-    Raises:
-        MarlError: a line is not a JSON object, or lacks a required field.
-    """
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise MarlError(f"{source}, line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise MarlError(f"{source}, line {number} must be an object, got {row!r:.60}")
+def tasks_of(source: Path) -> Iterator[Task]:
+    """The tasks of MuSiQue's rows, in order. MarlError: no such file, or a row lacks a required field."""
+    for number, row in read_rows(source):
         if row.get("answerable", True):
-            yield _task(row, f"{source}, line {number}")
+            yield _task(row, f"'{source}', row {number}")
 
 
 def _task(row: dict[str, Any], where: str) -> Task:
@@ -63,9 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("target", type=Path, help="rows with id, prompt, data")
     given = parser.parse_args(arguments)
     try:
-        if not given.source.is_file():
-            raise missing("file", given.source, given.source.parent.glob("*.jsonl"))
-        tasks = list(tasks_of(given.source.read_text(encoding="utf-8").split("\n"), f"'{given.source}'"))
+        tasks = list(tasks_of(given.source))
         if not tasks:
             raise MarlError(f"'{given.source}' has no question with an answer")
         write_tasks(tasks, given.target)

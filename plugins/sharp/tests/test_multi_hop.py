@@ -261,11 +261,11 @@ def test_rows_of_musique_become_tasks_that_the_team_takes(tmp_path: Path, capsys
     ("content", "reply"),
     [
         (None, "no file"),
-        ("{", "line 1 is not JSON"),
-        ("[]", "line 1 must be an object"),
-        (line(answer=3), "line 1 has no text 'answer'"),
-        (line(answer_aliases="x"), "line 1 has no list 'answer_aliases'"),
-        (line(paragraphs=[{"title": "t"}]), "line 1 has a paragraph without the text 'paragraph_text'"),
+        ("{", "line 1 is not a JSON object"),
+        ("[1]", "row 1 must be an object"),
+        (line(answer=3), "row 1 has no text 'answer'"),
+        (line(answer_aliases="x"), "row 1 has no list 'answer_aliases'"),
+        (line(paragraphs=[{"title": "t"}]), "row 1 has a paragraph without the text 'paragraph_text'"),
         (line(answerable=False), "has no question with an answer"),
     ],
 )

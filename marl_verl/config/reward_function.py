@@ -1,0 +1,152 @@
+"""Scores from a user's function: `marl.task.reward: my_reward.py:compute_score`, or verl's custom reward settings.
+
+    compute_score(data_source, solution_str, ground_truth, extra_info) -> a number, or {"score": a number}
+
+The signature is verl's; all arguments are passed by name. Before a run starts, the settings become the task set
+`function-scored`, which wraps the recipe's own one. The file is copied into the run directory with its plugin files.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl import plugins
+from marl_verl.config.compose import parse_overrides
+from marl_verl.episode.codec import plain
+from marl_verl.errors import MarlError, nearest
+from marl_verl.options import build
+from marl_verl.plugins.one_file import REWARDS, load_file, reward_file
+from marl_verl.tasks.base import Split, Task, TaskSet
+
+NAME, DEFAULT = "function-scored", "compute_score"
+KEY = "marl.task.reward"
+VERL = ("reward.custom_reward_function", "custom_reward_function")
+ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
+
+
+class FunctionScored(TaskSet):
+    """Tasks of another task set or of files, whose answers a function scores. A score of 1 or more is a success.
+
+    A task's `data` has the function's arguments as verl's rows do (`data_source`, `reward_model.ground_truth`,
+    `extra_info`), or the ground truth as `ground_truth` or `answer`. Without `extra_info`, it is the whole `data`.
+
+    Options:
+        function: FILE.py:NAME.
+        kwargs: more arguments of the function.
+        task, options: the task set that generates the tasks, and its options; null: tasks come from files.
+    """
+
+    function: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    task: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._fn = function(self.function, self.kwargs)
+        known = plugins.load()
+        base = TaskSet if self.task is None else known.get("tasks", self.task)
+        self._base = build(base, self.options, "marl.task.options")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        if self.task is None:
+            raise NotImplementedError(f"{KEY} scores tasks and generates none: set marl.task.{split}_file")
+        generated: list[Task] = self._base.generate(split, count, seed)
+        return generated
+
+    def score(self, task: Task, answer: Any) -> Any:
+        model = task.data.get("reward_model")
+        truth = model.get("ground_truth") if isinstance(model, Mapping) else None
+        for name in ("ground_truth", "answer"):
+            truth = task.data.get(name) if truth is None else truth
+        text = answer if isinstance(answer, str) else json.dumps(plain(answer))
+        given = (task.data.get("data_source", self.task), text, truth, task.data.get("extra_info", task.data))
+        found = self._fn(**{**dict(zip(ARGUMENTS, given, strict=True)), **self.kwargs})
+        return _awaited(found) if inspect.isawaitable(found) else _number(found)
+
+
+async def _awaited(found: Any) -> Any:
+    return _number(await found)
+
+
+def _number(found: Any) -> Any:
+    return found.get("score") if isinstance(found, Mapping) else found
+
+
+def function(text: str, kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function FILE.py:NAME of the run's reward file. MarlError: no such function, or another signature."""
+    file, _, name = text.rpartition(":")
+    loaded = [each for each in plugins.files_in_use() if each.name == f"{REWARDS}{file}"]
+    if not loaded:
+        raise MarlError(f"reward file '{file}' is not loaded: it is in '{REWARDS}' of a run's plugins. Give the run.")
+    module = load_file(loaded[0])
+    found: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(found):
+        own = [each for each, value in vars(module).items() if inspect.isfunction(value)]
+        raise MarlError(f"reward file '{loaded[0].path}' has no function '{name}': {nearest(name, own)}")
+    try:
+        inspect.signature(found).bind(**{**dict.fromkeys(ARGUMENTS), **kwargs})
+    except TypeError as error:
+        right = f"def {name}({', '.join(ARGUMENTS)})"
+        what = f"reward function '{text}' cannot be called with verl's arguments: {error}"
+        raise MarlError(f"{what}. Write `{right}`.") from error
+    return found
+
+
+def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.PluginFile]:
+    """Replace the task set of a composed config by `FunctionScored` if a reward function is set. Returns its file.
+
+    `folder`: that of the recipe, to which paths are relative (else to the working directory). MarlError: two different
+    settings, or a file that cannot be read.
+    """
+    found = {key: setting for key in (KEY, *VERL) if (setting := _setting(config, key)) is not None}
+    if not found:
+        return []
+    (key, (path, name, kwargs)), *others = found.items()
+    for other, setting in others:
+        if setting[:2] != (path, name):
+            raise MarlError(f"'{key}' and '{other}' name different reward functions: remove one of them")
+    file, here = folder / Path(path).expanduser(), Path(path).expanduser().resolve()
+    try:
+        read = reward_file(here if here.exists() and not file.exists() else file)
+    except MarlError as error:
+        raise MarlError(f"{key}: {error}") from error
+    task = config.marl.task
+    own = None if OmegaConf.is_missing(task, "name") or task.name is None else str(task.name)
+    options = OmegaConf.to_container(task.options) if task.options else {}
+    wrapped = {"function": f"{file.name}:{name}", "kwargs": kwargs, "task": own, "options": options}
+    task.name, task.options = NAME, {each: value for each, value in wrapped.items() if value not in (None, {})}
+    return [read]
+
+
+def check_unchanged(overrides: Sequence[str]) -> None:
+    """Raise MarlError for an override of the reward function of a run that exists."""
+    for change in parse_overrides(overrides):
+        if change.key_or_group.startswith((KEY, *VERL)):
+            what = f"'{change.key_or_group}' cannot be changed in an existing run, which has a copy of its function"
+            raise MarlError(f"{what}. Start a new run to use another one.")
+
+
+def _setting(config: DictConfig, key: str) -> tuple[str, str, dict[str, Any]] | None:
+    """(path, name of the function, more arguments) of a setting, or None."""
+    given = OmegaConf.select(config, key)
+    path, name = given, DEFAULT
+    kwargs: dict[str, Any] = {}
+    if key != KEY:
+        section: Any = OmegaConf.to_container(given) if given is not None else {}
+        path, name = section.get("path"), section.get("name") or DEFAULT
+        kwargs = section.get("reward_kwargs") or {}
+    elif isinstance(path, str) and ".py:" in path:
+        path, _, name = path.rpartition(":")
+    if path is None:
+        return None
+    if not isinstance(path, str) or not path.endswith(".py") or not str(name).isidentifier():
+        where = key if key == KEY else f"{key}.path"
+        raise MarlError(f"'{where}' must be FILE.py:FUNCTION such as my_reward.py:{DEFAULT}, got {given!r:.80}")
+    return path, str(name), dict(kwargs)

@@ -1,0 +1,157 @@
+"""A user's function scores the answers: `marl.task.reward`, or verl's custom reward settings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from marl_verl import plugins
+from marl_verl.cli.main import main
+from marl_verl.config.compose import compose
+from marl_verl.config.reward_function import FunctionScored, use_reward_function
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+from marl_verl.process.progress import Display
+from marl_verl.sampling.context import judged
+from marl_verl.tasks.base import Task
+from marl_verl.trainer import prepare
+
+REWARDS = """
+def compute_score(data_source, solution_str, ground_truth, extra_info, bonus=0.0):
+    seen.append((data_source, solution_str, ground_truth, extra_info))
+    return {"score": float(solution_str == ground_truth) + bonus, "acc": 1}
+
+async def later(data_source, solution_str, ground_truth, extra_info=None):
+    return 0.25
+
+def two(solution, truth):
+    return 1.0
+
+seen = []
+"""
+RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "my_reward.py").write_text(REWARDS)
+    monkeypatch.chdir(tmp_path)
+    yield
+    plugins.use_files([])
+
+
+def config(**task: Any) -> Any:
+    verl = {"custom_reward_function": {"path": None, "name": "compute_score"}}
+    old = {"path": None, "name": None}
+    marl = {"task": {"name": "inventory", "options": {"length": 5}, "reward": None, **task}}
+    return OmegaConf.create({"marl": marl, "reward": verl, "custom_reward_function": old})
+
+
+def scored(given: Any) -> FunctionScored:
+    plugins.use_files(use_reward_function(given, Path("mine").resolve()))
+    assert given.marl.task.name == "function-scored"
+    return build(FunctionScored, OmegaConf.to_container(given.marl.task.options), "marl.task.options")
+
+
+def test_the_function_scores_what_another_task_set_generates() -> None:
+    tasks = scored(config(reward="my_reward.py:compute_score"))
+    first = tasks.generate("train", 3, 0)[0]
+    assert len(first.data["digits"]) == 5  # the options are those of the wrapped task set
+    task = Task("t", "2+2", {"answer": "4"})
+    assert asyncio.run(judged(tasks, task, "4")) == (1.0, True)
+    assert asyncio.run(judged(tasks, task, {"a": 1})) == (0.0, False)
+    seen = tasks._fn.__globals__["seen"]
+    assert seen == [("inventory", "4", "4", {"answer": "4"}), ("inventory", '{"a": 1}', "4", {"answer": "4"})]
+
+
+def test_rows_of_verl_give_the_arguments() -> None:
+    tasks = scored(config(name="???", options={}, reward="my_reward.py"))  # verl's default name
+    data = {"data_source": "gsm8k", "reward_model": {"ground_truth": "7"}, "extra_info": {"index": 3}}
+    assert asyncio.run(judged(tasks, Task("t", "p", data), "7")) == (1.0, True)
+    assert tasks._fn.__globals__["seen"][-1] == ("gsm8k", "7", "7", {"index": 3})
+    with pytest.raises(NotImplementedError, match=r"set marl\.task\.train_file"):
+        tasks.generate("train", 1, 0)
+
+
+@pytest.mark.parametrize("key", ["reward.custom_reward_function", "custom_reward_function"])
+def test_verls_own_key_does_the_same(key: str) -> None:
+    given = config()
+    OmegaConf.update(given, key, {"path": "mine/my_reward.py", "name": "compute_score", "reward_kwargs": {"bonus": 2}})
+    tasks = scored(given)  # a path from the working directory, as in verl
+    assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), "5")) == (2.0, True)
+
+
+def test_an_async_function_is_awaited() -> None:
+    tasks = scored(config(reward="my_reward.py:later"))
+    assert asyncio.run(judged(tasks, Task("t", "p"), "x")) == (0.25, False)
+    assert asyncio.run(judged(tasks, Task("t", "p"), "x", 5.0)) == (0.25, False)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("my_reward.py:comptue_score", "has no function 'comptue_score': did you mean 'compute_score'"),
+        ("my_reward.py:two", r"missing a required argument: 'solution'|Write `def two\(data_source, solution_str, "),
+        ("my_reward.py:seen", "has no function 'seen'"),
+        ("my_rewards.py:compute_score", r"marl\.task\.reward: no plugin file .* did you mean '.*my_reward\.py'"),
+        ("my_reward:compute_score", r"must be FILE\.py:FUNCTION such as my_reward\.py:compute_score"),
+        ("my_reward.py:1", r"must be FILE\.py:FUNCTION"),
+        (7, r"must be FILE\.py:FUNCTION"),
+    ],
+)
+def test_a_wrong_setting_is_an_error(reward: Any, message: str) -> None:
+    with pytest.raises(MarlError, match=message):
+        scored(config(reward=reward))
+
+
+def test_two_different_settings_are_an_error() -> None:
+    given = config(reward="my_reward.py:compute_score")
+    given.reward.custom_reward_function.path = "my_reward.py"
+    scored(given)  # they agree
+    given = config(reward="my_reward.py:later")
+    given.reward.custom_reward_function.path = "my_reward.py"
+    with pytest.raises(MarlError, match=r"'marl\.task\.reward' and 'reward\.custom_reward_function' name different"):
+        scored(given)
+
+
+@pytest.mark.slow
+def test_a_run_copies_the_file_and_keeps_its_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "mine" / "team.yaml"
+    recipe.write_text(RECIPE.read_text())
+    reward = "reward.custom_reward_function.path=my_reward.py"
+    assert main(["train", str(recipe), "--dry-run", reward]) == 0
+    assert "task    inventory, scored by my_reward.py:compute_score (" in capsys.readouterr().out
+    assert main(["train", str(recipe), "--dry-run", "marl.task.reward=my_reward.py:two"]) == 2
+    assert "reward function 'my_reward.py:two' cannot be called" in capsys.readouterr().err
+    monkeypatch.setattr(prepare, "ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs])
+    run = prepare.make_run_directory(prepare.plan_run(recipe, [reward, "marl.task.train_size=40"]), Display())
+    assert (run / "plugins" / "reward" / "my_reward.py").read_text() == REWARDS
+    (tmp_path / "mine" / "my_reward.py").unlink()
+    plugins.use_files([])
+    plugins.use_files(plugins.files_of_run(run))
+    stored: Any = OmegaConf.to_container(OmegaConf.load(run / "config.yaml").marl.task)
+    tasks = build(FunctionScored, stored["options"], "marl.task.options")
+    assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), "4")) == (1.0, True)
+    used = {each["distribution"] for each in json.loads((run / "plugins.json").read_text())}
+    assert "reward/my_reward.py" in used
+    (run / "checkpoints" / "step_1").mkdir(parents=True)
+    with pytest.raises(MarlError, match=r"'marl\.task\.reward' cannot be changed in an existing run"):
+        prepare.check_unchanged(["marl.task.reward=my_reward.py:later"])
+
+
+@pytest.mark.slow
+def test_a_recipe_without_a_task_set_takes_files(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine" / "team.yaml"
+    recipe.write_text(RECIPE.read_text().replace("name: inventory, train_size", "reward: my_reward.py, train_size"))
+    given = compose(recipe, [])
+    assert [file.name for file in use_reward_function(given, recipe.parent)] == ["reward/my_reward.py"]
+    assert OmegaConf.to_container(given.marl.task.options) == {"function": "my_reward.py:compute_score"}
