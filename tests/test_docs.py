@@ -146,6 +146,9 @@ def test_the_workflow_that_repeats_a_request_does_and_replays_without_it() -> No
     assert "Connection refused" in shown[2]
     assert [path == "/no" for path in asked] == [False, False, False, True]
     for url, run in runs.items():
-        begun = time.monotonic()
-        assert answer(url, decode_journal(encode_journal(run.journal))).answer == run.answer
-        assert time.monotonic() - begun < 0.1  # no request, no waiting
+        taken = []
+        for _ in range(5):  # on a busy machine, one of them is quick
+            begun = time.monotonic()
+            assert answer(url, decode_journal(encode_journal(run.journal))).answer == run.answer
+            taken.append(time.monotonic() - begun)
+        assert min(taken) < 0.1  # no request, no waiting
