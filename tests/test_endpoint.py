@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from marl_verl.config.policy_models import check_endpoint, endpoint_key
 from marl_verl.episode import Action, Limits, Run, Workflow
 from marl_verl.episode.codec import decode_journal, encode_episode, encode_journal
 from marl_verl.errors import MarlError
+from marl_verl.journals.write import sample_lines
 from marl_verl.rollout.context import ObservationTooLong, PolicySamplingContext, WorkerContext, request_seed
 from marl_verl.rollout.endpoint import EndpointClient, reach
 from marl_verl.sampling import Independent, Sample
 from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import AgentConfig, Endpoint, Sampling
+from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
+from marl_verl.trainer.policy_servers import Runtime
 from tests.chat_server import ChatServer, Reply, completion, models, refused, serving
 
 TASK = Task("t", "2 + 2", {})
@@ -77,11 +82,12 @@ def sample(
     held_out: dict[str, Any] | None = None,
     limits: Limits | None = None,
     episodes: int = 1,
+    **options: Any,
 ) -> Sample:
     """Episodes of an agent whose policy is the endpoint."""
 
     async def play() -> Sample:
-        asking = client(url)
+        asking = client(url, **options)
         task_context = TaskContext(
             Twice(), Always(), {"judge": agent or AgentConfig("judge", "outside")}, limits=limits or Limits()
         )
@@ -291,6 +297,84 @@ def test_a_key_is_read_without_white_space(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("JUDGE_KEY", " \n")
     with pytest.raises(MarlError, match="JUDGE_KEY, which is not set"):
         endpoint_key("judge", endpoint)
+
+
+LEAKS = (refused(401, f"Incorrect API key provided: {'sk-very-secret'}."), Reply("<p>sk-very-secret</p>", 502))
+LEAKS += (Reply("sk-very-secret"), Reply({"detail": "sk-very-secret"}), Reply('{"sk-very-secret'))
+
+
+@pytest.mark.parametrize("reply", LEAKS)
+def test_a_key_that_a_server_repeats_is_in_no_error_log_or_journal(
+    reply: Reply, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
+    caplog.set_level("DEBUG")
+    with serving(lambda request: reply, reply) as running:
+        endpoint = Endpoint(running.url, "m", "JUDGE_KEY")
+        for ask in (lambda: answer(running.url, retries=0, key_variable="JUDGE_KEY"), lambda: reach("judge", endpoint)):
+            with pytest.raises(MarlError, match="policy 'judge' at") as error:
+                ask()
+            assert "sk-very-secret" not in "".join(traceback.format_exception(error.value))
+        found = sample(running.url, key_variable="JUDGE_KEY", retries=0)
+        assert {headers["authorization"] for headers in running.headers} == {"Bearer sk-very-secret"}
+    lines = sample_lines(found, "u", "t", tokens=True)
+    assert found.failures
+    assert "sk-very-secret" not in "\n".join([*lines, found.failures[0].trace, caplog.text])
+
+
+def test_workers_get_the_key_and_no_text_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
+    policy = PolicyConfig("judge", frozen=True, endpoint=Endpoint("http://host/v1", "m", "JUDGE_KEY"))
+    sent = Runtime(policy).client()
+    assert "sk-very-secret" not in repr(sent)
+    monkeypatch.delenv("JUDGE_KEY")  # as on another node
+    there = pickle.loads(pickle.dumps(sent))
+    asking = EndpointClient("judge", there.endpoint, DEFAULTS, max_tokens=4, key=there.key)
+    assert asking._client.api_key == "sk-very-secret"
+
+
+@pytest.mark.slow
+def test_a_cluster_is_not_sent_the_key_as_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray shows variables of a runtime environment in its logs and in the process list of every node."""
+    from marl_verl.trainer import run
+
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(run, "connect", lambda address, **options: given.update(options))
+    monkeypatch.setattr(run, "check_slots", lambda config: None)
+    for variable in ("JUDGE_KEY", "NCCL_KEY"):  # a forwarded prefix, too
+        monkeypatch.setenv(variable, "sk-very-secret")
+        endpoint = Endpoint("http://host/v1", "m", variable)
+        monkeypatch.setattr(run, "_endpoints", lambda config, endpoint=endpoint: {"judge": endpoint})
+        address = {"ray_kwargs": {"ray_init": {"address": "auto"}}, "transfer_queue": {"enable": True}}
+        run.start_ray(OmegaConf.create(address))
+        monkeypatch.delenv(variable)
+        assert "sk-very-secret" not in str(given)
+
+
+@pytest.mark.parametrize("key", ["sk secret", "sk\nsecret", "sk-sécret"])
+def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", key)
+    with pytest.raises(MarlError, match="the key in JUDGE_KEY of policy 'judge' has white space or") as error:
+        check_endpoint("judge", Endpoint("http://host/v1", "m", "JUDGE_KEY"))
+    assert key not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "variable"),
+    [
+        ("http://me:sk-very-secret@host/v1", None),
+        ("http://:sk-very-secret@host/v1", None),
+        ("http://me:sk-very-secret@host:port/v1", None),
+        ("ftp://me:sk-very-secret@host/v1", None),
+        ("http://host/v1?api_key=sk-very-secret", None),
+        ("http://host/v1?version=1&Token=sk-very-secret", None),
+        ("http://host/v1", "sk-very-secret"),
+    ],
+)
+def test_a_secret_in_the_config_is_refused_without_showing_it(url: str, variable: str | None) -> None:
+    with pytest.raises(MarlError) as error:
+        check_endpoint("judge", Endpoint(url, "m", variable))
+    assert "sk-very-secret" not in "".join(traceback.format_exception(error.value))
 
 
 def test_a_key_is_never_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -23,6 +23,7 @@ from marl_verl.team import Endpoint, PolicyConfig, TeamConfig
 DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default, which counts as not set
 WEIGHTS = ("*.safetensors", "*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+SECRET = re.compile("key|token|secret|passw|signature", re.IGNORECASE)  # in the name of a query of a URL
 NO_KEY = "none"  # the `openai` package requires a key, even for a server that needs none
 
 
@@ -157,7 +158,13 @@ def check_endpoint(name: str, endpoint: Endpoint) -> None:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises ValueError for an invalid port
     except ValueError as error:
-        raise MarlError(f"'{where}.url' must be a URL, got '{url}': {error}") from error
+        shown = re.sub("//[^/]*@", "//***@", url)  # there may be a password
+        raise MarlError(f"'{where}.url' must be a URL, got '{shown}': {error}") from error
+    named = [word for word, _ in parse_qsl(parts.query) if SECRET.search(word)]
+    if parts.password is not None or named:
+        what = f"the query '{named[0]}', which looks like a key" if named else "a password"
+        remedy = "remove it, put the key into an environment variable, and name that in key_variable"
+        raise MarlError(f"'{where}.url' contains {what}, and a run stores its config: {remedy}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise MarlError(f"'{where}.url' must be an HTTP URL such as http://localhost:8000/v1, got '{url}'")
     base = url.rstrip("/").removesuffix("/completions").removesuffix("/chat")
@@ -173,8 +180,13 @@ def endpoint_key(name: str, endpoint: Endpoint) -> str:
     variable = endpoint.key_variable
     if variable is None:
         return NO_KEY
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # not shown: it may be the key itself
+        what = f"'marl.policies.{name}.endpoint.key_variable' must be the name of an environment variable"
+        raise MarlError(f"{what}, such as JUDGE_KEY, and not a key")
     key = os.environ.get(variable, "").strip()
     if not key:
         what = f"policy '{name}' reads its key for {endpoint.url} from the environment variable {variable}"
         raise MarlError(f"{what}, which is not set: export it, or remove key_variable")
+    if not re.fullmatch("[!-~]+", key):  # an HTTP client would show it in its error
+        raise MarlError(f"the key in {variable} of policy '{name}' has white space or characters that are not ASCII")
     return key

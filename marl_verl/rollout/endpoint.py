@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from marl_verl.config.policy_models import endpoint_key
@@ -29,8 +31,16 @@ LISTED = 10
 """Maximum number of model names in an error message."""
 
 
+@dataclass(frozen=True)
+class KeyedEndpoint:
+    """An endpoint with its key, as rollout workers get it: Ray shows the variables of its runtime environment."""
+
+    endpoint: Endpoint
+    key: str = field(repr=False)
+
+
 class EndpointClient:
-    """A `Client` of an endpoint. MarlError if the environment variable with its key is not set.
+    """A `Client` of an endpoint. MarlError if the environment variable with its key is not set and no `key` is given.
 
     `max_tokens` is the policy's limit. `request_seconds` limits one try, `marl.rollout.act_seconds` all tries together.
     """
@@ -44,13 +54,15 @@ class EndpointClient:
         stop: Sequence[str] | None = None,
         retries: int = RETRIES,
         request_seconds: float = 600.0,
+        key: str | None = None,
     ) -> None:
         from openai import AsyncOpenAI
 
         self.name, self.endpoint, self.max_tokens, self.stop = name, endpoint, max_tokens, stop or []
         self.sampling = {key: sampling[key] for key in ("temperature", "top_p", "top_k")}
+        self._key = endpoint_key(name, endpoint) if key is None else key
         self._client = AsyncOpenAI(
-            base_url=endpoint.url, api_key=endpoint_key(name, endpoint), max_retries=retries, timeout=request_seconds
+            base_url=endpoint.url, api_key=self._key, max_retries=retries, timeout=request_seconds
         )
 
     async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
@@ -61,7 +73,7 @@ class EndpointClient:
         limit = sampling.get("max_tokens") or self.max_tokens
         top_k = sampling.get("top_k") or -1
         stop = self.stop if sampling.get("stop") is None else sampling["stop"]
-        with _converted_errors(self.name, self.endpoint):
+        with _without_key(self.endpoint, self._key), _converted_errors(self.name, self.endpoint):
             completion: Any = await self._client.chat.completions.create(
                 model=self.endpoint.model,
                 messages=list(messages),  # type: ignore[arg-type]  # typed as one class per role
@@ -81,10 +93,9 @@ def reach(name: str, endpoint: Endpoint) -> None:
     """Raise MarlError unless a policy's endpoint is reachable, accepts the key, and has the model."""
     import openai
 
-    client = openai.OpenAI(
-        base_url=endpoint.url, api_key=endpoint_key(name, endpoint), max_retries=1, timeout=REACH_SECONDS
-    )
-    with client, _converted_errors(name, endpoint):
+    key = endpoint_key(name, endpoint)
+    client = openai.OpenAI(base_url=endpoint.url, api_key=key, max_retries=1, timeout=REACH_SECONDS)
+    with client, _without_key(endpoint, key), _converted_errors(name, endpoint):
         try:
             # the raw body: the package fails on a response that is not a list
             listed = json.loads(client.models.with_raw_response.list().http_response.text)
@@ -99,6 +110,17 @@ def reach(name: str, endpoint: Endpoint) -> None:
             if len(names) > LISTED and not hint.startswith("did"):
                 hint = f"{len(names)} models available, such as {', '.join(names[:LISTED])}"
             raise MarlError(f"no model '{endpoint.model}': {hint}")
+
+
+@contextmanager
+def _without_key(endpoint: Endpoint, key: str) -> Iterator[None]:
+    """Remove the key from an error, in which a server may repeat it, and the causes that contain it."""
+    try:
+        yield
+    except MarlError as error:
+        if endpoint.key_variable is None or key not in "".join(traceback.format_exception(error)):
+            raise
+        raise type(error)(str(error).replace(key, f"[{endpoint.key_variable}]")) from None
 
 
 @contextmanager

@@ -28,12 +28,12 @@ from marl_verl.options import build
 from marl_verl.rollout.client import PolicyClient
 from marl_verl.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext
 from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations
-from marl_verl.rollout.endpoint import EndpointClient
+from marl_verl.rollout.endpoint import EndpointClient, KeyedEndpoint
 from marl_verl.rollout.rows import Row, turn_rows
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
 from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task
-from marl_verl.team import Endpoint, TeamConfig
+from marl_verl.team import TeamConfig
 
 logger = logging.getLogger(__name__)
 
@@ -104,9 +104,9 @@ def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerConte
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
     stop = team.policies[name].stop
-    if isinstance(server, Endpoint):
-        longest = int(config.data.max_response_length)
-        return EndpointClient(name, server, config.actor_rollout_ref.rollout, longest, stop)
+    if isinstance(server, KeyedEndpoint):
+        longest, sampling = int(config.data.max_response_length), config.actor_rollout_ref.rollout
+        return EndpointClient(name, server.endpoint, sampling, longest, stop, key=server.key)
     own = config.policies[name]
     client = PolicyClient(name, own.actor_rollout_ref, server, own.data.apply_chat_template_kwargs, stop)
     for agent in team.agents.values():  # before a start, a model on the hub may not be on this machine

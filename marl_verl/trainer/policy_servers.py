@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 
 from omegaconf import DictConfig
 
+from marl_verl.config.policy_models import endpoint_key
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_server
 from marl_verl.rollout.devices import Devices, numbered
+from marl_verl.rollout.endpoint import KeyedEndpoint
 from marl_verl.team import PolicyConfig
 from marl_verl.trainer.metrics import timed
 
@@ -32,8 +34,9 @@ class Runtime:
         """Start workers and servers. Endpoints are checked before a run starts any process (`trainer/run.py`)."""
 
     def client(self) -> Any:
-        """The client of rollout workers: the endpoint's address, or verl's client for the servers."""
-        return self.policy.endpoint
+        """The client of rollout workers: the endpoint's address and key, or verl's client for the servers."""
+        assert self.policy.endpoint is not None
+        return KeyedEndpoint(self.policy.endpoint, endpoint_key(self.name, self.policy.endpoint))
 
     def sleep(self) -> None:
         """Free the servers' device memory where training shares the device."""

@@ -167,8 +167,8 @@ def start_ray(config: Any) -> None:
         runtime_env = get_ppo_ray_runtime_env(config)
         variables = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
         variables.pop("MARL_VERL_EVENTS", None)  # a file descriptor of this process
-        keys = [endpoint.key_variable for endpoint in _endpoints(config).values() if endpoint.key_variable]
-        variables.update({name: os.environ[name] for name in keys})
+        for endpoint in _endpoints(config).values():  # workers get keys by other means: Ray shows these variables
+            variables.pop(endpoint.key_variable or "", None)
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **variables, **given.pop("env_vars", {})}
         connect(address, runtime_env={**runtime_env, **given}, **options)
     else:
