@@ -131,6 +131,7 @@ def test_a_recipe_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
         "+hydra.run.dir=x",
         "hydra.searchpath=[x]",
         "defaults=[x]",
+        "+data=-1",
         "marl.agents.holder=[]",
         "hardware=tpu",
         "trainer@x=ppo_trainer",

@@ -187,6 +187,11 @@ def test_the_same_description_gives_the_same_weights_and_any_change_another_fold
     assert build(tiny.TinyModel, json.loads(HOLDER.to_json()), "tiny") == HOLDER
 
 
+def test_a_model_may_have_no_warm_up(tmp_path):
+    made = tiny.ensure(replace(HOLDER, steps=0), tmp_path)
+    assert (made / "model.safetensors").is_file()
+
+
 def test_caches_that_were_filled_before_there_were_families_stay_right(tmp_path):
     spec = tiny.TinyModel("inventory", ["holder"], steps=200, good=0.2)
     assert tiny.folder_of(spec, tmp_path).name == "inventory-holder-f341d8f52dd6a2f4"

@@ -194,7 +194,7 @@ def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:
     try:
         with initialize_config_dir(config_dir=str(folder), version_base=None):
             return hydra_compose(config_name=name, overrides=[f"hydra.searchpath=[{search}]", *overrides])
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
         message = " ".join(str(error).split()).partition(" Config search path:")[0]
         wanted = f" with {' '.join(overrides[1:])}" if overrides[1:] else ""
         raise MarlError(f"config '{folder / name}.yaml'{wanted}: {message}") from error

@@ -142,9 +142,11 @@ def warm_up(
     loss = - mean over answer tokens of log p(token | chat prompt of the observation, answer so far)
 
     AdamW on one CPU thread, so the result is deterministic. An incomplete last batch is dropped. Returns the mean loss
-    of the last ten steps, in nats per token.
+    of the last ten steps, in nats per token; 0 without a step.
     """
     steps = len(demonstrations) // batch_size
+    if not steps:
+        return 0.0
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0, fused=True)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
