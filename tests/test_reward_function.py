@@ -85,6 +85,7 @@ def test_verls_own_key_does_the_same(key: str) -> None:
     given = config()
     OmegaConf.update(given, key, {"path": "mine/my_reward.py", "name": "compute_score", "reward_kwargs": {"bonus": 2}})
     tasks = scored(given)  # a path from the working directory, as in verl
+    assert OmegaConf.select(given, f"{key}.path") is None  # verl does not load it again
     assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), "5")) == (2.0, True)
 
 

@@ -122,6 +122,9 @@ def use_reward_function(config: DictConfig, folder: Path) -> list[plugins.Plugin
     options = OmegaConf.to_container(task.options) if task.options else {}
     wrapped = {"function": f"{file.name}:{name}", "kwargs": kwargs, "task": own, "options": options}
     task.name, task.options = NAME, {each: value for each, value in wrapped.items() if value not in (None, {})}
+    for other in VERL:  # verl must not load it from this path again
+        if OmegaConf.select(config, f"{other}.path") is not None:
+            OmegaConf.update(config, f"{other}.path", None)
     return [read]
 
 
