@@ -144,6 +144,7 @@ NAMES = (  # key of a policy, a value, the nearest valid one
     ("actor", "x", "must be a mapping, got 'x'"),
     ("actor.optim", "null", "must be a mapping, got None"),
     ("actor.fsdp_config", "null", "must be a mapping, got None"),
+    ("actor.fsdp_config.mixed_precision", "0.001", "must be a mapping or null, got 0.001"),
     ("model", "[1]", "must be a mapping, got [1]"),
     ("model.target_modules", "3", "must be text or a list or null, got 3"),
     ("model.target_modules", "''", "model.target_modules' is empty"),

@@ -48,7 +48,7 @@ RANGES: tuple[tuple[str, Any, str], ...] = (  # keys, the type of their values, 
     (f"{SECTIONS} rollout.agent rollout.val_kwargs rollout.checkpoint_engine", Mapping, "leave it out"),
     ("rollout.engine_kwargs rollout.engine_kwargs.vllm model.override_config", Mapping, "leave it out"),
     ("critic.optim critic.model critic.fsdp", Mapping, "leave it out"),
-    ("marl.critic marl.pools marl.schedule", Mapping | None, ""),
+    ("marl.critic marl.pools marl.schedule actor.fsdp_config.mixed_precision", Mapping | None, ""),
     # the run
     ("trainer.total_training_steps trainer.total_epochs data.train_batch_size", Positive, ""),
     ("data.max_prompt_length data.max_response_length reward.num_workers", Positive, ""),
