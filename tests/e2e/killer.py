@@ -3,11 +3,15 @@
 MARL_VERL_KILL="vLLM server of policy 'asker'|updating|3" names the victim (as the watch does, or "driver"), the phase
 and the step. The victim is stopped just after the phase has begun, so that the processes that need it wait for it;
 half a second later it is killed, and the phase lasts until the run has ended.
+
+Other victims: "Ray's raylet" and "Ray's gcs_server"; "SIGINT" or "SIGTERM", which the command line gets; "full disk",
+after which the driver cannot write to a file; and "pause NAME", which is stopped for a minute.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -21,7 +25,8 @@ from marl_verl import hookimpl
 
 VARIABLE = "MARL_VERL_KILL"
 STOP, KILL, HOLD = 0.02, 0.5, 30.0
-DRIVER = "driver"
+PAUSE = 60.0
+DRIVER, FULL_DISK, PAUSED = "driver", "full disk", "pause "
 
 
 @hookimpl
@@ -38,11 +43,30 @@ def pid_of(actor: Any) -> int:
 def kill(victim: str, pids: Mapping[str, int]) -> None:
     """Stop it, wait, kill it. Where it is the driver, everybody else is stopped, so that nothing comes to its end."""
     time.sleep(STOP)
-    for pid in pids.values() if victim == DRIVER else [pids[victim]]:
+    if victim.startswith("SIG"):
+        os.kill(os.getppid(), getattr(signal, victim))
+        return
+    for pid in pids.values() if victim == DRIVER else [pids[victim.removeprefix(PAUSED)]]:
         os.kill(pid, signal.SIGSTOP)
+    if victim.startswith(PAUSED):
+        time.sleep(PAUSE)
+        os.kill(pids[victim.removeprefix(PAUSED)], signal.SIGCONT)
+        return
     time.sleep(KILL)
     os.kill(os.getpid() if victim == DRIVER else pids[victim], signal.SIGKILL)
     print(f"killed {victim}", file=sys.stderr, flush=True)
+
+
+def servers_of_ray() -> dict[str, int]:
+    from ray._private import worker
+
+    node: Any = worker._global_node
+    return {f"Ray's {kind}": node.all_processes[kind][0].process.pid for kind in ("raylet", "gcs_server")}
+
+
+def fill_disk() -> None:
+    """No file of the driver may grow from here on: the kernel refuses its writes, those to its log as well."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 def install(victim: str, phase: str, step: int) -> None:
@@ -59,13 +83,16 @@ def install(victim: str, phase: str, step: int) -> None:
     @contextmanager
     def phases(self: Phases, name: str) -> Iterator[None]:
         due = name == phase and self._step() == step
-        chosen = {what: watched[what] for what in watched if victim in (what, DRIVER)} if due else {}
-        pids = {what: pid_of(actor) for what, actor in chosen.items()}
+        named = victim.removeprefix(PAUSED)
+        chosen = {what: watched[what] for what in watched if named in (what, DRIVER)} if due else {}
+        pids = {what: pid_of(actor) for what, actor in chosen.items()} | (servers_of_ray() if "Ray's" in victim else {})
         with call(self, name):
-            if due:
+            if due and victim == FULL_DISK:
+                fill_disk()
+            elif due:
                 threading.Thread(target=kill, args=(victim, pids), daemon=True).start()
             yield
-            if due:
+            if due and victim != FULL_DISK and not victim.startswith(PAUSED):
                 time.sleep(HOLD)
 
     Watch.__init__ = init  # type: ignore[method-assign]
