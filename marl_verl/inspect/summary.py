@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rich.table import Table
@@ -86,7 +87,8 @@ def _is_valid(recipe: Path, override: str) -> bool:
 
     files = plugins.files_in_use()
     try:
-        plan_run(recipe, [override])
+        with ThreadPoolExecutor(max_workers=1) as thread:  # a notebook's thread has a running event loop
+            thread.submit(plan_run, recipe, [override]).result()
     except MarlError:
         return False
     finally:
