@@ -94,7 +94,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
         (["--debg", "train"], "unknown option '--debg': did you mean '--debug'?"),
         (["train", "r.yaml", "--dry-rum"], "unknown option '--dry-rum': did you mean '--dry-run'?"),
         (["plugins", "--jsn"], "unknown option '--jsn': did you mean '--json'?"),
-        (["plugins", "extra"], "unknown option 'extra'"),
+        (["plugins", "extra"], "unknown part or plugin 'extra'"),
         (["train"], "no recipe is given"),
         (["train", "--resume"], "--resume"),
         (["train", "--resume", "runs/nothing"], "no run in 'runs/nothing'"),
@@ -325,7 +325,7 @@ def test_too_little_disk_or_memory(refused: Refused, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(memory, "available", lambda: 5 << 30)
         message = refused("train", str(RECIPE), "--dry-run")
-        assert "this machine: about 7.5 GiB are needed, and 5.0 GiB are there. Largest part: processes" in message
+        assert "this machine: about 5.8 GiB are needed, and 5.0 GiB are there. Largest part: processes" in message
 
 
 def test_task_files(refused: Refused) -> None:

@@ -41,7 +41,9 @@ class _Played:
     failure: RunError | None = None
     failing = False
 
-    def __init__(self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool) -> None:
+    def __init__(
+        self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool, private_network: bool
+    ) -> None:
         self.folder, self.log = folder, log
         _Played.seen = {"policies": policies, "module": module}
 
