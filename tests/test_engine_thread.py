@@ -20,7 +20,7 @@ FILE = "marl_verl/rollout/engine_thread.py"
 
 
 class Engine:
-    """Stands for EngineCoreProc: its loop takes from the input queue, as vLLM's does, until asked to shut down."""
+    """Fake of EngineCoreProc: its loop takes from the input queue, as vLLM's does, until asked to shut down."""
 
     def __init__(self, **options: Any) -> None:
         self.options, self.input_queue, self.calls = options, queue.Queue[Any](), list[str]()

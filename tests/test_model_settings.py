@@ -100,7 +100,8 @@ def test_large_models_are_updated_alone(
     monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], device: str, expected: bool
 ) -> None:
     monkeypatch.setattr(model_settings, "shapes", lambda folder: shapes)
-    assert model_settings.uses_all_cores(device, "/models/one") == expected
+    monkeypatch.setattr(model_settings, "cpu_run", lambda: device == "cpu")
+    assert model_settings.uses_all_cores("/models/one") == expected
 
 
 def test_updates_one_after_another_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +125,10 @@ def test_updates_one_after_another_and_at_once(monkeypatch: pytest.MonkeyPatch) 
 
     names = ["small one", "large one", "large two", "small two"]
     monkeypatch.setattr(policies, "_update", update)
-    monkeypatch.setattr(policies, "_alone", lambda config: config)
     monkeypatch.setattr(policies, "by_policy", lambda batch: dict.fromkeys(names, batch))
     team = policies.Policies.__new__(policies.Policies)
-    team.trained = [SimpleNamespace(name=name, config=name.startswith("large")) for name in names]  # type: ignore[misc]
+    team.trained = [SimpleNamespace(name=name) for name in names]  # type: ignore[misc]
+    team.alone = {name for name in names if name.startswith("large")}
     assert team.update("rows") == {name: f"{name} learnt from rows" for name in names}  # type: ignore[arg-type]
     none: set[str] = set()
     small = {"small one": {"small two"}, "small two": {"small one"}}

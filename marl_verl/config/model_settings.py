@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marl_verl.errors import MarlError
 from marl_verl.models.count import parameters, shapes
+from marl_verl.platforms.active import cpu_run
 
 BUCKET = "rollout.checkpoint_engine.update_weights_bucket_megabytes"
 SMALLEST_BUCKET, MIB = 64, 1 << 20
@@ -57,12 +58,12 @@ def with_model_settings(actor_rollout_ref: DictConfig, where: str) -> None:
             lora.merge = actor_rollout_ref.rollout.dtype == "bfloat16"
 
 
-def uses_all_cores(trainer_device: str, path: str) -> bool:
-    """Whether a policy is updated with all cores of a CPU, after the others. Small models are updated at the same time.
+def uses_all_cores(path: str) -> bool:
+    """Whether a process of a CPU run updates a model with all cores, after the others. Small models share the cores.
 
     The time is about the same, but only one model at a time needs memory for gradients, activations and logits.
     """
-    return trainer_device == "cpu" and parameters(shapes(model_folder(path))) >= LARGE
+    return cpu_run() and parameters(shapes(model_folder(path))) >= LARGE
 
 
 def model_folder(path: str) -> Path:

@@ -1,7 +1,7 @@
 """The allowed values of config keys, in one table. verl accepts other values too, and fails or mistrains later.
 
 A name that begins with `actor.`, `rollout.`, `model.` or `ref.` is a key of `actor_rollout_ref` and of each policy's
-section, and `learner.` stands for `actor_rollout_ref.actor` and for `critic`, thus also for `marl.critic`.
+section, and `learner.` means both `actor_rollout_ref.actor` and `critic`, thus also for `marl.critic`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -80,7 +80,7 @@ class Display:
         self.print(f"{name}: done in {time.monotonic() - begun:.0f} s")
 
     def event(self, event: Event) -> None:
-        """Show an event from the process of a run or an evaluation, which goes on where it cannot be shown."""
+        """Show an event from the process of a run or an evaluation, which continues if it cannot be shown."""
         if self._callback is not None:
             self._callback(event)
             return

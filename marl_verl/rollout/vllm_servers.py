@@ -67,6 +67,6 @@ class PolicyServerAdapter(ServerAdapter):
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         if replica_rank == -1:
             replica_rank = first_replica_rank(config.name) + int(os.environ["RANK"]) // server_gpus(config)
-        if uses_all_cores("cpu" if cpu_run() else "", model_config.path):
+        if uses_all_cores(model_config.path):
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"])))
         super().__init__(config, model_config, device_mesh, replica_rank=replica_rank)

@@ -42,6 +42,8 @@ class Policies:
                 critics = self.critics.colocated(name)
                 self.runtimes[name] = PolicyRuntime(policy, _config_of(config, name), devices[name], critics)
         self.trained = [runtime for runtime in self.runtimes.values() if isinstance(runtime, PolicyRuntime)]
+        # read from the files of the weights here, not in every step
+        self.alone = {each.name for each in self.trained if uses_all_cores(each.config.actor_rollout_ref.model.path)}
 
     @property
     def early_clients(self) -> bool:
@@ -74,13 +76,8 @@ class Policies:
         parts = by_policy(batch)
         chosen = [runtime for runtime in self.trained if runtime.name in parts]
         calls = {runtime.name: partial(_update, runtime, parts[runtime.name]) for runtime in chosen}
-        alone = {runtime.name for runtime in chosen if _alone(runtime.config)}
-        found = {name: call() for name, call in calls.items() if name in alone}
-        return found | at_once({name: call for name, call in calls.items() if name not in alone})
-
-
-def _alone(config: DictConfig) -> bool:
-    return uses_all_cores(config.trainer.device, config.actor_rollout_ref.model.path)
+        found = {name: call() for name, call in calls.items() if name in self.alone}
+        return found | at_once({name: call for name, call in calls.items() if name not in self.alone})
 
 
 def _update(runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
