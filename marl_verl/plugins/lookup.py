@@ -26,6 +26,11 @@ EXTRAS: Mapping[str, str] = {
     "dr-mas": "dr-mas penalty amplification second-moment dr-mas-math dr-mas-search dr-mas-search-alone second-guess "
     "second-guess-verdict",
     "sharp": "sharp counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
+    "games": "",
+    "math": "",
+    "code": "",
+    "writing": "",
+    "search": "",
 }
 """Extra (also the entry point, and the suffix of the distribution's name) -> the names that its plugin registers.
 
