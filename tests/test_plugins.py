@@ -26,10 +26,10 @@ from tests.sites import add_distribution
 
 Install = Callable[..., None]
 HEADER = "from marl_verl import hookimpl\n"
-GAMES = """
+PUZZLES = """
 @hookimpl
 def marl_register(registry):
-    registry.task("sokoban", "games_pkg.parts:Sokoban")
+    registry.task("rubik", "puzzles_pkg.parts:Rubik")
 """
 
 
@@ -39,7 +39,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
 
-    def write(code: str, name: str = "games", version: str = "1.2", points: dict[str, str] | None = None) -> None:
+    def write(code: str, name: str = "puzzles", version: str = "1.2", points: dict[str, str] | None = None) -> None:
         module = f"{name.replace('-', '_')}_plugin"
         (tmp_path / f"{module}.py").write_text(HEADER + textwrap.dedent(code))
         add_distribution(tmp_path, name, points or {name: module}, version)
@@ -47,7 +47,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
     yield write
     for module in set(sys.modules) - before:
-        if module.endswith("_plugin") or module.startswith("games_pkg"):
+        if module.endswith("_plugin") or module.startswith("puzzles_pkg"):
             del sys.modules[module]
 
 
@@ -69,22 +69,22 @@ def test_the_builtin_parts_come_through_the_hooks() -> None:
 
 
 def test_an_installed_distribution_is_found_with_its_provenance(install: Install) -> None:
-    install(GAMES)
+    install(PUZZLES)
     found = plugins.discover()
-    entry = found.entry("tasks", "sokoban")
-    assert (entry.distribution, entry.version, entry.source.plugin) == ("games", "1.2", "games")
-    assert "games==1.2:games" in found.fingerprint()
-    assert "sokoban" in found.names("tasks")
-    record = next(r for r in found.describe() if r["plugin"] == "games")
+    entry = found.entry("tasks", "rubik")
+    assert (entry.distribution, entry.version, entry.source.plugin) == ("puzzles", "1.2", "puzzles")
+    assert "puzzles==1.2:puzzles" in found.fingerprint()
+    assert "rubik" in found.names("tasks")
+    record = next(r for r in found.describe() if r["plugin"] == "puzzles")
     assert record == {
-        "plugin": "games",
-        "distribution": "games",
+        "plugin": "puzzles",
+        "distribution": "puzzles",
         "version": "1.2",
-        "target": "games_plugin",
+        "target": "puzzles_plugin",
         "enabled": True,
         "error": "",
         "hooks": ["marl_register"],
-        "names": {"tasks": {"sokoban": "games_pkg.parts:Sokoban"}},
+        "names": {"tasks": {"rubik": "puzzles_pkg.parts:Rubik"}},
     }
     json.dumps(found.describe())
 
@@ -117,13 +117,13 @@ def test_modules_classes_and_instances_are_plugins(install: Install) -> None:
         def marl_register(registry):
             registry.reward("by-module", len)
         """,
-        points={"m": "games_plugin", "c": "games_plugin:AsClass", "i": "games_plugin:one"},
+        points={"m": "puzzles_plugin", "c": "puzzles_plugin:AsClass", "i": "puzzles_plugin:one"},
     )
     found = plugins.discover()
     for name in ("by-module", "by-class", "by-instance"):
         assert found.get("rewards", name) is len
     found.hook.marl_step_finished(step=3, metrics={})
-    assert sys.modules["games_plugin"].seen == [3]
+    assert sys.modules["puzzles_plugin"].seen == [3]
 
 
 def test_an_unhashable_instance_is_a_plugin_too() -> None:
@@ -146,16 +146,16 @@ def test_an_unhashable_instance_is_a_plugin_too() -> None:
 
 
 def test_the_variable_limits_what_is_loaded(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(GAMES)
+    install(PUZZLES)
     install("raise RuntimeError('must not be imported')", name="broken")
-    found = plugins.discover("games, ")
-    assert "games==1.2:games" in found.fingerprint()
+    found = plugins.discover("puzzles, ")
+    assert "puzzles==1.2:puzzles" in found.fingerprint()
     assert "broken" in {source.plugin for source in found.disabled}
     assert {s.plugin for s in plugins.discover("").loaded} == {"builtin"}
-    with pytest.raises(MarlError, match=r"MARL_VERL_PLUGINS names 'gamse', .* did you mean 'games'"):
-        plugins.discover("gamse")
+    with pytest.raises(MarlError, match=r"MARL_VERL_PLUGINS names 'puzzels', .* did you mean 'puzzles'"):
+        plugins.discover("puzzels")
 
-    monkeypatch.setenv("MARL_VERL_PLUGINS", "games")
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "puzzles")
     plugins.load.cache_clear()
     try:
         assert plugins.load().names("tasks") == found.names("tasks")
@@ -166,11 +166,11 @@ def test_the_variable_limits_what_is_loaded(install: Install, monkeypatch: pytes
 
 def test_processes_with_other_plugins_raise(install: Install) -> None:
     mine = plugins.discover("").fingerprint()
-    install(GAMES)
-    theirs = plugins.discover("games").fingerprint()
+    install(PUZZLES)
+    theirs = plugins.discover("puzzles").fingerprint()
     plugins.check_same(mine, mine, "rollout worker 0")
     with pytest.raises(
-        MarlError, match=r"differ from the driver's: only rollout worker 3 has games==1\.2:games\. Install"
+        MarlError, match=r"differ from the driver's: only rollout worker 3 has puzzles==1\.2:puzzles\. Install"
     ):
         plugins.check_same(mine, theirs, "rollout worker 3")
 
@@ -179,34 +179,34 @@ def test_processes_with_other_plugins_raise(install: Install) -> None:
 
 
 def test_a_name_registered_twice_is_an_error_where_it_is_used(install: Install) -> None:
-    install(GAMES)
-    install(GAMES + "    registry.task('chess', len)", name="more-games", version="0.3")
+    install(PUZZLES)
+    install(PUZZLES + "    registry.task('chess', len)", name="z-puzzles", version="0.3")
     found = plugins.discover()
     assert found.get("tasks", "chess") is len
-    assert "sokoban" in found.names("tasks")
+    assert "rubik" in found.names("tasks")
     with pytest.raises(MarlError) as error:
-        found.get("tasks", "sokoban")
+        found.get("tasks", "rubik")
     assert str(error.value) == (
-        "task 'sokoban' is registered by games 1.2 (plugin 'games') and by more-games 0.3 (plugin 'more-games'): "
-        "write 'games:sokoban' or 'more-games:sokoban'"
+        "task 'rubik' is registered by puzzles 1.2 (plugin 'puzzles') and by z-puzzles 0.3 (plugin 'z-puzzles'): "
+        "write 'puzzles:rubik' or 'z-puzzles:rubik'"
     )
 
 
 def test_a_distribution_selects_one_of_two(install: Install) -> None:
-    install(GAMES.replace('"games_pkg.parts:Sokoban"', "len"))
-    install(GAMES.replace('"games_pkg.parts:Sokoban"', "max"), name="more-games", version="0.3")
+    install(PUZZLES.replace('"puzzles_pkg.parts:Rubik"', "len"))
+    install(PUZZLES.replace('"puzzles_pkg.parts:Rubik"', "max"), name="z-puzzles", version="0.3")
     found = plugins.discover()
-    assert found.get("tasks", "games:sokoban") is len
-    assert found.get("tasks", "more-games:sokoban") is max
+    assert found.get("tasks", "puzzles:rubik") is len
+    assert found.get("tasks", "z-puzzles:rubik") is max
     assert found.entry("tasks", "marl-verl:inventory") == found.entry("tasks", "inventory")
-    with pytest.raises(MarlError, match=r"unknown task 'more-game:sokoban': did you mean 'more-games:sokoban'"):
-        found.get("tasks", "more-game:sokoban")
+    with pytest.raises(MarlError, match=r"unknown task 'z-puzzle:rubik': did you mean 'z-puzzles:rubik'"):
+        found.get("tasks", "z-puzzle:rubik")
 
 
 def test_a_builtin_name_has_to_be_selected_too(install: Install) -> None:
     install("@hookimpl\ndef marl_register(registry): registry.algorithm('grpo', object())")
     found = plugins.discover()
-    with pytest.raises(MarlError, match=r"algorithm 'grpo' is registered by marl-verl .* and by games 1\.2"):
+    with pytest.raises(MarlError, match=r"algorithm 'grpo' is registered by marl-verl .* and by puzzles 1\.2"):
         found.get("algorithms", "grpo")
     assert isinstance(found.get("algorithms", "marl-verl:grpo"), Algorithm)
 
@@ -226,9 +226,9 @@ REGISTER = "@hookimpl\ndef marl_register(registry): "
         ("@hookimpl\ndef marl_episode_finished(*all): ...", ["`def marl_episode_finished(episode)`"]),
         ("@hookimpl\nasync def marl_register(registry): ...", ["never awaited", "`def marl_register(registry)`"]),
         ("@hookimpl(specname='marl_nothing')\ndef mine(register): ...", ["not a valid plugin", "marl_nothing"]),
-        ("import nowhere_at_all", ["'games_plugin'", "ModuleNotFoundError", "nowhere_at_all"]),
-        ("raise ValueError('no\\nlicence')", ["'games_plugin'", "ValueError: no licence"]),
-        ("raise SystemExit(3)", ["'games_plugin'", "SystemExit: 3"]),
+        ("import nowhere_at_all", ["'puzzles_plugin'", "ModuleNotFoundError", "nowhere_at_all"]),
+        ("raise ValueError('no\\nlicence')", ["'puzzles_plugin'", "ValueError: no licence"]),
+        ("raise SystemExit(3)", ["'puzzles_plugin'", "SystemExit: 3"]),
         ("def def", ["SyntaxError"]),
         ("x = 1", ["implements no hook"]),
         (f"{REGISTER}1 / 0", ["marl_register", "ZeroDivisionError"]),
@@ -244,15 +244,15 @@ def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, 
     install(code)
     found = plugins.discover()
     (source,) = found.broken
-    assert source.plugin == "games"
+    assert source.plugin == "puzzles"
     assert found.get("tasks", "inventory")
     assert found.names("tasks") == plugins.discover("").names("tasks") or "at-plan-path" in found.names("tasks")
     with pytest.raises(MarlError) as error:
-        found.get("tasks", "sokoban")
-    for part in ["unknown task 'sokoban'", "cannot be loaded", "games 1.2", "plugin 'games'", *message]:
+        found.get("tasks", "rubik")
+    for part in ["unknown task 'rubik'", "cannot be loaded", "puzzles 1.2", "plugin 'puzzles'", *message]:
         assert part in str(error.value)
     assert "\n" not in str(error.value)
-    (record,) = [record for record in found.describe() if record["plugin"] == "games"]
+    (record,) = [record for record in found.describe() if record["plugin"] == "puzzles"]
     assert record["error"] == found.broken[source]
     assert not record["names"]
     plugins.load.cache_clear()
@@ -278,7 +278,7 @@ def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, 
     ],
 )
 def test_a_class_with_a_mistake(install: Install, body: str, message: str) -> None:
-    install(f"class Mine:\n    {body}", points={"mine": "games_plugin:Mine"})
+    install(f"class Mine:\n    {body}", points={"mine": "puzzles_plugin:Mine"})
     (why,) = plugins.discover().broken.values()
     assert message in why
 
@@ -287,14 +287,14 @@ def test_a_class_with_a_mistake(install: Install, body: str, message: str) -> No
 def test_malformed_metadata_hides_no_other_plugin(
     install: Install, tmp_path: Path, lines: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(GAMES)
+    install(PUZZLES)
     install("", name="torn")
     (tmp_path / "torn-1.2.dist-info" / "entry_points.txt").write_bytes(b"[marl_verl]\n" + lines)
     found = plugins.discover()
-    assert {"games", "sharp", "builtin"} <= {source.plugin for source in found.loaded}
+    assert {"puzzles", "sharp", "builtin"} <= {source.plugin for source in found.loaded}
     assert next(iter(found.broken.values())).startswith("the entry points of torn 1.2 cannot be read: ")
     text = show(capsys)
-    assert "games   games 1.2" in text
+    assert "puzzles   puzzles 1.2" in text
     assert "broken: the entry points of torn 1.2 cannot be read" in text
 
 
@@ -304,80 +304,80 @@ def test_a_plugin_that_is_handed_in_may_not_be_broken() -> None:
 
 
 def test_a_plugin_that_fails_after_a_name_registers_nothing(install: Install) -> None:
-    install(GAMES + "    raise ValueError('late')")
-    with pytest.raises(MarlError, match=r"unknown task 'sokoban'.*failed in marl_register: ValueError: late"):
-        plugins.discover().get("tasks", "sokoban")
+    install(PUZZLES + "    raise ValueError('late')")
+    with pytest.raises(MarlError, match=r"unknown task 'rubik'.*failed in marl_register: ValueError: late"):
+        plugins.discover().get("tasks", "rubik")
 
 
 def test_an_entry_point_to_a_missing_attribute(install: Install) -> None:
-    install(GAMES, points={"games": "games_plugin:Gone"})
+    install(PUZZLES, points={"puzzles": "puzzles_plugin:Gone"})
     (why,) = plugins.discover().broken.values()
-    assert why.startswith("games 1.2 (plugin 'games') cannot be loaded from 'games_plugin:Gone'")
+    assert why.startswith("puzzles 1.2 (plugin 'puzzles') cannot be loaded from 'puzzles_plugin:Gone'")
 
 
 def test_one_module_under_two_entry_points(install: Install) -> None:
-    install("@hookimpl\ndef marl_step_finished(step): ...", points={"a": "games_plugin", "b": "games_plugin"})
+    install("@hookimpl\ndef marl_step_finished(step): ...", points={"a": "puzzles_plugin", "b": "puzzles_plugin"})
     (why,) = plugins.discover().broken.values()
     assert "(plugin 'b') is not a valid plugin: ValueError: Plugin already registered" in why
 
 
 def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> None:
-    install(GAMES)
+    install(PUZZLES)
     install("x = 1", name="solo")
-    (tmp_path / "games_pkg").mkdir()
-    part = tmp_path / "games_pkg" / "parts.py"
+    (tmp_path / "puzzles_pkg").mkdir()
+    part = tmp_path / "puzzles_pkg" / "parts.py"
     part.write_text("one")
-    package = plugins.Source("p", "games", "1", "games_pkg.parts:Plugin")
+    package = plugins.Source("p", "puzzles", "1", "puzzles_pkg.parts:Plugin")
     before = plugins.content_of(package)
     assert len(before) == 64
     part.write_text("two")
     plugins.content_of.cache_clear()
     changed = plugins.content_of(package)
     assert changed != before
-    (tmp_path / "games_pkg" / "inner").mkdir()
-    (tmp_path / "games_pkg" / "inner" / "rules.py").write_text("one")
+    (tmp_path / "puzzles_pkg" / "inner").mkdir()
+    (tmp_path / "puzzles_pkg" / "inner" / "rules.py").write_text("one")
     plugins.content_of.cache_clear()
     assert plugins.content_of(package) not in (before, changed)
     assert len(plugins.content_of(plugins.Source("p", "solo", "1", "solo_plugin"))) == 64
     assert plugins.content_of(plugins.Source("p", "in-memory", "0", "<object>")) == ""
     assert plugins.content_of(plugins.Source("p", "file", "0", "solo_plugin", "abc")) == "abc"
-    known = plugins.discover("games")  # its parts are in games_pkg, its entry point in games_plugin
-    (games,) = [source for source in known.loaded if source.distribution == "games"]
-    whole = known.content(games)
+    known = plugins.discover("puzzles")  # its parts are in puzzles_pkg, its entry point in puzzles_plugin
+    (puzzles,) = [source for source in known.loaded if source.distribution == "puzzles"]
+    whole = known.content(puzzles)
     part.write_text("three")
     plugins.content_of.cache_clear()
-    assert known.content(games) != whole
-    found = {record["plugin"]: record for record in plugins.discover("games").describe(content=True)}
-    assert len(found["games"]["content"]) == len(found["builtin"]["content"]) == 64
+    assert known.content(puzzles) != whole
+    found = {record["plugin"]: record for record in plugins.discover("puzzles").describe(content=True)}
+    assert len(found["puzzles"]["content"]) == len(found["builtin"]["content"]) == 64
     assert found["solo"]["content"] == ""  # not loaded
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (None, ["ModuleNotFoundError", "games_pkg"]),
+        (None, ["ModuleNotFoundError", "puzzles_pkg"]),
         ("import nowhere_at_all", ["nowhere_at_all"]),
-        ("class Sokoban2: ...", ["no attribute 'Sokoban'", "did you mean 'Sokoban2'"]),
+        ("class Rubik2: ...", ["no attribute 'Rubik'", "did you mean 'Rubik2'"]),
     ],
 )
 def test_a_lazy_target_is_imported_on_use_and_raises_if_it_cannot(
     install: Install, tmp_path: Path, parts: str | None, message: list[str]
 ) -> None:
-    install(GAMES)
+    install(PUZZLES)
     if parts is not None:
-        (tmp_path / "games_pkg").mkdir()
-        (tmp_path / "games_pkg" / "__init__.py").touch()
-        (tmp_path / "games_pkg" / "parts.py").write_text(parts)
+        (tmp_path / "puzzles_pkg").mkdir()
+        (tmp_path / "puzzles_pkg" / "__init__.py").touch()
+        (tmp_path / "puzzles_pkg" / "parts.py").write_text(parts)
     found = plugins.discover()  # nothing imported yet
-    assert "games_pkg" not in sys.modules
+    assert "puzzles_pkg" not in sys.modules
     with pytest.raises(MarlError) as error:
-        found.get("tasks", "sokoban")
-    for part in ["task 'sokoban'", "games 1.2", "'games_pkg.parts:Sokoban'", *message]:
+        found.get("tasks", "rubik")
+    for part in ["task 'rubik'", "puzzles 1.2", "'puzzles_pkg.parts:Rubik'", *message]:
         assert part in str(error.value)
 
 
 def test_a_lazy_target_may_be_an_attribute_of_a_class(install: Install, tmp_path: Path) -> None:
-    register = f"{REGISTER}registry.reward('r', 'games_plugin:Rewards.short')"
+    register = f"{REGISTER}registry.reward('r', 'puzzles_plugin:Rewards.short')"
     install(f"{register}\nclass Rewards:\n    short = 5")
     assert plugins.discover().get("rewards", "r") == 5
 
@@ -424,17 +424,17 @@ def show(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 def test_the_command_lists_plugins(
     install: Install, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(GAMES + "\n@hookimpl\ndef marl_step_finished(step): ...")
+    install(PUZZLES + "\n@hookimpl\ndef marl_step_finished(step): ...")
     install("raise RuntimeError", name="other", version="3")
-    monkeypatch.setenv("MARL_VERL_PLUGINS", "games")
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "puzzles")
     text = show(capsys)
-    assert "games   games 1.2   games_plugin" in text
-    assert re.search(r"tasks +sokoban\n", text)
+    assert "puzzles   puzzles 1.2   puzzles_plugin" in text
+    assert re.search(r"tasks +rubik\n", text)
     assert re.search(r"observes +step_finished", text)
     assert re.search(r"other   other 3 .* disabled", text)
-    monkeypatch.setenv("MARL_VERL_PLUGINS", "games,other")
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "puzzles,other")
     assert re.search(r"other   other 3 .*   broken: other 3 .* RuntimeError", show(capsys))
-    monkeypatch.setenv("MARL_VERL_PLUGINS", "games")
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "puzzles")
     records = {r["plugin"]: r for r in json.loads(show(capsys, "--json"))}
     assert records["other"]["enabled"] is False
     assert records["builtin"]["names"]["algorithms"]["grpo"] == "marl_verl.algorithms.presets:GRPO"
@@ -444,25 +444,25 @@ def test_the_command_lists_all_problems(
     install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unknown names, broken plugins and broken files together; the printed command leaves the good ones."""
-    install(GAMES)
+    install(PUZZLES)
     install("raise RuntimeError", name="other")
     install("raise KeyError", name="third")
     (tmp_path / "my_team.py").write_text("1 / 0")
-    monkeypatch.setenv("MARL_VERL_PLUGINS", "games,other,third,gamse")
+    monkeypatch.setenv("MARL_VERL_PLUGINS", "puzzles,other,third,puzzels")
     try:
         text = show(capsys, "--plugin", str(tmp_path / "my_team.py"))
     finally:
         plugins.use_files([])
-    assert "gamse   unknown unknown   MARL_VERL_PLUGINS   broken: MARL_VERL_PLUGINS names 'gamse'" in text
-    assert "did you mean 'games'" in text
+    assert "puzzels   unknown unknown   MARL_VERL_PLUGINS   broken: MARL_VERL_PLUGINS names 'puzzels'" in text
+    assert "did you mean 'puzzles'" in text
     for name in ("other   other", "third   third", "my_team   my_team.py"):
         assert re.search(rf"^{name} .*broken: ", text, re.MULTILINE)
     command = text.splitlines()[-1].partition(": ")[2]
-    assert command == "export MARL_VERL_PLUGINS=games"
+    assert command == "export MARL_VERL_PLUGINS=puzzles"
 
 
 def test_the_command_shows_a_part(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
-    install(GAMES)
+    install(PUZZLES)
     sampler = show(capsys, "greedy-tree")
     assert sampler.startswith("sampler greedy-tree   marl-verl-at-grpo ")
     assert "Sample one tree per task." in sampler
@@ -472,7 +472,7 @@ def test_the_command_shows_a_part(install: Install, capsys: pytest.CaptureFixtur
     assert algorithm.startswith("sharp   marl-verl-sharp ")  # the plugin of that name, then its parts
     assert re.search(r" credit_unit +agent +one of 'agent', 'act'\n", algorithm)
     assert re.search(r" baseline +mean +one of mean, leave-one-out, max, none\n", algorithm)
-    assert "broken: task 'sokoban' of games 1.2" in show(capsys, "sokoban")
+    assert "broken: task 'rubik' of puzzles 1.2" in show(capsys, "rubik")
     task, workflow = json.loads(show(capsys, "inventory", "--json"))
     assert (task["kind"], workflow["kind"]) == ("task", "workflow")
     assert task["options"] == {"length": {"type": "a whole number", "default": 4}}
