@@ -15,6 +15,7 @@ from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgen
 from marl_verl.errors import MarlError, missing
 from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import on_gpu
+from marl_verl.sandbox import AUTO, Sandbox
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.task_files import read_tasks
 from marl_verl.team import TeamConfig
@@ -76,6 +77,17 @@ def check_numbers(config: DictConfig, team: TeamConfig | None = None) -> None:
     check_ranges(config, team)
     if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
         raise MarlError("no validation would take place: leave trainer.val_before_train on, or set trainer.test_freq")
+
+
+def check_sandbox(config: DictConfig) -> None:
+    """MarlError if this machine does not give the tier of the sandbox that `marl.run.sandbox` requires."""
+    tier = OmegaConf.select(config, "marl.run.sandbox", default=AUTO)
+    if tier == AUTO:  # whatever there is
+        return
+    try:
+        Sandbox(str(tier))
+    except MarlError as error:
+        raise MarlError(f"'marl.run.sandbox': {error}") from error
 
 
 def check_batches(config: DictConfig, team: TeamConfig) -> None:

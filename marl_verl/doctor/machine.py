@@ -17,6 +17,7 @@ from marl_verl.doctor import Finding, error, ok, warning
 from marl_verl.models.tiny import default_cache
 from marl_verl.platforms.active import HARDWARE_VARIABLE, has_accelerator
 from marl_verl.process.cleanup import abandoned
+from marl_verl.sandbox import unavailable
 
 GIB = 1 << 30
 SHARED = Path("/dev/shm")
@@ -31,6 +32,7 @@ def check() -> Iterator[Finding]:
     yield from disks()
     if SHARED.is_dir():
         yield shared_memory()
+    yield sandboxes()
     yield leftovers()
 
 
@@ -119,6 +121,17 @@ def shared_memory() -> Finding:
     message += "; Ray's object store and verl's weight sync need more and may fail or be slow"
     do = "docker run --shm-size=8g ...   # or: sudo mount -o remount,size=8g /dev/shm"
     return warning("shared memory", message, do)
+
+
+def sandboxes() -> Finding:
+    """Which tiers of the sandbox for model-written code this machine gives; a run without such code needs none."""
+    why = {tier: unavailable(tier) for tier in ("isolated", "limits")}
+    given = [tier for tier, reason in why.items() if not reason]
+    message = f"tiers of this machine: {', '.join(given) or 'none'}"
+    if not why["isolated"]:
+        return ok("sandbox", message)
+    do = "allow user namespaces, or marl.run.sandbox=external:URL of a server   # for tasks with model-written code"
+    return warning("sandbox", f"{message}. {' '.join(reason for reason in why.values() if reason)}", do)
 
 
 def leftovers() -> Finding:

@@ -121,6 +121,7 @@ def plan(
     checks.check_numbers(config, evaluated)
     checks.check_fixed(config, evaluated)
     private_network.check(config, evaluated)
+    checks.check_sandbox(config)
     checks.check_sampling(config, evaluated)
     played = _tasks(run, marl, task_set, overrides, tasks)
     checks.rehearse(workflow, played[0], evaluated)

@@ -13,6 +13,7 @@ import msgspec
 from marl_verl import plugins
 from marl_verl.episode.codec import SCHEMA, encode_episode, without_addresses
 from marl_verl.journals.read import KIND, StoredFailure
+from marl_verl.sandbox import used
 from marl_verl.team import Named, TeamConfig
 from marl_verl.version import __version__
 
@@ -45,9 +46,10 @@ def _part(kind: str, named: Named) -> dict[str, Any]:
 
 def sample_lines(sample: Sample, uid: str, task: str, tokens: bool) -> list[str]:
     """The lines of one task, with token ids and log-probabilities if `tokens`: its episodes in the sampler's order,
-    then its failures by session."""
+    then its failures by session. An episode names the tier of the sandbox, where this process has run programs."""
+    tier = used()
     failures = sorted(sample.failures, key=lambda failure: (failure.session, failure.reason, failure.detail))
-    found = [encode_episode(episode, tokens) for episode in sample.episodes]
+    found = [encode_episode(episode, tokens) | ({"sandbox": tier} if tier else {}) for episode in sample.episodes]
     return [as_line(data) for data in (*found, *(failure_data(failure, uid, task) for failure in failures))]
 
 

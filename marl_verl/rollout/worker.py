@@ -16,7 +16,7 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from marl_verl import plugins
+from marl_verl import plugins, sandbox
 from marl_verl.algorithms import Metric
 from marl_verl.config.parts import algorithm_of, metrics_of, samplers_of
 from marl_verl.config.stored import marl_section, team_of
@@ -99,6 +99,7 @@ def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerConte
     )
     clients = {name: _client(name, config, team, server) for name, server in llm_clients.items()}
     run = marl["run"]
+    sandbox.use(run.get("sandbox", sandbox.AUTO))
     return WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True))
 
 

@@ -38,6 +38,7 @@ def check_settings(config: DictConfig) -> Parts:
     checks.check_numbers(config, team)
     checks.check_fixed(config, team)
     private_network.check(config, team)
+    checks.check_sandbox(config)
     algorithm = algorithm_of(team)
     samplers = samplers_of(algorithm, marl)
     workflow, task_set = build_parts(team)

@@ -1,0 +1,54 @@
+"""`marl-verl sandbox check PROGRAM.py --tests TESTS.json [--tier T] [--json]`: score one program."""
+
+import argparse
+import json
+from pathlib import Path
+
+from marl_verl.errors import MarlError
+from marl_verl.process.terminal import harmless, show
+from marl_verl.sandbox import TIERS, Sandbox, check, read_cases
+
+EXAMPLES = """
+TESTS.json has calls of a function, or standard input and output (docs/sandbox.md):
+
+  {"entry": "add", "cases": [{"args": [1, 2], "expected": 3}], "timeout": 5}
+  {"stdin_cases": [{"stdin": "1 2\\n", "stdout": "3\\n"}], "timeout": 5}
+
+The exit code is 0 if all cases pass, 1 if not, and 2 if a file cannot be read or this machine does not give the tier.
+
+  marl-verl sandbox check program.py --tests tests.json --tier isolated
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Run a program on tests in the sandbox."
+    parser.add_argument("action", choices=["check"], metavar="check", help="the only action")
+    parser.add_argument("program", type=Path, metavar="PROGRAM.py", help="a Python program")
+    parser.add_argument("--tests", type=Path, required=True, metavar="TESTS.json", help="its tests")
+    tiers = ", ".join(TIERS)
+    parser.add_argument("--tier", default="auto", metavar="T", help=f"{tiers}:URL (default: the strongest available)")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        program = options.program.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise MarlError(f"cannot read program '{options.program}': {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise MarlError(f"program '{options.program}' is not UTF-8 text: {error}") from error
+    tests, sandbox = read_cases(options.tests), Sandbox(options.tier)
+    outcomes = check(program, tests, sandbox)
+    passed = sum(outcome.passed for outcome in outcomes)
+    if options.json:
+        cases = [{"passed": each.passed, "verdict": each.verdict, "reason": each.error} for each in outcomes]
+        result = {"passed": passed, "total": len(outcomes), "tier": sandbox.tier, "cases": cases}
+        show(json.dumps(result, indent=2))
+    else:
+        last = [(each.error.strip().splitlines() or [""])[-1] for each in outcomes]
+        lines = [
+            f"case {number}: {each.verdict}" + (f": {why}" if why else "")
+            for number, (each, why) in enumerate(zip(outcomes, last, strict=True), start=1)
+        ]
+        show(harmless("\n".join([*lines, f"{passed} of {len(outcomes)} passed, tier {sandbox.tier}"])))
+    return 0 if passed == len(outcomes) else 1

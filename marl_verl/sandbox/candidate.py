@@ -1,0 +1,181 @@
+"""What a process of the sandbox does: be a program, serve the calls of a program's function, or run a test.
+
+Everything here runs in the process of the program, which can change all of it. So nothing that decides a score is here:
+the caller has the expected values, and receives plain values. Standard library only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import gc
+import io
+import linecache
+import os
+import resource
+import socket
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from marl_verl.sandbox import frames, values
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""All of it. A thread for every core, as numeric libraries start them, would use up the address space."""
+FILE = "program.py"
+CONTROL = (AssertionError, StopIteration, StopAsyncIteration)
+"""Exceptions of a program that a test sees as RuntimeError: `map` in a test would end at a StopIteration, and pass."""
+NICE = 5
+
+
+def limit(request: dict[str, Any]) -> None:
+    """Set this process's resource limits, which it cannot raise again."""
+    seconds, memory = int(request["seconds"]) + 2, request["megabytes"] << 20
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    for what, most in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_FSIZE, frames.LONGEST),
+        (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_NPROC, request["processes"]),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_STACK, 8 << 20 if stack == resource.RLIM_INFINITY else stack),
+    ):
+        hard = resource.getrlimit(what)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, most))
+    os.nice(NICE)
+
+
+def standard_streams() -> None:
+    """New text streams on the descriptors 0, 1 and 2, and an environment of our own."""
+    os.environ.clear()
+    os.environ.update(ENVIRONMENT)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "rb", closefd=False)), "utf-8", "replace")
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "wb", closefd=False)), "utf-8")
+    errors = io.BufferedWriter(io.FileIO(2, "wb", closefd=False))
+    sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "marl_verl"]:
+        del sys.modules[name]  # so that a program cannot import the rest of the package by them
+    gc.unfreeze()
+
+
+def run(request: dict[str, Any], channel: socket.socket) -> NoReturn:
+    """Do what the request says, and end the process."""
+    kinds: dict[str, Callable[[dict[str, Any], socket.socket], int]] = {"main": main, "serve": serve, "judge": judge}
+    code = 1
+    with contextlib.suppress(BaseException):
+        code = kinds[request["kind"]](request, channel)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(code)
+
+
+def main(request: dict[str, Any], channel: socket.socket) -> int:
+    """Run the program as `python program.py`; return its exit code."""
+    channel.close()
+    try:
+        load(request["program"], "__main__")
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except BaseException as error:  # noqa: BLE001 - any exception of the program
+        frame = error.__traceback__ and error.__traceback__.tb_next
+        while frame is not None and frame.tb_frame.f_code.co_filename != FILE:
+            frame = frame.tb_next
+        traceback.print_exception(type(error), error, frame)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined] # waits for its threads, as an interpreter does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    return code & 0xFF
+
+
+def load(program: str, name: str) -> dict[str, Any]:
+    """Execute a program as a new module; return its namespace."""
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    linecache.cache[FILE] = (len(program), None, program.splitlines(keepends=True), FILE)
+    exec(compile(program, FILE, "exec", dont_inherit=True), module.__dict__)
+    return module.__dict__
+
+
+def serve(request: dict[str, Any], channel: socket.socket) -> int:
+    """Load a program; answer calls [args, kwargs] of its function `entry` with ["value", ...] or ["raise", ...]."""
+    try:
+        function = found(load(request["program"], "program"), request["entry"])
+    except BaseException as error:  # noqa: BLE001 - any exception of the program
+        frames.send(channel, values.to_json(raised(error)))
+        return 1
+    frames.send(channel, values.to_json(["value", None]))
+    while (message := frames.receive(channel)) is not None:
+        try:
+            arguments, named = values.from_json(message)
+            answer = values.to_json(["value", function(*arguments, **named)])
+        except BaseException as error:  # noqa: BLE001 - as above
+            answer = values.to_json(raised(error))
+        frames.send(channel, answer)
+    return 0
+
+
+def found(names: dict[str, Any], entry: str) -> Any:
+    """The function `entry` of a program, or for "Class.method" the method of a new object of the class."""
+    first, *rest = entry.split(".")
+    if first not in names:
+        raise NameError(f"it has no '{first}'")
+    value = names[first]
+    for name in rest:
+        value = getattr(value() if isinstance(value, type) else value, name)
+    return value
+
+
+def raised(error: BaseException) -> list[Any]:
+    """An exception as plain data: its type's name, and one line of its message."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - of the program's own class
+        message = ""
+    return ["raise", type(error).__name__, (message.splitlines() or [""])[0][:200]]
+
+
+def judge(request: dict[str, Any], channel: socket.socket) -> int:
+    """Run a test, statements with assertions, whose calls of `candidate` the caller passes on to the program's process.
+
+    Sends ["call", args, kwargs] for each call, and at last ["passed"] or ["raise", ...].
+    """
+
+    def candidate(*arguments: Any, **named: Any) -> Any:
+        frames.send(channel, values.to_json(["call", list(arguments), named]))
+        message = frames.receive(channel)
+        if message is None:
+            raise SystemExit
+        answer = values.from_json(message)
+        if answer[0] == "value":
+            return answer[1]
+        kind = getattr(builtins, str(answer[1]), None)
+        known = isinstance(kind, type) and issubclass(kind, Exception) and kind not in CONTROL
+        error = RuntimeError(f"{answer[1]}: {answer[2]}")
+        if known and kind is not None:
+            with contextlib.suppress(TypeError):  # UnicodeDecodeError and its like need other arguments
+                error = kind(answer[2])
+        raise error
+
+    names: dict[str, Any] = {"__name__": "tests"}
+    try:
+        exec(compile(request["setup"], "setup.py", "exec", dont_inherit=True), names)
+        names.update({"candidate": candidate, request["entry"].split(".")[-1]: candidate})
+        exec(compile(request["test"], "test.py", "exec", dont_inherit=True), names)
+    except BaseException as error:  # noqa: BLE001 - a failed assertion, and any other exception
+        frames.send(channel, values.to_json(raised(error)))
+        return 1
+    frames.send(channel, values.to_json(["passed"]))
+    return 0

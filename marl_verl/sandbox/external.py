@@ -1,0 +1,87 @@
+"""Tier `external`: programs run on a Sandbox Fusion server, by verl's client.
+
+Uses verl internals: `verl.utils.reward_score.sandbox_fusion.utils.call_sandbox_api` and the fields of its answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from typing import Any
+
+from marl_verl.sandbox import candidate, values
+from marl_verl.sandbox.pool import Limits, SandboxError
+
+# One call of a function. What the program prints goes to the error output; the last line of the output is the answer.
+CALL = """
+import json, os, sys, types
+from typing import Any
+out = os.dup(1)
+os.dup2(2, 1)
+given = json.loads(sys.stdin.read())
+values = types.ModuleType("values")
+exec(given["values"], values.__dict__)
+exec(given["found"] + given["raised"])
+try:
+    names = {"__name__": "program"}
+    exec(compile(given["program"], "program.py", "exec", dont_inherit=True), names)
+    function = found(names, given["entry"])
+    answer = [True, None]
+    if given["call"] is not None:
+        arguments, named = values.from_json(given["call"].encode())
+        answer = values.to_json(["value", function(*arguments, **named)])
+    else:
+        answer = values.to_json(["value", None])
+except BaseException as error:
+    answer = values.to_json(raised(error))
+os.write(out, b"\\n" + answer)
+"""
+
+
+def run(url: str, program: str, stdin: str, limits: Limits) -> tuple[int | None, str, str]:
+    """Run a program; return (exit code or None if its time was over, output, error output).
+
+    Raises:
+        SandboxError: the server cannot be reached, or failed.
+    """
+    from verl.utils.reward_score.sandbox_fusion.utils import call_sandbox_api  # here: importing verl takes seconds
+
+    seconds = math.ceil(limits.seconds)
+    answer, error = call_sandbox_api(url, program, stdin, seconds, seconds, limits.megabytes, "python")
+    found: Any = (answer or {}).get("run_result")
+    if error or answer is None or answer.get("status") == "SandboxError" or not isinstance(found, dict):
+        said = error or (answer or {}).get("message") or json.dumps(answer)
+        raise SandboxError(f"the sandbox server at '{url}' failed: {said:.200}")
+    code = None if found.get("status") == "TimeLimitExceeded" else int(found.get("return_code") or 0)
+    if code == 0 and found.get("status") != "Finished":
+        code = 1
+    return code, str(found.get("stdout") or ""), str(found.get("stderr") or "")
+
+
+class ExternalSession:
+    """A program's function on the server: every call runs the whole program again."""
+
+    def __init__(self, url: str, program: str, entry: str, limits: Limits) -> None:
+        self._url, self._limits = url, limits
+        self._given = {"program": program, "entry": entry, "values": inspect.getsource(values)}
+        self._given |= {"found": inspect.getsource(candidate.found), "raised": inspect.getsource(candidate.raised)}
+
+    def __enter__(self) -> ExternalSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left of a call."""
+
+    def ask(self, message: bytes | None = None) -> bytes | None:
+        """As `pool.Process.ask`."""
+        stdin = json.dumps({**self._given, "call": message and message.decode()})
+        code, out, _ = run(self._url, CALL, stdin, self._limits)
+        if code is None:
+            raise TimeoutError
+        last = out.rstrip().rpartition("\n")[2].encode()
+        return last or None
+
+    def end(self) -> tuple[int, str, str]:
+        """As `pool.Process.end`."""
+        return 1, "", ""

@@ -1,0 +1,122 @@
+"""Linux namespaces, mounts and capabilities, by the C library. Standard library only.
+
+`marl_verl.process.private_network` uses it for a run, and `template` for programs written by models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterable
+
+MOUNTS, UTS, IPC, USER, PIDS, NETWORK = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000  # CLONE_NEW*
+READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    32,
+    4096,
+    16384,
+    1 << 18,
+)  # MS_*
+DETACH = 2  # MNT_DETACH
+DIE_WITH_PARENT, DUMPABLE, DROP_BOUND, NO_NEW_PRIVILEGES = 1, 4, 24, 38  # PR_*
+PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}  # a system call without a function in the C library
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")  # what extension modules are linked with
+HIDDEN = ("site-packages", "dist-packages")
+
+library = ctypes.CDLL(None, use_errno=True)
+
+
+def call(name: str, *arguments: object) -> None:
+    """Call a function of the C library that returns 0, or -1 with errno. OSError if it fails."""
+    if getattr(library, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def enter(flags: int, proc: int | None = None) -> None:
+    """Move this process, which has one thread, into new namespaces; it keeps the numbers of its user and group.
+
+    Args:
+        proc: file descriptor of /proc, where the root has none.
+
+    Raises:
+        OSError: the kernel forbids it.
+    """
+    user, group = os.geteuid(), os.getegid()
+    call("unshare", flags)
+    if flags & USER:
+        folder = "self" if proc is not None else "/proc/self"
+        maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
+        for name, text in maps.items():
+            file = os.open(f"{folder}/{name}", os.O_WRONLY, dir_fd=proc)
+            os.write(file, text.encode())
+            os.close(file)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """mount(2)."""
+    call("mount", source.encode(), target.encode(), kind and kind.encode(), ctypes.c_ulong(flags), options.encode())
+
+
+def private_root(stdlib: str, packages: Iterable[str], folder: str) -> None:
+    """Replace the root of this mount namespace by one with Python's library, read-only, and nothing else.
+
+    Args:
+        stdlib: folder of the standard library; packages installed in it are hidden.
+        packages: folders of packages, which appear in `folder`.
+    """
+    point = "/sys"  # only this mount namespace sees what is mounted there
+    mount("none", "/", None, RECURSIVE | PRIVATE)
+    mount("tmpfs", point, "tmpfs", NO_SUID | NO_DEVICES, "size=1m,mode=755")
+    shown = {path: path for path in (*SYSTEM, *DEVICES, stdlib) if os.path.exists(path)}
+    shown |= {path: f"{folder}/{os.path.basename(path)}" for path in packages}
+    for source, target in shown.items():
+        _show(source, point + target)
+    hidden = [f"{stdlib}/{name}" for name in HIDDEN] + ["/usr/lib/python3"]
+    for path in hidden:
+        if os.path.isdir(point + path):
+            mount("tmpfs", point + path, "tmpfs", READ_ONLY | NO_SUID | NO_DEVICES, "size=4k,mode=755")
+    os.mkdir(f"{point}/tmp")
+    os.chdir(point)
+    if library.syscall(PIVOT_ROOT[os.uname().machine], b".", b"."):
+        raise OSError(ctypes.get_errno(), f"pivot_root: {os.strerror(ctypes.get_errno())}")
+    call("umount2", b".", DETACH)
+    os.chdir("/")
+    mount("tmpfs", "/", None, REMOUNT | READ_ONLY | NO_SUID | NO_DEVICES, "size=1m,mode=755")
+
+
+def _show(source: str, target: str) -> None:
+    """Bind a file or folder, read-only."""
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    elif not os.path.exists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        open(target, "w").close()
+    mount(source, target, None, BIND | RECURSIVE)
+    device = 0 if source in DEVICES else NO_DEVICES
+    kept = os.statvfs(target).f_flag & (NO_SUID | NO_DEVICES | NO_EXEC)  # a user may not take these away
+    mount(source, target, None, REMOUNT | BIND | READ_ONLY | NO_SUID | device | kept)
+
+
+def drop_capabilities() -> None:
+    """Drop all rights of root, also those that a program which is executed would get."""
+    for number in range(64):
+        library.prctl(DROP_BOUND, number, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
+    call("capset", header, (ctypes.c_uint32 * 6)())
+    call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def kill_first(proc: int | None) -> None:
+    """When memory runs out, the kernel kills this process before others."""
+    with contextlib.suppress(OSError):
+        file = os.open(
+            "self/oom_score_adj" if proc is not None else "/proc/self/oom_score_adj", os.O_WRONLY, dir_fd=proc
+        )
+        os.write(file, b"1000")
+        os.close(file)

@@ -1,0 +1,235 @@
+"""The caller's side of the sandbox: start the template once for each tier, and run processes forked from it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marl_verl.errors import MarlError
+from marl_verl.sandbox import frames
+from marl_verl.sandbox.template import READY
+
+FOLDER = Path(__file__).parent
+# The modules of this folder alone: a program sees neither marl-verl nor the packages that are installed beside it.
+START = """
+import socket, sys, types
+for name, folder in zip(("marl_verl", "marl_verl.sandbox"), sys.argv[3:5]):
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = [folder]
+from marl_verl.sandbox import template
+template.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[5:])
+"""
+PACKAGES = ("numpy", "sympy", "mpmath")
+"""What a program may import beside the standard library, where it is installed."""
+PATIENCE = 30.0
+"""Seconds for a guard to end a program; the kernel does it in milliseconds."""
+
+
+class SandboxError(RuntimeError):
+    """The sandbox itself failed; this says nothing about the program."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one run of a program.
+
+    Attributes:
+        seconds: wall clock; the limit of processor time is two seconds more.
+        megabytes: address space of each of its processes.
+        processes: processes and threads at once.
+        folder_megabytes: size of its temporary folder (tier `isolated`).
+    """
+
+    seconds: float = 5.0
+    megabytes: int = 512
+    processes: int = 16
+    folder_megabytes: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds <= 3600:
+            raise MarlError(f"'seconds' must be above 0 and at most 3600, got {self.seconds}")
+        if self.megabytes < 64:
+            raise MarlError(f"'megabytes' must be at least 64, got {self.megabytes}: Python itself needs that")
+
+
+class Template:
+    """A running template process of one tier. MarlError if this machine does not give the tier."""
+
+    def __init__(self, tier: str) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        arguments = [str(theirs.fileno()), tier, str(FOLDER.parent), str(FOLDER), *_packages()]
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-s", "-P", "-S", "-c", START, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={"PYTHONHASHSEED": "0"},  # the same program has the same output in every run
+                start_new_session=True,
+                cwd="/",
+            )
+        self._control.settimeout(PATIENCE)
+        try:
+            answer = self._control.recv(4096)
+        except (TimeoutError, ConnectionResetError):
+            answer = b""
+        self._control.settimeout(None)
+        why = "" if answer == READY else answer.decode(errors="replace") or "its process does not start"
+        if why:
+            self.close()
+            raise MarlError(f"sandbox tier '{tier}' is not available on this machine: {why}")
+
+    def send(self, files: list[int]) -> None:
+        """Have a guard forked with these descriptors."""
+        socket.send_fds(self._control, [b"x"], files)
+
+    def close(self) -> None:
+        """End the template and with it every program."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Process:
+    """One process of the sandbox, for use in a `with` block, at the end of which nothing of it is left.
+
+    Args:
+        request: what `candidate.run` reads.
+        stdin: content of its standard input.
+    """
+
+    def __init__(self, template: Template, limits: Limits, request: dict[str, Any], stdin: bytes = b"") -> None:
+        self._deadline = time.monotonic() + limits.seconds
+        self._files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
+        self._guard, guard = socket.socketpair()
+        self._channel, channel = socket.socketpair()
+        self.code: int | None = None
+        with guard, channel:
+            try:
+                _write(self._files[0], stdin)
+                template.send([guard.fileno(), channel.fileno(), *self._files])
+            except OSError as error:
+                self._close()
+                raise SandboxError(f"the sandbox's template process has ended ({error})") from error
+        self._guard.settimeout(PATIENCE)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `end` says so
+            frames.send(self._guard, json.dumps({**vars(limits), **request}).encode())
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.code is None:
+            self.end()
+
+    def ask(self, message: bytes | None = None) -> bytes | None:
+        """Send a message, if any, and return the next one from the process; None if it has ended.
+
+        Raises:
+            TimeoutError: the time of its limits is over.
+            TooLarge: the message is too large.
+        """
+        try:
+            self._channel.settimeout(self._left())
+            if message is not None:
+                frames.send(self._channel, message)
+            return frames.receive(Timed(self._channel, self._left))
+        except (BrokenPipeError, ConnectionResetError):
+            return None
+
+    def wait(self) -> bool:
+        """Wait until the process ends or its time is over; return whether it ended."""
+        self._guard.settimeout(self._left())
+        try:
+            self._guard.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return False
+        except OSError:  # the guard has ended; `end` says so
+            pass
+        return True
+
+    def end(self) -> tuple[int, str, str]:
+        """Kill what is left of the process; return (exit code or minus signal, its output, its error output)."""
+        try:
+            self._guard.settimeout(PATIENCE)
+            with contextlib.suppress(OSError):  # the guard has ended
+                self._guard.shutdown(socket.SHUT_WR)
+            try:
+                status = frames.receive(self._guard)
+            except TimeoutError:
+                status = None
+            if status is None:
+                raise SandboxError("the sandbox could not run a program, or its guard was killed (out of memory?)")
+            self.code = json.loads(status)["code"]
+            out, err = (os.pread(file, frames.LONGEST, 0).decode(errors="replace") for file in self._files[1:])
+            return self.code, out, err
+        finally:
+            self._close()
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def _close(self) -> None:
+        self.code = -1 if self.code is None else self.code
+        self._guard.close()
+        self._channel.close()
+        for file in self._files:
+            os.close(file)
+
+
+class Timed:
+    """A socket whose every read waits until the deadline at most: a slow sender cannot prolong it."""
+
+    def __init__(self, channel: socket.socket, left: Any) -> None:
+        self._channel, self._left = channel, left
+
+    def recv(self, size: int) -> bytes:
+        self._channel.settimeout(self._left())
+        return self._channel.recv(size)
+
+
+_templates: dict[tuple[str, int], Template] = {}
+_lock = threading.Lock()
+
+
+def template(tier: str) -> Template:
+    """The template of a tier in this process, started on first use and again if it has been killed."""
+    key = (tier, os.getpid())
+    with _lock:
+        if key in _templates and _templates[key]._process.poll() is not None:
+            _templates.pop(key).close()
+        if key not in _templates:
+            _templates[key] = Template(tier)
+        return _templates[key]
+
+
+def _packages() -> list[str]:
+    """Folders of the packages that programs may import, and of their shared libraries."""
+    found = []
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            folder = Path(spec.submodule_search_locations[0])
+            found += [str(path) for path in (folder, folder.with_name(f"{name}.libs")) if path.is_dir()]
+    return found
+
+
+def _write(file: int, content: bytes) -> None:
+    """Write all of the content, and rewind."""
+    while content:
+        content = content[os.write(file, content) :]
+    os.lseek(file, 0, os.SEEK_SET)

@@ -1,0 +1,242 @@
+"""Programs on tests, in one tier of the sandbox: run a program, call its function, or check assertions about it.
+
+Expected values stay in this process; the program's process receives inputs and returns plain values.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from marl_verl.errors import MarlError, unknown
+from marl_verl.sandbox import external, frames, values
+from marl_verl.sandbox.pool import Limits, Process, template
+
+TIERS = ("limits", "isolated", "external")
+AUTO = "auto"
+Verdict = Literal["passed", "wrong", "error", "timeout"]
+
+CORES = len(os.sched_getaffinity(0))
+_lock = threading.Lock()
+at_once = threading.BoundedSemaphore(CORES)
+"""As many programs at once as there are cores, so that a time limit is not spent waiting for a core."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a program on one case.
+
+    Attributes:
+        verdict: "passed"; "wrong" output or value, or a failed assertion; "error", an exception or an exit code other
+            than 0; "timeout".
+        output: its standard output, or the returned value as text.
+        error: the reason if it did not pass; for a program, the end of its error output.
+    """
+
+    verdict: Verdict
+    output: str = ""
+    error: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the case passes."""
+        return self.verdict == "passed"
+
+
+class Sandbox:
+    """One tier.
+
+    Args:
+        tier: "limits", "isolated", "external:URL" of a Sandbox Fusion server, or "auto": the strongest that this
+            machine gives without a server.
+
+    Raises:
+        MarlError: an unknown tier, or one that this machine does not give.
+    """
+
+    def __init__(self, tier: str = AUTO) -> None:
+        name, _, self.url = tier.partition(":")
+        if name not in (*TIERS, AUTO) or (self.url and name != "external"):
+            raise unknown("sandbox tier", tier, (*TIERS, AUTO))
+        if name == "external":
+            if not self.url.startswith(("http://", "https://")):
+                raise MarlError("sandbox tier 'external' needs a server, e.g. external:http://127.0.0.1:8080/run_code")
+        elif name == AUTO:
+            name = "limits" if unavailable("isolated") else "isolated"
+        elif why := unavailable(name):
+            raise MarlError(why)
+        self.tier = name
+
+    def run(self, program: str, stdin: str = "", limits: Limits = Limits()) -> tuple[int | None, str, str]:  # noqa: B008
+        """Run a program; return (exit code, minus signal, or None if its time was over; output; error output)."""
+        with at_once:
+            if self.url:
+                return external.run(self.url, program, stdin, limits)
+            request = {"kind": "main", "program": program}
+            with Process(template(self.tier), limits, request, stdin.encode(errors="surrogatepass")) as process:
+                in_time = process.wait()
+                code, output, error = process.end()
+                return (code if in_time else None), output, error
+
+    def prints(self, program: str, stdin: str, stdout: str, limits: Limits = Limits()) -> Outcome:  # noqa: B008
+        """Whether a program ends with exit code 0 and prints the words of `stdout` in order, in any white space."""
+        code, output, error = self.run(program, stdin, limits)
+        if code is None:
+            return Outcome("timeout", output, f"longer than {limits.seconds:g} s")
+        if code:
+            return Outcome("error", output, error[-2000:] or ended(code))
+        if output.split() == stdout.split():
+            return Outcome("passed", output)
+        return Outcome("wrong", output, "the output is wrong")
+
+    def returns(
+        self,
+        program: str,
+        entry: str,
+        arguments: Sequence[Any],
+        expected: Any,
+        limits: Limits = Limits(),  # noqa: B008
+        named: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """Whether a program's function returns the expected JSON value (`values.same`)."""
+        try:
+            with at_once, self._session(program, entry, limits) as process:
+                loaded = _reply(process, None)
+                if isinstance(loaded, Outcome):
+                    return loaded
+                answer = _reply(process, values.to_json([list(arguments), dict(named or {})]))
+        except TimeoutError:
+            return Outcome("timeout", error=f"longer than {limits.seconds:g} s")
+        if isinstance(answer, Outcome):
+            return answer
+        value = _text(answer[0])
+        right = values.same(expected, answer[0])
+        return Outcome("passed", value) if right else Outcome("wrong", value, f"returned {value:.200}")
+
+    def holds(
+        self,
+        program: str,
+        entry: str,
+        setup: str,
+        test: str,
+        limits: Limits = Limits(),  # noqa: B008
+    ) -> Outcome:
+        """Whether a test, statements that call the program's function by its name or as `candidate`, raises nothing.
+
+        The test runs in a process of its own, which has the expected values; each call is passed on to the program's
+        process by value. So the test sees plain values, and no change of an argument.
+
+        Args:
+            setup: statements before the test, such as functions that it uses.
+        """
+        deadline = time.monotonic() + limits.seconds
+        tier = self.tier if not self.url else Sandbox().tier
+        request = {"kind": "judge", "setup": setup, "test": test, "entry": entry}
+        try:
+            with at_once, self._session(program, entry, limits) as process:
+                loaded = _reply(process, None)
+                if isinstance(loaded, Outcome):
+                    return loaded
+                with Process(template(tier), limits, request) as judge:
+                    message = judge.ask()
+                    while message is not None and time.monotonic() < deadline:
+                        found = values.from_json(message)
+                        if found[0] == "passed":
+                            return Outcome("passed")
+                        if found[0] == "raise":
+                            return Outcome("wrong", error=_said(found))
+                        answer = process.ask(values.to_json(found[1:]))
+                        if answer is None:
+                            return _gone(process)
+                        message = judge.ask(answer)
+                    if message is None:
+                        return Outcome("error", error=f"the test ended its process: {judge.end()[2][-200:]}")
+        except TimeoutError:
+            pass
+        except frames.TooLarge as error:
+            return Outcome("error", error=f"a value is {error}")
+        return Outcome("timeout", error=f"longer than {limits.seconds:g} s")
+
+    def _session(self, program: str, entry: str, limits: Limits) -> AbstractContextManager[Any]:
+        if self.url:
+            return external.ExternalSession(self.url, program, entry, limits)
+        return Process(template(self.tier), limits, {"kind": "serve", "program": program, "entry": entry})
+
+
+def _reply(process: Any, message: bytes | None) -> list[Any] | Outcome:
+    """[value] that a program's process answers, or the outcome if it answers none."""
+    try:
+        answer = process.ask(message)
+        if answer is None:
+            return _gone(process)
+        found = values.from_json(answer)
+        if isinstance(found, list) and len(found) == 2 and found[0] == "value":
+            return [found[1]]
+        if isinstance(found, list) and len(found) == 3 and found[0] == "raise":
+            return Outcome("error", error=_said(found))
+    except frames.TooLarge as error:
+        return Outcome("error", error=f"the value is {error}")
+    except ValueError:
+        pass
+    return Outcome("error", error="the program's process sent no value")
+
+
+def _gone(process: Any) -> Outcome:
+    return Outcome("error", error=f"the program ended its process: {ended(process.end()[0])}")
+
+
+def _said(found: list[Any]) -> str:
+    """One line for ["raise", type, message]."""
+    return f"{found[1]}: {found[2]}"[:220]
+
+
+def ended(code: int) -> str:
+    """An exit code in words."""
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def _text(value: Any) -> str:
+    try:
+        return repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; deep nesting
+        return f"a large {type(value).__name__}"
+
+
+def unavailable(tier: str) -> str:
+    """Why this machine does not give a tier; empty if it does. Starts the tier's template."""
+    try:
+        template(tier)
+    except MarlError as error:
+        return str(error)
+    return ""
+
+
+_tier = AUTO
+_current: list[Sandbox] = []
+
+
+def use(tier: str) -> None:
+    """Set the tier of this process. MarlError if it is not available."""
+    global _tier
+    _tier = tier
+    _current.clear()
+    if tier != AUTO:  # a run without code of models starts nothing
+        current()
+
+
+def current() -> Sandbox:
+    """The sandbox of this process: that of `use`, or the strongest that the machine gives."""
+    with _lock:
+        if not _current:
+            _current.append(Sandbox(_tier))
+        return _current[0]
+
+
+def used() -> str | None:
+    """The tier in which this process runs programs; None if it has run none with `current`."""
+    return _current[0].tier if _current else None

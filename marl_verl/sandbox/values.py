@@ -1,0 +1,85 @@
+"""Plain values on their way between processes, and their equality by type and value. Standard library only.
+
+Plain values are None, bool, int, float, str, bytes, complex, and lists, tuples, dicts, sets and frozensets of these.
+They travel as JSON: a list, a text, a number is itself, everything else is an object {"kind": content}. Unpacked values
+have exact builtin types, so that nothing of the sender's, such as an `__eq__`, comes along.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+GREATEST = 1 << 63  # larger integers travel as hexadecimal text, which has no limit of digits
+
+
+def to_json(value: Any) -> bytes:
+    """A plain value as JSON. TypeError for another value; RecursionError for one that is nested too deeply."""
+    return json.dumps(_packed(value)).encode()
+
+
+def from_json(text: bytes) -> Any:
+    """The value of `to_json`. ValueError if it is not of that form, or nested too deeply."""
+    try:
+        return _unpacked(json.loads(text))
+    except (RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"not a packed value: {error}") from error
+
+
+def _packed(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value) if -GREATEST < value < GREATEST else {"int": hex(value)}
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, list):
+        return [_packed(each) for each in value]
+    if isinstance(value, dict):
+        return {"dict": [[_packed(key), _packed(each)] for key, each in value.items()]}
+    if isinstance(value, tuple | set | frozenset):
+        kind = next(kind for kind in (tuple, set, frozenset) if isinstance(value, kind))
+        return {kind.__name__: [_packed(each) for each in value]}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    raise TypeError(f"a value of type {type(value).__name__} is not plain data")
+
+
+def _unpacked(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_unpacked(each) for each in data]
+    if not isinstance(data, dict):
+        return data
+    ((kind, content),) = data.items()
+    if kind == "int":
+        return int(content, 16)
+    if kind == "dict":
+        return {_unpacked(key): _unpacked(value) for key, value in content}
+    if kind == "bytes":
+        return bytes.fromhex(content)
+    if kind == "complex":
+        return complex(*content)
+    kinds: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+    return kinds[kind](_unpacked(each) for each in content)
+
+
+def same(expected: Any, value: Any) -> bool:
+    """Whether a returned value is the expected JSON value, by type and value.
+
+    True, 1 and 1.0 differ from each other; nan equals nan; a tuple is a JSON array, as a list is; keys of an object are
+    texts, in any order. Sets, bytes and complex numbers are no JSON values and equal nothing.
+    """
+    if isinstance(expected, list):
+        pairs = isinstance(value, list | tuple) and len(value) == len(expected)
+        return pairs and all(same(one, other) for one, other in zip(expected, value, strict=True))
+    if isinstance(expected, dict):
+        keys = isinstance(value, dict) and value.keys() == expected.keys()
+        return keys and all(same(one, value[key]) for key, one in expected.items())
+    if type(expected) is not type(value):
+        return False
+    return bool(expected == value) or (type(value) is float and math.isnan(value) and math.isnan(expected))

