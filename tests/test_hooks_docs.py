@@ -40,6 +40,7 @@ ELSEWHERE = {
     ("README.md", "python"): "test_readme.py",
     ("README.md", "yaml"): "test_readme.py",
     ("gpu.md", "yaml"): "test_readme.py",  # a whole recipe, for models that are not on this machine
+    ("sandbox.md", "python"): "test_sandbox.py",
     ("algorithms.md", "python"): "test_docs.py",  # its numbers are compared
     ("algorithms.md", "py"): "test_docs.py",  # its numbers, too
     ("algorithms.md", "yaml"): "test_docs.py",  # with every option of its comments

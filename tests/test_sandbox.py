@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -250,6 +251,13 @@ def test_an_ordinary_user_gets_what_root_gets() -> None:
     if "isolated" in LOCAL:
         assert done.stdout.startswith("1 ["), done
         assert "home" not in done.stdout
+
+
+def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out.startswith("True passed ")
 
 
 # tiers and the command
