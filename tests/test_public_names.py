@@ -1,4 +1,4 @@
-"""The five methods use only public names of marl-verl: those in `__all__` of a public module."""
+"""The plugins use only public names of marl-verl: those in `__all__` of a public module."""
 
 from __future__ import annotations
 

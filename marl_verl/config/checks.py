@@ -17,7 +17,6 @@ from marl_verl.options import Positive, check_type
 from marl_verl.platforms.active import on_gpu
 from marl_verl.sandbox import AUTO, Sandbox
 from marl_verl.tasks.base import Split, Task, TaskSet
-from marl_verl.tasks.task_files import read_tasks
 from marl_verl.team import TeamConfig
 
 DISK_BYTES = GIB = 1 << 30
@@ -132,7 +131,7 @@ def load_tasks(task_set: TaskSet, options: dict[str, Any], split: Split, seed: i
             message = str(missing("task file", path, path.parent.glob("*")))
             hint = "" if "did you mean" in message else " The README of the recipe says how to make its data."
             raise MarlError(f"marl.task.{split}_file: {message}{hint}")
-        return read_tasks(path)
+        return task_set.read(path, split)
     try:
         return task_set.generate(split, int(options[f"{split}_size"]), seed)
     except NotImplementedError as error:

@@ -60,6 +60,10 @@ class FunctionScored(TaskSet):
         generated: list[Task] = self._base.generate(split, count, seed)
         return generated
 
+    def read(self, path: Path, split: Split) -> list[Task]:
+        read: list[Task] = self._base.read(path, split)
+        return read
+
     def score(self, task: Task, answer: Any) -> Any:
         model = task.data.get("reward_model")
         truth = model.get("ground_truth") if isinstance(model, Mapping) else None

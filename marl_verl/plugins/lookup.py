@@ -27,7 +27,8 @@ EXTRAS: Mapping[str, str] = {
     "second-guess-verdict",
     "sharp": "sharp counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
     "games": "",
-    "math": "",
+    "math": "math boxed-sums math-solver-verifier math-tool-user-reasoner math-one-reasoner math-own-answer "
+    "math-solution math-verdict",
     "code": "",
     "writing": "",
     "search": "",

@@ -1,34 +1,22 @@
-"""Tasks and task sets, which score the team's answer; and random generation of different tasks, each of which belongs
-to one split for every seed."""
+"""Task sets, which score the team's answer; and random generation of different tasks, each of which belongs to one
+split for every seed."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar
 
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Options
+from marl_verl.tasks.task import Split, Task
+from marl_verl.tasks.task_files import read_tasks
 
-Split = Literal["train", "test"]
+__all__ = ["DrawnTasks", "Split", "Task", "TaskSet", "distinct", "held_out"]
+
 TRIES = 10_000  # consecutive draws without a new task after which generation fails
-
-
-@dataclass(frozen=True)
-class Task:
-    """One problem.
-
-    Attributes:
-        id: unique in its task set and stable between runs (it identifies held-out tasks).
-        prompt: the problem as text; a workflow may instead show an agent a part of `data`.
-        data: all other data for workflow and scoring, as JSON values.
-    """
-
-    id: str
-    prompt: str
-    data: dict[str, Any] = field(default_factory=dict)
 
 
 class TaskSet(Options):
@@ -37,6 +25,10 @@ class TaskSet(Options):
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Generate `count` tasks of a split, deterministic in the seed; no task of "test" may be in "train"."""
         raise NotImplementedError(f"{type(self).__name__} cannot generate tasks: set marl.task.{split}_file")
+
+    def read(self, path: Path, split: Split) -> list[Task]:
+        """The tasks of `marl.task.SPLIT_file`. MarlError for an unreadable file or row."""
+        return read_tasks(path)
 
     def score(self, task: Task, answer: Any) -> Any:
         """The team reward of an episode with this answer, a number. May be async."""

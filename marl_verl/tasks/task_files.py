@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError, MarlWarning, missing, nearest
-from marl_verl.tasks.base import Task
+from marl_verl.tasks.task import Task
 
 VERL = ("data_source", "reward_model", "extra_info")  # columns of verl's data sets that scoring needs
 USED = ("id", "prompt", "data", *VERL)
@@ -72,11 +72,15 @@ def read_rows(path: Path, what: str = "file") -> Iterator[tuple[int, dict[str, A
 def _parquet(path: Path, what: str) -> Iterator[tuple[int, Any]]:
     import pyarrow.parquet
 
+    number = 0
     try:
-        table = pyarrow.parquet.read_table(path)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=4096):  # a set of millions of rows is not in memory as a whole
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
     except (pyarrow.ArrowException, OSError) as error:
         raise MarlError(f"{what} '{path}' is not parquet: {str(error).splitlines()[0]}") from error
-    yield from enumerate(table.to_pylist(), start=1)
 
 
 def _json(path: Path, what: str) -> Iterator[tuple[int, Any]]:

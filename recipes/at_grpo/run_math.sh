@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # AT-GRPO (arXiv 2510.11062): mathematics with a final answer, 4 turns, one Qwen3-1.7B per role (2 GPUs).
-# TRAIN_FILE, TEST_FILE: tasks as `python -m marl_verl_at_grpo.math_rows` writes them (Polaris-53K; AIME24 in the paper).
+# TRAIN_FILE, TEST_FILE: rows as in example_math.jsonl, or of public sets (README.md; in the paper Polaris-53K, AIME24).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/at_grpo_math.yaml" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Dr. MAS (arXiv 2602.08847): mathematics, solver and verifier, 2 rounds, a Qwen3-4B each, 4 GPUs.
-# TRAIN_FILE, TEST_FILE: rows as in example_math.jsonl; python -m marl_verl_dr_mas.convert math makes them.
+# TRAIN_FILE, TEST_FILE: rows as in example_math.jsonl, or of public sets (README.md).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/dr_mas_math.yaml" \

@@ -6,12 +6,13 @@ program's output, and decides; 4 turns on a board of 10 x 10. The wording of the
 
 from __future__ import annotations
 
+from marl_verl_math.python_tool import program_in, run_python
+
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.errors import MarlError
 from marl_verl_at_grpo import log
 from marl_verl_at_grpo.board import Board, moves_in, place
-from marl_verl_at_grpo.python_tool import program_in, run_python
 
 CALLER, PLANNER, WALKER = "tool-caller", "planner", "walker"
 RULES = """You are on a board: `.` is free, `#` is a wall, `@` is where you stand, `G` is the goal.

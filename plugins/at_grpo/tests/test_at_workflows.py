@@ -13,9 +13,9 @@ from marl_verl_at_grpo.board import WORDS, Board
 from marl_verl_at_grpo.chat_workflows import CALLER, OneChatWalker, ToolCallerPlanner
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_at_grpo.plan_path import EXECUTOR, PLANNER, SOLO, PlanPath, TinyPlanPath
-from marl_verl_at_grpo.python_tool import program_in, run_python
 from marl_verl_at_grpo.rewards import at_plan_path
 from marl_verl_at_grpo.tiny_workflows import OneWalker, PlannerExecutor
+from marl_verl_math.python_tool import program_in, run_python
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Act

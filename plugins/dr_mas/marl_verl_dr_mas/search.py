@@ -12,8 +12,8 @@ import string
 from typing import TYPE_CHECKING, Any, Literal
 
 from marl_verl import MarlError, Task, TaskSet, Workflow
+from marl_verl.tasks import clipped, verdict
 from marl_verl_dr_mas.bm25 import ranked
-from marl_verl_dr_mas.verdict import clipped, verdict
 
 if TYPE_CHECKING:
     from marl_verl.episode import Action, Team

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from marl_verl_dr_mas.convert import convert, main
-from marl_verl_dr_mas.mathematics import MathTasks
 from marl_verl_dr_mas.search import SearchTasks
+from marl_verl_math.tasks import MathTasks
 
 from marl_verl import Task
 
@@ -45,8 +46,8 @@ def test_math_rows_of_both_forms(tmp_path: Path) -> None:
     assert convert("math", source, tmp_path / "data" / "train.jsonl") == (3, 1)
     found = tasks(tmp_path / "data" / "train.jsonl")
     assert [task.prompt for task in found] == ["1 + 1 = ?", "1 + 2 = ?", "What is 1/2?"]
-    assert MathTasks().score(found[0], "\\boxed{2}") == 1.0
-    assert MathTasks().score(found[2], "\\boxed{0.5}") == 1.0
+    assert asyncio.run(MathTasks().score(found[0], "\\boxed{2}")) == 1.0
+    assert asyncio.run(MathTasks().score(found[2], "\\boxed{0.5}")) == 1.0
     assert len({task.id for task in found}) == 3
 
 

@@ -2,55 +2,24 @@ r"""Mathematics with a final answer: a tool user, whose program computes, and a 
 
 Source: AT-GRPO, arXiv 2510.11062, and its public code: tool user first, then reasoner, up to 4 turns, until the two
 agree; each is rewarded for its own answer. The wording of the prompts is our own.
-
-A team's answer is the list of its acts' answers, in order: [["tool-user", "41"], ["reasoner", "42"]], null where an
-act gave none. The last one is the team's.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from marl_verl import Task, TaskSet, Workflow
+from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.errors import MarlError
-from marl_verl_at_grpo.final_answer import same, stated
-from marl_verl_at_grpo.python_tool import program_in, run_python
+from marl_verl_math.answers import stated
+from marl_verl_math.matcher import same
+from marl_verl_math.python_tool import program_in, run_python
+from marl_verl_math.tasks import Answers, checked, right
 
 TOOL_USER, REASONER = "tool-user", "reasoner"
 BOXED = "Reason step by step, and end with the final answer as \\boxed{...}."
 
-Answers = list[list[str | None]]
 
-
-class FinalAnswers(TaskSet):
-    """Problems from a file, `data` {"answer": text}; scored by exact match after normalisation."""
-
-    def score(self, task: Task, answer: Any) -> float:
-        """1 where the last answer is right, else 0. MarlError: no such list, or a task without an answer."""
-        answers = checked(answer)
-        return right(task, answers[-1][1] if answers else None)
-
-
-def checked(answer: Any) -> Answers:
-    """Check the form of a team's answer."""
-    pairs = isinstance(answer, list) and all(isinstance(each, list) and len(each) == 2 for each in answer)
-    if not pairs:
-        raise MarlError(f"a team's answers are a list of [agent, answer], got {answer!r:.60}")
-    found: Answers = answer
-    return found
-
-
-def right(task: Task, answer: str | None) -> float:
-    """1 for the task's answer, else 0. MarlError: the task has none."""
-    known = task.data.get("answer")
-    if not isinstance(known, str | int | float) or isinstance(known, bool):
-        raise MarlError(f"task '{task.id}' has no answer: its data must be {{\"answer\": text}}, got {task.data!r:.60}")
-    return float(answer is not None and same(answer, str(known)))
-
-
-def own_answer(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward `at-own-answer`: r = 1 if the answer of this act is right, else 0; -0.1 without an answer.
+async def own_answer(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward `math-own-answer`, -0.1 to 1: 1 if the answer of this act is right, else 0; -0.1 without an answer.
 
     Raises:
         MarlError: the episode's answer has no entry for this act (a sampler whose states have no answer).
@@ -58,7 +27,7 @@ def own_answer(task: Task, turn: Turn, episode: Episode) -> float:
     own = [answer for agent, answer in checked(episode.answer or []) if agent == turn.agent]
     if turn.turn >= len(own):
         raise MarlError(f"the team's answers have none of turn {turn.turn} of agent '{turn.agent}'")
-    return -0.1 if own[turn.turn] is None else right(task, own[turn.turn])
+    return -0.1 if own[turn.turn] is None else await right(task, own[turn.turn])
 
 
 class ToolUserReasoner(Workflow):
@@ -98,7 +67,7 @@ class ToolUserReasoner(Workflow):
                 team.invalid(action, "no answer")
             answers.append([REASONER, answer])
             team.propose(list(answers))
-            if answer is not None and computed is not None and same(answer, computed):
+            if answer is not None and computed is not None and await team.call(same, answer, computed):
                 break
             before = f"Before, a program answered {computed}, and the reasoner {answer}: they do not agree.\n\n"
         return answers

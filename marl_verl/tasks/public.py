@@ -1,0 +1,157 @@
+"""Tasks of public data sets: from the hub by a set's name, or from a local file with the set's own columns.
+
+    marl.task: {name: math, options: {train: dapo-math-17k, test: aime24}, train_size: 8192, test_size: 30}
+
+Without `marl.task.train_file`, `datasets` downloads the set. With it, the file has the set's rows (JSON lines, a JSON
+list or parquet). Rows with `id`, `prompt` and `data` are tasks already, in any file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from marl_verl.errors import MarlError, MarlWarning, unknown
+from marl_verl.tasks.base import TaskSet
+from marl_verl.tasks.fields import Fields
+from marl_verl.tasks.task import Split, Task
+from marl_verl.tasks.task_files import read_rows, read_tasks
+
+Rows = Iterable[tuple[int, dict[str, Any]]]
+
+
+class LeftOut(Exception):
+    """Raised by `PublicSet.task` for a row that is no task. Rows are counted by its message, e.g. "unanswerable"."""
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """A public data set.
+
+    Attributes:
+        hub: its name on the hub, e.g. "openai/gsm8k".
+        task: a row's task. MarlError (from `Fields`) for a missing field, `LeftOut` for a row that is no task.
+        config: the hub's configuration; None for the default one.
+        splits: split -> the hub's split. A split that is absent here has no tasks on the hub.
+    """
+
+    hub: str
+    task: Callable[[Fields], Task]
+    config: str | None = None
+    splits: Mapping[Split, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
+
+
+class PublicTasks(TaskSet):
+    """Base of task sets of public data sets, which are in `sets`.
+
+    Options:
+        train, test: name of the set of a split; null: `train_file` and `test_file` have rows with id, prompt, data.
+        train_rows, test_rows: [first, end] from 0: only these tasks of the set, in its order.
+        most_words: tasks with a longer prompt are left out.
+    """
+
+    sets: ClassVar[Mapping[str, PublicSet]] = {}
+    train: str | None = None
+    test: str | None = None
+    train_rows: tuple[int, int] | None = None
+    test_rows: tuple[int, int] | None = None
+    most_words: int | None = None
+
+    def __post_init__(self) -> None:
+        for split in ("train", "test"):
+            name, part = getattr(self, split), getattr(self, f"{split}_rows")
+            if name is not None and name not in self.sets:
+                raise unknown("public set", name, self.sets)
+            if part is not None and (len(part) != 2 or not 0 <= part[0] < part[1]):
+                raise MarlError(f"{split}_rows must be [first, end] with 0 <= first < end, got {list(part)}")
+        if self.most_words is not None and self.most_words < 1:
+            raise MarlError(f"most_words must be 1 or more, got {self.most_words}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` random tasks of the hub's set, in its order. MarlError without a set, or if it has fewer."""
+        name = getattr(self, split)
+        if name is None:
+            how = f"set marl.task.{split}_file, or marl.task.options.{split} to one of {', '.join(self.sets)}"
+            raise MarlError(f"{type(self).__name__} generates no {split} tasks: {how}")
+        tasks = self._tasks(_hub_rows(name, self.sets[name], split), split, f"public set '{name}'")
+        if getattr(self, f"{split}_rows") is not None:
+            return tasks
+        if len(tasks) < count:
+            found = f"public set '{name}': found only {len(tasks)} of {count} {split} tasks"
+            raise MarlError(f"{found}. Set marl.task.{split}_size to at most {len(tasks)}.")
+        chosen = random.Random(f"{name} {split} {seed}").sample(range(len(tasks)), count)
+        return [tasks[index] for index in sorted(chosen)]
+
+    def read(self, path: Path, split: Split) -> list[Task]:
+        """The tasks of a file with rows of the split's set, or with rows that are tasks."""
+        first = next((row for _, row in read_rows(path, "task file")), {})
+        if {"id", "prompt", "data"} <= set(first) or getattr(self, split) is None:
+            try:
+                return self._part(read_tasks(path), split, f"task file '{path}'", Counter())
+            except MarlError as error:
+                if "has no text '" not in str(error):
+                    raise
+                how = f"If its rows are those of a public set, set marl.task.options.{split}"
+                raise MarlError(f"{error}. {how}: {', '.join(self.sets)}") from error
+        return self._tasks(read_rows(path, "task file"), split, f"task file '{path}'")
+
+    def _tasks(self, rows: Rows, split: Split, what: str) -> list[Task]:
+        """The tasks of a set's rows, each once; a MarlWarning has the number of rows left out."""
+        task_of = self.sets[getattr(self, split)].task
+        found: dict[str, Task] = {}
+        left: Counter[str] = Counter()
+        for number, row in rows:
+            try:
+                task = task_of(Fields(row, f"{what}, row {number}"))
+            except LeftOut as reason:
+                left[str(reason)] += 1
+                continue
+            if (first := found.setdefault(task.id, task)) is not task:
+                left["repeated" if first.data == task.data else "repeated with other data"] += 1
+        return self._part(list(found.values()), split, what, left)
+
+    def _part(self, tasks: list[Task], split: Split, what: str, left: Counter[str]) -> list[Task]:
+        if (most := self.most_words) is not None:
+            short = [task for task in tasks if len(task.prompt.split()) <= most]
+            left[f"longer than {most} words"] += len(tasks) - len(short)
+            tasks = short
+        count, part = len(tasks), getattr(self, f"{split}_rows")
+        if part is not None:
+            tasks = tasks[part[0] : part[1]]
+            if len(tasks) != part[1] - part[0]:
+                raise MarlError(f"{what} has {count} tasks, which do not include {split}_rows {list(part)}")
+        out = ", ".join(f"{times} {reason}" for reason, times in left.items() if times)
+        if not tasks:
+            raise MarlError(f"{what} has no tasks" + (f"; rows left out: {out}" if out else ""))
+        if out:
+            warnings.warn(f"{what}: {count} tasks; rows left out: {out}", MarlWarning, stacklevel=2)
+        return tasks
+
+
+def task_id(family: str, text: str) -> str:
+    """An id from the hash of a problem's words: the same in every file, so that no test task is in training."""
+    return f"{family}-{hashlib.sha256(' '.join(text.split()).encode()).hexdigest()[:16]}"
+
+
+def _hub_rows(name: str, public: PublicSet, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
+    how = f"Download its files elsewhere, and set marl.task.{split}_file to a JSON lines, JSON or parquet file of them."
+    if split not in public.splits:
+        raise MarlError(f"public set '{name}' has no {split} tasks: it is {' and '.join(public.splits)} data")
+    try:
+        import datasets
+    except ImportError as error:
+        what = f"public set '{name}' needs the package datasets: pip install datasets"
+        raise MarlError(f"{what}. Or: {how.lower()[:1]}{how[1:]}") from error
+    try:
+        rows = datasets.load_dataset(public.hub, public.config, split=public.splits[split])
+    except Exception as error:  # the network, the hub and the set's files raise anything
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        what = f"public set '{name}' cannot be loaded from '{public.hub}' on the hub ({cause:.200})"
+        raise MarlError(f"{what}. {how}") from error
+    yield from enumerate(rows, start=1)

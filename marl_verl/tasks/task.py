@@ -1,0 +1,23 @@
+"""A task, and the splits of a task set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Split = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem.
+
+    Attributes:
+        id: unique in its task set and stable between runs (it identifies held-out tasks).
+        prompt: the problem as text; a workflow may instead show an agent a part of `data`.
+        data: all other data for workflow and scoring, as JSON values.
+    """
+
+    id: str
+    prompt: str
+    data: dict[str, Any] = field(default_factory=dict)

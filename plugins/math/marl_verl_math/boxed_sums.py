@@ -1,0 +1,101 @@
+r"""Boxed sums: the family's task and workflow for tiny models, which only know words such as `\boxed{7}`."""
+
+from __future__ import annotations
+
+import random
+
+from marl_verl import MarlError, Task
+from marl_verl.errors import unknown
+from marl_verl.tasks import Split, distinct, held_out
+from marl_verl_math.answers import boxed
+from marl_verl_math.solver_verifier import APPROVE, REJECT, SOLVER, VERIFIER, SolverVerifier
+from marl_verl_math.tasks import MathTasks
+
+HELD_OUT = 10  # one pair of numbers in ten
+NOTHING = "none"  # what the verifier sees of a solution without a box
+
+
+class BoxedSums(MathTasks):
+    """Sums of two numbers.
+
+    In careless demonstrations the solver boxes the first number, and the verifier approves.
+
+    Options:
+        largest: the largest number.
+    """
+
+    largest: int = 20
+
+    def __post_init__(self) -> None:
+        if not 4 <= self.largest <= 200:
+            raise MarlError(f"boxed-sums: largest must be 4 to 200, got {self.largest}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. A pair of numbers is in one split only. MarlError if the split has fewer."""
+        rng = random.Random(f"boxed-sums {split} {seed}")
+        return distinct(lambda: self._draw(rng, split), count, split, "boxed-sums")
+
+    def vocabulary(self) -> list[str]:
+        """All words of observations and answers."""
+        numbers = [str(number) for number in range(2 * self.largest + 1)]
+        words = ["sum", "solution", "rejected", NOTHING, verdict_of(APPROVE), verdict_of(REJECT)]
+        return [*numbers, *map(box, numbers), *words]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of training tasks: a share `good` is correct, the others are careless."""
+        if agent not in (SOLVER, VERIFIER):
+            raise unknown("agent of boxed-sums", agent, (SOLVER, VERIFIER))
+        rng = random.Random(f"boxed-sums demonstrations {agent} {seed}")
+        pairs = []
+        for _ in range(count):
+            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "boxed-sums")
+            first, right, careful = task.prompt.split()[1], task.data["answer"], rng.random() < good
+            wrong = box(rng.choice((first, str(rng.randint(0, 2 * self.largest)))))
+            if agent == SOLVER:
+                seen = solver_sees(task, wrong if rng.random() < 0.3 else None)
+                pairs.append((seen, box(right if careful else first)))
+            else:
+                solution = box(right) if rng.random() < 0.5 else wrong
+                decision = APPROVE if not careful or solution == box(right) else REJECT
+                pairs.append((verifier_sees(task, solution), verdict_of(decision)))
+        return pairs
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        one, other = rng.randint(0, self.largest), rng.randint(0, self.largest)
+        prompt = f"sum {one} {other}"
+        if held_out(prompt, HELD_OUT) != (split == "test"):
+            return None
+        return Task(f"boxed-sums {one} {other}", prompt, {"answer": str(one + other)})
+
+
+class TinySolverVerifier(SolverVerifier):
+    """`math-solver-verifier` with observations in the words of tiny models."""
+
+    def solver_sees(self, task: Task, solution: str | None = None, review: str | None = None) -> str:
+        return solver_sees(task, solution)
+
+    def verifier_sees(self, task: Task, solution: str) -> str:
+        return verifier_sees(task, solution)
+
+
+def solver_sees(task: Task, rejected: str | None) -> str:
+    """The numbers, and a rejected solution."""
+    return task.prompt if rejected is None else f"{task.prompt} rejected {_shown(rejected)}"
+
+
+def verifier_sees(task: Task, solution: str) -> str:
+    """The numbers and the solution."""
+    return f"{task.prompt} solution {_shown(solution)}"
+
+
+def box(number: str) -> str:
+    return f"\\boxed{{{number}}}"
+
+
+def verdict_of(word: str) -> str:
+    return f"<verify>{word}</verify>"
+
+
+def _shown(solution: str) -> str:
+    found = boxed(solution)
+    return box(found) if found else NOTHING

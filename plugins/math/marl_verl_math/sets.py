@@ -1,0 +1,83 @@
+r"""Public sets of problems with a final answer: where they are, and which of their fields are problem and answer.
+
+A final answer is the text after "####" (GSM8K), the last box of a solution (MATH), or the field itself. Several answers
+of one problem (OlympiadBench) all belong to it, in any order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from marl_verl.tasks import Fields, LeftOut, PublicSet, Split, Task, task_id
+from marl_verl_math.answers import boxed
+
+_BEFORE = re.compile(r"^Solve the following math problem step by step\.[^\n]*\n+")
+_AFTER = re.compile(
+    r"\s*(?:Remember to put your answer on its own line after \"Answer:\"\.?"
+    r"|Let'?s think step by step[^\n]*\\boxed\{\}[^\n]*)\s*$",
+    re.IGNORECASE,
+)
+"""Instructions that sets in verl's form add to a problem; removed, since workflows have their own."""
+
+
+def final(solution: str) -> str:
+    """The final answer of a solution; a text without a marked answer is the answer itself."""
+    if "####" in solution:
+        return solution.rpartition("####")[2].strip()
+    return boxed(solution) or solution.strip()
+
+
+def plain(problem: str, *answers: str) -> Callable[[Fields], Task]:
+    """Rows with a problem, and an answer in the first of `answers` that a row has."""
+
+    def task(row: Fields) -> Task:
+        return _task(row.text(problem), final(row.text(*answers)))
+
+    return task
+
+
+def dapo(row: Fields) -> Task:
+    """A row in verl's form, `prompt` as chat messages or text. The answer is `reward_model.ground_truth`."""
+    prompt = row.value("prompt")
+    if not isinstance(prompt, str):
+        messages = row.items("prompt")
+        users = [each for each in messages if isinstance(each, Mapping) and each.get("role") == "user"]
+        if len(users) != 1:
+            raise row.wrong("must be a text, or have one message of the user", prompt, "prompt")
+        prompt = Fields(users[0], f"{row.where}, field 'prompt'").text("content")
+    return _task(_AFTER.sub("", _BEFORE.sub("", prompt)).strip(), row.inner("reward_model").text("ground_truth"))
+
+
+def olympiad(row: Fields) -> Task:
+    """A row of OlympiadBench: `question`, after its `context` if it has one, and the list `final_answer`."""
+    if "image_1" in row:
+        raise LeftOut("with images")
+    if "final_answer" not in row and row.row.get("question_type", "").startswith("Theorem"):
+        raise LeftOut("proofs")
+    answers = [each.strip().strip("$").strip() for each in row.texts("final_answer")]
+    context = f"{row.text('context')}\n\n" if str(row.row.get("context") or "").strip() else ""
+    return _task(context + row.text("question"), ", ".join(answers))
+
+
+def _task(problem: str, answer: str) -> Task:
+    return Task(task_id("math", problem), problem, {"answer": answer})
+
+
+Splits = Mapping[Split, str]
+TRAIN: Splits = {"train": "train"}
+TEST: Splits = {"test": "test"}
+TRAIN_AS_TEST: Splits = {"test": "train"}  # the hub calls the only split of a test set "train"
+
+SETS: Mapping[str, PublicSet] = {
+    "dapo-math-17k": PublicSet("BytedTsinghua-SIA/DAPO-Math-17k", dapo, splits=TRAIN),
+    "polaris-53k": PublicSet("POLARIS-Project/Polaris-Dataset-53K", plain("problem", "answer"), splits=TRAIN),
+    "math": PublicSet("DigitalLearningGmbH/MATH-lighteval", plain("problem", "answer", "solution")),
+    "gsm8k": PublicSet("openai/gsm8k", plain("question", "answer"), config="main"),
+    "aime24": PublicSet("HuggingFaceH4/aime_2024", plain("problem", "answer", "solution"), splits=TRAIN_AS_TEST),
+    "aime25": PublicSet("math-ai/aime25", plain("problem", "answer"), splits=TEST),
+    "math-500": PublicSet("HuggingFaceH4/MATH-500", plain("problem", "answer"), splits=TEST),
+    "amc23": PublicSet("math-ai/amc23", plain("question", "answer"), splits=TEST),
+    "minerva": PublicSet("math-ai/minervamath", plain("question", "answer"), splits=TEST),
+    "olympiadbench": PublicSet("Hothan/OlympiadBench", olympiad, config="OE_TO_maths_en_COMP", splits=TRAIN_AS_TEST),
+}

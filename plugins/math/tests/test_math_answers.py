@@ -1,0 +1,226 @@
+"""Final answers: extracted, compared by math-verify, and comparisons that would never end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marl_verl_math import matcher
+from marl_verl_math.answers import boxed, stated
+from marl_verl_math.matcher import same
+from marl_verl_math.tasks import MathTasks
+
+from marl_verl import MarlError, Task
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("\\boxed{5}", "5"),
+        ("so \\boxed{4}, no: \\boxed{ \\frac{1}{2} }.", "\\frac{1}{2}"),
+        ("\\fbox{7} and \\fboxed{8}", "8"),
+        ("\\boxed{\\sqrt{x^{2}}}", "\\sqrt{x^{2}}"),
+        ("\\boxed{3} then cut off \\boxed{\\frac{1}{", "3"),
+        ("\\boxed{}", ""),
+        ("boxed{5}", None),
+        ("", None),
+    ],
+)
+def test_the_answer_is_what_the_last_whole_box_has(text: str, found: str | None) -> None:
+    assert boxed(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"so \boxed{\frac{1}{2}} or better \boxed{x^{2}}", "x^{2}"),
+        ("3 apples and 1,204 pears", "1,204"),
+        ("it is -3.50.", "-3.50"),
+        (r"\boxed{unfinished", None),
+        (r"\boxed{} 7", None),
+        ("no idea", None),
+    ],
+)
+def test_the_answer_of_a_text(text: str, found: str | None) -> None:
+    assert stated(text) == found
+
+
+EQUAL = [
+    (r"\frac{1}{2}", "0.5"),
+    (r"\dfrac12", "1/2"),
+    (r"\frac12", "0.5"),
+    ("-1/2", r"-\frac{1}{2}"),
+    (r"-\frac{-1}{2}", "0.5"),
+    (r"\dfrac{5}{6}", r"\frac{5}{6}"),
+    ("1,000", "1000.0"),
+    ("1,234,567", "1234567"),
+    (r"2\sqrt{2}", r"\sqrt{8}"),
+    (r"\frac{\sqrt3}{3}", r"\frac{1}{\sqrt{3}}"),
+    ("x+1", "1+x"),
+    ("(x+1)^2", "x^2+2x+1"),
+    ("p - q", "-q+p"),
+    (r"\sin^2 x+\cos^2 x", "1"),
+    (r"\left( 1, 2 \right)", "(1,2)"),
+    (r"\{1,2\}", r"\{2,1\}"),
+    ("2, -2", "-2, 2"),
+    (r"\pm 2", "2,-2"),
+    (r"7\text{ or }-3", "7,-3"),
+    (r"x \le 3", r"3 \ge x"),
+    ("[0,1)", "[0, 1)"),
+    (r"(-\infty,3)\cup(3,\infty)", r"(-\infty, 3) \cup (3, \infty)"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    (r"50\%", "50"),
+    (r"90^\circ", "90"),
+    ("$x = 7$", "7"),
+    (r"5 \text{ cm}", "5"),
+    (r"\text{yes}", "yes"),
+    (r"\text{(C)}", "C"),
+    ("3.", "3"),
+    ("3.50", "3.5"),
+    ("-0", "0"),
+    ("007", "7"),
+    ("10^{3}", "1000"),
+    (r"1.5 \times 10^{3}", "1500"),
+    (r"\binom{5}{2}", "10"),
+    ("5!", "120"),
+    (r"\log_2 8", "3"),
+]
+DIFFERENT = [
+    ("1/2", "2"),
+    ("12", "1,2"),
+    ("", "0"),
+    ("", ""),
+    ("5", "6"),
+    ("1/0", "0"),
+    ("(1,2)", "(2,1)"),
+    ("(1,234)", "1234"),
+    ("x", "y"),
+    ("x+1", "x-1"),
+    ("x^2", "x^3"),
+    ("0.333", "1/3"),
+    ("1.0001", "1"),
+    ("-5", "5"),
+    ("100", "10"),
+    ("10", "10^{10}"),
+    (r"\sqrt2", "1.41"),
+    (r"\pi", "3.14"),
+    ("x<3", "x>3"),
+    ("[0,1]", "(0,1)"),
+    ("2", "2,-2"),
+    (r"\{1,2\}", r"\{1,3\}"),
+    ("42 or 43", "42"),
+    ("42 apples and 7", "42"),
+    (r"50\%", "5"),
+    ("Monday", "Tuesday"),
+    (r"\text{A}", r"\text{B}"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL)
+def test_equal_answers(one: str, other: str) -> None:
+    assert asyncio.run(same(one, other))
+    assert asyncio.run(same(other, one))
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_different_answers(one: str, other: str) -> None:
+    assert not asyncio.run(same(one, other))
+    assert not asyncio.run(same(other, one))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.fractions(min_value=-(10**6), max_value=10**6, max_denominator=1000))
+def test_a_fraction_is_itself_in_each_notation(value: Any) -> None:
+    top, bottom = value.numerator, value.denominator
+    assert asyncio.run(same(f"{top * 3}/{bottom * 3}", rf"$\frac{{{top}}}{{{bottom}}}$"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(alphabet="\\\\boxedfrac{}0123456789,./-=x ^%$\ud800\0\n", max_size=20))
+def test_any_text_can_be_compared(text: str) -> None:
+    assert asyncio.run(same(text, text)) == bool(text.strip())
+    assert asyncio.run(same(text, "7.25")) in (True, False)
+
+
+@pytest.mark.parametrize(
+    "endless", ["9^{9^{9}}", "10^{10^{10}}", "100000000!", r"\sum_{n=1}^{10^{12}} n!", "(" * 300 + "1" + ")" * 300]
+)
+def test_a_comparison_that_would_not_end_is_cut_and_the_next_one_works(
+    endless: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matcher, "SECONDS", 0.3)
+    assert asyncio.run(same("0.75", "3/4"))  # the process is warm
+    started = time.monotonic()
+    assert not asyncio.run(same(endless, f"{len(endless)}.5"))
+    assert asyncio.run(same("1.75", "7/4"))
+    assert time.monotonic() - started < 20
+
+
+def test_the_event_loop_goes_on_while_a_comparison_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "SECONDS", 1.0)
+
+    async def main() -> int:
+        work, ticks = asyncio.create_task(same("9^{9^{9}}", "8.5")), 0
+        while not work.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+        assert not work.result()
+        return ticks
+
+    assert asyncio.run(main()) > 5
+
+
+def test_it_works_in_any_thread_and_after_the_process_is_killed() -> None:
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(asyncio.run(same("2.25", "9/4"))))
+    thread.start()
+    thread.join()
+    assert found == [True]
+    process = matcher._CHILD._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    assert asyncio.run(same("3.25", "13/4"))
+
+
+def test_long_answers_are_equal_to_themselves_only() -> None:
+    long = "+".join(["1"] * 1000)
+    assert asyncio.run(same(long, long))
+    assert not asyncio.run(same(long, "1000"))
+
+
+# the task set
+
+TASK = Task("t", "What is 1/2 + 1/3?", {"answer": "\\frac{5}{6}"})
+SCORED = [  # answer, score, public score
+    ("It is \\boxed{\\dfrac{5}{6}}.", 1.0, 1.0),
+    ("It is \\boxed{\\frac{2}{5}}.", 0.0, 1.0),
+    ("\\boxed{10/12}", 1.0, 1.0),
+    ("\\boxed{0.8}", 0.0, 1.0),
+    ("5/6", 0.0, 0.0),
+    ("\\boxed{}", 0.0, 0.0),
+    ("", 0.0, 0.0),
+    ([["tool-user", "5/6"], ["reasoner", "1"]], 0.0, 1.0),
+    ([["tool-user", "1"], ["reasoner", "5/6"]], 1.0, 1.0),
+    ([["reasoner", None]], 0.0, 0.0),
+    ([], 0.0, 0.0),
+]
+
+
+@pytest.mark.parametrize(("answer", "score", "public"), SCORED)
+def test_scores_by_hand(answer: Any, score: float, public: float) -> None:
+    assert asyncio.run(MathTasks().score(TASK, answer)) == score
+    assert MathTasks().public_score(TASK, answer) == public
+
+
+def test_an_invalid_answer_raises() -> None:
+    with pytest.raises(MarlError, match=r"task 'empty' has no answer: its data must be"):
+        asyncio.run(MathTasks().score(Task("empty", "?"), [["reasoner", "1"]]))
+    with pytest.raises(MarlError, match=r"a text, or a list of \[agent, answer\], got 5"):
+        asyncio.run(MathTasks().score(TASK, 5))

@@ -1,0 +1,182 @@
+"""Public data sets: local files in a set's own columns, the hub, and errors with file, row and field."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.options import build
+from marl_verl.tasks import Fields, LeftOut, PublicSet, PublicTasks, Task, task_id
+
+
+def _task(row: Fields) -> Task:
+    if row.text("answer") == "none":
+        raise LeftOut("without an answer")
+    question = row.text("question", "problem")
+    return Task(task_id("quiz", question), question, {"answer": row.text("answer")})
+
+
+class Quiz(PublicTasks):
+    sets = {"quiz": PublicSet("somebody/quiz", _task, config="main", splits={"train": "train"})}
+
+
+ROWS = [{"Question": f"{n} + 1?", "answer": n + 1} for n in range(6)]
+QUIZ = Quiz(train="quiz", test="quiz")
+
+
+def written(path: Path, rows: list[Any]) -> Path:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text(json.dumps(rows) if path.suffix == ".json" else "\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.json", "t.parquet"])
+def test_a_local_file_in_the_columns_of_the_set(tmp_path: Path, name: str) -> None:
+    tasks = QUIZ.read(written(tmp_path / name, ROWS), "train")
+    assert [(task.prompt, task.data) for task in tasks] == [(f"{n} + 1?", {"answer": str(n + 1)}) for n in range(6)]
+    assert tasks[0].id == task_id("quiz", " 0  + 1? ")
+
+
+def test_a_part_of_a_set(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.jsonl", ROWS)
+    tasks = Quiz(train="quiz", train_rows=(2, 4)).read(path, "train")
+    assert [task.prompt for task in tasks] == ["2 + 1?", "3 + 1?"]
+    with pytest.raises(MarlError, match=r"t\.jsonl' has 6 tasks, which do not include train_rows \[5, 8\]"):
+        Quiz(train="quiz", train_rows=(5, 8)).read(path, "train")
+
+
+def test_rows_left_out_are_counted(tmp_path: Path) -> None:
+    rows = [*ROWS, ROWS[0], {**ROWS[1], "answer": 9}, {"question": "?", "answer": "none"}, {**ROWS[0], "question": 0}]
+    rows[-1] = {"question": "a very long question indeed", "answer": 1}
+    with pytest.warns(MarlWarning) as found:
+        tasks = Quiz(train="quiz", most_words=4).read(written(tmp_path / "t.jsonl", rows), "train")
+    assert len(tasks) == 6
+    (message,) = [str(each.message) for each in found]
+    counts = "1 repeated, 1 repeated with other data, 1 without an answer, 1 longer than 4 words"
+    assert message.endswith(f"t.jsonl': 6 tasks; rows left out: {counts}")
+
+
+def test_rows_that_are_tasks_need_no_set(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.jsonl", [{"id": "a", "prompt": "p", "data": {"x": 1}}])
+    assert Quiz().read(path, "train") == QUIZ.read(path, "test") == [Task("a", "p", {"x": 1})]
+    with pytest.raises(MarlError, match=r"row 1 has no text 'id'.* set marl\.task\.options\.test: quiz"):
+        Quiz().read(written(tmp_path / "rows.jsonl", ROWS), "test")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "t.jsonl",
+            '{"question": "a", "answer": 1}\n{"question": "b", "anser": 1}',
+            "row 2 has no field 'answer': did",
+        ),
+        ("t.jsonl", '{"answer": 1}', "row 1 has no field 'question' or 'problem': valid: answer"),
+        ("t.jsonl", '{"question": ["a"], "answer": 1}', "row 1: field 'question' must be a text, got ['a']"),
+        ("t.jsonl", '{"question": "a", "answer": null}', "row 1 has no field 'answer'"),
+        ("t.jsonl", '{"question": "a", "answer": " "}', "row 1: field 'answer' must be a text, got ' '"),
+        ("t.jsonl", '{"question": "a", "answer": true}', "row 1: field 'answer' must be a text, got True"),
+        ("t.jsonl", '{"question": "a", "answer": 1}\n{"question"', "line 2 is not a JSON object"),
+        ("t.json", '[{"question": "a"', "is not a JSON list"),
+        ("t.jsonl", '"text"', "row 1 must be an object, got 'text'"),
+        ("t.jsonl", '{"question": "a", "answer": "none"}', "has no tasks; rows left out: 1 without an answer"),
+        ("t.jsonl", "", "has no tasks"),
+        ("t.parquet", "no", "is not parquet"),
+    ],
+)
+def test_a_malformed_file_raises_with_row_and_field(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(MarlError) as error:
+        QUIZ.read(tmp_path / name, "train")
+    assert str(tmp_path / name) in str(error.value)
+    assert message in str(error.value)
+
+
+def test_fields_of_other_types() -> None:
+    row = Fields({"list": ["a", 2], "text": " b ", "packed": '{"x": [1]}', "bad": "{", "number": 3}, "file, row 1")
+    assert (row.texts("list"), row.texts("text"), row.texts("number")) == (["a", "2"], ["b"], ["3"])
+    assert row.inner("packed").items("x") == [1]
+    for read, message in (
+        (lambda: row.inner("bad"), "field 'bad' must be an object, and its text is not JSON"),
+        (lambda: row.items("number"), "field 'number' must be a list, got 3"),
+        (lambda: Fields({"a": [[]]}, "f").texts("a"), "field 'a' must be a text, or a list of texts"),
+        (lambda: row.inner("packed").text("y"), "file, row 1, field 'packed' has no field 'y'"),
+    ):
+        with pytest.raises(MarlError) as error:
+            read()
+        assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": "quizz"}, "unknown public set 'quizz': did you mean 'quiz'?"),
+        ({"train_rows": [3, 3]}, "train_rows must be [first, end]"),
+        ({"test_rows": [3]}, "test_rows must be [first, end]"),
+        ({"most_words": 0}, "most_words must be 1 or more"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(MarlError) as error:
+        build(Quiz, options, "o")
+    assert message in str(error.value)
+
+
+# the hub
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    calls: list[Any] = []
+    module = types.ModuleType("datasets")
+
+    def load_dataset(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+        calls.append((arguments, options))
+        return ROWS
+
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return calls
+
+
+def test_tasks_of_the_hub_are_a_reproducible_choice(hub: list[Any]) -> None:
+    tasks = QUIZ.generate("train", 3, 7)
+    assert hub == [(("somebody/quiz", "main"), {"split": "train"})]
+    assert tasks == QUIZ.generate("train", 3, 7)
+    assert len({tuple(task.id for task in QUIZ.generate("train", 3, seed)) for seed in range(8)}) > 1
+    assert [task.prompt for task in Quiz(train="quiz", train_rows=(1, 3)).generate("train", 4096, 0)] == [
+        "1 + 1?",
+        "2 + 1?",
+    ]
+    with pytest.raises(MarlError, match=r"found only 6 of 7 train tasks. Set marl\.task\.train_size to at most 6"):
+        QUIZ.generate("train", 7, 0)
+
+
+def test_no_set_no_such_split_no_package_and_no_network(hub: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MarlError, match=r"set marl\.task\.test_file, or marl\.task\.options\.test to one of quiz"):
+        Quiz().generate("test", 1, 0)
+    with pytest.raises(MarlError, match="public set 'quiz' has no test tasks: it is train data"):
+        QUIZ.generate("test", 1, 0)
+
+    def offline(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Couldn't reach the\nHub")
+
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", offline)
+    message = (
+        r"\(ConnectionError: Couldn't reach the Hub\)\. Download its files elsewhere, and set marl\.task\.train_file"
+    )
+    with pytest.raises(MarlError, match=message):
+        QUIZ.generate("train", 1, 0)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MarlError, match="needs the package datasets: pip install datasets"):
+        QUIZ.generate("train", 1, 0)
