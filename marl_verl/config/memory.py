@@ -17,8 +17,9 @@ MLP, V vocabulary, c = 1 with gradient checkpointing, else L. Bytes on each rank
 The bytes of a logit were measured with verl's functions, the processes on a CPU in runs of tiny models and SmolLM2.
 On a CPU, policies of large models are updated one after another, so that of `DURING_AN_UPDATE` only the most counts.
 A server on a GPU has `gpu_memory_utilization` of it, for its weights and at least one row's keys and values, 2 k L a
-token. `param_offload` and `optimizer_offload` free a GPU between a policy's updates, not during them. The reference
-model of a KL loss is in host memory. The estimate leaves out what it does not know, and is rather too small.
+token. `param_offload` and `optimizer_offload` free a GPU between a policy's updates, not during them. Host memory holds
+what is offloaded, and the reference model of a KL loss. The estimate leaves out what it does not know, and is rather
+too small.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ ADVICE = {
     "mask": "lower actor.ppo_max_token_len_per_gpu, or install flash-attn",
     "server": "lower rollout.gpu_memory_utilization, or set actor.fsdp_config.param_offload and optimizer_offload",
     "served": "raise rollout.gpu_memory_utilization or tensor_model_parallel_size, or lower rollout.max_model_len",
+    "offloaded": "use more nodes (trainer.nnodes, or nodes of a pool)",
+    "reference": "set actor.use_kl_loss=false",
     "processes": "close other programs, or let the agents share a policy",
     "checkpoints": "lower marl.checkpoint.keep, or set another marl.run.dir",
 }
@@ -83,7 +86,8 @@ class Need:
         fit = (
             "" if self.total <= TIGHT * self.room else "; may not fit" if self.total <= self.room else "; does not fit"
         )
-        return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({shown}){fit}"
+        room = f" of {self.room / GIB:.0f}" if self.room < float("inf") else ""
+        return f"{self.where}: {self.total / GIB:.1f}{room} GiB ({shown}){fit}"
 
     def check(self) -> None:
         """MarlError where the need is certainly more than this machine has."""
@@ -99,7 +103,7 @@ def training(
     model: Model, part: DictConfig, fsdp: DictConfig, ranks: int, tokens: float, gpu: bool
 ) -> dict[str, float]:
     """Bytes on each rank while a model is trained; `part` is an `actor_rollout_ref` or `critic` section."""
-    kept = 2 if fsdp.model_dtype in ("bf16", "bfloat16", "fp16", "float16") else 4
+    kept = _bytes(fsdp)
     mixed = (fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16")
     each = 4 if mixed in ("fp32", "float32") else 2
     learnt = model.adapter or model.parameters
@@ -131,6 +135,24 @@ def resident(found: Mapping[str, float], fsdp: DictConfig) -> dict[str, float]:
     return {name: found[name] for name, free in freed.items() if not free}
 
 
+def in_host(model: Model, part: DictConfig, found: Mapping[str, float], ranks: int) -> dict[str, float]:
+    """Bytes of `training` on a GPU that each rank has in host memory, and of the reference model."""
+    fsdp, own = part.actor.fsdp_config, {}
+    if fsdp.offload_policy:
+        own["offloaded state"] = 4.0 * _bytes(fsdp) * model.parameters / ranks
+    else:
+        moved = {"weights": fsdp.param_offload, "optimiser": fsdp.optimizer_offload}
+        own = {f"offloaded {name}": found[name] for name, away in moved.items() if away}
+    if part.actor.use_kl_loss and not model.adapter:
+        own["reference model"] = float(_bytes(part.ref.fsdp_config)) * model.parameters / ranks
+    return own
+
+
+def _bytes(fsdp: DictConfig) -> int:
+    """Bytes of a parameter as it is stored."""
+    return 2 if fsdp.model_dtype in ("bf16", "bfloat16", "fp16", "float16") else 4
+
+
 def served(model: Model, rollout: DictConfig) -> tuple[float, float]:
     """Bytes of a server's weights, and of the keys and values of one token, on each of its GPUs."""
     each = 4 if rollout.dtype in ("float32", "fp32") else 2
@@ -160,7 +182,7 @@ def estimate(
 
 def checkpoint(model: Model, part: DictConfig) -> float:
     """Bytes of a policy's checkpoint: weights or adapter, Adam's moments, and a copy for transformers."""
-    kept = 2 if part.actor.fsdp_config.model_dtype in ("bf16", "bfloat16") else 4
+    kept = _bytes(part.actor.fsdp_config)
     whole = kept * model.parameters if "hf_model" in part.actor.checkpoint.save_contents else 0
     return 3.0 * kept * (model.adapter or model.parameters) + whole
 
@@ -173,9 +195,9 @@ def _memory(
     models: Mapping[str, Model],
     rows: Mapping[str, int],
 ) -> Iterator[Need]:
-    host: dict[str, float] = {"processes": RUN}
-    busiest: dict[str, float] = {}
     gpu = on_gpu(resolved)
+    host: dict[str, float] = {} if gpu else {"processes": RUN}
+    busiest: dict[str, float] = {}
     room, start = gpu_bytes(), resolved.ray_kwargs.ray_init
     here = {"room": room or ASSUMED_GPU, "real": room is not None and start.get("address") in (None, "local")}
     for pool in pools:
@@ -204,6 +226,9 @@ def _memory(
                 found = training(model, part, fsdp, ranks, min(_tokens(part, longest), most or float("inf")), gpu)
                 learning[name] = found
                 kept |= {f"{what} of {name}": size for what, size in resident(found, fsdp).items()}
+                if gpu:  # of each of its ranks on a node
+                    away = in_host(model, part, found, ranks)
+                    host |= {f"{what} of {name}": size * pool.gpus for what, size in away.items()}
             for critic in [each for each in resolved.critics.values() if each.policy == name]:
                 value = sizes(critic.critic.model) or model
                 found = training(value, critic.critic, critic.critic.fsdp, pool.size, 0, gpu)
@@ -231,6 +256,8 @@ def _memory(
             yield Need(where, {**own, **others, **awake, **contexts}, **here)  # type: ignore[arg-type]
     if not gpu:
         yield Need("this machine", host | busiest, available())
+    elif host:
+        yield Need("host memory", host, available() if here["real"] else float("inf"))
 
 
 def _tokens(part: DictConfig, longest: int) -> float:

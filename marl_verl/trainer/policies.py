@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
@@ -21,6 +22,8 @@ from marl_verl.trainer.batches import by_policy, put_advantages
 from marl_verl.trainer.critic import Critics
 from marl_verl.trainer.policy_runtime import PolicyRuntime
 from marl_verl.trainer.policy_servers import FrozenRuntime, Runtime
+
+T = TypeVar("T")
 
 
 class Policies:
@@ -65,7 +68,9 @@ class Policies:
 
     def sync_weights(self, versions: dict[str, int]) -> None:
         """Wake up the servers with the newest weights; versions: policy -> the version that they report from now on."""
-        at_once({name: partial(runtime.sync_weights, versions[name]) for name, runtime in self.runtimes.items()})
+        self._alone_first(
+            {name: partial(runtime.sync_weights, versions[name]) for name, runtime in self.runtimes.items()}
+        )
 
     def put_advantages(self, batch: KVBatchMeta, advantage: FloatArray) -> None:
         """Write the advantage [n] of each of a batch's n rows to TransferQueue, for the update of its policy."""
@@ -76,6 +81,10 @@ class Policies:
         parts = by_policy(batch)
         chosen = [runtime for runtime in self.trained if runtime.name in parts]
         calls = {runtime.name: partial(_update, runtime, parts[runtime.name]) for runtime in chosen}
+        return self._alone_first(calls)
+
+    def _alone_first(self, calls: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+        """Call the functions of the `alone` policies one after another, then those of the others at once."""
         found = {name: call() for name, call in calls.items() if name in self.alone}
         return found | at_once({name: call for name, call in calls.items() if name not in self.alone})
 

@@ -15,6 +15,13 @@ from marl_verl import Task, TaskSet, Workflow, hookimpl
 DIGITS = "0123456789"
 AGENTS = ("left", "right", "tuned", "foreign", "judge")
 
+TEMPLATE = (  # the same tokens as with the model's own one
+    "{# mine #}{% for m in messages %}<|im_start|> {{ m.role }} {{ m.content }} <|im_end|> {% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|> assistant {% endif %}"
+)
+STOP = {"foreign": "7", "judge": "3"}
+"""Agent -> a text that ends its actions, of its policy or its own."""
+
 RECIPE = """
 defaults: [marl_trainer, _self_]
 marl:
@@ -28,9 +35,9 @@ marl:
     right: {policy: full, reward: two-words}
     tuned: {policy: lora, reward: two-words}
     foreign: {policy: other, reward: two-words}
-    judge: {policy: still}
+    judge: {policy: still, sampling: {stop: "3"}}
   policies:
-    full: {tiny: {steps: 40}}
+    full: {tiny: {steps: 40}, model: {custom_chat_template: "TEMPLATE"}}
     lora:
       pool: both
       tiny: {steps: 60}
@@ -39,6 +46,7 @@ marl:
     other:
       pool: both
       loss: gspo
+      stop: ["7"]
       tiny: {family: llama, steps: 60}
       rollout: {temperature: 1.2, prompt_length: 64, max_model_len: 80}     # the same text, more tokens
       actor: {ppo_mini_batch_size: 2, optim: {lr: 2.0e-3}}
@@ -50,7 +58,7 @@ actor_rollout_ref:
   actor: {ppo_mini_batch_size: 8, optim: {lr: 1.0e-2}}     # one update shows
   rollout: {max_model_len: 40}
 trainer: {total_training_steps: 6, test_freq: 6, save_freq: 3, val_before_train: false}
-"""
+""".replace("TEMPLATE", TEMPLATE)
 
 
 class TwoDigits(TaskSet):

@@ -17,6 +17,7 @@ import pytest
 
 from marl_verl.process.supervisor import _environment
 from tests.e2e.conftest import Five
+from tests.e2e.five import TEMPLATE
 
 pytestmark = pytest.mark.e2e
 
@@ -88,7 +89,9 @@ def test_transformers_gives_the_log_probs_of_training(five: Five, exported: dict
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(exported[kind])
-    assert AutoTokenizer.from_pretrained(exported[kind]).chat_template
+    template = AutoTokenizer.from_pretrained(exported[kind]).chat_template
+    assert template
+    assert (template == TEMPLATE) == (POLICY[AGENT[kind]] == "full")  # its custom_chat_template
     before = AutoModelForCausalLM.from_pretrained(_initial(five, AGENT[kind]))
     worst = moved = 0.0
     for prompt, action, sampled in _sampled(five, AGENT[kind]):

@@ -122,17 +122,31 @@ def test_another_number_of_ranks_is_refused(ranks: Finished) -> None:
 
 
 @long
+def test_one_rank_server_and_worker_give_the_same_steps(ranks: Finished, recipe: Path, tmp_path: Path) -> None:
+    alone = ("trainer.n_gpus_per_node=1", "actor_rollout_ref.rollout.agent.num_workers=1")
+    done = train(tmp_path / "run", *SHORTER, *alone, recipe=recipe)
+    assert done.code == 0, done.output
+    lines = done.lines("train/success")
+    assert len(lines) == 2
+    for one, two in zip(lines, ranks.lines("train/success"), strict=False):
+        same(one, two)
+
+
+@long
 def test_a_resumed_run_repeats_the_step(ranks: Finished, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(ranks.folder, folder)
     shutil.rmtree(folder / "checkpoints" / "step_3")
     done = resume(folder, f"marl.run.dir={tmp_path}")
     assert done.code == 0, done.output
-    again, before = done.lines("train/success")[-1], ranks.lines("train/success")[-1]
-    assert again["step"] == before["step"] == 3
-    names = [f"policy/{name}/{metric}" for name in POLICIES for metric in ("grad_norm", "pg_loss", "entropy")]
-    for name in ("train/success", "train/tokens", *names):
-        assert again[name] == pytest.approx(before[name], rel=1e-4, abs=1e-6), name
+    same(done.lines("train/success")[-1], ranks.lines("train/success")[-1])
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Assert that two runs have the same metrics of a step, up to float32."""
+    own = [f"policy/{name}/{metric}" for name in POLICIES for metric in ("grad_norm", "pg_loss", "entropy")]
+    for name in ("step", "train/success", "train/tokens", *own):
+        assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6), name
 
 
 @long

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Five
-from tests.e2e.five import AGENTS, acts
+from tests.e2e.five import AGENTS, STOP, acts
 
 pytestmark = pytest.mark.e2e
 
@@ -150,6 +150,24 @@ def test_what_is_learnt_from_are_the_tokens_that_were_sampled(seen: Seen, policy
             ended = [*encoded, tokenizer.eos_token_id]
             otherwise += action["response_ids"] not in (encoded, ended)
     assert otherwise  # else the test could not detect whether a text was encoded again
+
+
+@pytest.mark.parametrize("agent", STOP)
+def test_a_stop_string_ends_an_action_and_stays_in_its_tokens(seen: Seen, agent: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer, stop, stopped = AutoTokenizer.from_pretrained(seen.models[POLICY[agent]]), STOP[agent], 0
+    for turns in seen.turns.values():
+        for action in [action for turn, action in turns.values() if turn["agent"] == agent]:
+            ids = action["response_ids"]
+            assert len(action["log_probs"]) == len(ids)
+            said, before = (tokenizer.decode(part, skip_special_tokens=True) for part in (ids, ids[:-1]))
+            assert stop not in before  # no token is sampled after it
+            assert action["text"] == said.partition(stop)[0]
+            ended = stop in said or ids[-1] == tokenizer.eos_token_id
+            assert action["stop_reason"] == ("stop" if ended else "length")
+            stopped += stop in said
+    assert stopped
 
 
 def test_one_text_is_other_tokens_for_each_family(seen: Seen) -> None:
