@@ -16,20 +16,19 @@ from marl_verl.errors import MarlError, nearest, unknown
 from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
 
 EXTRAS: Mapping[str, str] = {
-    "magrpo": "magrpo magrpo-sessions joint joint-tree joint-turns joint-code joint-writing rendezvous two-coders "
-    "two-writers",
+    "magrpo": "magrpo magrpo-sessions joint joint-tree joint-turns joint-writing rendezvous two-writers",
     "at-grpo": "at-grpo at-grpo-sessions alpha greedy-tree at-chosen at-turns at-final-answers at-plan-path "
     "at-plan-path-tiny at-one-chat-walker at-one-reasoner at-one-walker at-planner-executor at-tool-caller-planner "
     "at-tool-user-reasoner at-bee-line at-bee-line-paid at-own-answer",
     "mars2": "mars2 mars2-plus shaped tree-search algorithmic-diversity refinement semantic-diversity "
-    "style-diversity code-with-tests symbol-tests refine-code refine-symbols",
+    "style-diversity symbol-tests refine-symbols",
     "dr-mas": "dr-mas penalty amplification second-moment dr-mas-math dr-mas-search dr-mas-search-alone second-guess "
     "second-guess-verdict",
     "sharp": "sharp counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
     "games": "",
     "math": "math boxed-sums math-solver-verifier math-tool-user-reasoner math-one-reasoner math-own-answer "
     "math-solution math-verdict",
-    "code": "",
+    "code": "code-with-tests joint-code refine-code two-coders",
     "writing": "",
     "search": "",
 }

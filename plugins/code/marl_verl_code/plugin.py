@@ -7,4 +7,7 @@ from marl_verl.plugins import Registry, hookimpl
 
 @hookimpl
 def marl_register(registry: Registry) -> None:
-    """Nothing yet."""
+    registry.task("code-with-tests", "marl_verl_code.code_tests:CodeWithTests")
+    registry.task("joint-code", "marl_verl_code.joint_code:JointCode")
+    registry.workflow("refine-code", "marl_verl_code.refine_code:RefineCode")
+    registry.workflow("two-coders", "marl_verl_code.joint_code:TwoCoders")

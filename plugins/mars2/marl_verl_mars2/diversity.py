@@ -30,7 +30,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from marl_verl_mars2.refine_code import program_in
+from marl_verl_code.refine_code import program_in
 
 WORD = re.compile(r"\w+|[^\w\s]")
 KEPT, CHANGED, ADDED, DROPPED, WRITTEN = "kept", "changed", "added", "dropped", "written"

@@ -8,9 +8,7 @@ from marl_verl.plugins import Registry, hookimpl
 @hookimpl
 def marl_register(registry: Registry) -> None:
     registry.task("symbol-tests", "marl_verl_mars2.symbols:SymbolTests")
-    registry.task("code-with-tests", "marl_verl_mars2.code_tests:CodeWithTests")
     registry.workflow("refine-symbols", "marl_verl_mars2.refine:RefineSymbols")
-    registry.workflow("refine-code", "marl_verl_mars2.refine_code:RefineCode")
     registry.sampler("tree-search", "marl_verl_mars2.tree_search:TreeSearch")
     registry.returns("shaped", "marl_verl_mars2.algorithm:Shaped")
     registry.metric("semantic-diversity", "marl_verl_mars2.metrics:SemanticDiversity")

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from marl_verl import MarlError, Task, TaskSet, Workflow
 from marl_verl.episode import Team
-from marl_verl_magrpo.code_levels import code_in, compiles, function, joined, levels
-from marl_verl_magrpo.run_tests import Limits, Outcome, run_tests, share
+from marl_verl.sandbox import Outcome
+from marl_verl_code.assertions import Budget, run_assertions, share
+from marl_verl_code.code_levels import code_in, compiles, function, joined, levels
 
 HELPER, MAIN = "helper", "main"
 CODER = "coder"  # a team of one: it writes both functions in one answer
@@ -28,7 +29,7 @@ class JointCode(TaskSet):
         tests    a list of statements, each a test; they call the function by its name or as `candidate`
         setup    statements before them (optional)
 
-    An answer is {"helper": code, "main": code}. `marl_verl_magrpo.convert` makes such a file of HumanEval's.
+    An answer is {"helper": code, "main": code}. `marl_verl_code.convert` makes such a file of HumanEval's.
 
     Options:
         enough: share of the tests that must pass for a validation to count the task as solved.
@@ -60,8 +61,8 @@ class JointCode(TaskSet):
         there = function(helper, AUX) is not None and function(main, entry_of(task)) is not None
         return float(there and compiles(joined(helper, main)))
 
-    def _limits(self) -> Limits:
-        return Limits(self.seconds, self.test_seconds, self.megabytes)
+    def _limits(self) -> Budget:
+        return Budget(self.seconds, self.test_seconds, self.megabytes)
 
 
 class TwoCoders(Workflow):
@@ -85,7 +86,7 @@ class TwoCoders(Workflow):
     def __post_init__(self) -> None:
         if self.turns < 1:
             raise MarlError(f"two-coders: turns must be at least 1, got {self.turns}")
-        Limits(self.seconds, self.test_seconds, self.megabytes)
+        Budget(self.seconds, self.test_seconds, self.megabytes)
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         """Return the code of both agents."""
@@ -106,7 +107,7 @@ class TwoCoders(Workflow):
         return codes
 
 
-def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str, float], tuple[Outcome, ...]]:
+def judged(task: Task, helper: str, main: str, limits: Budget) -> tuple[dict[str, float], tuple[Outcome, ...]]:
     """(levels, outcomes of the tests): the tests run only if the joined code compiles and has the main function.
 
     Raises:
@@ -118,13 +119,13 @@ def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str
     program = joined(helper, main)
     outcomes: tuple[Outcome, ...] = ()
     if function(main, entry) is not None and compiles(program):
-        outcomes = run_tests(program, entry, setup, tuple(tests), limits)
+        outcomes = run_assertions(program, entry, setup, tuple(tests), limits)
     return levels(helper, main, AUX, entry, share(outcomes)), outcomes
 
 
 def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, limits: Sequence[float]) -> str:
     """Feedback on a joint move, in mode "passed" or "levels"."""
-    found, outcomes = judged(task, helper, main, Limits(limits[0], limits[1], int(limits[2])))
+    found, outcomes = judged(task, helper, main, Budget(limits[0], limits[1], int(limits[2])))
     entry, passed = entry_of(task), sum(each.passed for each in outcomes)
     if feedback == "passed":
         return "All tests pass." if outcomes and passed == len(outcomes) else "Not all tests pass."
@@ -136,7 +137,7 @@ def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, li
         lines.append("Together they compile." if found["syntax"] else "Together they do not compile.")
     if outcomes:
         lines.append(f"{passed} of {len(outcomes)} tests pass.")
-        lines += [f"The first that fails: {each.message}" for each in outcomes if not each.passed][:1]
+        lines += [f"The first that fails: {each.error}" for each in outcomes if not each.passed][:1]
     if "calls" in found:
         lines.append(f"{entry} calls {AUX}." if found["calls"] else f"{entry} does not call {AUX}.")
     if found.get("calls") and not found["substance"]:

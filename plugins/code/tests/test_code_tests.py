@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
-import psutil
 import pytest
-from marl_verl_mars2.code_tests import CodeWithTests
-from marl_verl_mars2.refine_code import RefineCode, program_in, shortened
-from marl_verl_mars2.run_code import Limits, Outcome, run_test, run_tests
-from marl_verl_mars2.tree_search import TreeSearch
+from marl_verl_code.code_tests import CodeWithTests, run_tests
+from marl_verl_code.refine_code import RefineCode, program_in, shortened
 
 from marl_verl import MarlError, Task
-from marl_verl.episode import Act
 from marl_verl.options import build
-from marl_verl.sampling import Candidate
+from marl_verl.sandbox import Limits, Outcome
 from marl_verl.tasks import read_tasks
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow
+from marl_verl.testing import ScriptedPolicy, check_workflow
 
 EXAMPLE = Path(__file__).parents[3] / "recipes" / "mars2" / "example_code.jsonl"
 DOUBLE = Task(
@@ -50,46 +45,6 @@ def score(code: str, task: Task = DOUBLE) -> tuple[float, float]:
 )
 def test_the_score_is_1_when_all_tests_pass_and_the_public_score_a_share(code: str, found: tuple[float, float]) -> None:
     assert score(code) == found
-
-
-def one(code: str, output: str = "", seconds: float = 20, megabytes: int = 512) -> Outcome:
-    return run_test(code, {"input": "7\n", "output": output}, Limits(seconds, megabytes))
-
-
-def test_white_space_is_not_compared_and_words_are() -> None:
-    assert one("print(1, 2)\nprint(3)", "1 2\n\n3  ").passed
-    assert one("print(1.0)", "1").verdict == "wrong"
-
-
-def test_an_exit_code_is_an_error_whatever_was_printed() -> None:
-    found = one("print(7)\nraise SystemExit(3)", "7")
-    assert found.verdict == "error"
-    assert "ZeroDivisionError" in one("1 / 0").error
-
-
-def test_a_program_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    mark = tmp_path / "alive"
-    child = f"import time; time.sleep(1.5); open({str(mark)!r}, 'w')"
-    code = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(60)"
-    began = time.monotonic()
-    assert one(code, seconds=0.7).verdict == "timeout"
-    assert time.monotonic() - began < 10
-    time.sleep(2)
-    assert not mark.exists()
-
-
-def test_memory_and_output_have_limits() -> None:
-    assert "MemoryError" in one("x = bytearray(900 << 20)", megabytes=256).error
-    assert one("x = bytearray(9 << 20)\nprint(1)", "1", megabytes=256).passed
-    found = one("import sys\nfor _ in range(1 << 22): sys.stdout.write('x' * 1000)")
-    assert found.verdict == "error"
-    assert len(found.output) <= 1 << 20
-
-
-def test_a_program_sees_nothing_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MARS2_SECRET", "word")
-    assert one("import os; print(os.environ.get('MARS2_SECRET'))", "None").passed
-    assert one("import os; print(os.listdir() != os.listdir('/'), len(os.getcwd()) > 1)", "True True").passed
 
 
 def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:
@@ -143,9 +98,9 @@ def test_other_errors_raise() -> None:
         asyncio.run(TASKS.public_score(Task("x", "?", {"private": DOUBLE.data["private"]}), RIGHT))
     with pytest.raises(MarlError, match="code-with-tests scores a program as text, got int"):
         asyncio.run(TASKS.score(DOUBLE, 4))
-    with pytest.raises(MarlError, match="code-with-tests: seconds must be above 0, got 0"):
+    with pytest.raises(MarlError, match="'seconds' must be above 0 and at most 3600, got 0"):
         build(CodeWithTests, {"seconds": 0}, "marl.task.options")
-    with pytest.raises(MarlError, match="code-with-tests: megabytes must be 64 or more"):
+    with pytest.raises(MarlError, match="'megabytes' must be at least 64, got 1"):
         build(CodeWithTests, {"megabytes": 1}, "marl.task.options")
     with pytest.raises(MarlError, match="refine-code: longest must be 40 or more, got 2"):
         build(RefineCode, {"longest": 2}, "marl.workflow.options")
@@ -202,26 +157,10 @@ def test_errors_and_timeouts_are_in_the_feedback() -> None:
     )
     assert "ZeroDivisionError" in run.turns[1][0].observation[0]["content"]
     waits = fenced("while True: pass")
-    workflow = RefineCode(rounds=1, seconds=1)
-    context = ScriptedContext(workflow, DOUBLE, ScriptedPolicy({"a": waits}), tasks=CodeWithTests(seconds=1))
-    found = asyncio.run(TreeSearch(2).sample(context))
-    seen = [turn.observation[0]["content"] for turn in found.turns if turn.parent is not None]
-    assert all("takes too long and is stopped" in text for text in seen)
-    assert len(found.turns) == 2
-
-
-def test_a_tree_of_programs_is_searched_and_scored() -> None:
-    def fixes(act: Act, session: int, candidate: Candidate) -> str:
-        return fenced(RIGHT if "An attempt at this problem" in act.observation[0]["content"] else SQUARE)
-
-    policy = ScriptedPolicy({"a": fenced(SQUARE), "b": fixes})
-    context = ScriptedContext(RefineCode(rounds=2), DOUBLE, policy, tasks=TASKS)
-    found = asyncio.run(TreeSearch(8, arms=["a", "b"]).sample(context))
-    assert len(found.turns) == 8
-    refined = [turn for turn in found.turns if turn.agent == "b" and turn.parent is not None]
-    assert refined
-    assert {turn.rewards["team"] for turn in refined} == {1.0}
-    assert {turn.rewards["team"] for turn in found.turns if turn not in refined} == {0.0}
+    run = check_workflow(
+        RefineCode(rounds=1, seconds=1), DOUBLE, ScriptedPolicy({"a": waits, "b": fenced(RIGHT)}), orders=1
+    )
+    assert "takes too long and is stopped" in run.turns[1][0].observation[0]["content"]
 
 
 @pytest.mark.parametrize(
@@ -246,9 +185,3 @@ def test_long_texts_lose_their_middle() -> None:
     assert short.endswith("c" * 50)
     assert "1000 characters left out" in short
     assert shortened("short", 100) == "short"
-
-
-def test_there_is_no_zombie_left() -> None:
-    before = {child.pid for child in psutil.Process().children()}
-    asyncio.run(run_tests("print(1)", [{"input": "", "output": "1"}] * 3, Limits()))
-    assert {child.pid for child in psutil.Process().children()} <= before

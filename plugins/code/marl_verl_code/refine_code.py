@@ -11,9 +11,9 @@ from typing import Any
 
 from marl_verl import MarlError, Task
 from marl_verl.episode import Team
-from marl_verl_mars2.code_tests import tests_of
-from marl_verl_mars2.refine import Feedback, GenerateAndRefine
-from marl_verl_mars2.run_code import Limits, Outcome, run_tests
+from marl_verl.sandbox import Limits, Outcome
+from marl_verl_code.code_tests import run_tests, tests_of
+from marl_verl_code.refine import Feedback, GenerateAndRefine
 
 FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 HOW = (

@@ -2,20 +2,24 @@
 
 A row of a task file is {"id": ..., "prompt": the problem, "data": {"public": [...], "private": [...]}}, and a test is
 {"input": text, "output": text}. Public tests may be shown: they give feedback and the public score. The score is 1 when
-all tests pass, public and private, as MARS2's node reward. Scoring is async: programs run in processes of their own
-(`run_code`, with limits, but without a sandbox), and the event loop is not blocked.
+all tests pass, public and private, as MARS2's node reward. Scoring is async: programs run in the sandbox, and the event
+loop is not blocked.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from marl_verl import MarlError, Task, TaskSet
 from marl_verl.errors import nearest
-from marl_verl_mars2.run_code import Limits, run_tests
+from marl_verl.sandbox import Limits, Outcome, current
 
 Which = Literal["public", "private"]
+_threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="code tests")
 
 
 class CodeWithTests(TaskSet):
@@ -30,10 +34,7 @@ class CodeWithTests(TaskSet):
     megabytes: int = 1024
 
     def __post_init__(self) -> None:
-        if self.seconds <= 0:
-            raise MarlError(f"code-with-tests: seconds must be above 0, got {self.seconds}")
-        if self.megabytes < 64:
-            raise MarlError(f"code-with-tests: megabytes must be 64 or more for Python to start, got {self.megabytes}")
+        self._limits()
 
     async def score(self, task: Task, answer: Any) -> float:
         """1 when a program passes all tests, else 0. Stops at the first failure. An empty program scores 0.
@@ -58,6 +59,27 @@ class CodeWithTests(TaskSet):
 
     def _limits(self) -> Limits:
         return Limits(self.seconds, self.megabytes)
+
+
+async def run_tests(code: str, tests: Sequence[Mapping[str, str]], limits: Limits, stop: bool = False) -> list[Outcome]:
+    """Run a program on tests `{"input": ..., "output": ...}`; return outcomes in order. Does not block the loop.
+
+    Args:
+        stop: end with the first test that does not pass, which is then the last of the list.
+    """
+    loop, sandbox = asyncio.get_running_loop(), current()
+
+    def run(test: Mapping[str, str]) -> Outcome:
+        return sandbox.prints(code, test["input"], test["output"], limits)
+
+    if not stop:
+        return list(await asyncio.gather(*(loop.run_in_executor(_threads, run, test) for test in tests)))
+    found: list[Outcome] = []
+    for test in tests:
+        found.append(await loop.run_in_executor(_threads, run, test))
+        if not found[-1].passed:
+            break
+    return found
 
 
 def tests_of(task: Task, which: Which) -> Sequence[Mapping[str, str]]:

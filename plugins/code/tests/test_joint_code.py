@@ -6,7 +6,8 @@ import ast
 from typing import Any
 
 import pytest
-from marl_verl_magrpo.code_levels import (
+from marl_verl_code.assertions import Budget, run_assertions, share
+from marl_verl_code.code_levels import (
     calls,
     code_in,
     compiles,
@@ -17,12 +18,10 @@ from marl_verl_magrpo.code_levels import (
     used,
     wrapper,
 )
-from marl_verl_magrpo.joint_code import JointCode, TwoCoders, describe_feedback, judged, sees
-from marl_verl_magrpo.joint_tree import JointTree
-from marl_verl_magrpo.run_tests import Limits
+from marl_verl_code.joint_code import JointCode, TwoCoders, describe_feedback, judged, sees
 
 from marl_verl import MarlError, Task
-from marl_verl.testing import ScriptedPolicy, check_sampler, check_workflow
+from marl_verl.testing import ScriptedPolicy, check_workflow
 
 HELPER = "def aux(x):\n    return x + 1\n"
 MAIN = "def solve(x):\n    y = aux(x)\n    return y * 2\n"
@@ -209,7 +208,7 @@ def test_another_answer_is_a_mistake(answer: Any) -> None:
 )
 def test_a_task_without_entry_or_tests_is_a_mistake(data: dict[str, Any], sentence: str) -> None:
     with pytest.raises(MarlError, match=sentence):
-        judged(Task("x", "p", data), HELPER, MAIN, Limits())
+        judged(Task("x", "p", data), HELPER, MAIN, Budget())
 
 
 def test_options_are_checked() -> None:
@@ -292,17 +291,56 @@ def test_other_teams_raise() -> None:
         check_workflow(TwoCoders(), TASK, ScriptedPolicy({"main": MAIN}))
 
 
-def test_a_nearly_perfect_node_is_not_continued() -> None:
-    good = {"helper": HELPER, "main": MAIN}
-    poor = {"helper": HELPER, "main": "def solve(x):\n    return 0\n"}
-    for script, turns in ((good, 4), (poor, 4 + 8)):
-        sampler = JointTree(2, stop_above=3.9)
-        sample = check_sampler(sampler, TwoCoders(), TASK, _distinct(script), tasks=JointCode(), orders=1)
-        assert len(sample.turns) == turns
+# assertions
+
+QUICK = Budget(seconds=20.0, test_seconds=10.0)
 
 
-def _distinct(codes: dict[str, str]) -> ScriptedPolicy:
-    """The same code in every candidate, with another comment."""
-    return ScriptedPolicy(
-        {agent: lambda act, session, candidate, code=code: f"{code}# {candidate}\n" for agent, code in codes.items()}
-    )
+def run(program: str, *tests: str, setup: str = "", budget: Budget = QUICK) -> list[tuple[bool, str]]:
+    return [(each.passed, each.error) for each in run_assertions(program, "f", setup, tests, budget)]
+
+
+def test_every_test_has_its_outcome() -> None:
+    found = run("def f(x): return x + 1", "assert f(1) == 2", "assert candidate(1) == 3, 'no'", "f(None)")
+    assert [passed for passed, _ in found] == [True, False, False]
+    assert found[1][1] == "AssertionError: no"
+    assert found[2][1].startswith("TypeError: unsupported operand")
+    assert share(run_assertions("def f(x): return x", "f", "", ("assert f(1)", "assert f(0)"), QUICK)) == 0.5
+    assert share(()) == 0.0
+
+
+def test_setup_runs_before_the_tests() -> None:
+    assert run("def f(x): return x", "assert f(K) == 3", setup="K = 3") == [(True, "")]
+    assert run("def f(x): return x", "assert True", setup="raise OSError('gone')") == [(False, "OSError: gone")]
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("def f(:", "SyntaxError"),
+        ("g = 1", "NameError: it has no 'f'"),
+        ("raise ValueError('at once')", "ValueError: at once"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("import os\nos._exit(3)", "the program ended its process: exit code 3"),
+    ],
+)
+def test_a_program_that_does_not_load_fails_every_test(program: str, message: str) -> None:
+    found = run(program, "assert True", "assert True")
+    assert [passed for passed, _ in found] == [False, False]
+    assert all(error.startswith(message) for _, error in found)
+
+
+def test_a_loop_ends_and_the_tests_after_it_run_while_there_is_time() -> None:
+    program = "def f(x):\n    while x: pass"
+    budget = Budget(seconds=20.0, test_seconds=0.5)
+    assert run(program, "f(1)", "assert f(0) is None", budget=budget) == [(False, "longer than 0.5 s"), (True, "")]
+    found = run(program, "f(1)", "f(2)", "f(3)", budget=Budget(seconds=0.6, test_seconds=0.5))
+    assert found[2] == (False, "the tests took longer than 0.6 s")
+
+
+def test_the_same_question_is_answered_once() -> None:
+    program = "import uuid\nmark = uuid.uuid4().hex\ndef f(x): return mark"
+    (first,) = run(program, "assert f(1) == 1, f(1)")
+    assert not first[0]
+    assert len(first[1]) == len("AssertionError: ") + 32
+    assert run(program, "assert f(1) == 1, f(1)") == [first]  # another run would have another mark
