@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from marl_verl_magrpo.convert import arxiv, convert, humaneval, main, tldr
 from marl_verl_code.joint_code import JointCode
+from marl_verl_magrpo.convert import arxiv, convert, humaneval, main, tldr
 
 from marl_verl import MarlError
 from marl_verl.tasks.task_files import read_tasks
