@@ -10,7 +10,18 @@ import dataclasses
 import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Interval
 
@@ -37,6 +48,11 @@ class Options:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(cls)
 
+    @classmethod
+    def for_options(cls, given: Mapping[str, Any]) -> type[Self]:
+        """The class to construct: override it if the value of one option decides which others there are."""
+        return cls
+
 
 def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
     """Construct `cls`, a dataclass such as every subclass of `Options`, from config.
@@ -51,6 +67,7 @@ def build(cls: type[T], options: Mapping[str, Any] | None, where: str) -> T:
     if not isinstance(options, Mapping | None):
         raise MarlError(f"'{where}' must be a mapping of options, got {shown(options)}")
     given = dict(options or {})
+    cls = cls.for_options(given) if issubclass(cls, Options) else cls
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
     hints = get_type_hints(cls, include_extras=True)
     for name, value in given.items():
