@@ -30,7 +30,7 @@ EXTRAS: Mapping[str, str] = {
     "math-solution math-verdict",
     "code": "code-with-tests joint-code refine-code two-coders",
     "writing": "",
-    "search": "",
+    "search": "search look-up search-routed search-alone search-planner search-verdict search-hit",
 }
 """Extra (also the entry point, and the suffix of the distribution's name) -> the names that its plugin registers.
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Dr. MAS (arXiv 2602.08847): search, verifier, searcher and answerer, up to 4 steps, a Qwen2.5-7B each, 8 GPUs.
-# TRAIN_FILE, TEST_FILE: rows as in example_search.jsonl; python -m marl_verl_dr_mas.convert hotpotqa makes them.
+# TRAIN_FILE, TEST_FILE: rows as in example_search.jsonl, or of public sets (README.md).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/dr_mas_search.yaml" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SHARP (arXiv 2602.08335, second hand) on multi-hop questions: a planner and three search workers, one Qwen3-8B, 8 GPUs.
-# TRAIN_FILE, TEST_FILE: rows as in example_multi_hop.jsonl; python -m marl_verl_sharp.musique makes them from MuSiQue's files.
+# TRAIN_FILE, TEST_FILE: rows as in example_multi_hop.jsonl, or MuSiQue's files with marl.task.options.train=musique.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 

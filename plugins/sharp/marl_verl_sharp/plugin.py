@@ -8,9 +8,9 @@ from marl_verl.plugins import Registry, hookimpl
 @hookimpl
 def marl_register(registry: Registry) -> None:
     registry.task("three-ledgers", "marl_verl_sharp.ledgers:ThreeLedgers")
-    registry.task("multi-hop-paragraphs", "marl_verl_sharp.multi_hop:MultiHopParagraphs")
+    registry.task("multi-hop-paragraphs", "marl_verl_search.tasks:SearchTasks")
     registry.workflow("three-ledgers", "marl_verl_sharp.ledger_team:PlannerAndWorkers")
-    registry.workflow("multi-hop-paragraphs", "marl_verl_sharp.multi_hop_team:PlannerAndSearchers")
+    registry.workflow("multi-hop-paragraphs", "marl_verl_search.planner:PlannerAndSearchers")
     registry.credit("counterfactual", "marl_verl_sharp.counterfactual:Counterfactual")
     registry.credit("shapley", "marl_verl_sharp.sampled_shapley:SampledShapley")
     registry.mix("sharp", "marl_verl_sharp.algorithm:SharpMix")

@@ -1,20 +1,17 @@
-"""Multi-hop questions without a model: search, score, the team, its credits, and MuSiQue's rows."""
+"""Multi-hop questions without a model: the planner's team and its credits."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_sharp import musique
+from marl_verl_search.planner import NOTHING, PlannerAndSearchers
+from marl_verl_search.tasks import SearchTasks
 from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
-from marl_verl_sharp.multi_hop import MultiHopParagraphs, normalised
-from marl_verl_sharp.multi_hop_team import NOTHING, PlannerAndSearchers
-from marl_verl_sharp.search import Paragraphs
 
 from marl_verl import Episode, MarlError, Task
 from marl_verl.episode import Act
@@ -22,7 +19,7 @@ from marl_verl.sampling import Independent
 from marl_verl.tasks import read_tasks
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_credit, check_sampler, check_workflow, shown
 
-TASKS = MultiHopParagraphs()
+TASKS = SearchTasks()
 PARAGRAPHS = [
     {"title": "Norrvik", "text": "Norrvik is a town. Its bridge was opened in 1912."},
     {"title": "Ada Lindqvist", "text": "She was a botanist, born in Norrvik."},
@@ -32,31 +29,6 @@ TASK = Task(
     "q", "When was the bridge at the birthplace of Ada Lindqvist opened?", {"answer": "1912", "paragraphs": PARAGRAPHS}
 )
 TEAM = ("planner", "one", "two", "three")
-
-
-# Search and score
-
-
-def test_rare_words_count_more_and_equal_paragraphs_keep_their_order() -> None:
-    place = Paragraphs(PARAGRAPHS)
-    assert [found.split(":")[0] for found in place.search("Where was Ada born?", 1)] == ["Ada Lindqvist"]
-    # "town" and "bridge" are in two paragraphs, "Sundby" in one; without it the two are alike
-    assert [found.split(":")[0] for found in place.search("bridge of SUNDBY", 3)] == ["Sundby", "Norrvik"]
-    assert [found.split(":")[0] for found in place.search("bridge", 3)] == ["Norrvik", "Sundby"]
-    assert place.search("botanist", 3) == ["Ada Lindqvist: She was a botanist, born in Norrvik."]
-
-
-@pytest.mark.parametrize(("query", "error"), [(" ?!", ValueError), ("zebra", LookupError)])
-def test_a_search_that_finds_nothing_is_an_error(query: str, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        Paragraphs(PARAGRAPHS).search(query, 3)
-
-
-def test_answers_are_compared_after_normalisation() -> None:
-    assert normalised("  The  Cello, of (a) FRIEND! ") == "cello of friend"
-    task = Task("q", "?", {"answer": "The Cello", "aliases": ["violoncello"]})
-    assert [TASKS.score(task, reply) for reply in ("cello.", "Violoncello", "a cello and more", "")] == [1, 1, 0, 0]
-    assert [TASKS.public_score(task, reply) for reply in ("viola", "", "the")] == [1, 0, 0]
 
 
 # The team
@@ -224,62 +196,12 @@ def test_an_invalid_row_or_team_raises(
 def test_invalid_options_and_answers_raise() -> None:
     with pytest.raises(MarlError, match="searches must be 1 or more, got 0"):
         PlannerAndSearchers(searches=0)
-    with pytest.raises(MarlError, match="must have a text 'answer'"):
+    with pytest.raises(MarlError, match="must have a list of texts 'answers'"):
         TASKS.score(Task("x", "?", {}), "1912")
     with pytest.raises(MarlError, match="scores a text, got int"):
         TASKS.score(TASK, 1912)
-    with pytest.raises(NotImplementedError, match=r"cannot generate tasks: set marl\.task\.train_file"):
+    with pytest.raises(MarlError, match=r"generates no train tasks: set marl\.task\.train_file, or"):
         TASKS.generate("train", 1, 0)
-
-
-# MuSiQue's files
-
-
-def line(**changes: Any) -> str:
-    """A row as MuSiQue has them."""
-    paragraphs = [
-        {"idx": place, "title": each["title"], "paragraph_text": each["text"], "is_supporting": place < 2}
-        for place, each in enumerate(PARAGRAPHS)
-    ]
-    row = {"id": "2hop__1_2", "question": TASK.prompt, "answer": "1912", "answer_aliases": ["year 1912"]}
-    return json.dumps({**row, "paragraphs": paragraphs, "answerable": True, **changes})
-
-
-def test_rows_of_musique_become_tasks_that_the_team_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, target = tmp_path / "musique.jsonl", tmp_path / "data" / "train.jsonl"
-    source.write_text(f"{line()}\n{line(id='none', answerable=False)}\n\n{line(id='3hop__1', answer='The Cello')}\n")
-    assert musique.main([str(source), str(target)]) == 0
-    assert capsys.readouterr().out == f"2 questions to {target}\n"
-    one, two = read_tasks(target)
-    assert (one.id, one.prompt, two.data["answer"]) == ("2hop__1_2", TASK.prompt, "The Cello")
-    assert one.data == {"answer": "1912", "aliases": ["year 1912"], "paragraphs": PARAGRAPHS}
-    assert check_workflow(PlannerAndSearchers(), one, ScriptedPolicy(TALK)).answer == "1912"
-    assert TASKS.score(one, "Year 1912.") == 1.0
-
-
-@pytest.mark.parametrize(
-    ("content", "reply"),
-    [
-        (None, "no file"),
-        ("{", "line 1 is not a JSON object"),
-        ("[1]", "row 1 must be an object"),
-        (line(answer=3), "row 1 has no text 'answer'"),
-        (line(answer_aliases="x"), "row 1 has no list 'answer_aliases'"),
-        (line(paragraphs=[{"title": "t"}]), "row 1 has a paragraph without the text 'paragraph_text'"),
-        (line(answerable=False), "has no question with an answer"),
-    ],
-)
-def test_another_file_raises_and_nothing_is_written(
-    content: str | None, reply: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, target = tmp_path / "musique.jsonl", tmp_path / "train.jsonl"
-    if content is not None:
-        source.write_text(content)
-    assert musique.main([str(source), str(target)]) == 2
-    output = capsys.readouterr().err
-    assert reply in output
-    assert output.count("\n") == 1
-    assert not target.exists()
 
 
 def test_the_example_of_the_recipe_is_of_that_form() -> None:

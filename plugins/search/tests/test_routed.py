@@ -1,18 +1,18 @@
-"""Search: BM25, answers and routing, on synthetic rows."""
+"""The routed team and the single agent that searches, and their role rewards."""
 
 from __future__ import annotations
 
-import math
+import asyncio
 from typing import Any
 
 import pytest
-from marl_verl_dr_mas.bm25 import ranked
-from marl_verl_dr_mas.search import SearchAlone, SearchTasks, SearchTeam, normal, tagged
+from marl_verl_search.routed import SearchAlone, SearchTeam, search_hit, verdict_right
+from marl_verl_search.tasks import SearchTasks
 
 from marl_verl import MarlError, Task
 from marl_verl.options import build
 from marl_verl.sampling import Independent
-from marl_verl.testing import ScriptedPolicy, check_sampler, check_workflow, shown
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 TASKS = SearchTasks()
 PARAGRAPHS = [
@@ -33,47 +33,6 @@ def enough(act: Any) -> str:
 
 def queries(act: Any) -> str:
     return "<search>born Mondrian</search>" if "Piet Mondrian" in shown(act) else "<search>Red Mill painting</search>"
-
-
-def test_bm25_is_its_formula() -> None:
-    texts = ["red mill red", "red lake", "a city far away"]
-    # "mill" is in one of three, "red" twice in the first, once in the second
-    assert ranked("mill", texts) == [0]
-    assert ranked("red", texts) == [0, 1]
-    assert ranked("lake red", texts) == [1, 0]
-    assert ranked("nothing", texts) == []
-    assert ranked("red", []) == []
-    # by hand: idf(red) = log(1 + 1.5 / 2.5), mean length 3; f 2 at length 3, f 1 at length 2
-    idf = math.log(1 + 1.5 / 2.5)
-    first, second = idf * 2 * 2.5 / (2 + 1.5), idf * 2.5 / (1 + 1.5 * (0.25 + 0.75 * 2 / 3))
-    assert first > second
-
-
-def test_equal_paragraphs_keep_their_order() -> None:
-    assert ranked("Red", ["red", "blue", "RED"]) == [0, 2]
-
-
-@pytest.mark.parametrize(
-    ("answer", "score"),
-    [("Amersfoort", 1), ("the amersfoort!", 1), (" An Amersfoort ", 1), ("Utrecht", 0), ("", 0), ("the", 0)],
-)
-def test_scores(answer: str, score: float) -> None:
-    assert TASKS.score(TASK, answer) == score
-
-
-def test_feedback_without_the_solution_and_its_errors() -> None:
-    assert [TASKS.public_score(TASK, each) for each in ("Utrecht", "", "the")] == [1.0, 0.0, 0.0]
-    assert normal("The U.S.A.") == "usa"
-    with pytest.raises(MarlError, match="dr-mas-search scores a text, got list"):
-        TASKS.score(TASK, ["Amersfoort"])
-    with pytest.raises(MarlError, match=r"task 'q' has no list 'data\.answers' to compare with, it has None"):
-        TASKS.score(Task("q", "?"), "x")
-
-
-def test_tags() -> None:
-    assert tagged("<search> a\nb </search> <search>c</search>", "search") == "a\nb"
-    assert tagged("<answer> </answer>", "answer") is None
-    assert tagged("<answer>x", "answer") is None
 
 
 def test_the_verifier_routes_to_a_search_until_it_is_enough() -> None:
@@ -155,3 +114,26 @@ def test_the_sampler_keeps_its_promises_on_it() -> None:
     sample = check_sampler(Independent(4), SearchTeam(), TASK, policy, tasks=TASKS)
     # agents act unequally often: 1 to 3 verdicts, 0 to 3 searches, 1 answer
     assert [len(episode.turns) for episode in sample.episodes] == [2, 4, 6, 7]
+
+
+def test_role_rewards_by_hand() -> None:
+    """Verdicts and searches of one episode each, and their rewards in the order of the acts."""
+    rewards = {"verifier": verdict_right, "searcher": search_hit}
+    hit, miss, none = "<search>Mondrian born</search>", "<search>Red Lake</search>", "Mondrian"
+    for verdicts, searches, wanted in (
+        ([YES], hit, [0.0]),
+        ([NO, YES], hit, [1.0, 1.0, 1.0]),
+        ([NO, YES], miss, [1.0, 0.0, 0.0]),
+        ([NO, NO], hit, [1.0, 1.0, 0.0, 1.0]),
+        ([NO, NO], miss, [1.0, 0.0, 1.0, 0.0]),
+        ([NO, YES], none, [1.0, -0.1, 0.0]),
+        (["yes"], hit, [-0.1]),
+        ([NO, YES + NO], hit, [1.0, 1.0, -0.1]),
+        ([NO, YES], "<search>zebra</search>", [1.0, 0.0, 0.0]),
+        ([NO, NO], [miss, hit], [1.0, 0.0, 1.0, 1.0]),
+    ):
+        policy = ScriptedPolicy({"verifier": verdicts, "searcher": searches, "answerer": ANSWER})
+        context = ScriptedContext(SearchTeam(steps=3, found=1), TASK, policy, tasks=TASKS, rewards=rewards)
+        (episode,) = asyncio.run(Independent(1).sample(context)).episodes
+        found = [turn.rewards["role"] for turn in episode.turns if turn.agent != "answerer"]
+        assert found == wanted, (verdicts, searches)

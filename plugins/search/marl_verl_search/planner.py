@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import re
 
-from marl_verl import Task, Workflow
+from marl_verl import Task
 from marl_verl.episode import Message, Team
 from marl_verl.errors import MarlError, unknown
-from marl_verl_sharp.multi_hop import paragraphs_of
-from marl_verl_sharp.search import Paragraphs
+from marl_verl.tasks import tagged
+from marl_verl_search.source import Searching
 
 NOTHING = "(no answer)"
 """The report of a worker without one; also the placeholder of masked workers."""
 
 ASK = re.compile(r'<ask to="([^"<>]*)">(.*?)</ask>', re.DOTALL)
-TAGS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("search", "report", "answer")}
 
 
-class PlannerAndSearchers(Workflow):
+class PlannerAndSearchers(Searching):
     """In each round the planner gives some workers a sub-question each, and reads their reports; or it answers.
 
     A worker sees only its sub-question. It searches the question's paragraphs up to `searches` times, then reports.
@@ -43,21 +42,22 @@ class PlannerAndSearchers(Workflow):
     alone: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for option in ("rounds", "searches", "paragraphs"):
             if getattr(self, option) < 1:
-                raise MarlError(f"multi-hop-paragraphs: {option} must be 1 or more, got {getattr(self, option)}")
+                raise MarlError(f"planner and searchers: {option} must be 1 or more, got {getattr(self, option)}")
 
     async def run(self, task: Task, team: Team) -> str:
         """Return the planner's answer, "" without one."""
-        place = Paragraphs(paragraphs_of(task))
+        self.check_source(task)
         if self.planner not in team.agents:
             raise unknown("agent", self.planner, team.agents)
         if self.alone:
             asked = f"Question: {task.prompt}\n\n"
-            return await self._searched(team, self.planner, asked, place, "answer", self.rounds * self.searches) or ""
-        return await self._planned(task, team, place)
+            return await self._searched(team, self.planner, asked, task, "answer", self.rounds * self.searches) or ""
+        return await self._planned(task, team)
 
-    async def _planned(self, task: Task, team: Team, place: Paragraphs) -> str:
+    async def _planned(self, task: Task, team: Team) -> str:
         workers = [name for name in team.agents if name != self.planner]
         if not workers:
             raise MarlError(f"the team has no worker besides '{self.planner}': add agents, or set alone to true")
@@ -67,7 +67,7 @@ class PlannerAndSearchers(Workflow):
         seen: list[Message] = [{"role": "user", "content": f"Question: {task.prompt}\n\n{how}\n{_FORM['answer']}"}]
         for left in range(self.rounds, -1, -1):
             action = await team[self.planner].act(seen)
-            answer = _tagged("answer", action.text)
+            answer = tagged(action.text, "answer")
             if answer is not None:
                 return answer
             asked = {worker: what.strip() for worker, what in ASK.findall(action.text) if worker in workers}
@@ -76,7 +76,7 @@ class PlannerAndSearchers(Workflow):
                 return ""
             reports = await asyncio.gather(
                 *(
-                    self._searched(team, worker, f"{what}\n\n", place, "report", self.searches)
+                    self._searched(team, worker, f"{what}\n\n", task, "report", self.searches)
                     for worker, what in asked.items()
                 )
             )
@@ -95,22 +95,20 @@ class PlannerAndSearchers(Workflow):
             ]
         raise AssertionError("the last round returns")
 
-    async def _searched(
-        self, team: Team, agent: str, asked: str, place: Paragraphs, end: str, searches: int
-    ) -> str | None:
+    async def _searched(self, team: Team, agent: str, asked: str, task: Task, end: str, searches: int) -> str | None:
         """An agent's report, or answer, after at most `searches` searches; None without one."""
         seen: list[Message] = [{"role": "user", "content": f"{asked}{_FORM['search']}\n{_FORM[end]}"}]
         for left in range(searches, -1, -1):
             action = await team[agent].act(seen)
-            answer = _tagged(end, action.text)
+            answer = tagged(action.text, end)
             if answer is not None:
                 return answer
-            query = _tagged("search", action.text)
+            query = tagged(action.text, "search")
             if query is None or not left:
                 team.invalid(action, f"no {end}" if query is not None else f"no search and no {end}")
                 return None
             try:
-                found = "\n\n".join(await team[agent].call(place.search, query, self.paragraphs))
+                found = "\n\n".join(await team[agent].call(self.finder(task), query, self.paragraphs))
             except (ValueError, LookupError) as error:
                 found = f"Error: {error}"
             more = f"Searches left: {left - 1}." if left > 1 else f"No searches left. {_FORM[end]}"
@@ -127,9 +125,3 @@ _FORM = {
     "report": "To report what you found: <report>one or two sentences</report>",
     "answer": "To answer: <answer>the answer only, as short as it can be</answer>",
 }
-
-
-def _tagged(name: str, text: str) -> str | None:
-    """The content of the last <name>...</name> of a text, None without one."""
-    found = TAGS[name].findall(text)
-    return found[-1].strip() if found else None

@@ -1,0 +1,107 @@
+"""Look-up: the family's task and workflow for tiny models. The answer is one word of the one note on a name."""
+
+from __future__ import annotations
+
+import random
+
+from marl_verl import MarlError, Task
+from marl_verl.errors import unknown
+from marl_verl.tasks import Split, distinct, held_out, tagged
+from marl_verl_search.routed import ANSWERER, NO, SEARCHER, VERIFIER, YES, SearchTeam
+from marl_verl_search.tasks import SearchTasks
+
+NAMES = ("ada", "ben", "cleo", "dan", "eva", "finn", "gil", "hana")
+COLOURS = ("red", "blue", "green", "black", "white", "grey")
+HELD_OUT = 10  # one set of notes in ten
+
+
+class LookUpTasks(SearchTasks):
+    """Notes such as "ada: red"; the question is a name.
+
+    In careless demonstrations the verifier says yes, the searcher looks for the first name, the answerer says red.
+
+    Options:
+        notes: number of notes.
+    """
+
+    notes: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 2 <= self.notes <= len(NAMES):
+            raise MarlError(f"look-up: notes must be 2 to {len(NAMES)}, got {self.notes}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. Notes and question are in one split only. MarlError if the split has fewer."""
+        rng = random.Random(f"look-up {split} {seed}")
+        return distinct(lambda: self._draw(rng, split), count, split, "look-up")
+
+    def vocabulary(self) -> list[str]:
+        """All words of observations and answers."""
+        words = [*NAMES, *COLOURS, "find", "found", "nothing", *(f"<verify>{word}</verify>" for word in (YES, NO))]
+        return [*words, *(search(name) for name in NAMES), *(f"<answer>{colour}</answer>" for colour in COLOURS)]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of training tasks: a share `good` is correct, the others are careless."""
+        if agent not in (VERIFIER, SEARCHER, ANSWERER):
+            raise unknown("agent of look-up", agent, (VERIFIER, SEARCHER, ANSWERER))
+        rng = random.Random(f"look-up demonstrations {agent} {seed}")
+        pairs = []
+        for _ in range(count):
+            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "look-up")
+            careful, colour = rng.random() < good, task.data["answers"][0]
+            found = agent == ANSWERER or (agent == VERIFIER and rng.random() < 0.5)
+            seen = sees(task, f"{task.prompt} {colour}" if found else "")
+            careless = {
+                VERIFIER: f"<verify>{YES}</verify>",
+                SEARCHER: search(NAMES[0]),
+                ANSWERER: "<answer>red</answer>",
+            }
+            right = {
+                VERIFIER: f"<verify>{YES if found else NO}</verify>",
+                SEARCHER: search(task.prompt),
+                ANSWERER: f"<answer>{colour}</answer>",
+            }
+            pairs.append((seen, (right if careful else careless)[agent]))
+        return pairs
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        names = sorted(rng.sample(NAMES, self.notes))
+        colours = [rng.choice(COLOURS) for _ in names]
+        asked = rng.randrange(self.notes)
+        shown = " ".join(f"{name} {colour}" for name, colour in zip(names, colours, strict=True))
+        if held_out(f"{shown} {names[asked]}", HELD_OUT) != (split == "test"):
+            return None
+        paragraphs = [{"title": name, "text": colour} for name, colour in zip(names, colours, strict=True)]
+        data = {"answers": [colours[asked]], "paragraphs": paragraphs}
+        return Task(f"look-up {names[asked]} in {shown}", names[asked], data)
+
+
+class TinySearchTeam(SearchTeam):
+    """`search-routed` with observations in the words of tiny models: the name, and the last search's first note."""
+
+    steps: int = 3
+    found: int = 1
+
+    def verifier_sees(self, task: Task, history: list[str]) -> str:
+        return sees(task, _note(history))
+
+    def searcher_sees(self, task: Task, history: list[str]) -> str:
+        return sees(task, _note(history))
+
+    def answerer_sees(self, task: Task, history: list[str]) -> str:
+        return sees(task, _note(history))
+
+
+def sees(task: Task, note: str) -> str:
+    """The observation of each agent."""
+    return f"find {task.prompt} found {note}" if note else f"find {task.prompt} nothing"
+
+
+def search(name: str) -> str:
+    return f"<search>{name}</search>"
+
+
+def _note(history: list[str]) -> str:
+    words = (tagged(history[-1], "information") or "").replace(":", " ").split() if history else []
+    return " ".join(words) if words and all(word in (*NAMES, *COLOURS) for word in words) else ""

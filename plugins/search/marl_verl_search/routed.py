@@ -1,0 +1,162 @@
+"""A verifier routes to a searcher or an answerer, up to four steps; a single agent; and their role rewards.
+
+Source: Dr. MAS, arXiv 2602.08847, and its public code. The wording of the prompts is our own. Where a verdict cannot be
+parsed, the authors' code silently takes it as "yes"; here this is an option, and the action is marked invalid.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from marl_verl import MarlError, Task
+from marl_verl.episode import Action, Episode, Team, Turn
+from marl_verl.tasks import clipped, tagged, verdict
+from marl_verl_search.answers import normalised
+from marl_verl_search.source import Searching
+from marl_verl_search.tasks import answers_of
+
+VERIFIER, SEARCHER, ANSWERER = "verifier", "searcher", "answerer"
+YES, NO = "yes", "no"
+
+
+class _Search(Searching):
+    """Base of both workflows: search, and collect the results.
+
+    Options:
+        steps: maximum number of steps; the last one is an answer.
+        found: number of paragraphs that a search returns.
+        kept: maximum characters of a paragraph that are shown; the middle of a longer one is cut.
+    """
+
+    steps: int = 4
+    found: int = 3
+    kept: int = 1200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in (("steps", self.steps), ("found", self.found), ("kept", self.kept)):
+            if value < 1:
+                raise MarlError(f"{name} must be 1 or more, got {value}")
+
+    async def search(self, task: Task, team: Team, agent: str, query: str) -> str:
+        """Search, and return query and results in the form of the history."""
+        try:
+            best = await team[agent].call(self.finder(task), query, self.found)
+        except (ValueError, LookupError):
+            best = []
+        information = "\n".join(clipped(each, self.kept) for each in best) or "Nothing was found."
+        return f"<search>{query}</search>\n<information>{information}</information>"
+
+    def answer(self, team: Team, action: Action) -> str:
+        """The answer in an action; empty, and the action marked invalid, without one."""
+        given = tagged(action.text, "answer")
+        if given is None:
+            team.invalid(action, "no answer")
+        return given or ""
+
+    def verifier_sees(self, task: Task, history: list[str]) -> str:
+        """Question and searches; whether they are enough."""
+        how = (
+            "Think about whether this is enough to answer the question, and end with your decision: "
+            "<verify>yes</verify> if it is, <verify>no</verify> if another search is needed."
+        )
+        return _sees(task, history, how)
+
+    def searcher_sees(self, task: Task, history: list[str]) -> str:
+        """Question and searches; what to look for next."""
+        return _sees(task, history, "Think about what is missing, and write one query: <search>your query</search>.")
+
+    def answerer_sees(self, task: Task, history: list[str]) -> str:
+        """Question and searches; the answer."""
+        return _sees(task, history, "Think, and give a short final answer: <answer>your answer</answer>.")
+
+
+class SearchTeam(_Search):
+    """In each step the verifier decides whether the results suffice: if so the answerer answers, else the searcher
+    searches. In the last step the answerer answers without a verdict.
+
+    Options:
+        unparseable: the verdict if the verifier's cannot be parsed; `answer` is the authors' choice. Its action is
+            marked invalid in both cases.
+    """
+
+    unparseable: Literal["answer", "search"] = "answer"
+
+    async def run(self, task: Task, team: Team) -> str:
+        """Return the answerer's answer."""
+        self.check_source(task)
+        history: list[str] = []
+        for _ in range(self.steps - 1):
+            review = await team[VERIFIER].act(self.verifier_sees(task, history))
+            decision = verdict(review.text, (YES, NO))
+            if decision is None:
+                team.invalid(review, "no verdict")
+                decision = YES if self.unparseable == "answer" else NO
+            if decision == YES:
+                break
+            action = await team[SEARCHER].act(self.searcher_sees(task, history))
+            query = tagged(action.text, "search")
+            if query is None:
+                team.invalid(action, "no query")
+                continue
+            history.append(await self.search(task, team, SEARCHER, query))
+        return self.answer(team, await team[ANSWERER].act(self.answerer_sees(task, history)))
+
+
+class SearchAlone(_Search):
+    """One agent, `answerer`, searches or answers: the paper's single-agent baseline."""
+
+    async def run(self, task: Task, team: Team) -> str:
+        """Return its answer."""
+        self.check_source(task)
+        history: list[str] = []
+        for _ in range(self.steps - 1):
+            action = await team[ANSWERER].act(alone_sees(task, history))
+            if (given := tagged(action.text, "answer")) is not None:
+                return given
+            query = tagged(action.text, "search")
+            if query is None:
+                team.invalid(action, "neither a query nor an answer")
+                continue
+            history.append(await self.search(task, team, ANSWERER, query))
+        return self.answer(team, await team[ANSWERER].act(self.answerer_sees(task, history)))
+
+
+def _sees(task: Task, history: list[str], how: str) -> str:
+    known = "\n".join(history) or "Nothing yet."
+    return f"Question: {task.prompt}\n\nSearches so far, and what they found:\n{known}\n\n{how}"
+
+
+def alone_sees(task: Task, history: list[str]) -> str:
+    """Question and searches; another search or the answer."""
+    how = (
+        "Think, and then do one of the two. If something is missing, write one query: <search>your query</search>. "
+        "Else give a short final answer: <answer>your answer</answer>."
+    )
+    return _sees(task, history, how)
+
+
+def verdict_right(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward `search-verdict`, -0.1 to 1: 1 if the verifier says yes where its observation has a right answer, or
+    no where it has none, else 0; -0.1 without a verdict."""
+    decision = verdict(turn.action.text, (YES, NO))
+    if decision is None:
+        return -0.1
+    return float((decision == YES) == _contains(str(turn.observation), task))
+
+
+def search_hit(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward `search-hit`, -0.1 to 1: 1 if this act's search found a text with a right answer, else 0; -0.1 for an
+    act without a query."""
+    query = tagged(turn.action.text, "search")
+    if query is None:
+        return -0.1
+    calls = [call for call in episode.journal.calls() if call.agent == turn.agent]
+    found = [call.value or "" for call in calls if json.loads(call.arguments)[0] == query]
+    return float(any(_contains(text, task) for text in found))
+
+
+def _contains(text: str, task: Task) -> bool:
+    words = f" {normalised(text)} "
+    return any(f" {normalised(answer)} " in words for answer in answers_of(task))

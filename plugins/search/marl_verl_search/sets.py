@@ -1,0 +1,83 @@
+"""Public sets of questions: where they are, and which of their fields are question, answers and paragraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marl_verl.tasks import Fields, LeftOut, PublicSet, Split, Task, task_id
+
+Paragraphs = list[dict[str, str]]
+
+
+def golden(row: Fields) -> Task:
+    """`question`, and `golden_answers` (FlashRAG, Search-R1) or `answer` (NQ-open): a list. No paragraphs."""
+    return _task(row, row.texts("golden_answers", "answer"), None)
+
+
+def hotpotqa(row: Fields) -> Task:
+    """`question`, `answer`, and `context`: pairs of title and sentences, or columns of both. Also 2WikiMultiHopQA's."""
+    context = row.value("context")
+    if isinstance(context, Mapping):  # the hub's columns
+        columns = row.inner("context")
+        titles, sentences = columns.items("title", "titles"), columns.items("sentences", "content")
+        if len(titles) != len(sentences):
+            raise row.wrong(f"has {len(titles)} titles and {len(sentences)} lists of sentences", context, "context")
+        pairs: list[Any] = list(zip(titles, sentences, strict=True))
+    else:
+        pairs = row.items("context")
+    paragraphs = []
+    for pair in pairs:
+        right = isinstance(pair, Sequence) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], list)
+        if not right or not all(isinstance(each, str) for each in pair[1]):
+            raise row.wrong("must have pairs of a title and a list of sentences", pair, "context")
+        paragraphs.append({"title": pair[0], "text": "".join(_spaced(pair[1])).strip()})
+    return _task(row, row.texts("answer"), paragraphs)
+
+
+def musique(row: Fields) -> Task:
+    """`question`, `answer`, `answer_aliases`, and `paragraphs` with `title` and `paragraph_text`."""
+    if row.row.get("answerable", True) is False:
+        raise LeftOut("unanswerable")
+    paragraphs = []
+    for number, paragraph in enumerate(row.items("paragraphs")):
+        if not isinstance(paragraph, Mapping):
+            raise row.wrong("must have objects", paragraph, "paragraphs")
+        fields = Fields(paragraph, f"{row.where}, paragraph {number}")
+        paragraphs.append({"title": fields.text("title"), "text": fields.text("paragraph_text")})
+    aliases = row.items("answer_aliases")
+    if not all(isinstance(each, str) for each in aliases):
+        raise row.wrong("must be a list of texts", aliases, "answer_aliases")
+    return _task(row, [row.text("answer"), *aliases], paragraphs)
+
+
+def docmath(row: Fields) -> Task:
+    """`question`, the number `ground_truth` (or `answer`), and `paragraphs`: texts. Use metric `number`."""
+    texts = row.texts("paragraphs")
+    paragraphs = [{"title": f"Paragraph {number}", "text": text} for number, text in enumerate(texts)]
+    return _task(row, [row.text("ground_truth", "answer")], paragraphs)
+
+
+def _task(row: Fields, answers: list[str], paragraphs: Paragraphs | None) -> Task:
+    question = row.text("question")
+    data: dict[str, Any] = {"answers": list(dict.fromkeys(answers))}
+    if paragraphs is not None:
+        data["paragraphs"] = paragraphs
+    return Task(task_id("search", question), question, data)
+
+
+def _spaced(sentences: list[str]) -> list[str]:
+    """Sentences with a space between them: HotpotQA's begin with one, 2WikiMultiHopQA's do not."""
+    return [each if not index or each[:1].isspace() else f" {each}" for index, each in enumerate(sentences)]
+
+
+DEV: Mapping[Split, str] = {"train": "train", "test": "validation"}
+
+SETS: Mapping[str, PublicSet] = {
+    "nq": PublicSet("google-research-datasets/nq_open", golden, splits=DEV),
+    "nq-hotpotqa": PublicSet("PeterJinGo/nq_hotpotqa_train", golden),
+    "hotpotqa": PublicSet("hotpotqa/hotpot_qa", hotpotqa, config="distractor", splits=DEV),
+    "musique": PublicSet("dgslibisey/MuSiQue", musique, splits=DEV),
+    "2wiki": PublicSet("xanhho/2WikiMultihopQA", hotpotqa, splits=DEV),
+    "docmath-eval": PublicSet("yale-nlp/DocMath-Eval", docmath, splits={"test": "complong_testmini"}),
+}

@@ -1,0 +1,115 @@
+"""Where a workflow searches, by its option `source`:
+
+    paragraphs                              the paragraphs of the question
+    data/wiki.jsonl, data/wiki-index        a corpus file, or the folder of its index (`marl_verl_search.index`)
+    http://127.0.0.1:8000/retrieve          a retrieval server, in the protocol of Search-R1 and verl
+    web:my_package.search:find              a function of yours, e.g. a client of a web search
+
+A server gets {"queries": [text], "topk": n, "return_scores": true} and answers {"result": [[{"document": {"contents":
+"title\\ntext"}, "score": 0.9}, ...]]}. A function gets (query, most) and returns a list of texts; it may be async.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from marl_verl import Task, Workflow
+from marl_verl.errors import MarlError, missing, unknown
+from marl_verl_search.index import contents, corpus, paragraphs_of
+
+PARAGRAPHS = "paragraphs"
+SECONDS, TRIES = 60.0, 3
+
+
+class Searching(Workflow):
+    """Base of workflows that search.
+
+    Options:
+        source: where: `paragraphs` of the question, a corpus, a server, or a function (see the module).
+    """
+
+    source: str = PARAGRAPHS
+
+    def __post_init__(self) -> None:
+        if self.source.startswith("web:"):
+            function(self.source)
+        elif self.source != PARAGRAPHS and "://" not in self.source and not Path(self.source).expanduser().exists():
+            path = Path(self.source).expanduser()
+            why = str(missing("corpus", path, path.parent.glob("*")))
+            raise MarlError(f"source: {why} Or write 'paragraphs', http://HOST/retrieve, or web:module:function.")
+
+    def check_source(self, task: Task) -> None:
+        """MarlError if a task lacks the paragraphs to search."""
+        if self.source == PARAGRAPHS:
+            paragraphs_of(task)
+
+    def finder(self, task: Task) -> Callable[[str, int], Any]:
+        """An async function (query, most) -> texts, best first, for `team.call`.
+
+        It raises ValueError or LookupError where nothing can be found, and RuntimeError where a server fails.
+        """
+
+        async def find(query: str, most: int) -> list[str]:
+            if "://" in self.source:
+                return await ask(self.source, query, most)
+            if self.source.startswith("web:"):
+                found = function(self.source)(query, most)
+                return _texts(await found if inspect.isawaitable(found) else found, self.source)
+            if self.source == PARAGRAPHS:
+                return paragraphs_of(task).search(query, most)
+            index = await asyncio.to_thread(corpus, Path(self.source).expanduser())
+            return await asyncio.to_thread(index.search, query, most)
+
+        return find
+
+
+async def ask(url: str, query: str, most: int) -> list[str]:
+    """Query a retrieval server, at most three times. RuntimeError with the reason if it fails."""
+    body = {"queries": [query], "topk": most, "return_scores": True}
+    why = ""
+    for attempt in range(TRIES):
+        try:
+            async with httpx.AsyncClient(timeout=SECONDS) as client:
+                answer = await client.post(url, json=body)
+                answer.raise_for_status()
+                (documents,) = answer.json()["result"]
+                return [_document(each) for each in documents[:most]]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            why = f"{type(error).__name__}: {error}"
+        await asyncio.sleep(0.5 * attempt)
+    raise RuntimeError(f"the retrieval server {url} failed {TRIES} times. Is it running? Last: {why}")
+
+
+def _document(found: Mapping[str, Any]) -> str:
+    document = found.get("document", found)
+    if isinstance(document.get("title"), str) and isinstance(document.get("text"), str):
+        return f"{document['title']}: {document['text']}"
+    return contents(document["contents"])
+
+
+@functools.cache
+def function(source: str) -> Callable[[str, int], Any]:
+    """The function of "web:package.module:name". MarlError if it cannot be imported."""
+    module, _, name = source.removeprefix("web:").partition(":")
+    try:
+        found = importlib.import_module(module)
+    except (ImportError, ValueError) as error:
+        raise MarlError(f"source '{source}': cannot import '{module}': {error}") from error
+    if not callable(getattr(found, name, None)):
+        raise unknown(f"function of '{module}'", name, [each for each in dir(found) if not each.startswith("_")])
+    target: Callable[[str, int], Any] = getattr(found, name)
+    return target
+
+
+def _texts(found: Any, source: str) -> list[str]:
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise MarlError(f"source '{source}' must return a list of texts, got {found!r:.60}")
+    return found

@@ -1,0 +1,56 @@
+"""The task set `search`: questions with short answers, and for some sets the paragraphs to search.
+
+A task's `data` has `answers`, any of which is right (or `answer` and `aliases`), and may have `paragraphs`: a list of
+`title` and `text`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from marl_verl.errors import MarlError
+from marl_verl.tasks import PublicTasks, Task
+from marl_verl_search.answers import exact_match, f1, normalised, number
+from marl_verl_search.sets import SETS
+
+METRICS = {"em": exact_match, "f1": f1, "number": number}
+
+
+class SearchTasks(PublicTasks):
+    """Questions with short answers.
+
+    Options:
+        metric: the score, of the most similar right answer: `em`, exact match; `f1`, of words; `number`, within 1 %.
+    """
+
+    sets: ClassVar = SETS
+    metric: Literal["em", "f1", "number"] = "em"
+
+    def score(self, task: Task, answer: Any) -> float:
+        """0 to 1, by the metric. MarlError: the answer is not a text, or the task has no answers."""
+        return max(METRICS[self.metric](_text(answer), truth) for truth in answers_of(task))
+
+    def success(self, task: Task, answer: Any) -> bool:
+        """Exact match, or the same number with metric `number`."""
+        same = number if self.metric == "number" else exact_match
+        return any(same(_text(answer), truth) for truth in answers_of(task))
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        """1 if there is an answer, right or not, else 0. MarlError unless it is a text."""
+        return float(bool(normalised(_text(answer))))
+
+
+def answers_of(task: Task) -> list[str]:
+    """The right answers of a task. MarlError for another form of data."""
+    data = task.data
+    found = data.get("answers", [data.get("answer"), *(data.get("aliases") or [])])
+    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+        what = f"the data of task '{task.id}' must have a list of texts 'answers'"
+        raise MarlError(f"{what} (or a text 'answer' and a list 'aliases'), it has {found!r:.60}")
+    return found
+
+
+def _text(answer: Any) -> str:
+    if not isinstance(answer, str):
+        raise MarlError(f"search scores a text, got {type(answer).__name__}")
+    return answer

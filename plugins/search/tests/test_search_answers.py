@@ -1,0 +1,128 @@
+"""Exact match, F1 and numbers; scores by hand; the index."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from marl_verl_search import index
+from marl_verl_search.answers import exact_match, f1, normalised, number
+from marl_verl_search.index import Index, corpus, paragraphs_of
+from marl_verl_search.tasks import SearchTasks
+
+from marl_verl import MarlError, Task
+
+TASK = Task("q", "?", {"answers": ["The Cello", "violoncello"]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "em", "f"),
+    [
+        ("cello.", 1, 1),
+        ("  THE (cello)! ", 1, 1),
+        ("Violoncello", 1, 1),
+        ("an old cello", 0, 2 / 3),
+        ("cello and viola", 0, 0.5),
+        ("cello cello", 0, 2 / 3),
+        ("viola", 0, 0),
+        ("yes", 0, 0),
+        ("", 0, 0),
+        ("the", 0, 0),
+    ],
+)
+def test_scores_by_hand(answer: str, em: float, f: float) -> None:
+    assert SearchTasks().score(TASK, answer) == em
+    assert SearchTasks(metric="f1").score(TASK, answer) == pytest.approx(f)
+    assert SearchTasks(metric="f1").success(TASK, answer) == bool(em)
+    assert SearchTasks().public_score(TASK, answer) == float(bool(normalised(answer)))
+
+
+def test_normal_forms_yes_and_no_and_numbers() -> None:
+    assert normalised("  The  Cello, of (a) FRIEND! ") == "cello of friend"
+    assert normalised("The U.S.A.") == "usa"
+    assert f1("yes it is", "yes") == 0.0  # as in HotpotQA's evaluation
+    assert [number(answer, "1,204.5") for answer in ("about 1200", "1204.5 $", "12045", "none", "1190")] == [
+        1,
+        1,
+        0,
+        0,
+        0,
+    ]
+    assert SearchTasks(metric="number").success(Task("n", "?", {"answers": ["0.5"]}), "it is .501")
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_laws_of_the_metrics(one: str, other: str) -> None:
+    assert f1(one, other) == f1(other, one)
+    assert exact_match(one, other) <= f1(one, other) <= 1.0
+    assert exact_match(one, one) == float(bool(normalised(one)))
+
+
+@pytest.mark.parametrize("data", [{}, {"answers": []}, {"answers": "x"}, {"answers": [3]}, {"answer": 5}])
+def test_rows_and_answers_of_another_form(data: dict[str, Any]) -> None:
+    with pytest.raises(MarlError, match="the data of task 'x' must have a list of texts 'answers'"):
+        SearchTasks().score(Task("x", "?", data), "1")
+    with pytest.raises(MarlError, match="search scores a text, got list"):
+        SearchTasks().score(TASK, ["cello"])
+
+
+def test_answer_and_aliases_are_answers_too() -> None:
+    task = Task("q", "?", {"answer": "The Cello", "aliases": ["violoncello"]})
+    assert [SearchTasks().score(task, reply) for reply in ("cello", "violoncello", "viola")] == [1, 1, 0]
+
+
+# the index
+
+
+def test_bm25_is_its_formula() -> None:
+    texts = ["red mill red", "red lake", "a city far away"]
+    searched = Index(texts)
+    assert searched.search("mill", 3) == texts[:1]
+    assert searched.search("red", 3) == texts[:2]
+    assert searched.search("LAKE, red!", 3) == [texts[1], texts[0]]
+    assert searched.search("red", 1) == texts[:1]
+    # by hand: idf(red) = log(1 + 1.5 / 2.5), mean length 3; f 2 at length 3, f 1 at length 2 (k1 1.5, b 0.75)
+    idf = math.log(1 + 1.5 / 2.5)
+    wanted = [idf * 2 / (2 + 1.5), idf / (1 + 1.5 * (0.25 + 0.75 * 2 / 3)), 0]
+    assert searched._scorer.get_scores(["red"]) == pytest.approx(wanted)
+    assert Index(["red", "blue", "RED"]).search("Red", 3) == ["red", "RED"]
+
+
+@pytest.mark.parametrize(("query", "error"), [(" ?!", ValueError), ("zebra", LookupError)])
+@pytest.mark.parametrize("texts", [[], ["?"], ["a b"]])
+def test_a_search_that_finds_nothing_is_an_error(texts: list[str], query: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Index(texts).search(query, 3)
+
+
+@pytest.mark.parametrize("paragraphs", [None, [], [{"title": "t"}], ["text"]])
+def test_paragraphs_of_another_form(paragraphs: Any) -> None:
+    with pytest.raises(MarlError, match="of task 'x'"):
+        paragraphs_of(Task("x", "?", {"paragraphs": paragraphs}))
+
+
+def test_a_corpus_is_indexed_once_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, folder = tmp_path / "wiki.jsonl", tmp_path / "index"
+    file.write_text(
+        '{"id": "0", "contents": "\\"Norrvik\\"\\nA town."}\n{"title": "Sundby", "text": "A bridge, 1887."}\n'
+    )
+    assert index.main([str(file), str(folder)]) == 0
+    for place in (file, folder):
+        assert corpus(place).search("town in norrvik", 2) == ["Norrvik: A town."]
+        assert corpus(place).search("1887 bridge", 1) == ["Sundby: A bridge, 1887."]
+    file.with_name("bad.jsonl").write_text('{"title": "x"}')
+    file.with_name("empty.jsonl").write_text("")
+    for name, message in (
+        ("bad.jsonl", "row 1 has no field 'text'"),
+        ("empty.jsonl", "is empty"),
+        ("wiky.jsonl", "did you mean"),
+        ("index", "is a folder"),
+    ):
+        assert index.main([str(tmp_path / name), str(tmp_path / "other")]) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(MarlError, match="is no index"):
+        corpus(tmp_path)
