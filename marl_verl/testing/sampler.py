@@ -11,23 +11,20 @@ import dataclasses
 import warnings
 from collections import Counter
 from functools import partial
-from random import Random
 from typing import Any
 
-from marl_verl.episode import Act, Action, Episode, ReplayMismatch, Run, Turn, Workflow, WorkflowError
+from marl_verl.episode import Episode, ReplayMismatch, Turn, Workflow, WorkflowError
 from marl_verl.episode.row import JOIN
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.journals.write import sample_lines
-from marl_verl.sampling import Candidate, Failure, Sample, Sampler
+from marl_verl.sampling import Failure, Sample, Sampler
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.testing.determinism import replayable
-from marl_verl.testing.given import SwitchedOff, awaitable, both, instance, lets_out, must, same_elsewhere
+from marl_verl.testing.given import awaitable, both, instance, lets_out, must, same_elsewhere
 from marl_verl.testing.replayed import Worth, check_replayed, named
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene
 from marl_verl.testing.time_limit import SECONDS, time_limit
-
-Request = tuple[int, tuple[str, str], Candidate, str]
-"""(session, act's key, candidate, agent that acts): these determine a request's seed."""
+from marl_verl.testing.watched import Watched
 
 UNBRANCHED = "exercised no branching: no two rows have the same parent. Use more candidates, or other scores"
 CANCEL_SECONDS = 10.0  # after which a sampler ignores its cancellation
@@ -88,8 +85,8 @@ def check_sampler(
     instance(sampler, Sampler, "MySampler(), of a class MySampler(Sampler)")
     check_scene(workflow, task, policy, tasks)
 
-    def watched(**how: Any) -> _Watched:
-        return _Watched(workflow, task, policy, tasks, seed, **options, **how)
+    def watched(**how: Any) -> Watched:
+        return Watched(workflow, task, policy, tasks, seed, **options, **how)
 
     async def check() -> Sample:
         try:
@@ -138,49 +135,7 @@ def _lines(sampler: Sampler, *scene: Any) -> list[str]:
     return [*sample_lines(sample, context.uid, context.task.id, tokens=True), f"{sorted(sample.extra_tokens.items())}"]
 
 
-class _Watched(ScriptedContext):
-    """A context that records requests and injects disturbances: another arrival `order`, a request that fails
-    (`broken`), or one that is never resolved (number `stuck`)."""
-
-    def __init__(
-        self, *args: Any, order: int | None = None, broken: Request | None = None, stuck: int | None = None, **more: Any
-    ) -> None:
-        super().__init__(*args, **more)
-        self.order, self.broken, self.stuck = order, broken, stuck
-        self.requests: list[Request] = []
-        self.request_of: dict[int, Request] = {}  # id of the returned action -> request
-        self.runs: list[Run] = []
-        self.is_stuck = asyncio.Event()
-
-    def start(self, *args: Any, **more: Any) -> Run:
-        self.runs.append(super().start(*args, **more))
-        return self.runs[-1]
-
-    def mismatch(self) -> ReplayMismatch | None:
-        """The error of the first run with a ReplayMismatch, which the sampler may have returned as a failure."""
-        errors = (run._fatal for run in self.runs)
-        return next((error for error in errors if isinstance(error, ReplayMismatch)), None)
-
-    def concurrent(self) -> bool:
-        """Whether a run had effects in concurrent tasks."""
-        return any(run._concurrent for run in self.runs)
-
-    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        request = session, act.key, candidate, agent or act.agent
-        self.requests.append(request)
-        if self.stuck == len(self.requests) - 1:
-            self.is_stuck.set()
-            await asyncio.Event().wait()
-        for _ in range(0 if self.order is None else Random(repr((self.order, request))).randrange(20)):
-            await asyncio.sleep(0)
-        if request == self.broken:
-            raise SwitchedOff("a request that check_sampler makes fail")
-        action = await super().act(act, session, candidate, agent)
-        self.request_of[id(action)] = request
-        return action
-
-
-async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
+async def _sampled(sampler: Sampler, context: Watched) -> Sample:
     """The sampler's result, asserting that no task is left running."""
     before = asyncio.all_tasks()
     sample = await _called(sampler, context)
@@ -188,7 +143,7 @@ async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
     return sample
 
 
-async def _called(sampler: Sampler, context: _Watched) -> Sample:
+async def _called(sampler: Sampler, context: Watched) -> Sample:
     """The sampler's result, asserting that it is a valid `Sample`."""
     found: Sample = await awaitable(sampler.sample(context), "`sample`")
     must(isinstance(found, Sample), f"`sample` must return a Sample, it returned {found!r:.60}")
@@ -198,7 +153,7 @@ async def _called(sampler: Sampler, context: _Watched) -> Sample:
     return found
 
 
-async def _check_failing(sampler: Sampler, broken: _Watched, worth: Worth | None) -> None:
+async def _check_failing(sampler: Sampler, broken: Watched, worth: Worth | None) -> None:
     try:
         left = await _sampled(sampler, broken)
     except Exception as error:
@@ -212,7 +167,7 @@ async def _check_failing(sampler: Sampler, broken: _Watched, worth: Worth | None
     await check_replayed(left, broken, sampler, worth)
 
 
-async def _check_cancelling(sampler: Sampler, context: _Watched) -> None:
+async def _check_cancelling(sampler: Sampler, context: Watched) -> None:
     before = asyncio.all_tasks()
     sampling = asyncio.create_task(_called(sampler, context))
     stuck = asyncio.create_task(context.is_stuck.wait())
@@ -247,7 +202,7 @@ def _siblings(sample: Sample) -> bool:
     return len({parent for parent, _ in nodes}) < len(nodes)
 
 
-def _check_rows(sample: Sample, context: _Watched) -> None:
+def _check_rows(sample: Sample, context: Watched) -> None:
     """Check keys and seeds, and that every sampled token is counted once."""
     rows = list({id(turn): turn for each in sample.episodes for turn in (*each.turns, *each.off_path_turns)}.values())
     for (session, index), count in Counter((row.session, row.index) for row in rows).items():
