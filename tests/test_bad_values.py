@@ -192,6 +192,41 @@ LINES = (  # override, message
     ("actor_rollout_ref.rollout.agent.agent_loop_manager_class=x", "it samples a team's episodes"),
     ("actor_rollout_ref.rollout.engine_kwargs=3", "must be a mapping, got 3"),
     ("actor_rollout_ref.rollout.engine_kwargs.vllm=3", "must be a mapping, got 3"),
+    # vLLM's own arguments
+    ("+actor_rollout_ref.rollout.engine_kwargs.vllm.max_lorsa=2", "did you mean 'max_loras'?"),
+    ("+actor_rollout_ref.rollout.engine_kwargs.vllm.zzz=2", "vllm.zzz': vLLM's documentation lists its engine argum"),
+    (
+        "+marl.policies.one.rollout.engine_kwargs.vllm.kv_cache_memory_byte=2",
+        "unknown key 'marl.policies.one.rollout.engine_kwargs.vllm.kv_cache_memory_byte': did you mean 'kv_cache_mem",
+    ),
+    (
+        "+actor_rollout_ref.rollout.engine_kwargs.vllm.max_model_len=99",
+        "is set by the run: set actor_rollout_ref.rollout.max_model_len instead",
+    ),
+    ("+marl.policies.one.rollout.engine_kwargs.vllm.seed=9", "set marl.policies.one.rollout.seed instead"),
+    ("actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=x", "must be a whole number >= 1 or null"),
+    ("+actor_rollout_ref.rollout.engine_kwargs.sglang={x:1}", "has no effect: a team is served by vLLM"),
+    # sections and keys of verl that a team does not use
+    ("reward.reward_manager.name=dapo", "'reward.reward_manager.name' has no effect on a team, got 'dapo': a function"),
+    ("reward.reward_manager.module.path=x.py", "a function that scores answers is marl.task.reward"),
+    ("reward.reward_model.enable=true", "a judge is an agent of the team, with a frozen policy or an endpoint"),
+    ("reward.reward_model.model_path=x", "'reward.reward_model.model_path' has no effect on a team, got 'x'"),
+    ("reward.reward_model.rollout.dtype=float16", "'reward.reward_model.rollout.dtype' has no effect on a team"),
+    ("reward_model.enable=true", "'reward_model.enable' has no effect on a team, got True: a judge is an agent"),
+    ("reward_model.reward_manager=dapo", "a function that scores answers is marl.task.reward"),
+    ("sandbox_fusion.url=http://x", "set reward.sandbox_fusion"),
+    ("data.truncation=left", "'data.truncation' has no effect on a team, got 'left': an observation that is too long"),
+    ("data.image_key=picture", "agents see text only"),
+    ("data.tool_config_path=tools.yaml", "tools are functions that the workflow calls"),
+    ("data.gen_batch_size=16", "a step samples data.train_batch_size tasks"),
+    ("algorithm.filter_groups.enable=true", "groups without a difference have advantage 0"),
+    ("algorithm.kl_ctrl.kl_coef=0.1", "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true"),
+    ("trainer.rollout_data_dir=x", "episodes are in journals/ of the run directory"),
+    ("trainer.default_local_dir=x", "a run is written to marl.run.dir"),
+    ("trainer.max_actor_ckpt_to_keep=3", "a checkpoint is that of the whole team: set marl.checkpoint.keep"),
+    ("trainer.resume_from_path=x", "a run is continued by marl-verl train --resume RUN"),
+    ("distillation.enabled=true", "marl-verl has no distillation"),
+    ("skip.rollout.enable=true", "marl-verl has no cache of rollouts"),
     ("marl=null", "'marl' must be a mapping, got None"),
     ("marl.run=[1]", "'marl.run' must be a mapping, got [1]"),
     ("marl.run.dir=''", "'marl.run.dir' is empty"),
@@ -250,6 +285,14 @@ WHOLE = (  # overrides, separated by spaces, and the message of a check that nee
     ("marl.policies.one.actor.checkpoint.save_contents=[]", "lacks 'model', which resuming and export need"),
     ("marl.algorithm.name=mappo marl.critic={ppo_mini_batch_size:3}", "not a multiple of marl.critic.ppo_mini_batch_s"),
     ("marl.policies.one.tiny={heads:3}", "marl.policies.one.tiny: heads=3 must be a multiple of kv_heads=2"),
+    ("marl.policies.one.tiny={hidden:3}", "marl.policies.one.tiny: hidden=3 must be a multiple of 8, e.g. 8"),
+    ("marl.policies.one.tiny={hidden:100}", "hidden=100 must be a multiple of 8, e.g. 96"),
+    ("marl.policies.one.tiny={mlp:9}", "mlp=9 must be a multiple of 8, e.g. 8"),
+    ("marl.policies.one.tiny={head_dim:33}", "head_dim=33 must be a multiple of 8, e.g. 32"),
+    ("marl.policies.one.tiny={head_dim:16}", "head_dim=16 is no size of vLLM's attention: set one of 32, 64, 80"),
+    ("marl.policies.one.tiny={kv_heads:0}", "'marl.policies.one.tiny.kv_heads' must be a whole number >= 1"),
+    ("marl.policies.one.tiny={family:gpt}", "'marl.policies.one.tiny.family' must be one of 'qwen3', 'llama'"),
+    ("marl.algorithm.name=mappo marl.critic.tiny={hidden:3}", "marl.critic.tiny: hidden=3 must be a multiple of 8"),
     ("marl.policies.one.tiny={layers:0}", "'marl.policies.one.tiny.layers' must be a whole number >= 1"),
     ("marl.policies.one.tiny={layers:1000000000}", "must be a whole number >= 1 and <= 16384"),
     ("marl.policies.one.tiny={context:1}", "must be a whole number >= 16"),
@@ -343,6 +386,25 @@ def test_the_table_names_keys_of_verl(base: DictConfig) -> None:
 
     absent = [key for key in ALLOWED if OmegaConf.select(base, key, default="absent") == "absent"]
     assert absent == ["ray_kwargs.ray_init.num_gpus", "ray_kwargs.ray_init.address"]
+
+
+def test_the_keys_that_a_team_does_not_use_are_keys_of_verl() -> None:
+    """One that verl renames would be accepted silently again."""
+    from marl_verl.config.unused import UNUSED, verl_defaults
+
+    absent = [name for names in UNUSED for name in names.split() if not _has(verl_defaults(), name.split("."))]
+    assert absent == []
+
+
+def _has(section: object, names: list[str]) -> bool:
+    return not names or (isinstance(section, dict) and names[0] in section and _has(section[names[0]], names[1:]))
+
+
+def test_the_engine_arguments_are_read_from_vllm() -> None:
+    """If vLLM moves its argument classes, unknown names would no longer be refused."""
+    from marl_verl.config.engine_arguments import REPLACED, engine_arguments
+
+    assert {*REPLACED, "kv_cache_memory_bytes", "max_loras", "enable_log_requests"} <= engine_arguments()
 
 
 def test_a_frozen_policy_may_act_greedily(base: DictConfig) -> None:

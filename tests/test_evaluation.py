@@ -427,7 +427,7 @@ def test_a_pool_without_policies_is_left_out(team: TeamConfig) -> None:
         "marl.policies.big.rollout.temperature=0.5",
         "marl.policies.big.pool=null",
         "actor_rollout_ref.rollout.temperature=0.5",
-        "+actor_rollout_ref.rollout.engine_kwargs.vllm.x=1",
+        "+actor_rollout_ref.rollout.engine_kwargs.vllm.max_loras=1",
         "data.max_prompt_length=96",
         "trainer.n_gpus_per_node=2",
         "ray_kwargs.ray_init.num_cpus=8",

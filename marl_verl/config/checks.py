@@ -11,6 +11,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.ranges import check_ranges
+from marl_verl.config.unused import check_unused
 from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.options import Positive, check_type
@@ -69,6 +70,7 @@ def check_fixed(config: DictConfig, team: TeamConfig) -> None:
         for where, given in found:
             if given != value:
                 raise MarlError(f"'{where}' must be {value!r}, got {given!r}: {why}")
+    check_unused(config)
 
 
 def check_numbers(config: DictConfig, team: TeamConfig | None = None) -> None:

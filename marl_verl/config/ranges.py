@@ -12,6 +12,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.compose import VERL_OPEN, check_keys, key_paths
+from marl_verl.config.engine_arguments import check_engine_arguments
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import NonNegative, Positive, check_type
 from marl_verl.team import OWN_KEYS, TeamConfig
@@ -113,6 +114,7 @@ RANGES: tuple[tuple[str, Any, str], ...] = (  # keys, the type of their values, 
     ("rollout.max_num_batched_tokens rollout.log_prob_max_token_len_per_gpu", Positive, ""),
     ("rollout.max_model_len rollout.log_prob_micro_batch_size_per_gpu", Positive | None, ""),
     ("rollout.checkpoint_engine.update_weights_bucket_megabytes", Positive | None, ""),
+    ("rollout.engine_kwargs.vllm.kv_cache_memory_bytes", Positive | None, ""),
     ("rollout.seed", NonNegative, ""),
     ("rollout.load_format", Format, ""),
     ("rollout.dtype", Literal["auto", "half", "float", "bfloat16", "float16", "float32"] | None, ""),
@@ -152,10 +154,13 @@ def check_ranges(config: DictConfig, team: TeamConfig | None = None) -> None:
             raise MarlError(f"config cannot be resolved: {' '.join(str(error).split())}") from error
         if value is not _ABSENT:
             _check(value, hint, why, key)
+    whole: Any = OmegaConf.to_container(config.actor_rollout_ref.rollout)
+    check_engine_arguments(whole, "actor_rollout_ref")
     for name, policy in team.policies.items() if team is not None else ():
         where, allowed = f"marl.policies.{name}", {**ALLOWED, **FROZEN} if policy.frozen else ALLOWED
         check_part(policy.override, config.actor_rollout_ref, where, OWN_KEYS)
         _check_part(policy.override, "actor_rollout_ref", where, allowed)
+        check_engine_arguments(policy.override.get("rollout"), where)
     critic = OmegaConf.select(config, "marl.critic") or {}
     if isinstance(critic, DictConfig):
         _check_part(OmegaConf.to_container(critic, resolve=True), "critic", "marl.critic", ALLOWED)

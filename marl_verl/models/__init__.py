@@ -11,6 +11,7 @@ from annotated_types import Interval
 from marl_verl.errors import MarlError
 
 Width = Annotated[int, Interval(ge=1, le=1 << 14)]
+LANES = 8  # vLLM's kernels for CPUs take vectors of eight numbers
 
 Progress = Callable[[float], None]
 """Called with the fraction done."""
@@ -38,6 +39,10 @@ class Shape:
     family: Literal["qwen3", "llama"] = "qwen3"
 
     def __post_init__(self) -> None:
+        for name in ("hidden", "mlp", "head_dim"):
+            if (size := getattr(self, name)) % LANES:
+                near = LANES * max(1, round(size / LANES))
+                raise MarlError(f"{name}={size} must be a multiple of {LANES}, e.g. {near}")
         if self.heads % self.kv_heads:
             near = self.kv_heads * max(1, round(self.heads / self.kv_heads))
             raise MarlError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}, e.g. {near}")

@@ -26,6 +26,7 @@ from marl_verl.errors import MarlError
 from marl_verl.models import Progress, Shape
 
 RECIPE = 1  # increment with every change of tokenizers, factory or warm-up that changes weights
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # those of vLLM's attention on a CPU and on a GPU
 SAMPLE = 64  # number of demonstrations in the content hash, so that a changed task has a new model
 
 
@@ -59,6 +60,9 @@ class TinyModel(Shape):
         object.__setattr__(self, "task_options", dict(self.task_options))
         if not self.agents:
             raise MarlError("a tiny model needs at least one agent to learn from")
+        if self.head_dim not in HEAD_SIZES:
+            sizes = ", ".join(map(str, HEAD_SIZES))
+            raise MarlError(f"head_dim={self.head_dim} is no size of vLLM's attention: set one of {sizes}")
 
     def to_json(self) -> str:
         """The description as one line; equal descriptions give equal lines."""
