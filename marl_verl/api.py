@@ -241,7 +241,9 @@ def _plan(
     if isinstance(files, list | tuple):  # relative to the working directory, since the recipe has no file
         content["marl"] = {**content["marl"], "plugins": [str(Path(file).absolute()) for file in files]}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "team.yaml"
+        trainer = content.get("trainer")
+        named = trainer.get("experiment_name") if isinstance(trainer, Mapping) else None
+        file = Path(folder) / f"{re.sub(r'[^A-Za-z0-9.=+-]+', '-', str(named or 'team'))}.yaml"
         OmegaConf.save(OmegaConf.create(content), file)
         plan = plan_run(file, overrides, plugins)
     plan.config.marl.run.recipe = None  # the file is gone

@@ -1,14 +1,27 @@
-"""Workflows of the bundled tasks."""
+"""Workflows of the bundled tasks, and the one-agent team for any task."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from marl_verl.episode import Workflow
+from marl_verl.errors import MarlError
 from marl_verl.tasks import grid
 from marl_verl.tasks.base import Task
 from marl_verl.tasks.inventory import ASKER, DIGITS, HOLDER, NOTHING, asker_sees, holder_sees
 from marl_verl.tasks.split_plan_path import MOVER, SCOUT, mover_sees, scout_sees
+from marl_verl.tasks.verl_rows import observation
+
+
+class Single(Workflow):
+    """A team of one agent: it sees the task's prompt or messages, and its text is the answer."""
+
+    async def run(self, task: Task, team: Any) -> str:
+        if len(team.agents) != 1:
+            named = f"got {', '.join(team.agents)}. Name the team's own workflow: marl.workflow.name"
+            raise MarlError(f"workflow 'single' is for a team of one agent, {named}")
+        action = await team[team.agents[0]].act(observation(task))
+        return str(action.text)
 
 
 class HolderAsker(Workflow):

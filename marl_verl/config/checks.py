@@ -26,8 +26,8 @@ CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 * GIB, 3 * GIB, 2 * GIB
 REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
 
 FIXED = (  # a verl key that a team does not use, its required value, and the key that replaces it
-    ("data.train_files", None, "a team's tasks are marl.task.train_file"),
-    ("data.val_files", None, "a team's held-out tasks are marl.task.test_file"),
+    ("data.train_files", None, "a team's tasks are marl.task.train_file, or marl.task.name=verl"),
+    ("data.val_files", None, "a team's held-out tasks are marl.task.test_file, or marl.task.name=verl"),
     ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
     ("actor_rollout_ref.rollout.n", 1, "the number of attempts per task is in marl.sampler.options"),
     ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
@@ -153,6 +153,14 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> None:
     count, batch = len(tasks["train"]), config.data.train_batch_size
     if count < batch:
         raise MarlError(f"{count} training tasks are fewer than data.train_batch_size={batch}")
+
+
+def set_steps(config: DictConfig, tasks: int) -> None:
+    """Set the number of steps of a new run: `total_epochs` over its tasks; `total_training_steps` if that is less."""
+    trainer = config.trainer
+    if trainer.resume_mode == "disable" or trainer.total_training_steps is None:
+        most = tasks // int(config.data.train_batch_size) * int(trainer.total_epochs)
+        trainer.total_training_steps = min(most, trainer.total_training_steps or most)
 
 
 def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[Act, ...], ...]:

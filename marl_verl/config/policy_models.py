@@ -112,10 +112,10 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
         if name in tiny:
             if not custom and not options:
                 continue  # its own template takes all messages, and loading transformers takes seconds
-            chat = Chat(with_template(tiny_tokenizer(tiny[name]), model), options, f"{whose} (a tiny model)")
+            chat = chat_of(name, part, tiny)
         else:
             try:
-                chat = Chat.load(model, options, whose, local_files_only=True)
+                chat = chat_of(name, part, tiny, local_files_only=True)
             except MarlError:
                 raise
             except Exception as error:
@@ -130,6 +130,14 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
                 limit = int(part.actor_rollout_ref.rollout.prompt_length)
                 if agent.instructions and (tokens := chat.shortest(agent)) > limit:
                     raise too_long(agent.name, name, f"{tokens} tokens with the chat template", limit)
+
+
+def chat_of(name: str, part: DictConfig, tiny: Mapping[str, TinyModel], **where: Any) -> Chat:
+    """The chat of policy `name`, of its resolved section; `where` as in `Chat.load`, which may raise."""
+    model, options, whose = part.actor_rollout_ref.model, part.data.apply_chat_template_kwargs, f"policy '{name}'"
+    if name in tiny:
+        return Chat(with_template(tiny_tokenizer(tiny[name]), model), options, f"{whose} (a tiny model)")
+    return Chat.load(model, options, whose, **where)
 
 
 def check_files(folder: Path, what: str, words: Path | None = None) -> None:

@@ -9,6 +9,8 @@ def marl_register(registry: Registry) -> None:
     registry.task("split-plan-path", "marl_verl.tasks.split_plan_path:SplitPlanPath")
     registry.task("inventory", "marl_verl.tasks.inventory:Inventory")
     registry.task("function-scored", "marl_verl.config.reward_function:FunctionScored")
+    registry.task("verl", "marl_verl.tasks.verl_rows:VerlRows")
+    registry.workflow("single", "marl_verl.workflows:Single")
     registry.workflow("split-plan-path", "marl_verl.workflows:ScoutMover")
     registry.workflow("inventory", "marl_verl.workflows:HolderAsker")
     registry.reward("valid-answer", "marl_verl.rewards.mix:valid_answer")

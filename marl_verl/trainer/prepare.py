@@ -18,11 +18,13 @@ from marl_verl.checkpoint import fingerprint, folders, pickles
 from marl_verl.config import checks, fit, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.lengths import check_lengths
+from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.reward_function import check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule
 from marl_verl.config.stored import check_run, marl_section, read_config
+from marl_verl.config.verl_data import use_verl_data
 from marl_verl.errors import MarlError, shown
 from marl_verl.models.pretrained import cached, fetch
 from marl_verl.models.sizes import sizes
@@ -62,6 +64,7 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     paths = [recipe.resolve().parent / path.expanduser() for path in _plugin_paths(config)]
     files = plugins.read_files([*paths, *plugin_files])
     config.marl.plugins = [file.path for file in files]
+    use_verl_data(config)
     files += use_reward_function(config, recipe.resolve().parent)
     plugins.use_files(files)
     plan = _check(config, _new_folder(config, recipe.stem))
@@ -153,7 +156,9 @@ def _check(config: DictConfig, folder: Path) -> Plan:
         split: checks.load_tasks(parts.task_set, marl["task"], split, marl["run"]["seed"])
         for split in ("train", "test")
     }
+    notes = tuple(drop_overlong(config, team, tasks, tiny))
     checks.check_tasks(tasks, config)
+    checks.set_steps(config, len(tasks["train"]))
     moves = checks.rehearse(parts.workflow, tasks["train"][0], team)
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
@@ -173,7 +178,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
         need.check()
     sections = {name: section.actor_rollout_ref.model for name, section in resolved.policies.items()}
     unknown = [name for name, model in sections.items() if sizes(model, tiny.get(name)) is None]
-    notes = tuple(f"no memory estimate of policy '{name}': its model has no readable config.json" for name in unknown)
+    notes += tuple(f"no memory estimate of policy '{name}': its model has no readable config.json" for name in unknown)
     return Plan(config, resolved, team, tasks, tiny, tiny_critic(config, team), folder, notes=notes, needs=needs)
 
 
@@ -209,7 +214,7 @@ def _reserve(plan: Plan) -> None:
         try:
             return plan.folder.mkdir(mode=0o700)
         except FileExistsError:
-            plan.folder = _new_folder(plan.config, Path(plan.config.marl.run.recipe).stem)
+            plan.folder = _new_folder(plan.config, plan.folder.name.rpartition("-")[0])
 
 
 def make_run_directory(plan: Plan, display: Display) -> Path:

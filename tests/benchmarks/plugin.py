@@ -1,11 +1,11 @@
-"""A one-agent team on the inventory task, as a plugin: the same problem that stock verl is given in `stock.py`."""
+"""The benchmarks' plugin: a one-agent team on the inventory task, which stock verl is given in `stock.py`, and sums."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from marl_verl import Task, Workflow, hookimpl
+from marl_verl import Task, TaskSet, Workflow, hookimpl
 from marl_verl.tasks.inventory import Inventory
 
 
@@ -28,7 +28,20 @@ class Solve(Workflow):
         return str((await team["solver"].act(task.prompt)).text)
 
 
+class Sums(TaskSet):
+    """Sums of two digits, answered as GSM8K is: "#### 7". The careless answer is the first of the two numbers."""
+
+    def vocabulary(self) -> list[str]:
+        return ["plus", "####", *map(str, range(19))]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        rng = random.Random(f"sums {seed}")
+        pairs = [(rng.randint(0, 9), rng.randint(0, 9)) for _ in range(count)]
+        return [(f"{a} plus {b}", f"#### {a + b if rng.random() < good else a}") for a, b in pairs]
+
+
 @hookimpl
 def marl_register(registry: Any) -> None:
     registry.task("lookup", Lookup)
+    registry.task("sums", Sums)
     registry.workflow("solve", Solve)

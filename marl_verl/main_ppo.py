@@ -1,0 +1,39 @@
+"""`python -m marl_verl.main_ppo key=value ...`: train with the overrides of a verl script, plus `marl.*` for a team."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from marl_verl.api import train
+from marl_verl.cli.main import reported
+from marl_verl.config.verl_script import from_script
+from marl_verl.errors import MarlError
+
+EPILOG = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train. Exit codes as `marl-verl`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m marl_verl.main_ppo", description=__doc__, epilog=EPILOG, allow_abbrev=False
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="verl's keys, and those of marl.*")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the team, start nothing")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    options, rest = parser.parse_known_args(arguments)
+
+    def run() -> int:
+        if flag := next((word for word in rest if word.startswith("-")), None):
+            what = "only --dry-run and --debug are options; a whole file of verl's config is e.g. model_engine=megatron"
+            raise MarlError(f"unknown option '{flag}': {what}")
+        recipe, overrides = from_script([*options.overrides, *rest])
+        train(recipe, overrides, dry_run=options.dry_run)
+        return 0
+
+    return reported(run, options.debug)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

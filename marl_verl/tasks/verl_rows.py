@@ -1,0 +1,195 @@
+"""Task set `verl`: rows as verl's preprocessing scripts write them, scored by verl's own functions.
+
+    {"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": "..."}], "ability": "math",
+     "reward_model": {"style": "rule", "ground_truth": "72"}, "extra_info": {"split": "train", "index": 0}}
+
+Uses verl internals: `default_compute_score`, and the data sources that it knows. Some of its scorers evaluate text of a
+model in the rollout worker; these are refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Literal
+
+from marl_verl.errors import MarlError, MarlWarning, nearest, shown
+from marl_verl.options import Positive
+from marl_verl.tasks.base import Split, Task, TaskSet
+from marl_verl.tasks.task_files import read_rows
+
+COMPARED = (  # scored by comparing texts; besides these, every source that begins with "aime"
+    *("openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo"),
+    *("math", "math_dapo_reasoning", "searchR1_nq", "searchR1_triviaqa", "searchR1_popqa", "searchR1_hotpotqa"),
+    *("searchR1_2wikimultihopqa", "searchR1_musique", "searchR1_bamboogle"),
+)
+AIME = "aime"
+EVALUATED = (  # verl's `prime_math` calls `eval` on the answer
+    *("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12"),
+    "numina_olympiads",
+)
+PROGRAMS = ("codecontests", "apps", "codeforces", "taco")  # without a sandbox, verl runs them in its own process
+IMAGES = ("hiyouga/geometry3k",)
+MEDIA = ("images", "videos", "audios")
+USED = ("ability", "reward_model", "extra_info", *MEDIA)
+KEYS: Mapping[Split, str] = {"train": "data.train_files", "test": "data.val_files"}
+OTHERWISE = "Give a function that scores these rows: marl.task.reward=my_reward.py:compute_score"
+Max = Literal[-1] | Positive
+
+
+class VerlRows(TaskSet):
+    """Rows of parquet, JSON or JSON lines files in verl's form. A score of 1 or more is a success.
+
+    A prompt of one user message is the task's prompt. Other prompts are in `task.data["messages"]`, and the task's
+    prompt has the texts of all messages, so that nothing of a system message is lost in a workflow that reads it.
+
+    Options (a recipe sets verl's own keys, which become these):
+        train_files, val_files: `data.train_files` and `data.val_files`.
+        prompt_key, reward_fn_key: columns of the prompt and of the data source.
+        train_max_samples, val_max_samples: number of rows, drawn at random with `shuffle`, else the first; -1: all.
+        sandbox_url, sandbox_concurrent, sandbox_memory_mb: `reward.sandbox_fusion`, which runs programs.
+        own_score: whether verl's functions score; false if a reward function does.
+    """
+
+    train_files: list[str] = field(default_factory=list)
+    val_files: list[str] = field(default_factory=list)
+    prompt_key: str = "prompt"
+    reward_fn_key: str = "data_source"
+    train_max_samples: Max = -1
+    val_max_samples: Max = -1
+    shuffle: bool = True
+    sandbox_url: str | None = None
+    sandbox_concurrent: Positive = 64
+    sandbox_memory_mb: Positive = 1024
+    own_score: bool = True
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """Read the tasks of a split; `count` is not used. MarlError names file, row and field."""
+        key, files = KEYS[split], self.train_files if split == "train" else self.val_files
+        if not files:
+            raise MarlError(f"'{key}' is not set. Task set 'verl' reads its rows from there, e.g. {key}=rows.parquet.")
+        rows = [row for file in files for row in self._rows(key, Path(file))]
+        most = self.train_max_samples if split == "train" else self.val_max_samples
+        if 0 < most < len(rows):
+            rows = random.Random(f"{key} {seed}").sample(rows, most) if self.shuffle else rows[:most]
+        seen: Counter[str] = Counter()
+        tasks = []
+        for place, name, row in rows:
+            task = self._task(row, place, name)
+            seen[task.id] += 1  # verl allows rows that repeat
+            tasks.append(task if seen[task.id] == 1 else Task(f"{task.id}#{seen[task.id]}", task.prompt, task.data))
+        return tasks
+
+    def score(self, task: Task, answer: Any) -> Any:
+        """verl's score of the answer as text; of a score with details, its `score`."""
+        from verl.utils.reward_score import default_compute_score
+
+        found = default_compute_score(
+            data_source=task.data["data_source"],
+            solution_str=answer if isinstance(answer, str) else json.dumps(answer),
+            ground_truth=task.data["reward_model"]["ground_truth"],
+            extra_info=task.data["extra_info"],
+            sandbox_fusion_url=self.sandbox_url,
+            concurrent_semaphore=self._requests if self.sandbox_url else None,
+            memory_limit_mb=self.sandbox_memory_mb,
+        )
+        return found["score"] if isinstance(found, Mapping) else found
+
+    @functools.cached_property
+    def _requests(self) -> threading.Semaphore:
+        """Limits concurrent requests to the sandbox."""
+        return threading.Semaphore(self.sandbox_concurrent)
+
+    def _rows(self, key: str, path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """(place for errors, name, row) of a file. MarlError if it has none. Unused columns are a MarlWarning, once."""
+        unused: dict[str, None] = {}
+        number = 0
+        for number, row in read_rows(path, f"{key}:"):
+            unused |= dict.fromkeys(name for name in row if name not in (self.prompt_key, self.reward_fn_key, *USED))
+            yield f"{key} '{path}', row {number}", f"{path.stem}-{number}", row
+        if not number:
+            raise MarlError(f"{key} '{path}' has no rows")
+        if unused:
+            what = f"{key} '{path}': columns {', '.join(map(str, unused))} are not used"
+            warnings.warn(f"{what}. What a score needs must be in 'extra_info'.", MarlWarning, stacklevel=2)
+
+    def _task(self, row: Mapping[str, Any], place: str, name: str) -> Task:
+        source, model = _of(row, self.reward_fn_key, str, place), _of(row, "reward_model", Mapping, place)
+        if model.get("ground_truth") is None:
+            raise MarlError(f"{place}: 'reward_model.ground_truth' is missing. A score needs the right answer.")
+        if media := next((column for column in MEDIA if row.get(column)), None):
+            raise MarlError(f"{place} has {media}: agents see text only. Use other rows, or train it with verl.")
+        if self.own_score and (why := refusal(source, self.sandbox_url)):
+            raise MarlError(f"{place}: '{self.reward_fn_key}' is '{source}', {why}")
+        info = _of({"extra_info": {}, **row}, "extra_info", Mapping | None, place) or {}
+        messages = _messages(_of(row, self.prompt_key, str | Sequence, place), f"{place}: '{self.prompt_key}'")
+        data = {"data_source": source, "reward_model": dict(model), "extra_info": dict(info)}
+        if len(messages) > 1 or messages[0]["role"] != "user":
+            data["messages"] = messages
+        if info.get("index") is not None:
+            name = "-".join(str(part) for part in (info.get("split"), info["index"]) if part is not None)
+        return Task(f"{source}-{name}", "\n\n".join(message["content"] for message in messages), data)
+
+
+def observation(task: Task) -> str | list[dict[str, str]]:
+    """What an agent that is given a whole task sees: its messages, else its prompt."""
+    return task.data.get("messages") or task.prompt
+
+
+def refusal(source: str, sandbox_url: str | None) -> str | None:
+    """Why verl's own functions must not or cannot score rows of a data source; None if they can."""
+    if source in COMPARED or source.startswith(AIME) or (source in PROGRAMS and sandbox_url):
+        return None
+    if source in EVALUATED:
+        return f"for which verl evaluates a model's text as Python. {OTHERWISE}."
+    if source in PROGRAMS:
+        return f"which runs a model's programs. Set reward.sandbox_fusion.url to a Sandbox Fusion server. {OTHERWISE}."
+    if source in IMAGES:
+        return "whose rows have images: agents see text only."
+    near = nearest(source, (*COMPARED, *PROGRAMS, "aime2024"))
+    hint = near if near.startswith("did") else "it is not one of its data sources."
+    return f"for which verl has no score: {hint} {OTHERWISE}."
+
+
+def files_of(given: Any, key: str) -> list[str]:
+    """Absolute paths of `data.train_files` or `data.val_files`, one or a list."""
+    files = given if isinstance(given, list) else [given]
+    for file in files:
+        if not isinstance(file, str) or not file:
+            raise MarlError(f"'{key}' must be a file or a list of files, got {shown(given)}")
+        if "://" in file:
+            raise MarlError(f"'{key}' is '{file}', but must be a local file: copy it to this machine")
+    return [os.path.abspath(os.path.expanduser(file)) for file in files]
+
+
+def _of(row: Mapping[str, Any], name: str, hint: Any, place: str) -> Any:
+    """A column of a row. MarlError if it is missing or has another type."""
+    if name not in row:
+        raise MarlError(f"{place} has no '{name}': {nearest(name, map(str, row))}")
+    if not isinstance(row[name], hint):
+        wanted = {str: "a text", str | Sequence: "a list of messages"}.get(hint, "an object")
+        raise MarlError(f"{place}: '{name}' must be {wanted}, got {shown(row[name])}")
+    return row[name]
+
+
+def _messages(prompt: str | Sequence[Any], where: str) -> list[dict[str, str]]:
+    """A prompt as messages with `role` and `content`. MarlError for anything else."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    if not messages:
+        raise MarlError(f"{where} is empty: it must have at least one message")
+    for message in messages:
+        found = [message.get(name) for name in ("role", "content")] if isinstance(message, Mapping) else [None]
+        if not all(isinstance(text, str) for text in found):
+            wanted = "{role: text, content: text}"
+            raise MarlError(f"{where} must have messages {wanted}, got {shown(message)}")
+        if more := [name for name, value in message.items() if name not in ("role", "content") and value is not None]:
+            raise MarlError(f"{where} has a message with '{more[0]}': a message may have role and content only")
+    return [{"role": message["role"], "content": message["content"]} for message in messages]

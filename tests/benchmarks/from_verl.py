@@ -1,0 +1,196 @@
+"""`python -m tests.benchmarks.from_verl FOLDER`: one verl script, trained by stock verl and by `marl_verl.main_ppo`.
+
+Both get the same overrides, model, rows (a GSM8K-style parquet with sums) and data seed, and nothing else but what a
+machine without a GPU needs. Prints the share of right answers in training for each step, per seed, and the difference
+with its interval. Runs that are in FOLDER already are not repeated; `--limit 1` ends after one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import yaml
+from omegaconf import OmegaConf
+
+from marl_verl.config.compose import HERE
+from marl_verl.config.verl_script import from_script
+from marl_verl.models.tiny import TinyModel, ensure_all
+from marl_verl.trainer.prepare import plan_run
+from tests.benchmarks.measure import measure
+from tests.benchmarks.run import install_plugin
+from tests.benchmarks.stock import _flat, environment, with_newline
+
+SEEDS, STEPS, TASKS = (0, 1, 2), 20, 640
+QUANTILE = 2.776  # of Student's t with four degrees of freedom: two times three seeds, 95 %
+OURS, STOCK = "marl_verl.main_ppo", "verl.trainer.main_ppo"
+SCRIPT = """
+algorithm.adv_estimator=grpo
+data.train_files={folder}/train.parquet
+data.val_files={folder}/test.parquet
+data.train_batch_size=32
+data.max_prompt_length=32
+data.max_response_length=8
+data.filter_overlong_prompts=true
+data.truncation=error
+data.seed={seed}
+actor_rollout_ref.model.path={folder}/model
+actor_rollout_ref.actor.optim.lr=1e-3
+actor_rollout_ref.actor.ppo_mini_batch_size=32
+actor_rollout_ref.actor.use_dynamic_bsz=true
+actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536
+actor_rollout_ref.actor.use_kl_loss=false
+actor_rollout_ref.actor.entropy_coeff=0
+actor_rollout_ref.rollout.name=vllm
+actor_rollout_ref.rollout.n=8
+actor_rollout_ref.rollout.max_model_len=64
+actor_rollout_ref.rollout.tensor_model_parallel_size=1
+actor_rollout_ref.rollout.seed={seed}
+algorithm.use_kl_in_reward=false
+trainer.critic_warmup=0
+trainer.logger=[file]
+trainer.experiment_name=sums-{seed}
+trainer.n_gpus_per_node=1
+trainer.nnodes=1
+trainer.save_freq=-1
+trainer.test_freq=20
+trainer.total_epochs=1
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--limit", type=int, help="number of runs, instead of all that are missing")
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as site:
+        install_plugin(Path(site))
+        compare(folder, options.limit)
+
+
+def compare(folder: Path, limit: int | None) -> None:
+    if not (folder / "model").is_dir():
+        make(folder)
+    missing = [(seed, module) for seed in SEEDS for module in (OURS, STOCK) if not found(folder, module, seed)]
+    for seed, module in missing[:limit]:
+        train(folder, module, seed)
+        print(module, seed, "  ".join(f"{value:.3f}" for value in curve(folder, module, seed)), flush=True)
+    if limit is None or len(missing) <= limit:
+        report(folder)
+
+
+def make(folder: Path) -> None:
+    """The model, and the rows of both splits: sums of two digits, one in five held out."""
+    (made,) = ensure_all([TinyModel(task="sums", agents=["solver"], steps=150, good=0.25)])
+    for split, count in (("train", TASKS), ("test", 20)):
+        pairs = [(a, b) for a in range(10) for b in range(10) if ((a + 3 * b) % 5 == 0) == (split == "test")]
+        drawn = pairs if split == "test" else random.Random(0).choices(pairs, k=count)
+        rows = [
+            {
+                "data_source": "openai/gsm8k",
+                "prompt": [{"role": "user", "content": f"{a} plus {b}"}],
+                "ability": "math",
+                "reward_model": {"style": "rule", "ground_truth": str(a + b)},
+                "extra_info": {"split": split, "index": number},
+            }
+            for number, (a, b) in enumerate(drawn)
+        ]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}.parquet")
+    with_newline(made, folder / "model")
+    template = folder / "model" / "chat_template.jinja"  # without the new token, which the model has never seen
+    template.write_text(template.read_text().replace("\\n", " "))
+
+
+def train(folder: Path, module: str, seed: int) -> None:
+    script = SCRIPT.format(folder=folder, seed=seed).split()
+    if module == OURS:
+        where = [f"marl.run.dir={folder}", f"marl.run.name=ours-{seed}", f"marl.run.seed={seed}"]
+        measure([sys.executable, "-m", OURS, *script, *where], folder)
+        return
+    metrics = folder / f"stock-{seed}.part"
+    command = [sys.executable, "-m", STOCK, *script, *needed_on_a_cpu(folder, script)]
+    measure(command, folder, {**environment(), "VERL_FILE_LOGGER_PATH": str(metrics)})
+    metrics.rename(folder / f"stock-{seed}.jsonl")
+
+
+def needed_on_a_cpu(folder: Path, script: list[str]) -> list[str]:
+    """What marl-verl sets by itself on a machine without a GPU, for stock verl."""
+    recipe, overrides = from_script(script)
+    file = folder / "sums.yaml"
+    file.write_text(yaml.safe_dump({"defaults": ["marl_trainer", "_self_"], **recipe}))
+    plan = plan_run(file, overrides)
+    ours: Any = OmegaConf.create(OmegaConf.to_container(plan.resolved))
+    ours.actor_rollout_ref = ours.policies.solver.actor_rollout_ref
+    keys = [key for key, _ in _flat(yaml.safe_load((HERE / "hardware" / "cpu.yaml").read_text()))]
+    values = [(key, OmegaConf.select(ours, key)) for key in keys]
+    flat = [
+        (name, value)
+        for key, found in values
+        for name, value in _flat(OmegaConf.to_container(found) if OmegaConf.is_config(found) else found, key)
+    ]
+    return [
+        *(f"++{key}={'null' if value is None else value}" for key, value in flat),
+        "data.dataloader_num_workers=0",
+        "actor_rollout_ref.rollout.agent.num_workers=1",
+        "reward.num_workers=1",
+        f"trainer.default_local_dir={folder / 'stock-checkpoints'}",
+        f"hydra.run.dir={folder / 'stock-hydra'}",
+        "ray_kwargs.ray_init.num_cpus=16",
+        "+ray_kwargs.ray_init.num_gpus=1",
+        "+ray_kwargs.ray_init.include_dashboard=false",
+    ]
+
+
+def found(folder: Path, module: str, seed: int) -> bool:
+    done = folder / f"ours-{seed}" / "summary.json" if module == OURS else folder / f"stock-{seed}.jsonl"
+    return done.is_file() and (module == STOCK or len(curve(folder, module, seed)) == STEPS)
+
+
+def lines_of(folder: Path, module: str, seed: int) -> list[dict[str, float]]:
+    if module == OURS:
+        return [json.loads(line) for line in (folder / f"ours-{seed}" / "metrics.jsonl").read_text().splitlines()]
+    text = (folder / f"stock-{seed}.jsonl").read_text()
+    return [json.loads(line)["data"] for line in text.splitlines()]
+
+
+def curve(folder: Path, module: str, seed: int) -> list[float]:
+    """Share of right answers among the sampled episodes of each step."""
+    key = "train/success" if module == OURS else "critic/score/mean"
+    return [line[key] for line in lines_of(folder, module, seed) if key in line]
+
+
+def held_out(folder: Path, module: str, seed: int) -> list[float]:
+    """Share of right greedy answers to the held-out tasks, at each validation."""
+    lines = lines_of(folder, module, seed)
+    keys = [key for line in lines for key in line if key.startswith("val-core/") and "/mean@" in key]
+    key = "validation/success" if module == OURS else keys[0]
+    return [line[key] for line in lines if key in line]
+
+
+def report(folder: Path) -> None:
+    """The tables of docs/from-verl.md."""
+    curves = {(module, seed): curve(folder, module, seed) for module in (OURS, STOCK) for seed in SEEDS}
+    print(f"| step | {OURS} | {STOCK} | difference, 95 % interval |\n|---|---|---|---|")
+    parts = [("1", slice(0, 1)), ("2 to 5", slice(1, 5)), ("6 to 10", slice(5, 10)), ("11 to 20", slice(10, 20))]
+    for name, steps in [*parts, ("all", slice(0, STEPS))]:
+        ours, stock = ([statistics.mean(curves[module, seed][steps]) for seed in SEEDS] for module in (OURS, STOCK))
+        each = [" ".join(f"{value:.3f}" for value in side) for side in (ours, stock)]
+        difference = statistics.mean(ours) - statistics.mean(stock)
+        spread = QUANTILE * ((statistics.variance(ours) + statistics.variance(stock)) / len(SEEDS)) ** 0.5
+        print(f"| {name} | {each[0]} | {each[1]} | {difference:+.3f} ± {spread:.3f} |")
+    for module in (OURS, STOCK):
+        print(module, "held out:", [[round(each, 2) for each in held_out(folder, module, seed)] for seed in SEEDS])
+
+
+if __name__ == "__main__":
+    main()

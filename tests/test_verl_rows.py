@@ -1,0 +1,295 @@
+"""Task set `verl` and workflow `single`: rows of verl's preprocessing scripts, their errors, and verl's own scores."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from omegaconf import OmegaConf
+
+from marl_verl import plugins
+from marl_verl.config.compose import compose
+from marl_verl.config.reward_function import use_reward_function
+from marl_verl.config.verl_data import use_verl_data
+from marl_verl.episode import Run, WorkflowError
+from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.options import build
+from marl_verl.sampling.context import judged
+from marl_verl.tasks.base import Task
+from marl_verl.tasks.task_files import read_tasks, write_tasks
+from marl_verl.tasks.verl_rows import COMPARED, EVALUATED, IMAGES, PROGRAMS, VerlRows
+from marl_verl.testing import ScriptedPolicy
+from marl_verl.workflows import Single
+
+USER = {"role": "user", "content": "2 + 2?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+ROW: dict[str, Any] = {
+    "data_source": "openai/gsm8k",
+    "prompt": [USER],
+    "ability": "math",
+    "reward_model": {"style": "rule", "ground_truth": "4"},
+    "extra_info": {"split": "train", "index": 3},
+}
+
+
+def write(path: Path, *rows: Any) -> str:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def read(*files: str, **options: Any) -> list[Task]:
+    return VerlRows(train_files=list(files), **options).generate("train", 1, 0)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.jsonl", "t.json"])
+def test_rows_are_tasks_of_any_number_of_files(tmp_path: Path, name: str) -> None:
+    one = write(tmp_path / f"one-{name}", ROW)
+    two = write(tmp_path / f"two-{name}", {**ROW, "extra_info": {"index": 9}}, {**ROW, "extra_info": {"x": 1}})
+    tasks = read(one, two)
+    assert [task.prompt for task in tasks] == ["2 + 2?"] * 3
+    assert [task.id for task in tasks] == [
+        *("openai/gsm8k-train-3", "openai/gsm8k-9"),
+        f"openai/gsm8k-two-{name.split('.')[0]}-2",
+    ]
+    assert tasks[0].data == {key: ROW[key] for key in ("data_source", "reward_model", "extra_info")}
+    write_tasks(tasks, tmp_path / "copy.jsonl")
+    assert read_tasks(tmp_path / "copy.jsonl") == tasks  # as the run's own copy
+
+
+def test_rows_may_repeat(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.parquet", ROW, ROW, ROW)
+    assert [task.id for task in read(file)] == [f"openai/gsm8k-train-3{end}" for end in ("", "#2", "#3")]
+
+
+def test_the_number_of_rows_may_be_limited(tmp_path: Path) -> None:
+    rows = [{**ROW, "extra_info": {"index": n}} for n in range(20)]
+    file = write(tmp_path / "t.parquet", *rows)
+    first = [task.id for task in read(file, train_max_samples=5, shuffle=False)]
+    assert first == [f"openai/gsm8k-{n}" for n in range(5)]
+    drawn = [task.id for task in read(file, train_max_samples=5)]
+    assert len(set(drawn)) == 5
+    assert drawn != first
+    assert drawn == [task.id for task in read(file, train_max_samples=5)]
+    assert len(read(file, val_max_samples=5)) == 20
+
+
+def shown(task: Task, *agents: str) -> Any:
+    """The messages that the agent of workflow `single` sees, which it answers with."""
+    policy = ScriptedPolicy({agent: lambda act: json.dumps(act.observation) for agent in agents or ("solver",)})
+
+    async def play() -> Any:
+        async with Run(Single(), task, policy.agents) as run:
+            while (acts := await run.next()) is not None:
+                for act in acts:
+                    run.resolve(act, policy.act(act))
+            return json.loads(run.answer)
+
+    return asyncio.run(play())
+
+
+def test_a_system_message_reaches_the_agent(tmp_path: Path) -> None:
+    (task,) = read(write(tmp_path / "t.parquet", {**ROW, "prompt": [SYSTEM, USER]}))
+    assert shown(task) == [SYSTEM, USER]
+    assert task.prompt == "Be brief.\n\n2 + 2?"  # for a workflow that shows a text
+
+
+def test_single_shows_a_text_as_it_is() -> None:
+    assert shown(Task("t", "2 + 2?")) == [USER]
+
+
+def test_single_is_for_one_agent() -> None:
+    with pytest.raises((MarlError, WorkflowError), match=r"team of one agent, got solver, verifier"):
+        shown(Task("t", "2 + 2?"), "solver", "verifier")
+
+
+def changed(**columns: Any) -> dict[str, Any]:
+    return {key: value for key, value in {**ROW, **columns}.items() if value is not ...}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (changed(prompt=...), "has no 'prompt': valid: ability, data_source"),
+        (changed(prompt=7), "'prompt' must be a list of messages, got 7"),
+        (changed(prompt=[]), "'prompt' is empty"),
+        (changed(prompt=["2 + 2?"]), "'prompt' must have messages {role: text, content: text}, got '2 + 2?'"),
+        (changed(prompt=[{"role": "user"}]), "must have messages {role: text, content: text}"),
+        (changed(prompt=[{**USER, "content": [{"type": "text"}]}]), "must have messages"),
+        (changed(prompt=[{**USER, "tool_calls": "x"}]), "'prompt' has a message with 'tool_calls'"),
+        (changed(data_source=...), "has no 'data_source'"),
+        (changed(data_source=3), "'data_source' must be a text, got 3"),
+        (changed(reward_model=..., reward_modle={}), "has no 'reward_model': did you mean 'reward_modle'?"),
+        (changed(reward_model="4"), "'reward_model' must be an object, got '4'"),
+        (changed(reward_model={"style": "rule"}), "'reward_model.ground_truth' is missing"),
+        (changed(extra_info=[1]), "'extra_info' must be an object, got [1]"),
+        (changed(images=[{"bytes": "x"}]), "has images: agents see text only"),
+        (changed(data_source="openai/gsm8"), "for which verl has no score: did you mean 'openai/gsm8k'?"),
+        (
+            changed(data_source="mine"),
+            "for which verl has no score: it is not one of its data sources. Give a function",
+        ),
+        (changed(data_source=EVALUATED[0]), "for which verl evaluates a model's text as Python. Give a function"),
+        (changed(data_source="apps"), "runs a model's programs. Set reward.sandbox_fusion.url to a Sandbox Fusion"),
+        (changed(data_source=IMAGES[0]), "whose rows have images"),
+    ],
+)
+def test_a_wrong_row_is_named(tmp_path: Path, row: Any, message: str) -> None:
+    file = write(tmp_path / "t.jsonl", ROW, row)
+    with pytest.raises(MarlError) as error:
+        read(file)
+    assert str(error.value).startswith(f"data.train_files '{file}', row 2")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.parquet", b"no parquet", r"data\.train_files: '.*t\.parquet' is not parquet"),
+        ("t.jsonl", b"", r"data\.train_files '.*t\.jsonl' has no rows"),
+        ("t.jsonl", b"{", r"data\.train_files: '.*t\.jsonl', line 1 is not a JSON object"),
+        ("t.csv", b"a,b", r"must end in \.jsonl, \.json or \.parquet"),
+    ],
+)
+def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(MarlError, match=message):
+        read(str(tmp_path / name))
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(MarlError, match=r"'data\.train_files' is not set"):
+        read()
+    file = write(tmp_path / "train.parquet", ROW)
+    with pytest.raises(MarlError, match=r"data\.train_files: '.*trian\.parquet': did you mean '.*train\.parquet'"):
+        read(file.replace("train.p", "trian.p"))
+
+
+def test_columns_that_are_not_used_are_named(tmp_path: Path) -> None:
+    with pytest.warns(
+        MarlWarning, match=r"columns agent_name are not used\. What a score needs must be in 'extra_info'"
+    ):
+        read(write(tmp_path / "t.parquet", {**ROW, "agent_name": "tool_agent"}))
+
+
+# Scores
+
+
+def score(answer: Any, source: str = "openai/gsm8k", truth: Any = "4") -> tuple[float, bool]:
+    data = {"data_source": source, "reward_model": {"ground_truth": truth}, "extra_info": {}}
+    return asyncio.run(judged(VerlRows(), Task("t", "p", data), answer))
+
+
+def test_verls_functions_score_by_data_source() -> None:
+    assert score("so it is #### 4") == (1.0, True)
+    assert score("so it is 4") == (0.0, False)
+    assert score(r"\boxed{\frac{1}{2}}", "lighteval/MATH", r"\frac12") == (1.0, True)
+    assert score("Answer: 5", "math_dapo") == (-1.0, False)  # of {"score": -1.0, "acc": False, "pred": "5"}
+    assert score("Answer: 4", "aime2025") == (1.0, True)
+    assert score("<answer>Paris</answer>", "searchR1_nq", {"target": ["Paris"]}) == (1.0, True)
+
+
+def test_programs_are_sent_to_the_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from verl.utils.reward_score import sandbox_fusion
+
+    seen = []
+
+    def stand_in(url: str, limit: Any, memory: int, text: str, cases: Any, continuous: bool) -> tuple[float, list[Any]]:
+        seen.append((url, limit._value, memory, text, cases))
+        return 0.5, []
+
+    monkeypatch.setattr(sandbox_fusion, "compute_score", stand_in)
+    options = {"sandbox_url": "http://here/run_code", "sandbox_concurrent": 3, "sandbox_memory_mb": 9}
+    file = write(tmp_path / "t.jsonl", {**ROW, "data_source": "apps"})
+    (task,) = read(file, **options)
+    assert asyncio.run(judged(VerlRows(**options), task, "code")) == (0.5, False)
+    assert seen == [("http://here/run_code", 3, 9, "code", "4")]
+
+
+SCORES = Path(importlib.util.find_spec("verl").submodule_search_locations[0]) / "utils" / "reward_score"  # type: ignore
+
+
+def test_verls_data_sources_are_those_of_the_table() -> None:
+    """verl's `default_compute_score` has moved or changed if this fails: adapt the table of `tasks/verl_rows.py`."""
+    (function,) = [
+        node
+        for node in ast.parse((SCORES / "__init__.py").read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name == "default_compute_score"
+    ]
+    tests = [node.test for node in ast.walk(function) if isinstance(node, ast.If)]
+    about = [test for test in tests if "data_source" in ast.dump(test)]
+    named = {each.value for test in about for each in ast.walk(test) if isinstance(each, ast.Constant)}
+    assert named == {*COMPARED, *EVALUATED, *PROGRAMS, *IMAGES, "aime"}
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math_reward", "math_dapo", "search_r1_like_qa_em"])
+def test_what_scores_by_comparing_evaluates_nothing(name: str) -> None:
+    nodes = list(ast.walk(ast.parse((SCORES / f"{name}.py").read_text())))
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not called & {"eval", "exec", "compile", "parse_expr", "__import__"}
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
+    assert imported <= {"re", "random", "string", "Optional", "annotations"}
+
+
+# In a recipe
+
+
+RECIPE = """
+defaults: [marl_trainer, _self_]
+marl:
+  task: {name: verl}
+  workflow: {name: single}
+  agents: {solver: {policy: solver}}
+  policies: {solver: {}}
+data: {train_files: %s, val_files: [%s]}
+"""
+
+
+def used(tmp_path: Path, *overrides: str, source: str = "openai/gsm8k") -> Any:
+    train, test = (write(tmp_path / name, {**ROW, "data_source": source}) for name in ("a.jsonl", "b.jsonl"))
+    (tmp_path / "team.yaml").write_text(RECIPE % (train, test))
+    config = compose(tmp_path / "team.yaml", overrides)
+    use_verl_data(config)
+    return config
+
+
+@pytest.mark.slow
+def test_verls_keys_become_options_of_the_task_set(tmp_path: Path) -> None:
+    config = used(tmp_path, "data.train_max_samples=7", "reward.sandbox_fusion.url=http://here", "data.shuffle=false")
+    options: Any = OmegaConf.to_container(config.marl.task.options)
+    files = {"train_files": [str(tmp_path / "a.jsonl")], "val_files": [str(tmp_path / "b.jsonl")]}
+    assert options == {**files, "train_max_samples": 7, "shuffle": False, "sandbox_url": "http://here"}
+    assert (config.data.train_files, config.data.val_files) == (None, None)
+    build(VerlRows, options, "marl.task.options")
+    with pytest.raises(MarlError, match=r"'marl\.task\.train_file' has no effect on task set 'verl': set data\.train"):
+        used(tmp_path, "marl.task.train_file=x.jsonl")
+    with pytest.raises(MarlError, match=r"'data\.train_files' is 'hdfs://x/y\.parquet', but must be a local file"):
+        used(tmp_path, "data.train_files='hdfs://x/y.parquet'")
+    with pytest.raises(MarlError, match=r"'data\.val_files' must be a file or a list of files, got \[3\]"):
+        used(tmp_path, "data.val_files=[3]")
+
+
+@pytest.mark.slow
+def test_a_reward_function_scores_any_data_source(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+        "    return {'score': float(solution_str == ground_truth), 'acc': 1}\n"
+    )
+    config = used(tmp_path, "reward.custom_reward_function.path=mine.py", source="my/data")
+    plugins.use_files(use_reward_function(config, tmp_path))
+    options: Any = OmegaConf.to_container(config.marl.task.options)
+    tasks = build(plugins.load().get("tasks", "function-scored"), options, "marl.task.options")
+    (task,) = tasks.generate("train", 1, 0)
+    assert task.data["data_source"] == "my/data"
+    assert asyncio.run(judged(tasks, task, "4")) == (1.0, True)
+    plugins.use_files([])

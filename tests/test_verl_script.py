@@ -1,0 +1,376 @@
+"""`python -m marl_verl.main_ppo`: the overrides of verl's example scripts, the estimators, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+import yaml
+from omegaconf import OmegaConf
+
+from marl_verl import main_ppo, plugins
+from marl_verl.advantage import RowTable
+from marl_verl.api import _plan
+from marl_verl.config.parts import algorithm_named
+from marl_verl.config.recipe_file import verl_configs
+from marl_verl.config.verl_script import ESTIMATORS, MOVED, REFUSED, RENAMED, WITHOUT, from_script
+from marl_verl.errors import MarlError
+from marl_verl.models import Shape, factory
+from marl_verl.platforms.active import HARDWARE_VARIABLE
+from marl_verl.trainer.describe import describe
+from tests.batches import row
+
+SCRIPT = Path(__file__).parents[1] / "recipes" / "verl" / "gsm8k.sh"
+DOCS = (Path(__file__).parents[1] / "docs" / "from-verl.md").read_text(encoding="utf-8")
+GRPO = """
+algorithm.adv_estimator=grpo
+data.train_files=train.jsonl
+data.val_files=test.jsonl
+data.train_batch_size=16
+data.max_prompt_length=16
+data.max_response_length=8
+data.filter_overlong_prompts=True
+data.truncation='error'
+data.return_raw_chat=True
+actor_rollout_ref.model.path=model
+actor_rollout_ref.actor.optim.lr=1e-6
+actor_rollout_ref.model.use_remove_padding=True
+actor_rollout_ref.actor.ppo_mini_batch_size=8
+actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
+actor_rollout_ref.actor.use_kl_loss=True
+actor_rollout_ref.actor.kl_loss_coef=0.001
+actor_rollout_ref.actor.kl_loss_type=low_var_kl
+actor_rollout_ref.actor.entropy_coeff=0
+actor_rollout_ref.model.enable_gradient_checkpointing=True
+actor_rollout_ref.actor.fsdp_config.param_offload=False
+actor_rollout_ref.actor.fsdp_config.optimizer_offload=False
+actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4
+actor_rollout_ref.rollout.tensor_model_parallel_size=2
+actor_rollout_ref.rollout.name=vllm
+actor_rollout_ref.rollout.mode=async
+actor_rollout_ref.rollout.gpu_memory_utilization=0.6
+actor_rollout_ref.rollout.n=5
+actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4
+actor_rollout_ref.ref.fsdp_config.param_offload=True
+algorithm.use_kl_in_reward=False
+algorithm.kl_ctrl.kl_coef=0.001
+trainer.critic_warmup=0
+trainer.logger=['console','file']
+trainer.project_name='verl_grpo_example_gsm8k'
+trainer.experiment_name='qwen3_8b/function_rm'
+trainer.n_gpus_per_node=8
+trainer.nnodes=1
+trainer.save_freq=20
+trainer.test_freq=5
+trainer.total_epochs=15
+trainer.resume_mode=auto
+trainer.v1.trainer_mode=sync
+"""
+PPO = """
+algorithm.adv_estimator=gae
+data.train_files=['train.jsonl']
+data.val_files=['test.jsonl']
+data.train_batch_size=16
+data.max_prompt_length=16
+data.max_response_length=8
+actor_rollout_ref.model.path=model
+actor_rollout_ref.actor.optim.lr=1e-6
+actor_rollout_ref.model.use_remove_padding=True
+actor_rollout_ref.actor.ppo_mini_batch_size=8
+actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
+actor_rollout_ref.actor.use_kl_loss=False
+actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4
+actor_rollout_ref.rollout.tensor_model_parallel_size=1
+actor_rollout_ref.rollout.name=vllm
+actor_rollout_ref.rollout.gpu_memory_utilization=0.4
+critic.optim.lr=1e-5
+critic.model.use_remove_padding=True
+critic.model.path=model
+critic.model.enable_gradient_checkpointing=True
+critic.ppo_micro_batch_size_per_gpu=4
+critic.fsdp.param_offload=False
+critic.fsdp.optimizer_offload=False
+reward_model.enable=False
+algorithm.use_kl_in_reward=False
+algorithm.lam=0.95
+trainer.critic_warmup=0
+trainer.logger=['console','file']
+trainer.n_gpus_per_node=1
+trainer.nnodes=1
+trainer.save_freq=-1
+trainer.test_freq=5
+trainer.total_training_steps=7
+trainer.default_local_dir=mine/ppo
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with rows of verl's form, of which one is too long, and a model."""
+    folder = tmp_path_factory.mktemp("verl")
+    for split, count in (("train", 40), ("test", 4)):
+        rows = [
+            {
+                "data_source": "openai/gsm8k",
+                "prompt": [{"role": "user", "content": "word " * (40 if number == 3 else 2)}],
+                "reward_model": {"style": "rule", "ground_truth": "4"},
+                "extra_info": {"split": split, "index": number},
+            }
+            for number in range(count)
+        ]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    words = factory.make_tokenizer(["word"])
+    factory.make_model(Shape(), words, 0).save_pretrained(folder / "model")
+    words.save_pretrained(folder / "model")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(place)
+    yield
+    plugins.use_files([])
+
+
+def planned(script: str, *more: str) -> Any:
+    recipe, overrides = from_script([*script.split(), *more])
+    return _plan(recipe, overrides, None, [])
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HARDWARE_VARIABLE, "gpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+
+
+@pytest.mark.slow
+def test_a_grpo_script_is_a_team_of_one_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch)
+    plan = planned(GRPO)
+    assert plan.team.agents_of("solver") == ["solver"]
+    assert (plan.team.task.name, plan.team.workflow.name, plan.team.algorithm.name) == ("verl", "single", "grpo")
+    assert plan.config.marl.sampler.options.episodes == 5
+    assert (len(plan.tasks["train"]), len(plan.tasks["test"])) == (39, 3)
+    assert [note.partition(":")[0] for note in plan.notes[:2]] == [
+        "1 of 40 train tasks dropped",
+        "1 of 4 test tasks dropped",
+    ]
+    assert plan.config.trainer.total_training_steps == 30  # 15 epochs of 39 // 16 batches
+    assert plan.folder == Path("runs/qwen3_8b-function_rm-1") or plan.folder.name == "qwen3-8b-function-rm-1"
+    assert plan.config.trainer.experiment_name == "qwen3_8b/function_rm"
+    actor = plan.resolved.policies.solver.actor_rollout_ref.actor
+    assert (actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu, actor.use_kl_loss) == (False, 4, True)
+    rollout = plan.resolved.policies.solver.actor_rollout_ref.rollout
+    assert (rollout.log_prob_use_dynamic_bsz, rollout.tensor_model_parallel_size) == (False, 2)
+    assert "of 16 tasks" in describe(plan)
+
+
+@pytest.mark.slow
+def test_a_ppo_script_has_a_critic(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    gpus(monkeypatch)
+    plan = planned(PPO)
+    assert plan.team.algorithm.name == "ippo"
+    assert plan.team.algorithm.options == {"lam": 0.95}
+    assert plan.config.marl.sampler.options.episodes == 1
+    critic = plan.resolved.critics.solver.critic
+    assert (critic.optim.lr, critic.ppo_micro_batch_size_per_gpu, critic.model.path) == (1e-5, 4, "model")
+    assert plan.config.trainer.total_training_steps == 7  # fewer than 30 epochs
+    assert plan.folder == place / "mine" / "ppo"
+
+
+@pytest.mark.slow
+def test_a_team_is_added_by_its_keys(tmp_path: Path, place: Path) -> None:
+    (tmp_path / "my_team.py").write_text(
+        "from marl_verl import Workflow, hookimpl\n"
+        "class Pair(Workflow):\n"
+        "    async def run(self, task, team):\n"
+        "        draft = await team['solver'].act(task.prompt)\n"
+        "        return (await team['verifier'].act(draft.text)).text\n"
+        "@hookimpl\n"
+        "def marl_register(registry):\n"
+        "    registry.workflow('pair', Pair)\n"
+    )
+    team = """marl.agents.solver.policy=a marl.agents.verifier.policy=b marl.workflow.name=pair
+    marl.algorithm.name=grpo-trajectory-mean marl.policies.a={} marl.policies.b={model:{lora_rank:4}}"""
+    script = "\n".join(
+        line for line in GRPO.splitlines() if not re.search("adv_estimator|parallel|remove_padd|kl_loss|gpus", line)
+    )
+    plan = planned(script, *team.split(), f"marl.plugins=[{tmp_path / 'my_team.py'}]")
+    assert plan.team.agents["verifier"].policy == "b"
+    assert plan.team.policies["b"].lora_rank == 4
+    assert plan.team.algorithm.name == "grpo-trajectory-mean"
+    assert plan.config.marl.sampler.options.episodes == 5
+
+
+def recipe(*overrides: str) -> dict[str, Any]:
+    return from_script(overrides)[0]
+
+
+def test_policies_follow_from_the_agents() -> None:
+    made = recipe(
+        "marl.agents={solver: {policy: a}, verifier: {policy: b}}", "marl.agents.solver.instructions=Be brief"
+    )
+    assert made["marl"]["agents"]["solver"] == {"policy": "a", "instructions": "Be brief"}
+    assert made["marl"]["policies"] == {"a": {}, "b": {}}
+    assert "workflow" not in made["marl"]  # the error for a missing one names the key
+
+
+def test_verls_own_defaults_hold() -> None:
+    made = recipe()
+    assert made["marl"]["algorithm"] == {"name": "ippo", "options": {}}
+    assert made["marl"]["sampler"]["options"]["episodes"] == 1
+    defaults = yaml.safe_load((verl_configs() / "_generated_ppo_trainer.yaml").read_text())
+    assert made["data"]["train_batch_size"] == defaults["data"]["train_batch_size"]
+    for key in ("total_epochs", "total_training_steps", "save_freq", "test_freq"):
+        assert made["trainer"][key] == defaults["trainer"][key]
+
+
+def test_the_last_of_two_overrides_holds() -> None:
+    made, rest = from_script(
+        ["actor_rollout_ref.rollout.n=5", "data.seed=1", "actor_rollout_ref.rollout.n=6", "data.seed=2"]
+    )
+    assert made["marl"]["sampler"]["options"]["episodes"] == 6
+    assert rest == ["data.seed=2"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("algorithm.adv_estimator=remax", r"does not have this estimator\. The nearest one is .*=rloo"),
+        ("algorithm.adv_estimator=grop", r"unknown 'algorithm\.adv_estimator=grop': did you mean 'grpo'"),
+        ("algorithm.use_kl_in_reward=True", r"does not apply to a team: .*actor\.use_kl_loss=true"),
+        ("trainer.critic_warmup=5", r"'trainer\.critic_warmup=5' does not apply to a team"),
+        ("reward_model.enable=True", "a judge is an agent of the team"),
+        ("reward.reward_model.enable=True", "a judge is an agent of the team"),
+        ("reward.reward_manager.name=dapo", r"marl\.algorithm\.options\.overlong"),
+        ("data.truncation=left", r"filter_overlong_prompts=true"),
+        ("actor_rollout_ref.rollout.multi_turn.enable=True", "those of its workflow"),
+        ("actor_rollout_ref.actor.ppo_micro_batch_size=64", r"ppo_micro_batch_size_per_gpu"),
+        ("critic.model.fsdp_config.param_offload=False", r"in this version of verl it is critic\.fsdp\.param_offload"),
+        ("trainer.resume_from_path=x", "marl-verl train --resume RUN"),
+        ("trainer.v1.trainer_mode=colocate_async", r"marl\.schedule\.mode"),
+        ("hydra.run.dir=x", r"marl\.run\.dir"),
+        ("train.parquet", "is not of the form key=value"),
+        ("marl.agents=3 marl.agents.solver.policy=x", "'agents' is a single value"),
+        ("algorithm.adv_estimator=grpo algorithm.lam=0.9", r"'algorithm\.lam=0\.9' has no effect on algorithm 'grpo'"),
+        ("algorithm.adv_estimator=grpo_vectorized algorithm.norm_adv_by_std_in_grpo=false", "has no effect"),
+        ("algorithm.adv_estimator=rloo algorithm.norm_adv_by_std_in_grpo=false", "has no effect on algorithm 'grpo'"),
+        ("algorithm.adv_estimator=gae marl.algorithm.name=grpo", "both choose the advantage: remove the first one"),
+    ],
+)
+def test_what_does_not_apply_is_refused_with_what_replaces_it(override: str, message: str) -> None:
+    with pytest.raises(MarlError, match=message):
+        from_script(override.split(" "))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("data.max_promt_length=3", r"unknown key 'data\.max_promt_length': did you mean 'data\.max_prompt_length'"),
+        ("critic.optim.lr=1e-5", "algorithm 'grpo' uses no critic"),
+        ("trainer.test_freq=-1 trainer.val_before_train=False", "no validation would take place"),
+        ("data.val_files=train.jsonl", "39 tasks are in both splits"),
+    ],
+)
+def test_what_is_wrong_is_an_error_before_work_starts(
+    more: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpus(monkeypatch)
+    assert main_ppo.main([*GRPO.split(), *more.split(), "--dry-run"]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.slow
+def test_the_module_prints_the_team(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    gpus(monkeypatch)
+    assert main_ppo.main([*GRPO.split()[:-2], "--dry-run", *GRPO.split()[-2:]]) == 0
+    printed = capsys.readouterr().out
+    assert "task    verl (39 training, 3 held-out), workflow single" in printed
+    assert main_ppo.main([*GRPO.split(), "--config-name=ppo_megatron_trainer"]) == 2
+    assert "unknown option '--config-name=ppo_megatron_trainer'" in capsys.readouterr().err
+
+
+def test_the_docs_name_every_key_of_the_tables() -> None:
+    for key in [*REFUSED, *MOVED, *RENAMED]:
+        assert f"`{key}`" in DOCS, key
+    for name in [*ESTIMATORS, *WITHOUT]:
+        assert f"`{name}`" in DOCS, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("team", ["", "team"])
+def test_the_recipes_script_is_right(team: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch)
+    (tmp_path / "python3").write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@" > "$CALLED"\n')
+    (tmp_path / "python3").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLED": str(tmp_path / "called")}
+    small = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "data.max_prompt_length=16"]
+    subprocess.run([str(SCRIPT), *team.split(), *small], env={**env, "MODEL": "model", "DATA": "data"}, check=True)
+    flag, module, *overrides = (tmp_path / "called").read_text().split("\0")[:-1]
+    assert (flag, module) == ("-m", "marl_verl.main_ppo")
+    (place / "data").mkdir(exist_ok=True)
+    for split in ("train", "test"):
+        rows = [json.loads(line) for line in (place / f"{split}.jsonl").read_text().splitlines()]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), place / "data" / f"{split}.parquet")
+    plan = planned("", *overrides)
+    assert list(plan.team.agents) == (["solver", "verifier"] if team else ["solver"])
+    assert list(plan.team.policies) == list(plan.team.agents)
+    assert plan.config.trainer.total_training_steps == 30
+
+
+def test_refused_keys_are_verls() -> None:
+    defaults = OmegaConf.load(verl_configs() / "_generated_ppo_trainer.yaml")
+    old = ("hydra", "algorithm.filter_groups", "data.image_key")
+    absent = object()
+    for key in {*REFUSED, *RENAMED} - {*old}:
+        assert OmegaConf.select(defaults, key, default=absent, throw_on_missing=False) is not absent, key
+
+
+# Estimators
+
+
+TOKENS = 5
+
+
+def of_verl(estimator: str, rewards: Any, uids: Any, norm: bool = True) -> Any:
+    from verl.protocol import DataProto
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.core_algos import AdvantageEstimator
+    from verl.trainer.ppo.ray_trainer import compute_advantage
+
+    tokens = torch.zeros(len(rewards), TOKENS)
+    tokens[:, -1] = torch.tensor(rewards)
+    tensors = {"token_level_rewards": tokens, "response_mask": torch.ones(len(rewards), TOKENS)}
+    data = DataProto.from_dict(tensors, non_tensors={"uid": np.array(uids, dtype=object)})
+    config = AlgoConfig(adv_estimator=estimator, norm_adv_by_std_in_grpo=norm)
+    found = compute_advantage(data, AdvantageEstimator(estimator), norm_adv_by_std_in_grpo=norm, config=config)
+    return found.batch["advantages"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", [*(name for name in ESTIMATORS if name != "gae"), "grpo unscaled"])
+def test_advantages_are_those_of_stock_verl(estimator: str) -> None:
+    estimator, _, unscaled = estimator.partition(" ")
+    given = [f"algorithm.adv_estimator={estimator}", f"algorithm.norm_adv_by_std_in_grpo={str(not unscaled).lower()}"]
+    section = recipe(*given)["marl"]["algorithm"]
+    method = algorithm_named(section["name"], section["options"], "options")
+    rng = np.random.default_rng(7)
+    for draw in (lambda: float(rng.integers(0, 2)), lambda: float(rng.normal())):
+        sizes = {"a": 8, "b": 5, "c": 2, "d": 8}
+        rows = [row(uid, g, 0, 0, "solver", team=draw()) for uid, size in sizes.items() for g in range(size)]
+        found = method.compute(RowTable.from_rows(rows)).advantage
+        rewards, uids = ([each["rewards"]["team"] for each in rows], [each["uid"] for each in rows])
+        stock = of_verl(estimator, rewards, uids, not unscaled).numpy()
+        if "plus_plus" in estimator:  # verl's variance is that of n tokens, with n - 1
+            stock *= (stock.size / (stock.size - 1)) ** 0.5
+        np.testing.assert_allclose(found[:, None].repeat(TOKENS, 1), stock, atol=1e-6)
