@@ -16,7 +16,7 @@ from marl_verl.errors import MarlError, nearest, unknown
 from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
 
 EXTRAS: Mapping[str, str] = {
-    "magrpo": "magrpo magrpo-sessions joint joint-tree joint-turns joint-writing rendezvous two-writers",
+    "magrpo": "magrpo magrpo-sessions joint joint-tree joint-turns rendezvous",
     "at-grpo": "at-grpo at-grpo-sessions alpha greedy-tree at-chosen at-turns at-final-answers at-plan-path "
     "at-plan-path-tiny at-one-chat-walker at-one-reasoner at-one-walker at-planner-executor at-tool-caller-planner "
     "at-tool-user-reasoner at-bee-line at-bee-line-paid at-own-answer",
@@ -29,7 +29,7 @@ EXTRAS: Mapping[str, str] = {
     "math": "math boxed-sums math-solver-verifier math-tool-user-reasoner math-one-reasoner math-own-answer "
     "math-solution math-verdict",
     "code": "code-with-tests joint-code refine-code two-coders",
-    "writing": "",
+    "writing": "joint-writing word-writing two-writers tldr-length arxiv-length",
     "search": "search look-up search-routed search-alone search-planner search-verdict search-hit",
 }
 """Extra (also the entry point, and the suffix of the distribution's name) -> the names that its plugin registers.

@@ -4,6 +4,7 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_writing.sh" \
   marl.algorithm.name=grpo \
+  '~marl.algorithm.options.normalize' \
   '~marl.sampler.options' \
   marl.sampler.options.episodes=4 \
   "$@"

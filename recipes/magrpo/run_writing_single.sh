@@ -10,6 +10,7 @@ exec "$here/run_writing.sh" \
   '+marl.agents.writer={policy: writer}' \
   '+marl.policies.writer={model: {path: Qwen/Qwen3-1.7B}}' \
   marl.algorithm.name=grpo \
+  '~marl.algorithm.options.normalize' \
   '~marl.sampler.options' \
   marl.sampler.options.episodes=4 \
   data.max_response_length=512 \

@@ -8,9 +8,7 @@ from marl_verl.plugins import Registry, hookimpl
 @hookimpl
 def marl_register(registry: Registry) -> None:
     registry.task("rendezvous", "marl_verl_magrpo.rendezvous:Rendezvous")
-    registry.task("joint-writing", "marl_verl_magrpo.writing:JointWriting")
     registry.workflow("rendezvous", "marl_verl_magrpo.rendezvous:Meet")
-    registry.workflow("two-writers", "marl_verl_magrpo.writing:TwoWriters")
     registry.sampler("joint-tree", "marl_verl_magrpo.joint_tree:JointTree")
     registry.advantage("joint", "marl_verl_magrpo.algorithm:JointAdvantage")
     registry.metric("joint-turns", "marl_verl_magrpo.joint_turns:JointTurns")

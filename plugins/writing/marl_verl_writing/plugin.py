@@ -7,4 +7,9 @@ from marl_verl.plugins import Registry, hookimpl
 
 @hookimpl
 def marl_register(registry: Registry) -> None:
-    """Nothing yet."""
+    registry.task("joint-writing", "marl_verl_writing.two_writers:JointWriting")
+    registry.task("word-writing", "marl_verl_writing.word_writing:WordWriting")
+    registry.workflow("two-writers", "marl_verl_writing.two_writers:TwoWriters")
+    registry.workflow("word-writing", "marl_verl_writing.word_writing:WordWriters")
+    registry.reward("tldr-length", "marl_verl_writing.two_writers:tldr_length")
+    registry.reward("arxiv-length", "marl_verl_writing.two_writers:arxiv_length")

@@ -2,18 +2,20 @@
 
 TLDR: one agent summarises a post in one sentence, the other in more detail. arXiv: from an abstract, one agent writes
 the first paragraph of an introduction, the other the second. Neither sees the other's text; the wanted lengths,
-vocabulary and coherence are defined by the reward only (`writing_levels`). Source: MAGRPO, arXiv 2508.04652.
+vocabulary and coherence are defined by the reward only (`levels`). Source: MAGRPO, arXiv 2508.04652.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from marl_verl import MarlError, Task, TaskSet, Workflow
-from marl_verl.episode import Team
-from marl_verl_magrpo.writing_levels import BANDS, levels, structure
+from marl_verl import MarlError, Task, Workflow
+from marl_verl.episode import Episode, Team, Turn
+from marl_verl.tasks import PublicTasks
+from marl_verl_writing.levels import ARXIV, BANDS, TLDR, Bands, levels, structure
+from marl_verl_writing.sets import SETS
 
 ONE, TWO = "one", "two"
 WRITER = "writer"  # a team of one: it writes both parts in one answer
@@ -44,24 +46,26 @@ ASKED: Mapping[str, Mapping[str, str]] = {
 }
 
 
-class JointWriting(TaskSet):
-    """Task set of texts, from a file: `id`, and the post or abstract as `prompt`. An answer is {"one", "two"}: text.
+class JointWriting(PublicTasks):
+    """Posts or abstracts, from public sets or files. An answer is {"one", "two"}: text.
 
     Options:
         bands: parameters of the reward, "tldr" or "arxiv".
         enough: the reward (of 3) at which a validation counts the task as solved. Ours: the paper reports rewards.
     """
 
+    sets: ClassVar = SETS
     bands: Kind = "tldr"
     enough: float = 2.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.enough <= 3:
             raise MarlError(f"joint-writing: enough must be above 0 and at most 3, got {self.enough}")
 
     def score(self, task: Task, answer: Any) -> float:
         """The sum of the levels, 0 to 3. MarlError for anything but {"one": text, "two": text}."""
-        return sum(levels(*_parts(answer), BANDS[self.bands]).values())
+        return sum(levels(*parts_of(answer), BANDS[self.bands]).values())
 
     def success(self, task: Task, answer: Any) -> bool:
         """Whether the reward is at least `enough`."""
@@ -69,7 +73,7 @@ class JointWriting(TaskSet):
 
     def public_score(self, task: Task, answer: Any) -> float:
         """1 if the word counts of both parts are in range, else 0. MarlError as `score`."""
-        return float(structure(*_parts(answer), BANDS[self.bands]))
+        return float(structure(*parts_of(answer), BANDS[self.bands]))
 
 
 class TwoWriters(Workflow):
@@ -94,7 +98,7 @@ class TwoWriters(Workflow):
         agents = _writers(team.agents)
         parts: dict[str, str] = {}
         for _ in range(self.turns):
-            acted = await team.act({agent: self._sees(task, agent, parts) for agent in agents})
+            acted = await team.act({agent: self.sees(task, agent, parts) for agent in agents})
             if agents == (WRITER,):
                 one, found, two = divided(acted[WRITER].text)
                 parts = {ONE: one, TWO: two}
@@ -105,7 +109,8 @@ class TwoWriters(Workflow):
             team.propose(parts)
         return parts
 
-    def _sees(self, task: Task, agent: str, parts: Mapping[str, str]) -> str:
+    def sees(self, task: Task, agent: str, parts: Mapping[str, str]) -> str:
+        """The observation of an agent: what to write, the text, and in later turns both parts."""
         asked = ASKED[self.kind]
         if agent == WRITER:
             lines = [
@@ -138,8 +143,24 @@ def _writers(agents: Sequence[str]) -> tuple[str, ...]:
     return ONE, TWO
 
 
-def _parts(answer: Any) -> tuple[str, str]:
+def parts_of(answer: Any) -> tuple[str, str]:
     """The texts of an answer. MarlError for another form."""
     if isinstance(answer, Mapping) and all(isinstance(answer.get(part), str) for part in (ONE, TWO)):
         return answer[ONE], answer[TWO]
     raise MarlError(f"joint-writing scores two parts, {{'one': text, 'two': text}}, got {answer!r:.60}")
+
+
+def tldr_length(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward `tldr-length`, 0 to 1: 1 if this part has 8 to 256 words, less outside (`length`)."""
+    return length(turn.action.text, TLDR)
+
+
+def arxiv_length(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward `arxiv-length`, 0 to 1: 1 if this part has 128 to 256 words, less outside (`length`)."""
+    return length(turn.action.text, ARXIV)
+
+
+def length(part: str, bands: Bands) -> float:
+    """1 for a number of words in range, linear to 0 at no word and at twice the maximum."""
+    (fewest, most), count = bands.words, len(part.split())
+    return min(1.0, count / fewest, max(0.0, 2 - count / most))
