@@ -35,7 +35,8 @@ CONFIGS = {
     "Qwen/Qwen2.5-Coder-7B-Instruct": QWEN25_7B,
     "deepseek-ai/deepseek-coder-6.7b-instruct": _config("llama", 4096, 32, 32, 32, 11008, 32256),
     "inclusionAI/AReaL-boba-2-8B": QWEN3_8B,
-    "inclusionAI/AReaL-boba-2-32B": QWEN3_32B,
+    "nvidia/OpenCodeReasoning-Nemotron-32B": _config("qwen2", 5120, 64, 40, 8, 27648, 152064),
+    "meta-llama/Llama-3.2-3B-Instruct": _config("llama", 3072, 28, 24, 8, 8192, 128256, tie_word_embeddings=True),
 }
 """Name on the hub -> config.json, without what the memory estimate does not read."""
 PARAMETERS = {"Qwen/Qwen3-8B": 8.19e9, "Qwen/Qwen3-32B": 32.76e9, "Qwen/Qwen2.5-7B": 7.62e9, "Qwen/Qwen2.5-3B": 3.09e9}

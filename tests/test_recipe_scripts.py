@@ -288,6 +288,7 @@ DIFFERS: dict[str, set[str]] = {
     "dr_mas/cpu_single": {"comparison", "rewards", *SINGLE},
     "dr_mas/math_8b": {"team"},
     "dr_mas/search_3b": {"team"},
+    "dr_mas/search_heterogeneous": {"team"},
     **{f"dr_mas/{setting}_grpo": {"comparison"} for setting in ("cpu", "math", "search")},
     **{f"dr_mas/{setting}_trajectory_mean": {"comparison"} for setting in ("cpu", "math", "search")},
     **{f"dr_mas/{setting}_shared": {"team"} for setting in ("math", "search")},
@@ -312,6 +313,8 @@ DIFFERS: dict[str, set[str]] = {
     },
     "magrpo/writing_single": {"comparison", "returns", "loss", "sampling", "team"},
     "mars2/code_32b": {"team"},
+    "mars2/code_shared": {"team"},
+    "mars2/code_search60_decay": {"validation"},
     "mars2/code_small": {"team", "returns"},
     "mars2/code_mars2": {"loss", "returns"},
     "mars2/cpu_plus": {"loss", "returns"},
@@ -326,6 +329,7 @@ DIFFERS: dict[str, set[str]] = {
     "sharp/multi_hop_broadcast_only": {"credit", "rewards"},
     **{f"sharp/{setting}_full": {"credit"} for setting in ("cpu", "multi_hop")},
     "sharp/cpu_rescore": {"credit"},
+    "sharp/multi_hop_matpo": {*COMPARED, "credit", "rewards", "returns", "team"},
     **{f"sharp/{setting}_grpo": {*COMPARED, "credit", "rewards", "returns"} for setting in ("cpu", "multi_hop")},
     **{
         f"sharp/{setting}_single_agent": {*COMPARED, "credit", "rewards", "returns", "workflow"}

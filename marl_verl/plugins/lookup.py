@@ -24,7 +24,7 @@ EXTRAS: Mapping[str, str] = {
     "style-diversity symbol-tests refine-symbols",
     "dr-mas": "dr-mas penalty amplification second-moment dr-mas-math dr-mas-search dr-mas-search-alone second-guess "
     "second-guess-verdict",
-    "sharp": "sharp counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
+    "sharp": "sharp sharp-format counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
     "games": "reasoning-gym text-discussion text-parallel text-pipeline text-solver-verifier",
     "math": "math boxed-sums math-solver-verifier math-tool-user-reasoner math-one-reasoner math-own-answer "
     "math-solution math-verdict",

@@ -13,6 +13,10 @@ of a node is adaptive. Two strategies; D(...) is the posterior given these score
              then, for that agent, generate or continue; then, to continue, among the children that a made
                  the same three, of a's children only
 
+At inference, MARS2-T+ lowers the draws of "generate" by w = gamma^c at a node with c children, so that a search with a
+large budget goes deeper: option `decay` is gamma, 1 without. The paper's gamma(d) depends on the depth, and is about
+0.98 when shallow; its form is not known to us, so gamma is a constant here.
+
 A new node's score updates its parent's "generate", and on every edge above its parent the child and "continue".
 Children in which nothing can be generated (their workflow has ended) are never drawn.
 
@@ -30,7 +34,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from marl_verl_mars2.posteriors import Posterior, Prior, posterior, thompson
+from marl_verl_mars2.posteriors import Decayed, Posterior, Prior, posterior, thompson
 
 Strategy = Literal["bandit", "stack"]
 
@@ -55,10 +59,11 @@ class Arms:
 
     Args:
         agents: agents that can generate here.
+        decay: gamma, see the module.
     """
 
-    def __init__(self, agents: Sequence[str], prior: Prior) -> None:
-        self.prior = prior
+    def __init__(self, agents: Sequence[str], prior: Prior, decay: float = 1.0) -> None:
+        self.prior, self.decay = prior, decay
         self.generate = {agent: posterior(prior) for agent in agents}
         self.children: list[Child] = []
 
@@ -80,6 +85,11 @@ class Arms:
         """Record a new score below a child."""
         self.children[child].posterior.observe(score)
 
+    def generators(self) -> list[tuple[str, Posterior]]:
+        """The posteriors of generating, with the decay."""
+        weight = self.decay ** len(self.children)
+        return [(agent, Decayed(each, weight)) for agent, each in self.generate.items()]
+
     def _open(self, agent: str | None = None) -> list[tuple[int, Posterior]]:
         """The children to continue in, all or one agent's, by their numbers."""
         return [
@@ -92,14 +102,14 @@ class Arms:
 class Bandit(Arms):
     """Strategy "bandit": one draw among agents and continue."""
 
-    def __init__(self, agents: Sequence[str], prior: Prior) -> None:
-        super().__init__(agents, prior)
+    def __init__(self, agents: Sequence[str], prior: Prior, decay: float = 1.0) -> None:
+        super().__init__(agents, prior, decay)
         self.continuation = posterior(prior)
 
     def choose(self, rng: Random) -> str | int:
         children = self._open()
         deeper = [(None, self.continuation)] if children else []
-        agent = thompson(rng, [*self.generate.items(), *deeper])
+        agent = thompson(rng, [*self.generators(), *deeper])
         return thompson(rng, children) if agent is None else agent
 
     def below(self, child: int, score: float) -> None:
@@ -110,8 +120,8 @@ class Bandit(Arms):
 class Stack(Arms):
     """Strategy "stack": draw the agent, then generate or continue."""
 
-    def __init__(self, agents: Sequence[str], prior: Prior) -> None:
-        super().__init__(agents, prior)
+    def __init__(self, agents: Sequence[str], prior: Prior, decay: float = 1.0) -> None:
+        super().__init__(agents, prior, decay)
         self.agent = {agent: posterior(prior) for agent in agents}
         self.continuation = {agent: posterior(prior) for agent in agents}
 
@@ -120,7 +130,7 @@ class Stack(Arms):
         children = self._open(agent)
         if not children:
             return agent
-        wider = thompson(rng, [(True, self.generate[agent]), (False, self.continuation[agent])])
+        wider = thompson(rng, [(True, dict(self.generators())[agent]), (False, self.continuation[agent])])
         return agent if wider else thompson(rng, children)
 
     def tried(self, agent: str, score: float) -> None:

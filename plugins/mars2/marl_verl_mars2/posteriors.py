@@ -83,6 +83,23 @@ class Beta:
         return rng.betavariate(self.a, self.b)
 
 
+@dataclass(slots=True)
+class Decayed:
+    """A posterior whose draws are worth a factor `weight` <= 1: a draw below 0 is divided by it."""
+
+    of: Posterior
+    weight: float
+
+    def observe(self, score: float) -> None:
+        """Update the posterior."""
+        self.of.observe(score)
+
+    def draw(self, rng: Random) -> float:
+        """Draw a mean, and lower it."""
+        drawn = self.of.draw(rng)
+        return drawn * self.weight if drawn > 0 else drawn / self.weight
+
+
 def posterior(prior: Prior) -> Posterior:
     """A posterior without scores: the prior."""
     return Normal() if prior == "normal" else Beta()

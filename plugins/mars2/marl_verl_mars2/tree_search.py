@@ -25,7 +25,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Interval
 
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, nearest
@@ -81,6 +83,8 @@ class TreeSearch(Sampler):
         guide: "reward", the mixed reward of the node's turn; every path to a leaf is an episode. "public", for
             inference: the public score of the node's answer (0 without one). The path to the node where it is highest,
             the earliest of equals, is the only episode, and the other turns are its off-path turns.
+        decay: gamma of MARS2-T+ at inference, above 0 and at most 1: a draw for one more child of a node with c
+            children is worth gamma^c as much (`bandit`). 1: off.
     """
 
     branches: ClassVar[bool] = True
@@ -90,6 +94,7 @@ class TreeSearch(Sampler):
     arms: list[str] = field(default_factory=list)
     partial_value: PartialValue = "proposal"
     guide: Literal["reward", "public"] = "reward"
+    decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
 
     @property
     def public(self) -> bool:
@@ -162,7 +167,7 @@ class TreeSearch(Sampler):
         """New arms with the prior, for the agents that may take the state's next act (none without an act)."""
         called = [act.agent for act in state.acts[:1]]
         agents = self.arms if called and called[0] in self.arms else called
-        return STRATEGIES[self.strategy](agents, self.prior)
+        return STRATEGIES[self.strategy](agents, self.prior, self.decay)
 
 
 def descend(top: Node, rng: Random) -> tuple[Node, str]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_mars2.bandit import STRATEGIES, Arms, Bandit, Stack, Strategy
-from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior, posterior, thompson
+from marl_verl_mars2.posteriors import Beta, Decayed, Normal, Posterior, Prior, posterior, thompson
 
 DRAWS = 20_000
 STATED = [0.3, 0.9, 0.5, 0.45, 0.7, 0.8]
@@ -227,3 +227,23 @@ def test_stack_draws_the_agent_first_and_then_within_what_that_agent_made() -> N
     assert arms.choose(rng) == "a"
     fix(arms, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.4, "b": -9.0})
     assert arms.choose(rng) == 0  # 1 is b's, 2 is closed
+
+
+@BOTH_STRATEGIES
+def test_decay_turns_a_wide_node_deeper(strategy: Strategy) -> None:
+    def wider(decay: float, children: int) -> int:
+        arms = STRATEGIES[strategy](["a"], "normal", decay)
+        for _ in range(children):
+            arms.made("a", 0.5, open=True)
+        return sum(isinstance(arms.choose(Random(seed)), str) for seed in range(400))
+
+    assert wider(1.0, 0) == wider(0.5, 0) == 400  # a node without a child can only be widened
+    assert wider(1.0, 12) > wider(0.98, 12) > wider(0.9, 12) > wider(0.5, 12)
+
+
+def test_a_decayed_draw_is_lower_also_below_zero() -> None:
+    for m in (0.5, -0.5):
+        plain = [Normal(m).draw(Random(seed)) for seed in range(50)]
+        lower = [Decayed(Normal(m), 0.9).draw(Random(seed)) for seed in range(50)]
+        assert all(one < other for one, other in zip(lower, plain, strict=True))
+        assert [Decayed(Normal(m), 1.0).draw(Random(seed)) for seed in range(50)] == plain

@@ -38,7 +38,17 @@ class LookUpTasks(SearchTasks):
 
     def vocabulary(self) -> list[str]:
         """All words of observations and answers."""
-        words = [*NAMES, *COLOURS, "find", "found", "nothing", *(f"<verify>{word}</verify>" for word in (YES, NO))]
+        words = [
+            *NAMES,
+            *COLOURS,
+            VERIFIER,
+            SEARCHER,
+            ANSWERER,
+            "find",
+            "found",
+            "nothing",
+            *(f"<verify>{word}</verify>" for word in (YES, NO)),
+        ]
         return [*words, *(search(name) for name in NAMES), *(f"<answer>{colour}</answer>" for colour in COLOURS)]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
@@ -51,7 +61,7 @@ class LookUpTasks(SearchTasks):
             (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "look-up")
             careful, colour = rng.random() < good, task.data["answers"][0]
             found = agent == ANSWERER or (agent == VERIFIER and rng.random() < 0.5)
-            seen = sees(task, f"{task.prompt} {colour}" if found else "")
+            seen = sees(agent, task, f"{task.prompt} {colour}" if found else "")
             careless = {
                 VERIFIER: f"<verify>{YES}</verify>",
                 SEARCHER: search(NAMES[0]),
@@ -84,18 +94,18 @@ class TinySearchTeam(SearchTeam):
     found: int = 1
 
     def verifier_sees(self, task: Task, history: list[str]) -> str:
-        return sees(task, _note(history))
+        return sees(VERIFIER, task, _note(history))
 
     def searcher_sees(self, task: Task, history: list[str]) -> str:
-        return sees(task, _note(history))
+        return sees(SEARCHER, task, _note(history))
 
     def answerer_sees(self, task: Task, history: list[str]) -> str:
-        return sees(task, _note(history))
+        return sees(ANSWERER, task, _note(history))
 
 
-def sees(task: Task, note: str) -> str:
-    """The observation of each agent."""
-    return f"find {task.prompt} found {note}" if note else f"find {task.prompt} nothing"
+def sees(agent: str, task: Task, note: str) -> str:
+    """The observation of each agent, which begins with its name: the agents may share a policy."""
+    return f"{agent} find {task.prompt} found {note}" if note else f"{agent} find {task.prompt} nothing"
 
 
 def search(name: str) -> str:

@@ -13,6 +13,7 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("multi-hop-paragraphs", "marl_verl_search.planner:PlannerAndSearchers")
     registry.credit("counterfactual", "marl_verl_sharp.counterfactual:Counterfactual")
     registry.credit("shapley", "marl_verl_sharp.sampled_shapley:SampledShapley")
+    registry.reward("sharp-format", "marl_verl_sharp.matpo:sharp_format")
     registry.mix("sharp", "marl_verl_sharp.algorithm:SharpMix")
     registry.metric("worker-calls", "marl_verl_sharp.worker_calls:WORKER_CALLS")
     registry.algorithm("sharp", "marl_verl_sharp.algorithm:SHARP")
