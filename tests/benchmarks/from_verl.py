@@ -30,7 +30,7 @@ from tests.benchmarks.run import install_plugin
 from tests.benchmarks.stock import _flat, environment, with_newline
 
 SEEDS, STEPS, TASKS = (0, 1, 2), 20, 640
-QUANTILE = 2.776  # of Student's t with four degrees of freedom: two times three seeds, 95 %
+QUANTILES = {2: 12.706, 3: 4.303}  # of Student's t at 97.5 %, by the number of seeds
 OURS, STOCK = "marl_verl.main_ppo", "verl.trainer.main_ppo"
 SCRIPT = """
 algorithm.adv_estimator=grpo
@@ -178,18 +178,22 @@ def held_out(folder: Path, module: str, seed: int) -> list[float]:
 
 
 def report(folder: Path) -> None:
-    """The tables of docs/from-verl.md."""
-    curves = {(module, seed): curve(folder, module, seed) for module in (OURS, STOCK) for seed in SEEDS}
-    print(f"| step | {OURS} | {STOCK} | difference, 95 % interval |\n|---|---|---|---|")
-    parts = [("1", slice(0, 1)), ("2 to 5", slice(1, 5)), ("6 to 10", slice(5, 10)), ("11 to 20", slice(10, 20))]
-    for name, steps in [*parts, ("all", slice(0, STEPS))]:
-        ours, stock = ([statistics.mean(curves[module, seed][steps]) for seed in SEEDS] for module in (OURS, STOCK))
-        each = [" ".join(f"{value:.3f}" for value in side) for side in (ours, stock)]
-        difference = statistics.mean(ours) - statistics.mean(stock)
-        spread = QUANTILE * ((statistics.variance(ours) + statistics.variance(stock)) / len(SEEDS)) ** 0.5
-        print(f"| {name} | {each[0]} | {each[1]} | {difference:+.3f} ± {spread:.3f} |")
+    """The table of docs/from-verl.md: means over steps, and the difference paired by seed, since the order of the rows
+    of a seed is the same in both."""
+    seeds = [seed for seed in SEEDS if found(folder, OURS, seed) and found(folder, STOCK, seed)]
+    curves = {(module, seed): curve(folder, module, seed) for module in (OURS, STOCK) for seed in seeds}
+    print(f"| steps | {OURS} | {STOCK} | difference, 95 % interval |\n|---|---|---|---|")
+    for name, steps in [("1 to 5", slice(0, 5)), ("6 to 20", slice(5, 20)), ("all", slice(0, STEPS))]:
+        ours, stock = ([statistics.mean(curves[module, seed][steps]) for seed in seeds] for module in (OURS, STOCK))
+        each = [", ".join(f"{value:.3f}" for value in side) for side in (ours, stock)]
+        paired = [one - other for one, other in zip(ours, stock, strict=True)]
+        spread = QUANTILES[len(seeds)] * statistics.stdev(paired) / len(seeds) ** 0.5
+        print(f"| {name} | {each[0]} | {each[1]} | {statistics.mean(paired):+.3f} ± {spread:.3f} |")
+    for seed in seeds:
+        both = statistics.correlation(curves[OURS, seed], curves[STOCK, seed])
+        print(f"seed {seed}: correlation of the two curves over the steps {both:.2f}")
     for module in (OURS, STOCK):
-        print(module, "held out:", [[round(each, 2) for each in held_out(folder, module, seed)] for seed in SEEDS])
+        print(module, "held out:", [[round(each, 2) for each in held_out(folder, module, seed)] for seed in seeds])
 
 
 if __name__ == "__main__":
