@@ -39,12 +39,14 @@ class PublicSet:
         task: a row's task. MarlError (from `Fields`) for a missing field, `LeftOut` for a row that is no task.
         config: the hub's configuration; None for the default one.
         splits: split -> the hub's split. A split that is absent here has no tasks on the hub.
+        installed: returns the rows of an installed package, which are then used; None if it is not installed.
     """
 
     hub: str
     task: Callable[[Fields], Task]
     config: str | None = None
     splits: Mapping[Split, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
+    installed: Callable[[], Iterable[dict[str, Any]] | None] = lambda: None
 
 
 class PublicTasks(TaskSet):
@@ -143,6 +145,10 @@ def _hub_rows(name: str, public: PublicSet, split: Split) -> Iterator[tuple[int,
     how = f"Download its files elsewhere, and set marl.task.{split}_file to a JSON lines, JSON or parquet file of them."
     if split not in public.splits:
         raise MarlError(f"public set '{name}' has no {split} tasks: it is {' and '.join(public.splits)} data")
+    rows: Any = public.installed()
+    if rows is not None:
+        yield from enumerate(rows, start=1)
+        return
     try:
         import datasets
     except ImportError as error:

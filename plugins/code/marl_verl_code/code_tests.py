@@ -1,9 +1,9 @@
-"""Task set `code-with-tests`: problems to be solved by a Python program, judged by tests on its standard output.
+"""Task set `code-with-tests`: problems to be solved by a Python program, judged by tests.
 
-A row of a task file is {"id": ..., "prompt": the problem, "data": {"public": [...], "private": [...]}}, and a test is
-{"input": text, "output": text}. Public tests may be shown: they give feedback and the public score. The score is 1 when
-all tests pass, public and private, as MARS2's node reward. Scoring is async: programs run in the sandbox, and the event
-loop is not blocked.
+A row of a task file is {"id": ..., "prompt": the problem, "data": {"public": [...], "private": [...]}}; `sets` has the
+forms of a test, the simplest of which is {"input": text, "output": text}. Public tests may be shown: they give feedback
+and the public score. The score is 1 when all tests pass, public and private, as MARS2's node reward. Scoring is async:
+programs run in the sandbox, and the event loop is not blocked.
 """
 
 from __future__ import annotations
@@ -12,28 +12,37 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from marl_verl import MarlError, Task, TaskSet
+from marl_verl import MarlError, Task
 from marl_verl.errors import nearest
 from marl_verl.sandbox import Limits, Outcome, current
+from marl_verl.tasks import PublicTasks
+from marl_verl_code.sets import SETS
 
 Which = Literal["public", "private"]
+FORMS: Sequence[Mapping[str, type]] = (
+    {"input": str, "output": str},
+    {"entry": str, "args": list, "expected": object},
+    {"entry": str, "assert": str},
+)
 _threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="code tests")
 
 
-class CodeWithTests(TaskSet):
-    """Problems with tests, from a file.
+class CodeWithTests(PublicTasks):
+    """Problems with tests, from a public set or a file.
 
     Options:
         seconds: wall-clock limit of one test.
         megabytes: limit of the address space.
     """
 
+    sets: ClassVar = SETS
     seconds: float = 6.0
     megabytes: int = 1024
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._limits()
 
     async def score(self, task: Task, answer: Any) -> float:
@@ -61,16 +70,30 @@ class CodeWithTests(TaskSet):
         return Limits(self.seconds, self.megabytes)
 
 
-async def run_tests(code: str, tests: Sequence[Mapping[str, str]], limits: Limits, stop: bool = False) -> list[Outcome]:
-    """Run a program on tests `{"input": ..., "output": ...}`; return outcomes in order. Does not block the loop.
+def run_test(code: str, test: Mapping[str, Any], limits: Limits) -> Outcome:
+    """Run a program on one test of any form."""
+    sandbox = current()
+    program = f"{test['before']}\n\n{code}" if test.get("before") else code
+    if "input" in test:
+        return sandbox.prints(program, test["input"], test["output"], limits)
+    if "assert" in test:
+        return sandbox.holds(program, test["entry"], test.get("setup", ""), test["assert"], limits)
+    outcome = sandbox.returns(program, test["entry"], test["args"], test["expected"], limits)
+    if outcome.verdict == "wrong" and "or" in test:
+        return sandbox.returns(program, test["entry"], test["args"], test["or"], limits)
+    return outcome
+
+
+async def run_tests(code: str, tests: Sequence[Mapping[str, Any]], limits: Limits, stop: bool = False) -> list[Outcome]:
+    """Run a program on tests; return outcomes in order. Does not block the loop.
 
     Args:
         stop: end with the first test that does not pass, which is then the last of the list.
     """
-    loop, sandbox = asyncio.get_running_loop(), current()
+    loop = asyncio.get_running_loop()
 
-    def run(test: Mapping[str, str]) -> Outcome:
-        return sandbox.prints(code, test["input"], test["output"], limits)
+    def run(test: Mapping[str, Any]) -> Outcome:
+        return run_test(code, test, limits)
 
     if not stop:
         return list(await asyncio.gather(*(loop.run_in_executor(_threads, run, test) for test in tests)))
@@ -82,23 +105,25 @@ async def run_tests(code: str, tests: Sequence[Mapping[str, str]], limits: Limit
     return found
 
 
-def tests_of(task: Task, which: Which) -> Sequence[Mapping[str, str]]:
+def tests_of(task: Task, which: Which) -> Sequence[Mapping[str, Any]]:
     """The tests of a task; private ones must be there.
 
     Raises:
-        MarlError: no such tests, or one that is not a pair of texts.
+        MarlError: no such tests, or one of another form.
     """
     found = task.data.get(which, [] if which == "public" else None)
     if not isinstance(found, list) or (which == "private" and not found):
         known = nearest(which, map(str, task.data)) if which not in task.data else "it must be a list of tests"
         raise MarlError(f"task '{task.id}' has no {which} tests in its data: {known}")
     for number, test in enumerate(found, start=1):
-        texts = isinstance(test, Mapping) and all(isinstance(test.get(name), str) for name in ("input", "output"))
-        if not texts:
-            raise MarlError(
-                f"task '{task.id}', {which} test {number} must have texts 'input' and 'output', got {test!r:.60}"
-            )
+        if not isinstance(test, Mapping) or not any(_has(test, form) for form in FORMS):
+            forms = "texts 'input' and 'output', 'entry' with 'args' and 'expected', or 'entry' with 'assert'"
+            raise MarlError(f"task '{task.id}', {which} test {number} must have {forms}, got {test!r:.60}")
     return found
+
+
+def _has(test: Mapping[str, Any], form: Mapping[str, type]) -> bool:
+    return all(name in test and isinstance(test[name], kind) for name, kind in form.items())
 
 
 def _program(answer: Any) -> bool:

@@ -7,29 +7,34 @@ both codes and the feedback on them. Source: MAGRPO, arXiv 2508.04652.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from marl_verl import MarlError, Task, TaskSet, Workflow
+from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.sandbox import Outcome
+from marl_verl.tasks import PublicTasks
 from marl_verl_code.assertions import Budget, run_assertions, share
 from marl_verl_code.code_levels import code_in, compiles, function, joined, levels
+from marl_verl_code.sets import SETS
 
 HELPER, MAIN = "helper", "main"
+EXPERT = "expert"  # reads both codes between turns; normally an external endpoint
 CODER = "coder"  # a team of one: it writes both functions in one answer
 AUX = "aux"  # the name of the helper function
 
-Feedback = Literal["plain", "passed", "levels"]
+Feedback = Literal["plain", "passed", "levels", "expert"]
 
 
-class JointCode(TaskSet):
-    """Functions to write, from a file: `id`, the function's head with its docstring as `prompt`, and `data` with
+class JointCode(PublicTasks):
+    """Functions to write, from HumanEval, CoopHumanEval or a file: `id`, the function's head with its docstring as
+    `prompt`, and `data` with
 
         entry    name of the main function
         tests    a list of statements, each a test; they call the function by its name or as `candidate`
         setup    statements before them (optional)
+        before   code before the answer, such as imports (optional)
 
-    An answer is {"helper": code, "main": code}. `marl_verl_code.convert` makes such a file of HumanEval's.
+    An answer is {"helper": code, "main": code}.
 
     Options:
         enough: share of the tests that must pass for a validation to count the task as solved.
@@ -37,12 +42,14 @@ class JointCode(TaskSet):
         megabytes: memory limit.
     """
 
+    sets: ClassVar = {name: SETS[name] for name in ("humaneval", "coophumaneval")}
     enough: float = 1.0
     seconds: float = 10.0
     test_seconds: float = 3.0
     megabytes: int = 512
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.enough <= 1:
             raise MarlError(f"joint-code: enough must be above 0 and at most 1, got {self.enough}")
         self._limits()
@@ -73,7 +80,8 @@ class TwoCoders(Workflow):
     Options:
         turns: number of joint moves.
         feedback: what agents see of a turn besides its code: "plain" nothing; "passed" whether all tests pass; "levels"
-            each level of the reward in words, with the first test that fails.
+            each level of the reward in words, with the first test that fails; "expert" what the agent "expert" says, a
+            larger model, which sees both codes and the levels.
         seconds, test_seconds, megabytes: limits for the tests of the feedback, normally those of the task set.
     """
 
@@ -90,7 +98,7 @@ class TwoCoders(Workflow):
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         """Return the code of both agents."""
-        agents = _coders(team.agents)
+        agents = _coders(team.agents, self.feedback)
         codes: dict[str, str] = {}
         feedback = ""
         for turn in range(self.turns):
@@ -103,7 +111,10 @@ class TwoCoders(Workflow):
             team.propose(codes)
             if turn + 1 < self.turns and self.feedback != "plain":
                 limits = [self.seconds, self.test_seconds, self.megabytes]
-                feedback = await team.call(describe_feedback, task, codes[HELPER], codes[MAIN], self.feedback, limits)
+                mode = "passed" if self.feedback == "passed" else "levels"
+                feedback = await team.call(describe_feedback, task, codes[HELPER], codes[MAIN], mode, limits)
+                if self.feedback == "expert":
+                    feedback = (await team[EXPERT].act(expert_sees(task, codes, feedback))).text
         return codes
 
 
@@ -119,7 +130,8 @@ def judged(task: Task, helper: str, main: str, limits: Budget) -> tuple[dict[str
     program = joined(helper, main)
     outcomes: tuple[Outcome, ...] = ()
     if function(main, entry) is not None and compiles(program):
-        outcomes = run_assertions(program, entry, setup, tuple(tests), limits)
+        whole = f"{task.data['before']}\n\n{program}" if task.data.get("before") else program
+        outcomes = run_assertions(whole, entry, setup, tuple(tests), limits)
     return levels(helper, main, AUX, entry, share(outcomes)), outcomes
 
 
@@ -174,6 +186,16 @@ def sees(task: Task, agent: str, codes: Mapping[str, str], feedback: str) -> str
     return "\n".join(lines)
 
 
+def expert_sees(task: Task, codes: Mapping[str, str], feedback: str) -> str:
+    """The expert's observation: the problem, both codes, and the levels in words."""
+    shown = "\n".join(f"```python\n{code}\n```" for code in dict.fromkeys(codes.values()))
+    return (
+        f"Two programmers solve this problem together.\n\n{task.prompt.strip()}\n\nOne writes `{AUX}`, the other "
+        f"`{entry_of(task)}`, which should call it. Their code:\n{shown}\n{feedback}\n\nSay for each of the two "
+        "functions, in a few sentences, what to change."
+    )
+
+
 def entry_of(task: Task) -> str:
     """The name of the main function. MarlError where the task has none."""
     entry = task.data.get("entry")
@@ -182,7 +204,10 @@ def entry_of(task: Task) -> str:
     return entry
 
 
-def _coders(agents: Sequence[str]) -> tuple[str, ...]:
+def _coders(names: Sequence[str], feedback: Feedback) -> tuple[str, ...]:
+    if (EXPERT in names) != (feedback == "expert"):
+        raise MarlError(f"two-coders needs the agent '{EXPERT}' with feedback expert, and only then")
+    agents = [name for name in names if name != EXPERT]
     if set(agents) == {CODER}:
         return (CODER,)
     if set(agents) != {HELPER, MAIN}:

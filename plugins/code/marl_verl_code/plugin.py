@@ -11,3 +11,7 @@ def marl_register(registry: Registry) -> None:
     registry.task("joint-code", "marl_verl_code.joint_code:JointCode")
     registry.workflow("refine-code", "marl_verl_code.refine_code:RefineCode")
     registry.workflow("two-coders", "marl_verl_code.joint_code:TwoCoders")
+    registry.workflow("coder-tester", "marl_verl_code.coder_tester:CoderTester")
+    registry.reward("code-coder", "marl_verl_code.coder_tester:coder_reward")
+    registry.reward("code-tester", "marl_verl_code.coder_tester:tester_reward")
+    registry.metric("cooperation", "marl_verl_code.cooperation:Cooperation")

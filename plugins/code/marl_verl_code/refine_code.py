@@ -7,6 +7,7 @@ the same attempt, reads their result from the journal.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from marl_verl import MarlError, Task
@@ -20,6 +21,7 @@ HOW = (
     "Write a Python program that reads from standard input and writes to standard output. "
     "Put the whole program in one ```python block."
 )
+HOW_FUNCTION = "Write the Python function. Put the whole code in one ```python block."
 NO_PROGRAM = "no code block"
 
 
@@ -43,14 +45,14 @@ class RefineCode(GenerateAndRefine):
 
     def first(self, task: Task) -> str:
         """The problem, and the form of an answer."""
-        return f"{task.prompt}\n\n{HOW}"
+        return f"{task.prompt}\n\n{how(task)}"
 
     def again(self, task: Task, answer: str, feedback: Feedback) -> str:
         """The problem, the attempt, what the first failing public test says, and the form of an answer."""
         attempt = f"```python\n{answer}\n```" if answer else "(no program)"
         return (
             f"{task.prompt}\n\nAn attempt at this problem:\n\n{attempt}\n\n"
-            f"What the tests say of it:\n\n{feedback.text}\n\nFind what is wrong and solve the problem. {HOW}"
+            f"What the tests say of it:\n\n{feedback.text}\n\nFind what is wrong and solve the problem. {how(task)}"
         )
 
     def answer_of(self, text: str) -> str:
@@ -61,13 +63,18 @@ class RefineCode(GenerateAndRefine):
         """Feedback of the first failing public test."""
         if not answer:
             return Feedback(False, "There is no program: no block between ``` and ``` was found.", NO_PROGRAM)
-        tests = list(tests_of(task, "public"))
+        tests = [dict(test) for test in tests_of(task, "public")]
         printed = await team.call(first_failure, answer, tests, self.seconds, self.megabytes)
         if printed is None:
             return Feedback(True, "All public tests pass.")
         return Feedback(
             False, in_words(tests[printed["test"]], Outcome(**printed["outcome"]), printed["test"], self.longest)
         )
+
+
+def how(task: Task) -> str:
+    """The form of an answer: a program, or a function for tests that call one."""
+    return HOW if "input" in tests_of(task, "private")[0] else HOW_FUNCTION
 
 
 async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: int) -> dict[str, Any] | None:
@@ -82,17 +89,22 @@ async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: 
     return {"test": len(outcomes) - 1, "outcome": record}
 
 
-def in_words(test: dict[str, str], outcome: Outcome, number: int, longest: int) -> str:
+def in_words(test: Mapping[str, Any], outcome: Outcome, number: int, longest: int) -> str:
     """A test result in words, for a model."""
 
     def block(title: str, text: str) -> str:
         return f"{title}:\n```\n{shortened(text.rstrip(), longest)}\n```"
 
+    function = "input" not in test
     happened = {
-        "wrong": "the output is wrong.",
+        "wrong": "the result is wrong." if function else "the output is wrong.",
         "error": "the program ends with an error.",
         "timeout": "the program takes too long and is stopped.",
     }[outcome.verdict]
+    if function:
+        called = test.get("assert") or f"{test['entry']}({', '.join(map(repr, test['args']))}) == {test['expected']!r}"
+        shown = [block("Test", called), block("Result", outcome.error)]
+        return "\n".join([f"Public test {number + 1}: {happened}", *shown])
     parts = [
         f"Public test {number + 1}: {happened}",
         block("Input", test["input"]),

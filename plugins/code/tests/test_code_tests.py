@@ -104,7 +104,7 @@ def test_other_errors_raise() -> None:
         build(CodeWithTests, {"megabytes": 1}, "marl.task.options")
     with pytest.raises(MarlError, match="refine-code: longest must be 40 or more, got 2"):
         build(RefineCode, {"longest": 2}, "marl.workflow.options")
-    with pytest.raises(NotImplementedError, match=r"cannot generate tasks: set marl.task.train_file"):
+    with pytest.raises(MarlError, match=r"generates no train tasks: set marl.task.train_file"):
         TASKS.generate("train", 1, 0)
 
 

