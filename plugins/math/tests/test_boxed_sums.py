@@ -8,7 +8,7 @@ import pytest
 from marl_verl_math.boxed_sums import BoxedSums, TinySolverVerifier
 
 from marl_verl import MarlError
-from marl_verl.testing import ScriptedPolicy, check_workflow, shown
+from marl_verl.testing import ScriptedPolicy, check_task, check_workflow, shown
 
 SUMS = BoxedSums(largest=9)
 
@@ -53,3 +53,9 @@ def test_the_tiny_workflow() -> None:
         f"{task.prompt} rejected none",
     ]
     assert asyncio.run(SUMS.score(task, run.answer)) == 1.0
+
+
+def test_the_kit_checks_the_tiny_tasks() -> None:
+    check_task(
+        BoxedSums(largest=9), lambda task: [f"\\boxed{{{task.data['answer']}}}", "\\boxed{-1}", "7", ""], count=4
+    )

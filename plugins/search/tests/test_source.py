@@ -18,7 +18,7 @@ from marl_verl_search.source import ask
 
 from marl_verl import MarlError, Task
 from marl_verl.options import build
-from marl_verl.testing import ScriptedPolicy, check_workflow, shown
+from marl_verl.testing import ScriptedPolicy, check_task, check_workflow, shown
 
 TASK = Task("q", "When?", {"answers": ["1912"]})
 POLICY = ScriptedPolicy({"verifier": "<verify>no</verify>", "searcher": "<search>town</search>", "answerer": "?"})
@@ -145,3 +145,7 @@ def test_look_up_for_tiny_models() -> None:
         tasks.demonstrations("solver", 1, 0, 1.0)
     with pytest.raises(MarlError, match="notes must be 2 to 8, got 9"):
         LookUpTasks(notes=9)
+
+
+def test_the_kit_checks_the_tiny_tasks() -> None:
+    check_task(LookUpTasks(), lambda task: [task.data["answers"][0], "pink", ""])

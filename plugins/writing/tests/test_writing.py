@@ -32,7 +32,7 @@ from marl_verl_writing.word_writing import WordWriters, WordWriting
 from marl_verl import MarlError, Task
 from marl_verl.errors import MarlWarning
 from marl_verl.sampling import Independent
-from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
 
 POST = Task("post", "My housemate turns the heating down.", {})
 
@@ -270,3 +270,10 @@ def test_word_writing_for_tiny_models() -> None:
     assert tasks.public_score(train[0], run.answer) == 1.0
     with pytest.raises(MarlError, match="unknown agent of word-writing 'three'"):
         tasks.demonstrations("three", 1, 0, 1.0)
+
+
+def test_the_kit_checks_the_tiny_tasks() -> None:
+    def answers(task: Task) -> list[Any]:
+        return [{"one": task.prompt, "two": f"however {task.prompt} cold deep"}, {"one": "", "two": "dogs"}]
+
+    check_task(WordWriting(), answers, scores=(0.0, 3.0))
