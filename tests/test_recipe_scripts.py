@@ -277,6 +277,8 @@ DIFFERS: dict[str, set[str]] = {
     "at_grpo/cpu_joined": {"team"},
     "at_grpo/cpu_paid": {"team"},
     "at_grpo/cpu_paid_grpo": {*COMPARED, "sampling", "team"},
+    "at_grpo/sokoban": {"task options", "team"},
+    "at_grpo/sudoku": {"task options", "team"},
     **{f"at_grpo/{setting}_grpo": {*COMPARED, "sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_episodes": {"sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_shared": {"team"} for setting in ("cpu", "math", "plan_path")},

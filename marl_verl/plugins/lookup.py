@@ -25,7 +25,9 @@ EXTRAS: Mapping[str, str] = {
     "dr-mas": "dr-mas penalty amplification second-moment dr-mas-math dr-mas-search dr-mas-search-alone second-guess "
     "second-guess-verdict",
     "sharp": "sharp sharp-format counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
-    "games": "reasoning-gym text-discussion text-parallel text-pipeline text-solver-verifier",
+    "games": "reasoning-gym plan-path plan-path-tiny sokoban sudoku game-planner-executor game-player "
+    "plan-path-tiny-alone plan-path-program sokoban-program sudoku-program text-discussion text-parallel text-pipeline "
+    "text-solver-verifier",
     "math": "math boxed-sums math-solver-verifier math-tool-user-reasoner math-one-reasoner math-own-answer "
     "math-solution math-verdict",
     "code": "code-with-tests joint-code refine-code two-coders coder-tester code-coder code-tester cooperation",

@@ -4,7 +4,7 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec "$here/run_plan_path_grpo.sh" \
     marl.workflow.name=at-one-chat-walker \
-    '+marl.agents.walker={policy: walker, reward: at-plan-path, instructions: You decide where to go.}' \
+    '+marl.agents.walker={policy: walker, reward: plan-path, instructions: You decide where to go.}' \
     '+marl.policies.walker={model: {path: Qwen/Qwen3-1.7B}}' \
     '~marl.agents.tool-caller' \
     '~marl.agents.planner' \

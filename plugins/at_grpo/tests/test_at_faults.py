@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marl_verl_at_grpo import log
-from marl_verl_at_grpo.board import WORDS, Board
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_at_grpo.metrics import Chosen, Turns
-from marl_verl_at_grpo.plan_path import EXECUTOR, PLANNER, TinyPlanPath
-from marl_verl_at_grpo.rewards import at_plan_path
-from marl_verl_at_grpo.tiny_workflows import PlannerExecutor
+from marl_verl_games import log
+from marl_verl_games.board import WORDS, Board
+from marl_verl_games.plan_path import EXECUTOR, PLANNER, TinyPlanPath
+from marl_verl_games.plan_path_rewards import at_plan_path
+from marl_verl_games.tiny_workflows import PlannerExecutor
 
 from marl_verl import Task
 from marl_verl.advantage import RowTable

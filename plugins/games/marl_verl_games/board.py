@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from marl_verl import Task
+from marl_verl_games.moves import listed
 
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """Move -> (rows down, columns to the right)."""
 
 WORDS = {"up": "U", "down": "D", "left": "L", "right": "R"}
 _MEANT = {**WORDS, **{move.lower(): move for move in STEPS}}
-_LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 def moves_in(text: str) -> tuple[str, ...] | None:
-    """Parse the moves in a text: its last list in brackets, `["U", "R"]`, or, without one, all of its words.
-
-    None without moves, or if anything else is among them. Lower case and words (`up`) are accepted.
-    """
-    listed = _LIST.findall(text)
-    words = re.sub(r"[\s,'\"`]+", " ", listed[-1] if listed else text).split()
-    meant = [_MEANT.get(word.lower()) for word in words]
-    return tuple(move for move in meant if move) if meant and all(meant) else None
+    """The moves in a text, see `listed`. Lower case and words (`up`) are accepted."""
+    return listed(text, lambda word: _MEANT.get(word.lower()))
 
 
 @dataclass(frozen=True)

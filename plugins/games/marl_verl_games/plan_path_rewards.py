@@ -20,32 +20,49 @@ board without walls. With `at-plan-path` the best of K plans would often be one 
 planner would be trained on what it cannot know, and the executor would see fewer blocked plans than later.
 
 `at-bee-line-paid`: the same plus 10, a role reward on a different scale.
+
+`plan-path` and `plan-path-program` are `at-plan-path` with the authors' values for an answer without moves, -2, and for
+a program without moves, -1.
 """
 
 from __future__ import annotations
 
 from marl_verl import Task
 from marl_verl.episode import Episode, Turn
-from marl_verl.errors import MarlError
-from marl_verl_at_grpo import log
-from marl_verl_at_grpo.board import Board
+from marl_verl_games import log
+from marl_verl_games.board import Board
 
+NO_MOVES, FAILED_PROGRAM = -2.0, -1.0
 STEP, INVALID, GOAL, OPTIMAL, FAIL = -0.01, -0.1, 1.0, 0.5, -1.0
 PAY = 10.0
 
 
 def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
-    """The reward of one act on a board.
+    """The reward of one act on a board; -0.1 without moves.
 
     Raises:
         MarlError: the episode's answer has no line for the act (a sampler whose states have no answer).
     """
-    lines, number = _line(turn, episode)
+    return _local(task, turn, episode, INVALID)
+
+
+def plan_path(task: Task, turn: Turn, episode: Episode) -> float:
+    """`at_plan_path` with the authors' -2 for an answer without moves."""
+    return _local(task, turn, episode, NO_MOVES)
+
+
+def plan_path_program(task: Task, turn: Turn, episode: Episode) -> float:
+    """`at_plan_path` with the authors' -1 for a program that prints no moves."""
+    return _local(task, turn, episode, FAILED_PROGRAM)
+
+
+def _local(task: Task, turn: Turn, episode: Episode, nothing: float) -> float:
+    lines, number = log.line_of(turn, episode)
     board, line = Board.of(task), lines[number]
     before = log.executed(board, lines[:number])
     over = episode.finished and number == len(lines) - 1
     if line.moves is None:
-        return INVALID + (FAIL if over else 0.0)
+        return nothing + (FAIL if over else 0.0)
     walk = board.walk(before.cell, line.moves)
     reward = board.left(before.cell) - board.left(walk.cell) + STEP * walk.taken + INVALID * walk.refused
     if walk.reached:
@@ -60,7 +77,7 @@ def at_bee_line(task: Task, turn: Turn, episode: Episode) -> float:
     Raises:
         MarlError: as `at_plan_path`.
     """
-    lines, number = _line(turn, episode)
+    lines, number = log.line_of(turn, episode)
     board, moves = Board.of(task), lines[number].moves
     if moves is None:
         return INVALID
@@ -73,12 +90,3 @@ def at_bee_line(task: Task, turn: Turn, episode: Episode) -> float:
 def at_bee_line_paid(task: Task, turn: Turn, episode: Episode) -> float:
     """`at_bee_line` plus the constant `PAY`."""
     return PAY + at_bee_line(task, turn, episode)
-
-
-def _line(turn: Turn, episode: Episode) -> tuple[list[log.Line], int]:
-    """The lines of an answer, and the number of the one that an act added."""
-    lines = log.read("" if episode.answer is None else episode.answer)
-    own = [number for number, line in enumerate(lines) if line.agent == turn.agent]
-    if turn.turn >= len(own):
-        raise MarlError(f"the answer has no line for turn {turn.turn} of agent '{turn.agent}'")
-    return lines, own[turn.turn]

@@ -9,8 +9,8 @@ from typing import Any
 from marl_verl import Task, TaskSet
 from marl_verl.errors import MarlError, unknown
 from marl_verl.tasks import Split, held_out
-from marl_verl_at_grpo import log
-from marl_verl_at_grpo.board import STEPS, WORDS, Board, cells, place
+from marl_verl_games import log
+from marl_verl_games.board import STEPS, WORDS, Board, cells, place
 
 HELD_OUT = 10  # one board in ten
 TRIES = 10_000  # random draws before the options are considered unsatisfiable

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from marl_verl_at_grpo import log
-from marl_verl_at_grpo.board import STEPS, Board, moves_in
-from marl_verl_at_grpo.plan_path import EXECUTOR, PLANNER, SOLO, PlanPath, TinyPlanPath, around, bee_line
-from marl_verl_at_grpo.rewards import PAY, at_bee_line, at_bee_line_paid, at_plan_path
+from marl_verl_games import log
+from marl_verl_games.board import STEPS, Board, moves_in
+from marl_verl_games.plan_path import EXECUTOR, PLANNER, SOLO, PlanPath, TinyPlanPath, around, bee_line
+from marl_verl_games.plan_path_rewards import PAY, at_bee_line, at_bee_line_paid, at_plan_path
 
 from marl_verl import Task
 from marl_verl.episode import Act, Action, Episode, Journal, Turn

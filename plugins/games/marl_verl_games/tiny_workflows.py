@@ -5,9 +5,9 @@ from __future__ import annotations
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.errors import MarlError
-from marl_verl_at_grpo import log
-from marl_verl_at_grpo.board import Board, moves_in
-from marl_verl_at_grpo.plan_path import EXECUTOR, PLANNER, SOLO, executor_sees, planner_sees, solo_sees
+from marl_verl_games import log
+from marl_verl_games.board import Board, moves_in
+from marl_verl_games.plan_path import EXECUTOR, PLANNER, SOLO, executor_sees, planner_sees, solo_sees
 
 MOVES: dict[log.Verb, int] = {"plans": 2, "moves": 1}
 

@@ -1,23 +1,26 @@
-"""Log of a team's plans and moves on a board: its answer, from which score and role rewards are computed.
+"""Log of a team's plans and moves in a game: its answer, from which score and role rewards are computed.
 
     planner plans U R
     executor moves R U
 
-The moves determine the team's cell; a plan on the last line counts as if it were executed exactly. A line without
-parsable moves ends with "?".
+The moves determine the state of the game; a plan on the last line counts as if it were executed exactly. A line without
+parsable moves ends with "?". A move is a direction, or a digit in a cell of a Sudoku, "r1c2=3".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from marl_verl.episode import Episode, Turn
 from marl_verl.errors import MarlError
-from marl_verl_at_grpo.board import STEPS, Board, Walk
+from marl_verl_games.board import Board, Walk
 
 Verb = Literal["plans", "moves"]
 NOTHING = "?"
+MOVE = re.compile(r"[UDLR]|r[1-9]c[1-9]=[1-9]")
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def read(answer: Any) -> list[Line]:
 
 def _line(text: str) -> Line:
     agent, verb, *moves = text.split() if len(text.split()) > 2 else ("", "", NOTHING)
-    if verb not in ("plans", "moves") or (moves != [NOTHING] and not set(moves) <= STEPS.keys()):
+    if verb not in ("plans", "moves") or (moves != [NOTHING] and not all(map(MOVE.fullmatch, moves))):
         raise MarlError(f"a line of a walk is '<agent> plans|moves U R ...', got {text!r:.60}")
     return Line(agent, "plans" if verb == "plans" else "moves", None if moves == [NOTHING] else tuple(moves))
 
@@ -64,3 +67,16 @@ def walk(board: Board, lines: Sequence[Line]) -> Walk:
     """As `executed`, with a plan on the last line executed as moves."""
     last = [Line(line.agent, "moves", line.moves) for line in lines[-1:]]
     return executed(board, [*lines[:-1], *last])
+
+
+def line_of(turn: Turn, episode: Episode) -> tuple[list[Line], int]:
+    """The lines of an episode's answer, and the number of the one that an act added.
+
+    Raises:
+        MarlError: the answer has no line for the act (a sampler whose states have no answer).
+    """
+    lines = read("" if episode.answer is None else episode.answer)
+    own = [number for number, line in enumerate(lines) if line.agent == turn.agent]
+    if turn.turn >= len(own):
+        raise MarlError(f"the answer has no line for turn {turn.turn} of agent '{turn.agent}'")
+    return lines, own[turn.turn]

@@ -1,0 +1,112 @@
+"""Plan-Path, Sokoban and Sudoku in turns, for chat models: a planner and an executor, and a single agent.
+
+Each turn shows the state, the legal moves, and the refused moves of the turn before with the reason. After every act
+the log so far is proposed as the answer, so that a candidate is scored by the state that it leads to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from marl_verl import Task, Workflow
+from marl_verl.episode import Team
+from marl_verl.errors import unknown
+from marl_verl.options import Positive
+from marl_verl_games import log
+from marl_verl_games.board import Board
+from marl_verl_games.game import Game, Played, executed, play
+from marl_verl_games.moves import listed
+from marl_verl_games.path_game import PathGame
+from marl_verl_games.sokoban import Sokoban
+from marl_verl_games.sudoku import Sudoku
+
+PLANNER, EXECUTOR, PLAYER = "planner", "executor", "player"
+GAMES: dict[str, Callable[[Task], Game]] = {
+    "plan-path": lambda task: PathGame(Board.of(task), str(task.data["start"])),
+    "sokoban": lambda task: Sokoban.of(task.data["rows"]),
+    "sudoku": lambda task: Sudoku.of(task.data),
+}
+
+
+def game_of(task: Task) -> Game:
+    """The first state of a task. MarlError for a game that this distribution lacks."""
+    name: Any = task.data.get("game", "plan-path")
+    if name not in GAMES:
+        raise unknown(f"game of task '{task.id}'", name, GAMES)
+    return GAMES[name](task)
+
+
+class GameWorkflow(Workflow):
+    """Base of the workflows of games.
+
+    Options:
+        turns: maximum number of turns.
+        most_moves: moves of an act; those after are dropped, and the act is marked invalid.
+    """
+
+    turns: Positive = 5
+    most_moves: Positive = 50
+
+    def seen(self, game: Game, last: Played | None, turn: int) -> str:
+        """What all agents see at the start of a turn."""
+        parts = [game.rules, game.drawn(), f"Legal moves now: {game.legal() or 'none'}."]
+        if last is not None and last.refused:
+            parts.append(
+                "Refused in the last turn: " + "; ".join(f"{move} ({why})" for move, why in last.refused) + "."
+            )
+        return "\n\n".join([*parts, f"Turn {turn + 1} of {self.turns}."])
+
+    async def line(self, team: Team, agent: str, verb: log.Verb, seen: str, game: Game) -> log.Line:
+        """One act as a line of the log."""
+        action = await team[agent].act(f"{seen}\nEnd your answer with a list of moves, such as {game.example}.")
+        moves = listed(action.text, game.move)
+        if moves is None:
+            team.invalid(action, "no list of moves")
+        elif len(moves) > self.most_moves:
+            team.invalid(action, f"more than {self.most_moves} moves")
+            moves = moves[: self.most_moves]
+        return log.Line(agent, verb, moves)
+
+
+class GamePlannerExecutor(GameWorkflow):
+    """In each turn the planner plans moves; the executor, which sees the plan, makes the moves."""
+
+    async def run(self, task: Task, team: Team) -> str:
+        """Return the plans and moves as a `log`."""
+        first, lines, last = game_of(task), list[log.Line](), None
+        for turn in range(self.turns):
+            game = executed(first, lines)
+            seen = self.seen(game, last, turn)
+            plan = await self.line(team, PLANNER, "plans", f"{seen}\nPlan the next moves for the executor.", game)
+            lines.append(plan)
+            team.propose(log.written(lines))
+            advice = (
+                f"The planner's moves: {' '.join(plan.moves or ('none',))}. They may be wrong: check them and move."
+            )
+            lines.append(await self.line(team, EXECUTOR, "moves", f"{seen}\n{advice}", game))
+            team.propose(log.written(lines))
+            last = play(game, lines[-1].moves or ())
+            if last.game.solved:
+                break
+        return log.written(lines)
+
+
+class GamePlayer(GameWorkflow):
+    """One agent plays alone: the single-agent baseline."""
+
+    async def run(self, task: Task, team: Team) -> str:
+        """Return the moves as a `log`."""
+        return await self.alone(task, team, PLAYER)
+
+    async def alone(self, task: Task, team: Team, agent: str) -> str:
+        """All turns of an agent that plays alone."""
+        first, lines, last = game_of(task), list[log.Line](), None
+        for turn in range(self.turns):
+            game = executed(first, lines)
+            lines.append(await self.line(team, agent, "moves", self.seen(game, last, turn), game))
+            team.propose(log.written(lines))
+            last = play(game, lines[-1].moves or ())
+            if last.game.solved:
+                break
+        return log.written(lines)

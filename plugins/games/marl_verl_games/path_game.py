@@ -1,0 +1,48 @@
+"""Plan-Path as a game for chat models."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marl_verl_games.board import STEPS, Board, moves_in, place
+from marl_verl_games.game import Game
+
+
+@dataclass(frozen=True)
+class PathGame(Game):
+    """A board and the cell of the team."""
+
+    board: Board
+    cell: str
+    rules: ClassVar[str] = (
+        "You are on a board: `.` is free, `#` is a wall, `@` is where you stand, `G` is the goal.\n"
+        "A move is one cell: U (up, one row less), D (down, one row more), L (left, one column less), R (right, one "
+        "column more).\nMoves off the board or into a wall are refused. Reach the goal in as few moves as possible."
+    )
+    example: ClassVar[str] = '["U", "R"]'
+
+    @property
+    def solved(self) -> bool:
+        return self.cell == self.board.goal
+
+    def drawn(self) -> str:
+        (row, column), (goal_row, goal_column) = place(self.cell), place(self.board.goal)
+        where = (
+            f"You stand at row {row}, column {column}; the goal is at row {goal_row}, column {goal_column} (from 0)."
+        )
+        return f"{self.board.drawn(self.cell)}\n\n{where}"
+
+    def legal(self) -> str:
+        return ", ".join(move for move in STEPS if self.board.beside(self.cell, move) is not None)
+
+    def move(self, word: str) -> str | None:
+        found = moves_in(word)
+        return found[0] if found else None
+
+    def after(self, move: str) -> PathGame | str:
+        if move not in STEPS:
+            return "no move of this game"
+        found = self.board.beside(self.cell, move)
+        return "a wall or the edge" if found is None else dataclasses.replace(self, cell=found)

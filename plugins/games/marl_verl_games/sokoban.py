@@ -1,0 +1,159 @@
+"""Sokoban: push every box onto a goal. Boards of reasoning-gym's generator; a search checks that each can be solved."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import reasoning_gym
+
+from marl_verl import Task, TaskSet
+from marl_verl.errors import MarlError
+from marl_verl.tasks import Split, distinct, held_out
+from marl_verl_games import log
+from marl_verl_games.board import STEPS, moves_in
+from marl_verl_games.game import Game, outcome
+
+HELD_OUT = 10  # one board in ten
+MOST_STATES = 200_000  # of the search for a solution
+Cell = tuple[int, int]
+MARKS = {"+": "#", "-": ".", "@": "B", "X": "O", "$": "*", "*": "@", "%": "+"}  # reasoning-gym's -> ours
+
+
+@dataclass(frozen=True)
+class Sokoban(Game):
+    """A board; cells are (row, column) from 0."""
+
+    size: int
+    walls: frozenset[Cell]
+    goals: frozenset[Cell]
+    boxes: frozenset[Cell]
+    player: Cell
+    rules: ClassVar[str] = (
+        "Sokoban: `#` is a wall, `.` is free, `B` a box, `O` a goal, `*` a box on a goal, `@` you, `+` you on a goal.\n"
+        "A move is one cell: U (up), D (down), L (left), R (right). You push a box that is in your way if the cell "
+        "behind it is free; you cannot pull. Put every box on a goal."
+    )
+    example: ClassVar[str] = '["U", "R"]'
+
+    @classmethod
+    def of(cls, rows: list[str]) -> Sokoban:
+        """The board of its text rows."""
+        at: dict[str, list[Cell]] = {}
+        for row, text in enumerate(rows):
+            for column, mark in enumerate(text):
+                at.setdefault(mark, []).append((row, column))
+        boxes, goals = at.get("B", []) + at.get("*", []), at.get("O", []) + at.get("*", []) + at.get("+", [])
+        (player,) = at.get("@", []) + at.get("+", [])
+        return cls(len(rows), frozenset(at["#"]), frozenset(goals), frozenset(boxes), player)
+
+    @property
+    def solved(self) -> bool:
+        return self.boxes == self.goals
+
+    @property
+    def on_goals(self) -> int:
+        """Number of boxes on goals."""
+        return len(self.boxes & self.goals)
+
+    def drawn(self) -> str:
+        return "\n".join("".join(self._mark((row, column)) for column in range(self.size)) for row in range(self.size))
+
+    def legal(self) -> str:
+        return ", ".join(move for move in STEPS if not isinstance(self.after(move), str))
+
+    def move(self, word: str) -> str | None:
+        found = moves_in(word)
+        return found[0] if found else None
+
+    def after(self, move: str) -> Sokoban | str:
+        if move not in STEPS:
+            return "no move of this game"
+        down, right = STEPS[move]
+        to = (self.player[0] + down, self.player[1] + right)
+        if to in self.walls:
+            return "a wall"
+        if to not in self.boxes:
+            return Sokoban(self.size, self.walls, self.goals, self.boxes, to)
+        behind = (to[0] + down, to[1] + right)
+        if behind in self.walls or behind in self.boxes:
+            return "the box cannot move"
+        return Sokoban(self.size, self.walls, self.goals, self.boxes - {to} | {behind}, to)
+
+    def shortest(self) -> list[str] | None:
+        """A shortest solution, by breadth-first search; None if there is none within `MOST_STATES` states."""
+        before: dict[Sokoban, tuple[Sokoban, str] | None] = {self: None}
+        queue = deque([self])
+        while queue and len(before) <= MOST_STATES:
+            state = queue.popleft()
+            if state.solved:
+                moves = []
+                while (step := before[state]) is not None:
+                    state, move = step
+                    moves.append(move)
+                return moves[::-1]
+            for move in STEPS:
+                found = state.after(move)
+                if not isinstance(found, str) and found not in before:
+                    before[found] = state, move
+                    queue.append(found)
+        return None
+
+    def _mark(self, cell: Cell) -> str:
+        goal = cell in self.goals
+        if cell == self.player:
+            return "+" if goal else "@"
+        if cell in self.boxes:
+            return "*" if goal else "B"
+        return "O" if goal else "#" if cell in self.walls else "."
+
+
+class SokobanTasks(TaskSet):
+    """Boards of Sokoban that can be solved; an answer is a `log`, with score 1 if it solves the board.
+
+    Options:
+        size: side of the board with its walls (5 to 10).
+        boxes: number of boxes (1 to 4).
+        near, far: minimum and maximum number of moves of a shortest solution; far 0: no maximum.
+    """
+
+    size: int = 6
+    boxes: int = 2
+    near: int = 1
+    far: int = 0
+
+    def __post_init__(self) -> None:
+        if not 5 <= self.size <= 10:
+            raise MarlError(f"sokoban: size must be 5 to 10, got {self.size}")
+        if not 1 <= self.boxes <= 4:
+            raise MarlError(f"sokoban: boxes must be 1 to 4, got {self.boxes}")
+        if self.near < 1 or (self.far and self.far < self.near):
+            raise MarlError(f"sokoban: near must be 1 or more and at most far, got {self.near} and {self.far}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. A board is in one split only, whatever the seed. MarlError if there are fewer."""
+        first = random.Random(f"sokoban {split} {seed}").randrange(1 << 29)
+        size, boxes = self.size, self.boxes
+        sides = {"min_w": size, "max_w": size, "min_h": size, "max_h": size}
+        made = reasoning_gym.create_dataset("sokoban", seed=first, min_boxes=boxes, max_boxes=boxes, **sides)
+        numbers = itertools.count()
+        return distinct(lambda: self._task(made[next(numbers)]["metadata"]["gamestr"], split), count, split, "sokoban")
+
+    def score(self, task: Task, answer: Any) -> float:
+        """1 where the moves solve the board, else 0. MarlError: the answer is no log."""
+        return float(outcome(Sokoban.of(task.data["rows"]), log.read(answer)).solved)
+
+    def _task(self, text: str, split: Split) -> Task | None:
+        rows = ["".join(MARKS[mark] for mark in line.split()) for line in text.splitlines() if line.strip()]
+        shown = " ".join(rows)
+        if held_out(f"sokoban {shown}", HELD_OUT) != (split == "test"):
+            return None
+        game = Sokoban.of(rows)
+        solution = game.shortest()
+        if solution is None or len(solution) < self.near or (self.far and len(solution) > self.far):
+            return None
+        data = {"game": "sokoban", "rows": rows, "shortest": len(solution)}
+        return Task(f"sokoban {shown}", "\n".join(rows), data)

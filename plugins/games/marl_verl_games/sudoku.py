@@ -1,0 +1,150 @@
+"""Sudoku 4x4 and 9x9: puzzles of reasoning-gym's generators, each with one solution."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import reasoning_gym
+
+from marl_verl import Task, TaskSet
+from marl_verl.errors import MarlError
+from marl_verl.tasks import Split, distinct, held_out
+from marl_verl_games import log
+from marl_verl_games.game import Game, outcome
+
+HELD_OUT = 10  # one puzzle in ten
+PLACED = re.compile(r"r([1-9])c([1-9])=([1-9])")
+Grid = tuple[tuple[int, ...], ...]
+SIZES = {4: ("mini_sudoku", 12), 9: ("sudoku", 54)}  # size -> (generator, most empty cells that it takes)
+
+
+@dataclass(frozen=True)
+class Sudoku(Game):
+    """A grid of digits, 0 for an empty cell; `given` are those of the puzzle."""
+
+    given: Grid
+    grid: Grid
+    solution: Grid
+    rules: ClassVar[str] = (
+        "Sudoku: fill the empty cells (`_`) so that every row, every column and every box has each digit once.\n"
+        "A move puts a digit into a cell: r2c3=4 puts 4 into row 2, column 3 (from 1). A digit that the row, column or "
+        "box already has, and a cell of the puzzle itself, are refused; your own digits can be replaced."
+    )
+    example: ClassVar[str] = '["r1c2=3", "r4c4=1"]'
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Sudoku:
+        """The puzzle of a task's data."""
+        given, solution = (tuple(tuple(row) for row in data[name]) for name in ("puzzle", "solution"))
+        return cls(given, given, solution)
+
+    @property
+    def solved(self) -> bool:
+        return self.grid == self.solution
+
+    @property
+    def empty(self) -> int:
+        """Number of empty cells of the puzzle."""
+        return sum(not digit for row in self.given for digit in row)
+
+    @property
+    def right(self) -> int:
+        """Number of own digits that are right, minus those that are wrong."""
+        own = [
+            (self.grid[row][column], self.solution[row][column])
+            for row, column in itertools.product(range(len(self.grid)), repeat=2)
+            if self.grid[row][column] and not self.given[row][column]
+        ]
+        return sum(1 if digit == right else -1 for digit, right in own)
+
+    def drawn(self) -> str:
+        return "\n".join(" ".join(str(digit or "_") for digit in row) for row in self.grid)
+
+    def legal(self) -> str:
+        """The possible digits of each empty cell, such as r1c2=1|3."""
+        sides = range(len(self.grid))
+        cells = [(row, column) for row, column in itertools.product(sides, repeat=2) if not self.grid[row][column]]
+        found = {
+            (row, column): [str(digit) for digit in range(1, len(sides) + 1) if not self._clash(row, column, digit)]
+            for row, column in cells
+        }
+        return ", ".join(
+            f"r{row + 1}c{column + 1}={'|'.join(digits)}" for (row, column), digits in found.items() if digits
+        )
+
+    def move(self, word: str) -> str | None:
+        return word.lower() if PLACED.fullmatch(word.lower()) else None
+
+    def after(self, move: str) -> Sudoku | str:
+        if not PLACED.fullmatch(move):
+            return "no move of this game"
+        row, column, digit = (int(part) - on for part, on in zip(PLACED.findall(move)[0], (1, 1, 0), strict=True))
+        size = len(self.grid)
+        if max(row + 1, column + 1, digit) > size:
+            return f"outside the {size}x{size} grid"
+        if self.given[row][column]:
+            return "a cell of the puzzle"
+        if clash := self._clash(row, column, digit):
+            return f"{digit} is already in the {clash}"
+        rows = [list(each) for each in self.grid]
+        rows[row][column] = digit
+        return dataclasses.replace(self, grid=tuple(map(tuple, rows)))
+
+    def _clash(self, row: int, column: int, digit: int) -> str:
+        """Where else the digit is: "row", "column", "box", or ""."""
+        size = len(self.grid)
+        side = round(size**0.5)
+        top, left = row - row % side, column - column % side
+        for name, cells in (
+            ("row", [(row, each) for each in range(size)]),
+            ("column", [(each, column) for each in range(size)]),
+            ("box", itertools.product(range(top, top + side), range(left, left + side))),
+        ):
+            if any(self.grid[at][to] == digit for at, to in cells if (at, to) != (row, column)):
+                return name
+        return ""
+
+
+class SudokuTasks(TaskSet):
+    """Puzzles with one solution; an answer is a `log`, with score 1 if it fills the grid with the solution.
+
+    Options:
+        size: 4 or 9.
+        min_empty, max_empty: number of empty cells (at most 12 for size 4, 54 for size 9).
+    """
+
+    size: int = 4
+    min_empty: int = 6
+    max_empty: int = 10
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise MarlError(f"sudoku: size must be 4 or 9, got {self.size}")
+        most = SIZES[self.size][1]
+        if not 1 <= self.min_empty <= self.max_empty <= most:
+            given = f"{self.min_empty} and {self.max_empty}"
+            raise MarlError(f"sudoku: min_empty and max_empty must be 1 to {most} in this order, got {given}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. A puzzle is in one split only, whatever the seed. MarlError if there are fewer."""
+        first = random.Random(f"sudoku {split} {seed}").randrange(1 << 29)
+        name = SIZES[self.size][0]
+        made = reasoning_gym.create_dataset(name, seed=first, min_empty=self.min_empty, max_empty=self.max_empty)
+        numbers = itertools.count()
+        return distinct(lambda: self._task(made[next(numbers)]["metadata"], split), count, split, "sudoku")
+
+    def score(self, task: Task, answer: Any) -> float:
+        """1 where the moves fill in the solution, else 0. MarlError: the answer is no log."""
+        return float(outcome(Sudoku.of(task.data), log.read(answer)).solved)
+
+    def _task(self, made: dict[str, Any], split: Split) -> Task | None:
+        data = {"game": "sudoku", "puzzle": made["puzzle"], "solution": made["solution"]}
+        shown = " ".join("".join(map(str, row)) for row in made["puzzle"])
+        if held_out(f"sudoku {shown}", HELD_OUT) != (split == "test") or "0" not in shown:
+            return None
+        return Task(f"sudoku {shown}", Sudoku.of(data).drawn(), data)

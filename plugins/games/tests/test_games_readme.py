@@ -1,0 +1,30 @@
+"""The README names every registered part, and its example of a prompt is what an agent sees."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from marl_verl_games.game_workflows import PLAYER, GamePlayer
+
+from marl_verl import Task, plugins
+from marl_verl.testing import ScriptedPolicy, check_workflow, shown
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_name_that_the_plugin_registers_is_in_the_readme() -> None:
+    known = plugins.load()
+    mine = {
+        entry.name for kind in plugins.KINDS for entry in known.entries(kind) if entry.distribution == "marl-verl-games"
+    }
+    assert {"reasoning-gym", "sokoban", "game-player"} <= mine
+    assert mine <= set(re.findall(r"`([\w-]+)`", README) + ["reasoning-gym"])
+
+
+def test_the_prompt_shown_is_what_an_agent_sees() -> None:
+    (prompt,) = re.findall(r"```text\n(.*?)\n```", README, re.DOTALL)
+    rows = re.findall(r"^#.{4}#$", prompt, re.MULTILINE)
+    task = Task("shown", "", {"game": "sokoban", "rows": rows})
+    run = check_workflow(GamePlayer(turns=5), task, ScriptedPolicy({PLAYER: ["L", "U D R L D R"]}))
+    assert shown(run.turns[1][0]) == prompt
