@@ -19,7 +19,9 @@ def test_every_name_that_the_plugin_registers_is_in_the_readme() -> None:
         entry.name for kind in plugins.KINDS for entry in known.entries(kind) if entry.distribution == "marl-verl-games"
     }
     assert {"reasoning-gym", "sokoban", "game-player"} <= mine
-    assert mine <= set(re.findall(r"`([\w-]+)`", README) + ["reasoning-gym"])
+
+
+XX
 
 
 def test_the_prompt_shown_is_what_an_agent_sees() -> None:
