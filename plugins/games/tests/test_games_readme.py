@@ -20,7 +20,6 @@ def test_every_name_that_the_plugin_registers_is_in_the_readme() -> None:
     }
     assert {"reasoning-gym", "sokoban", "game-player"} <= mine
 
-
     assert mine <= {*re.findall(r"`([\w-]+)`", README), "reasoning-gym"}
 
 
