@@ -196,7 +196,7 @@ class _Trainer:
             lines = [episode] * len(good) + failures
             attempts = len(good) + len(failed)
             report = {"uid": f"u{task}", "task": "t", "successes": good, "failures": failed, "lines": lines}
-            reports.append(types.SimpleNamespace(**report, attempts=attempts))
+            reports.append(types.SimpleNamespace(**report, attempts=attempts, response_seconds=[0.5] * len(good)))
         yield reports[:2]
         yield reports[2:]
 
@@ -217,6 +217,8 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     assert result["agents"]["a"]["weights"] == "step 4"
     assert (result["agents"]["a"]["tokens"], result["agents"]["a"]["sampled"]["tokens"]) == (9, 15)
     assert result["tokens"] == 24
+    assert result["tokens_per_second"] > 24
+    assert result["response_seconds"] == 0.5
     # the first task's greedy episode, and every failure
     assert [line.partition(":")[0] for line in trainer.stored] == [
         '{"turns"',

@@ -134,9 +134,10 @@ def results(document: dict[str, Any], display: Display) -> None:
     display.console.print(scores)
     display.console.print(_agents(document["agents"]))
     failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
+    speed = f"{document['tokens_per_second'] or 0:,.0f} tokens/s, {document['response_seconds'] or 0:.2f} s a response"
     display.print(
         f"{document['failed']} of {document['attempts']} attempts failed{f' ({failed})' if failed else ''}, "
-        f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in total"
+        f"{document['tokens']:,} tokens ({speed}), {document['seconds']:.0f} s in total"
     )
 
 

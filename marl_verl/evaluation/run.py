@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
     reports = greedy.reports + sampled.reports
     trainer.records.check_failures(reports)
     failures = greedy.tally.failures + sampled.tally.failures
+    tokens, seconds = greedy.tally.tokens + sampled.tally.tokens, greedy.seconds + sampled.seconds
+    responses = [each for report in reports for each in report.response_seconds]
     return {
         "step": request.step,
         **_scores(greedy, sampled, request),
@@ -56,7 +59,9 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
         "attempts": sum(report.attempts for report in reports),
         "failed": failures.total(),
         "failed_reasons": dict(sorted(failures.items())),
-        "tokens": greedy.tally.tokens + sampled.tally.tokens,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds if seconds else None,
+        "response_seconds": sum(responses) / len(responses) if responses else None,
     }
 
 
@@ -67,12 +72,14 @@ class Pass:
         self.trainer, self.sampled = trainer, sampled
         self.reports: list[Report] = []
         self.lines: list[str] = []
+        self.seconds = 0.0  # of the pass, without the start of the servers
         self.tally = Tally(trainer.team.agents)
 
     def play(self) -> None:
         from marl_verl.trainer.validation import play  # imports verl; `session` has done so while Ray was starting
 
         marl, tasks = self.trainer.config.marl, len(self.trainer.val_dataset)
+        start = time.monotonic()
         stored = 0 if self.sampled else int(marl.rollout.keep_episodes)
         at_once = max(1, EPISODES_AT_ONCE // (int(marl.validation.options.episodes) if self.sampled else 1))
         emit("playing", sampled=self.sampled, done=0, tasks=tasks)
@@ -85,6 +92,7 @@ class Pass:
                 report.lines = []  # gigabytes in a large evaluation
                 self.reports.append(report)
             emit("playing", sampled=self.sampled, done=len(self.reports), tasks=tasks)
+        self.seconds = time.monotonic() - start
 
 
 def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:

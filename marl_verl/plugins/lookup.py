@@ -17,7 +17,7 @@ from marl_verl.plugins.registry import KINDS, Entry, Registry, Source
 
 EXTRAS: Mapping[str, str] = {
     "magrpo": "magrpo magrpo-sessions joint joint-tree joint-turns rendezvous",
-    "at-grpo": "at-grpo at-grpo-sessions alpha greedy-tree at-chosen at-turns at-final-answers at-plan-path "
+    "at-grpo": "at-grpo at-grpo-sessions alpha filtered greedy-tree at-chosen at-turns at-final-answers at-plan-path "
     "at-plan-path-tiny at-one-chat-walker at-one-reasoner at-one-walker at-planner-executor at-tool-caller-planner "
     "at-tool-user-reasoner at-bee-line at-bee-line-paid at-own-answer",
     "mars2": "mars2 mars2-plus shaped tree-search algorithmic-diversity refinement semantic-diversity "
@@ -25,9 +25,9 @@ EXTRAS: Mapping[str, str] = {
     "dr-mas": "dr-mas penalty amplification second-moment dr-mas-math dr-mas-search dr-mas-search-alone second-guess "
     "second-guess-verdict",
     "sharp": "sharp sharp-format counterfactual shapley worker-calls multi-hop-paragraphs three-ledgers",
-    "games": "reasoning-gym plan-path plan-path-tiny sokoban sudoku game-planner-executor game-player "
-    "plan-path-tiny-alone plan-path-program sokoban-program sudoku-program text-discussion text-parallel text-pipeline "
-    "text-solver-verifier",
+    "games": "reasoning-gym cover role-difference plan-path plan-path-tiny sokoban sudoku game-planner-executor "
+    "game-player plan-path-tiny-alone plan-path-program sokoban-program sudoku-program text-discussion "
+    "text-parallel text-pipeline text-solver-verifier",
     "math": "math boxed-sums math-solver-verifier math-tool-user-reasoner math-one-reasoner math-own-answer "
     "math-solution math-verdict",
     "code": "code-with-tests joint-code refine-code two-coders coder-tester code-coder code-tester cooperation",

@@ -51,6 +51,7 @@ class Report:
     task: str
     attempts: int = 0  # number of attempts, failures included
     extra_tokens: dict[str, int] = field(default_factory=dict)  # purpose -> sampled tokens that are in no row
+    response_seconds: list[float] = field(default_factory=list)  # of each act of its episodes
     successes: list[bool] = field(default_factory=list)
     rewards: list[dict[str, dict[str, float]]] = field(default_factory=list)  # per episode: agent -> component -> mean
     failures: list[Failure] = field(default_factory=list)
@@ -233,6 +234,7 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             except Exception as error:
                 raise MarlError(f"hook marl_episode_finished failed: {format_error(error)}") from error
             report.successes.append(episode.success)
+            report.response_seconds += [turn.action.seconds for turn in episode.turns]
             report.rewards.append(_mean_rewards(episode))
 
 

@@ -6,9 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marl_verl.advantage import TURN, Advantage, FloatArray, RowTable
+from marl_verl.advantage import TURN, FloatArray, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.rewards import RewardMix, total, weighted
+from marl_verl_at_grpo.filtered import FilteredAdvantage
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ AT_GRPO = Algorithm(
     sampler="greedy-tree",
     rewards=AlphaMix(alpha=None),
     credit="none",
-    advantage=Advantage(sample="row", group=TURN, singleton="zero"),
+    advantage=FilteredAdvantage(sample="row", group=TURN, singleton="zero"),
     loss="ppo-clip",
     metrics=("at-turns", "at-chosen"),
 )

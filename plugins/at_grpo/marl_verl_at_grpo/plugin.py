@@ -21,6 +21,7 @@ def marl_register(registry: Registry) -> None:
     registry.reward("at-bee-line-paid", "marl_verl_games.plan_path_rewards:at_bee_line_paid")
     registry.reward("at-own-answer", "marl_verl_math.tool_user:own_answer")
     registry.sampler("greedy-tree", "marl_verl_at_grpo.greedy_tree:GreedyTree")
+    registry.advantage("filtered", "marl_verl_at_grpo.filtered:FilteredAdvantage")
     registry.mix("alpha", "marl_verl_at_grpo.algorithm:AlphaMix")
     registry.metric("at-turns", "marl_verl_at_grpo.metrics:Turns")
     registry.metric("at-chosen", "marl_verl_at_grpo.metrics:Chosen")

@@ -1,0 +1,64 @@
+"""AT-GRPO's filter of groups: those with the lowest mean, or spread, of the rewards are not trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marl_verl.advantage import Advantage, AdvantageResult, FloatArray, RowTable
+from marl_verl.errors import MarlError, unknown
+
+METHODS = ("none", "mean", "std")
+
+
+@dataclass(frozen=True)
+class FilteredAdvantage(Advantage):
+    """`advantage`, whose rows have advantage 0 in the groups that are filtered out.
+
+    Of an agent's n groups in a batch, int(n * ratio) are filtered out: "mean" takes those with the lowest mean return,
+    "std" those whose return has the lowest variance relative to its squared range; the first of equal ones. So an
+    advantage depends on other groups of the batch.
+
+    Source: the public code of AT-GRPO (arXiv 2510.11062), which filters groups of one policy and removes their rows, so
+    that fewer rows are updated; here the rows stay, with advantage 0, and an agent is compared with itself: the rewards
+    of roles have different scales. Its configs for games have method "mean" and ratio 0.5.
+
+    Attributes:
+        filter_method: "none", "mean" or "std".
+        filter_ratio: share of an agent's groups that are filtered out, 0 to below 1.
+    """
+
+    name: ClassVar[str] = "filtered"
+    filter_method: str = "none"
+    filter_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.filter_method not in METHODS:
+            raise unknown("filter_method", self.filter_method, METHODS)
+        if not 0 <= self.filter_ratio < 1:
+            raise MarlError(f"'filter_ratio' must be 0 to below 1, got {self.filter_ratio}")
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        """As `Advantage.compute`, with advantage 0 in the groups that are filtered out."""
+        found = super().compute(table, reward)
+        if self.filter_method == "none":
+            return found
+        out = np.zeros(len(table), dtype=np.bool_)
+        for agent in np.unique(table.agent.codes):
+            groups = np.unique(found.group[table.agent.codes == agent])
+            worth = np.array([self._worth(found.ret[found.group == group]) for group in groups])
+            lowest = groups[np.argsort(worth, kind="stable")[: int(len(groups) * self.filter_ratio)]]
+            out |= np.isin(found.group, lowest) & (table.agent.codes == agent)
+        # with its own return as baseline, a row has advantage 0
+        baseline = np.where(out, found.ret, found.baseline)
+        return dataclasses.replace(found, advantage=np.where(out, 0.0, found.advantage), baseline=baseline)
+
+    def _worth(self, values: FloatArray) -> float:
+        if self.filter_method == "mean":
+            return float(values.mean()) if len(values) > 1 else 0.0
+        spread = float(np.ptp(values))
+        return float(values.var()) / spread**2 if spread else 0.0

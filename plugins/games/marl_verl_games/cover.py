@@ -1,0 +1,120 @@
+"""Cover: agents with one and the same prompt choose different items, without seeing each other's choice.
+
+The task of studies of role collapse and of the number of agents: agents that act alike cover one item only, so a team
+must come to differ although nothing in the prompt tells its agents apart.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from marl_verl import Task, TaskSet, Workflow
+from marl_verl.algorithms import Metric
+from marl_verl.episode import Team
+from marl_verl.errors import MarlError, unknown
+from marl_verl.tasks import Split, distinct, held_out
+
+if TYPE_CHECKING:
+    from marl_verl.sampling import Sample
+
+ITEMS = tuple("abcdefghijklmnopqrstuvwxyz")
+AGENTS = tuple(f"agent-{number}" for number in range(1, 9))
+NOTHING = "none"
+HELD_OUT = 5  # one list in five
+
+
+class Cover(TaskSet):
+    """Lists of items. An answer is one word per agent; its score is the share of the items that are chosen.
+
+    Options:
+        items: number of items in a list, and the number of agents that can cover it (2 to 8).
+    """
+
+    items: int = 2
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.items <= 8:
+            raise MarlError(f"cover: items must be 2 to 8, got {self.items}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different lists. A list is in one split only, whatever the seed. MarlError if there are fewer."""
+        rng = random.Random(f"cover {split} {seed}")
+        return distinct(lambda: self._draw(rng, split), count, split, "cover")
+
+    def score(self, task: Task, answer: Any) -> float:
+        """Share of the items that are chosen. MarlError unless the answer is a text."""
+        if not isinstance(answer, str):
+            raise MarlError(f"cover scores a text, got {type(answer).__name__}")
+        return len(set(answer.split()) & set(task.data["items"])) / len(task.data["items"])
+
+    def vocabulary(self) -> list[str]:
+        """All words of observations and answers."""
+        return [*ITEMS, "choose", NOTHING]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of training tasks: a share `good` is an item of the list, others are any."""
+        if agent not in AGENTS:
+            raise unknown("agent of cover", agent, AGENTS)
+        rng = random.Random(f"cover demonstrations {seed}")
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < count:
+            task = self._draw(rng, "train")
+            if task is not None:
+                pairs.append((task.prompt, rng.choice(task.data["items"] if rng.random() < good else ITEMS)))
+        return pairs
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        items = rng.sample(ITEMS, self.items)
+        shown = " ".join(items)
+        if held_out(f"cover {' '.join(sorted(items))}", HELD_OUT) != (split == "test"):
+            return None
+        return Task(f"cover {shown}", f"choose {shown}", {"items": items})
+
+
+class CoverTogether(Workflow):
+    """All agents see the same list and choose one item, at the same time."""
+
+    async def run(self, task: Task, team: Team) -> str:
+        actions = await team.act(dict.fromkeys(team.agents, task.prompt))
+        chosen = {agent: action.text.strip() for agent, action in actions.items()}
+        for agent, item in chosen.items():
+            if item not in task.data["items"]:
+                team.invalid(actions[agent], "no item of the list")
+        return " ".join(item if item in ITEMS else NOTHING for item in chosen.values())
+
+
+@dataclass(frozen=True)
+class RoleDifference(Metric):
+    """`team/difference`: whether agents with one prompt act differently, from 0 (as one agent would) to 1.
+
+        P(texts of two agents differ) - P(texts of one agent differ in two episodes),  for equal observations
+
+    averaged over a task's observations that several agents saw. Agents that are the same policy have 0 on average, also
+    if that policy is random; agents with fixed different choices have 1. The second probability is
+    the mean over the agents. Tasks without such observations, or with a single episode, are not counted.
+    """
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        texts: dict[str, dict[str, list[str]]] = {}
+        for turn in sample.turns:
+            seen = repr([dict(message) for message in turn.observation])
+            texts.setdefault(seen, {}).setdefault(turn.agent, []).append(turn.action.text)
+        found = [_difference(of) for of in texts.values() if len(of) > 1 and min(map(len, of.values())) > 1]
+        return {"team/difference": sum(found) / len(found)} if found else {}
+
+
+def _difference(texts: Mapping[str, list[str]]) -> float:
+    within = [_share(list(combinations(own, 2))) for own in texts.values()]
+    between = [
+        _share([(a, b) for number, a in enumerate(one) for other, b in enumerate(two) if number != other])
+        for one, two in combinations(texts.values(), 2)
+    ]
+    return sum(between) / len(between) - sum(within) / len(within)
+
+
+def _share(pairs: list[tuple[str, str]]) -> float:
+    return sum(one != two for one, two in pairs) / len(pairs)
