@@ -21,7 +21,7 @@ from marl_verl.tasks import Split, distinct, held_out
 if TYPE_CHECKING:
     from marl_verl.sampling import Sample
 
-ITEMS = tuple("abcdefghijklmnopqrstuvwxyz")
+ITEMS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 AGENTS = tuple(f"agent-{number}" for number in range(1, 9))
 NOTHING = "none"
 HELD_OUT = 5  # one list in five
