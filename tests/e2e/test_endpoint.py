@@ -1,4 +1,7 @@
-"""A team with one agent outside: vLLM's own OpenAI server answers for it, and the other agent is trained."""
+"""A team with one agent outside: vLLM's own OpenAI server answers for it, and the other agent is trained.
+
+The server requires a key, which must appear nowhere; and a function of the user scores the answers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections import Counter
@@ -17,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from marl_verl.models.tiny import TinyModel, ensure
@@ -27,6 +32,11 @@ pytestmark = pytest.mark.e2e
 
 STEPS, BATCH, SESSIONS, HELD_OUT = 3, 8, 8, 20
 START_SECONDS = 180
+KEY, VARIABLE = "a-key-that-nobody-may-see", "HOLDER_KEY"
+REWARD = """
+def score(data_source, solution_str, ground_truth, extra_info):
+    return 0.25 * (sum(map(ord, solution_str)) % 2)
+"""
 SERVER = {  # what vLLM needs on a CPU, as in a run's own processes
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -44,6 +54,11 @@ class Outside:
 
     url: str
     log: Path
+
+    @property
+    def health(self) -> str:
+        """Where it says, without a key, that it runs."""
+        return f"{self.url.removesuffix('/v1')}/health"
 
     @property
     def answered(self) -> int:
@@ -67,7 +82,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     with found.log.open("wb") as log:
         server = subprocess.Popen(
             command + [f"--{name}={value}" for name, value in options.items()],
-            env={**os.environ, **SERVER},
+            env={**os.environ, **SERVER, "VLLM_API_KEY": KEY},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -87,30 +102,57 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
 def _wait_for(server: subprocess.Popen, found: Outside) -> None:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until and server.poll() is None:
-        with suppress(OSError), urllib.request.urlopen(f"{found.url}/models", timeout=2):
+        with suppress(OSError), urllib.request.urlopen(found.health, timeout=2):
             return
         time.sleep(0.5)
     pytest.fail(f"vLLM's server did not start:\n{found.log.read_text()[-3000:]}")
 
 
+@dataclass(frozen=True)
+class Watched(Finished):
+    """A run, and the command lines of all processes that were running meanwhile."""
+
+    commands: frozenset[str] = frozenset()
+
+
 @pytest.fixture(scope="module")
-def trained(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def trained(outside: Outside, tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """Three steps of the inventory recipe, whose holder is outside."""
     before = left_running()  # the server's own processes
-    done = train(
-        tmp_path_factory.mktemp("runs") / "outside",
-        "marl.policies.holder.tiny=null",
-        f"marl.policies.holder.endpoint={{url: '{outside.url}', model: holder}}",
-        f"trainer.total_training_steps={STEPS}",
-        f"trainer.test_freq={STEPS}",
-        f"trainer.save_freq={STEPS}",
-        f"data.train_batch_size={BATCH}",
-        f"actor_rollout_ref.actor.ppo_mini_batch_size={BATCH}",
-        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
-        f"marl.sampler.options.episodes={SESSIONS}",
-        f"marl.task.test_size={HELD_OUT}",
-    )
-    return replace(done, left=list((Counter(left_running()) - Counter(before)).elements()))
+    place = tmp_path_factory.mktemp("runs")
+    (place / "my_reward.py").write_text(REWARD)
+    endpoint = f"{{url: '{outside.url}', model: holder, key_variable: {VARIABLE}}}"
+    ended, seen = threading.Event(), set[str]()
+    watching = threading.Thread(target=_watch, args=(ended, seen))
+    watching.start()
+    try:
+        done = train(
+            place / "outside",
+            "marl.policies.holder.tiny=null",
+            f"marl.policies.holder.endpoint={endpoint}",
+            f"marl.task.reward='{place / 'my_reward.py'}:score'",
+            f"trainer.total_training_steps={STEPS}",
+            f"trainer.test_freq={STEPS}",
+            f"trainer.save_freq={STEPS}",
+            f"data.train_batch_size={BATCH}",
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={BATCH}",
+            "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
+            f"marl.sampler.options.episodes={SESSIONS}",
+            f"marl.task.test_size={HELD_OUT}",
+            **{VARIABLE: KEY},
+        )
+    finally:
+        ended.set()
+        watching.join()
+    left = list((Counter(left_running()) - Counter(before)).elements())
+    return Watched(**vars(replace(done, left=left)), commands=frozenset(seen))
+
+
+def _watch(ended: threading.Event, seen: set[str]) -> None:
+    while not ended.wait(0.5):
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                seen.add(" ".join(process.cmdline()))
 
 
 def _stored_rows(folder: Path) -> list[list[dict[str, Any]]]:
@@ -163,9 +205,31 @@ def test_lengths_are_what_the_server_counted(trained: Finished) -> None:
         assert not any(name.startswith("policy/holder/") for name in line)
 
 
+def test_the_key_is_in_no_file_output_or_process_list(trained: Watched) -> None:
+    """The server answers nobody who lacks it."""
+    assert KEY not in trained.output
+    files = [path for path in trained.folder.rglob("*") if path.is_file()]
+    assert [path for path in files if KEY.encode() in _content(path)] == []
+    assert any(VARIABLE.encode() in _content(path) for path in files)
+    assert any("ray::" in line for line in trained.commands)
+    assert [line for line in trained.commands if KEY in line] == []
+
+
+def _content(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+def test_the_users_function_scores_the_answers(trained: Finished) -> None:
+    for line in trained.lines("train/success"):
+        assert line["train/success"] == 0.0  # which takes a score of 1
+        assert 0.0 < line["agent/asker/reward"] < 0.25
+    (copy,) = [path for path in trained.folder.rglob("*.py") if path.name.endswith("my_reward.py")]
+    assert copy.read_text() == REWARD
+
+
 def test_nothing_of_the_run_is_left_running(trained: Finished, outside: Outside) -> None:
     assert trained.left == []
-    with urllib.request.urlopen(f"{outside.url}/models", timeout=5) as response:  # the server is not ours to end
+    with urllib.request.urlopen(outside.health, timeout=5) as response:  # the server is not ours to end
         assert response.status == 200
 
 
