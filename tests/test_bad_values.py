@@ -85,7 +85,7 @@ OUTSIDE = (  # key, values outside its range, the range; keys of `actor_rollout_
     ("trainer.n_gpus_per_node", "-1 0 0.5 null", COUNT),
     ("trainer.nnodes", "-1 0 0.5 null", COUNT),
     ("trainer.total_epochs", "-1 0 0.5 null", COUNT),
-    ("trainer.total_training_steps", "-1 0 0.5 null", COUNT),
+    ("trainer.total_training_steps", "-1 0 0.5 x", OPTIONAL),
     ("data.train_batch_size", "-1 0 0.5 null", COUNT),
     ("data.max_prompt_length", "-1 0 0.5 null", COUNT),
     ("data.max_response_length", "-1 0 0.5 null", COUNT),
