@@ -1,4 +1,4 @@
-"""The CPU recipes of the task families train two steps each. MARL_VERL_LONG=1, three starts."""
+"""The CPU recipes of the task families train two steps each. MARL_VERL_LONG=1, four starts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.e2e, long]
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ROLES = {  # family -> agent -> range of its role reward
+    "games": {"agent-1": None, "agent-2": None},
     "math": {"solver": (-0.1, 1.0), "verifier": (-0.1, 1.0)},
     "search": {"verifier": (-0.1, 1.0), "searcher": (-0.1, 1.0), "answerer": (0.0, 1.0)},
     "writing": {"one": None, "two": None},
