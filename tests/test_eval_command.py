@@ -72,6 +72,8 @@ class _Played:
                 name: {"policy": assignment.source, "weights": assignment.describe(request.step), **agent, "tokens": 9}
                 for name, assignment in request.assignments.items()
             },
+            "tokens_per_second": 1234.5,
+            "response_seconds": None,
             "attempts": 54,
             "failed": 2,
             "failed_reasons": {"timeout": 2},
