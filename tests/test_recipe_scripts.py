@@ -245,7 +245,7 @@ def essence(script: Path) -> dict[str, Any]:
 
 ASPECTS = {
     "comparison": {"advantage", "group", "scale_group", "sample", "singleton", "baseline", "mode", "normalize", "std"}
-    | {"norm_by_std", "eps", "min_std"},
+    | {"norm_by_std", "eps", "min_std", "filter_method", "filter_ratio"},
     "returns": {"returns", "gamma", "lam", "shaping_from", "overlong", "joint_mode"},
     "sampling": {"sampler", "sampler options"},
     "rewards": {"rewards", "alpha", "weights", "penalty", "w_broadcast", "w_marginal", "w_tool", "planner"},
