@@ -39,6 +39,9 @@ INVENTORY = ROOT / "recipes" / "quickstart" / "inventory.yaml"
 ELSEWHERE = {
     ("README.md", "python"): "test_readme.py",
     ("README.md", "yaml"): "test_readme.py",
+    ("from-verl.md", "diff"): "test_verl_script.py",
+    ("from-verl.md", "yaml"): "test_verl_script.py",
+    ("from-verl.md", "json"): "test_verl_script.py",
     ("gpu.md", "yaml"): "test_readme.py",  # a whole recipe, for models that are not on this machine
     ("sandbox.md", "python"): "test_sandbox.py",
     ("algorithms.md", "python"): "test_docs.py",  # its numbers are compared

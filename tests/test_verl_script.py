@@ -27,6 +27,7 @@ from marl_verl.config.verl_script import ESTIMATORS, MOVED, REFUSED, RENAMED, WI
 from marl_verl.errors import MarlError
 from marl_verl.models import Shape, factory
 from marl_verl.platforms.active import HARDWARE_VARIABLE
+from marl_verl.tasks.verl_rows import VerlRows
 from marl_verl.trainer.describe import describe
 from tests.batches import row
 
@@ -209,6 +210,23 @@ def test_a_team_is_added_by_its_keys(tmp_path: Path, place: Path) -> None:
     assert plan.team.policies["b"].lora_rank == 4
     assert plan.team.algorithm.name == "grpo-trajectory-mean"
     assert plan.config.marl.sampler.options.episodes == 5
+
+
+def test_the_page_shows_a_script_a_recipe_and_a_row(tmp_path: Path) -> None:
+    """The blocks "```diff", "```yaml" and "```json" of from-verl.md."""
+    diff, team, example = (re.search(rf"```{kind}\n(.*?)```", DOCS, re.DOTALL)[1] for kind in ("diff", "yaml", "json"))  # type: ignore[index]
+    lines = [line[1:].strip(" \\") for line in diff.splitlines() if "=" in line]
+    alone = recipe(*(line for line in lines if not line.startswith("marl.")))["marl"]
+    joined = recipe(*lines)["marl"]
+    assert list(alone["agents"]) == ["solver"]
+    assert (list(joined["agents"]), joined["workflow"]["name"]) == (["solver", "verifier"], "solver-verifier")
+    shown = yaml.safe_load(team)["marl"]
+    for key in ("task", "workflow", "agents"):
+        assert shown[key] == alone[key]
+    assert shown["sampler"]["options"]["episodes"] == alone["sampler"]["options"]["episodes"]
+    (tmp_path / "rows.json").write_text(f"[{example}]")
+    (task,) = VerlRows(train_files=[str(tmp_path / "rows.json")]).generate("train", 1, 0)
+    assert (task.prompt, task.data["reward_model"]["ground_truth"]) == ("...", "72")
 
 
 def recipe(*overrides: str) -> dict[str, Any]:
