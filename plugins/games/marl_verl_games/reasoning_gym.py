@@ -25,6 +25,9 @@ from marl_verl.errors import MarlError, MarlWarning, unknown
 from marl_verl.options import build
 from marl_verl.tasks import Split, held_out
 from marl_verl_games.entries import decoded, encoded
+from marl_verl_games.safe_scores import make_safe
+
+make_safe()
 
 HELD_OUT = 4  # one question in four belongs to the test split
 CHUNK = 64  # entries per seed: some generators refuse a large size

@@ -24,7 +24,7 @@ def test_every_name_that_the_plugin_registers_is_in_the_readme() -> None:
 
 
 def test_the_prompt_shown_is_what_an_agent_sees() -> None:
-    (prompt,) = re.findall(r"```text\n(.*?)\n```", README, re.DOTALL)
+    (prompt,) = re.findall(r"```\n(Sokoban: .*?)\n```", README, re.DOTALL)
     rows = re.findall(r"^#.{4}#$", prompt, re.MULTILINE)
     task = Task("shown", "", {"game": "sokoban", "rows": rows})
     run = check_workflow(GamePlayer(turns=5), task, ScriptedPolicy({PLAYER: ["L", "U D R L D R"]}))
