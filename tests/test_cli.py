@@ -180,7 +180,7 @@ def test_a_mistaken_command(refused: Refused, arguments: list[str], message: str
         ("marl.rollout.max_failed_share=2", "'marl.rollout.max_failed_share' must be a number >= 0 and <= 1"),
         ("marl.rollout.act_seconds=0", "'marl.rollout.act_seconds' must be a number > 0 or null"),
         ("marl.checkpoint.keep=0", "'marl.checkpoint.keep' must be a whole number >= 1"),
-        ("trainer.total_training_steps=0", "'trainer.total_training_steps' must be a whole number >= 1, got 0"),
+        ("trainer.total_training_steps=0", "'trainer.total_training_steps' must be a whole number >= 1 or null, got 0"),
         ("trainer.total_training_steps=x", "'trainer.total_training_steps' must be a number, got 'x'"),
         ("data.train_batch_size=40", "data.train_batch_size=40 is not a multiple of"),
         ("data.train_files=x", "'data.train_files' must be None, got 'x': a team's tasks are marl.task.train_file"),

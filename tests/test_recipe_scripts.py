@@ -280,8 +280,6 @@ DIFFERS: dict[str, set[str]] = {
     "games/cpu_shared": {"team"},
     "games/cpu_three": {"team", "task options"},
     "games/cpu_shared_four": {"team", "task options"},
-    "at_grpo/sokoban": {"task options", "team"},
-    "at_grpo/sudoku": {"task options", "team"},
     **{f"at_grpo/{setting}_grpo": {*COMPARED, "sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_episodes": {"sampling"} for setting in ("cpu", "math", "plan_path")},
     **{f"at_grpo/{setting}_shared": {"team"} for setting in ("cpu", "math", "plan_path")},

@@ -91,7 +91,7 @@ def test_extras_install_plugins_and_uninstalling_takes_them_away(fresh: Fresh) -
     assert "grpo" in run(*train, "marl.algorithm.name=grpo", cwd=fresh.folder)
 
     fresh.install("marl-verl[sharp]")
-    assert set(fresh.plugins()) == {"builtin", "sharp"}
+    assert set(fresh.plugins()) == {"builtin", "sharp", "search"}
     assert fresh.plugins()["builtin"] == alone["builtin"]
 
     fresh.install("marl-verl[all]")

@@ -16,7 +16,7 @@ METHODS = ("none", "mean", "std")
 
 @dataclass(frozen=True)
 class FilteredAdvantage(Advantage):
-    """`advantage`, whose rows have advantage 0 in the groups that are filtered out.
+    """A = (R - b) / (sigma + eps), as `advantage`, and A = 0 in the groups that are filtered out.
 
     Of an agent's n groups in a batch, int(n * ratio) are filtered out: "mean" takes those with the lowest mean return,
     "std" those whose return has the lowest variance relative to its squared range; the first of equal ones. So an
