@@ -204,19 +204,20 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return replace(done, left=sorted(left_behind() - before))
 
 
+SEARCHED = (
+    *("trainer.total_training_steps=6", "trainer.test_freq=6", "data.train_batch_size=16", "marl.task.test_size=12"),
+    "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+    *("marl.schedule.fill=16", "marl.schedule.batch=8"),  # the paper's
+    "marl.policies.flipper.loss=gspo-tis",  # MARS2+'s, the other keeps MARS2's
+    "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # else the first update changes nothing
+)
+
+
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Six steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each."""
-    done = train(
-        tmp_path_factory.mktemp("mars2") / "run",
-        *("trainer.total_training_steps=6", "trainer.test_freq=6", "trainer.save_freq=3"),
-        *("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"),
-        *("marl.schedule.fill=16", "marl.schedule.batch=8"),  # the paper's
-        "marl.policies.flipper.loss=gspo-tis",  # MARS2+'s, the other keeps MARS2's
-        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # else the first update changes nothing
-        "marl.task.test_size=12",
-        recipe=MARS2,
-    )
+    folder = tmp_path_factory.mktemp("mars2") / "run"
+    done = train(folder, *SEARCHED, "trainer.save_freq=3", recipe=MARS2)
     assert done.code == 0, done.output
     return done
 

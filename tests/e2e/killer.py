@@ -5,14 +5,17 @@ and the step. The victim is stopped just after the phase has begun, so that the 
 half a second later it is killed, and the phase lasts until the run has ended.
 
 Other victims: "Ray's raylet" and "Ray's gcs_server"; "SIGINT" or "SIGTERM", which the command line gets; "full disk",
-after which the driver cannot write to a file; and "pause NAME", which is stopped for a minute.
+after which the driver cannot write to a file; "small disk", the run directory's file system (a tmpfs), which shrinks to
+what it holds when a checkpoint has been found to fit; and "pause NAME", which is stopped for a minute.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -26,7 +29,8 @@ from marl_verl import hookimpl
 VARIABLE = "MARL_VERL_KILL"
 STOP, KILL, HOLD = 0.02, 0.5, 30.0
 PAUSE = 60.0
-DRIVER, FULL_DISK, PAUSED = "driver", "full disk", "pause "
+DRIVER, FULL_DISK, SMALL_DISK, PAUSED = "driver", "full disk", "small disk", "pause "
+LEFT = 64 << 10  # bytes of a small disk: less than a checkpoint, enough for the log
 
 
 @hookimpl
@@ -69,6 +73,26 @@ def fill_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
+def shrink(folder: Path) -> None:
+    """From here on, nobody can write more than `LEFT` bytes to the file system of a folder."""
+    while not os.path.ismount(folder):
+        folder = folder.parent
+    used = shutil.disk_usage(folder).used
+    subprocess.run(["mount", "-o", f"remount,size={used + LEFT}", str(folder)], check=True)
+
+
+def shrink_disk_after_check() -> None:
+    from marl_verl.checkpoint.team import Checkpoints
+
+    check = Checkpoints._check_space
+
+    def shrinking(self: Checkpoints, step: int) -> None:
+        check(self, step)
+        shrink(self._root)
+
+    Checkpoints._check_space = shrinking  # type: ignore[method-assign]
+
+
 def install(victim: str, phase: str, step: int) -> None:
     """In the driver."""
     from marl_verl.process.watch import Phases, Watch
@@ -87,12 +111,12 @@ def install(victim: str, phase: str, step: int) -> None:
         chosen = {what: watched[what] for what in watched if named in (what, DRIVER)} if due else {}
         pids = {what: pid_of(actor) for what, actor in chosen.items()} | (servers_of_ray() if "Ray's" in victim else {})
         with call(self, name):
-            if due and victim == FULL_DISK:
-                fill_disk()
+            if due and victim in (FULL_DISK, SMALL_DISK):
+                fill_disk() if victim == FULL_DISK else shrink_disk_after_check()
             elif due:
                 threading.Thread(target=kill, args=(victim, pids), daemon=True).start()
             yield
-            if due and victim != FULL_DISK and not victim.startswith(PAUSED):
+            if due and victim not in (FULL_DISK, SMALL_DISK) and not victim.startswith(PAUSED):
                 time.sleep(HOLD)
 
     Watch.__init__ = init  # type: ignore[method-assign]

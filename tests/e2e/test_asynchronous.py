@@ -8,14 +8,18 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marl_verl.testing.real import explain
-from tests.e2e.conftest import Finished, left_running, long, resume
+from tests.e2e import killer
+from tests.e2e.conftest import MARS2, ROOT, SEARCHED, Finished, left_behind, left_running, long, resume, train
 
 pytestmark = pytest.mark.e2e
 
@@ -33,7 +37,48 @@ def continued(searched: Finished, tmp_path_factory: pytest.TempPathFactory) -> F
     return done
 
 
-@pytest.fixture(params=["searched", pytest.param("continued", marks=long)])
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file system for one run."""
+    folder = tmp_path_factory.mktemp("disk")
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "small", folder]).returncode:
+        pytest.skip("only root can mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+FAULTS = (
+    ("rollout worker|sampling and learning|2", 1, "the rollout worker died while sampling and learning in step 2"),
+    ("small disk|writing a checkpoint|3", 2, "no space left while saving step 3 in"),
+    ("SIGTERM|sampling and learning|5", 130, "interrupted. Continue with: marl-verl train --resume"),
+)
+"""Fault, exit code, message."""
+
+
+@pytest.fixture(scope="module")
+def faulty(disk: Path) -> Finished:
+    """The same run again, which met one fault after the other, the second in the checkpoint of a training worker."""
+    folder, before = disk / "run", left_behind()
+    variables = {"PYTHONPATH": os.pathsep.join([str(killer.write_site(disk / "site")), str(ROOT)])}
+    for fault, code, message in FAULTS:
+        variables[killer.VARIABLE] = fault
+        if folder.exists():
+            done = resume(folder, variables=variables)
+        else:
+            done = train(folder, *SEARCHED, "trainer.save_freq=1", recipe=MARS2, **variables)
+        assert done.code == code, done.output
+        assert [line for line in done.output.splitlines() if line.startswith((message, f"marl-verl: {message}"))]
+        assert left_running() == []
+        assert left_behind() - before == set()
+        if fault.startswith(killer.SMALL_DISK):
+            assert [path.name for path in sorted((folder / "checkpoints").iterdir())] == ["step_1", "step_2"]
+            subprocess.run(["mount", "-o", "remount,size=2g", disk], check=True)
+    done = resume(folder, variables={**variables, killer.VARIABLE: ""})
+    assert done.code == 0, done.output
+    return done
+
+
+@pytest.fixture(params=["searched", *(pytest.param(name, marks=long) for name in ("continued", "faulty"))])
 def either(request: pytest.FixtureRequest) -> Finished:
     done: Finished = request.getfixturevalue(request.param)
     return done

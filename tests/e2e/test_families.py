@@ -22,7 +22,7 @@ ROLES = {  # family -> agent -> range of its role reward
 
 @pytest.mark.parametrize("family", ROLES)
 def test_a_family_trains(family: str, tmp_path: Path) -> None:
-    steps = ("trainer.total_training_steps=2", "trainer.test_freq=-1", "trainer.save_freq=-1")
+    steps = ("trainer.total_training_steps=2", "trainer.test_freq=-1", "trainer.save_freq=2")
     run = real.train(RECIPES / family / f"{family}_cpu.yaml", tmp_path / family, *steps)
     assert run.code == 0, run.output
     lines = run.lines("train/success")

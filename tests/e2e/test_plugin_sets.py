@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import left_behind, left_running, train
+from tests.e2e.conftest import left_behind, left_running, long, train
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, long]  # tests/test_plugins.py compares sets of plugins without a run
 
 
 def test_a_worker_with_other_plugins_stops_the_run_at_its_start(tmp_path: Path) -> None:
