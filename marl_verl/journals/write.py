@@ -13,7 +13,6 @@ import msgspec
 from marl_verl import plugins
 from marl_verl.episode.codec import SCHEMA, encode_episode, without_addresses
 from marl_verl.journals.read import KIND, StoredFailure
-from marl_verl.sandbox import used
 from marl_verl.team import Named, TeamConfig
 from marl_verl.version import __version__
 
@@ -44,12 +43,11 @@ def _part(kind: str, named: Named) -> dict[str, Any]:
     return {"name": named.name, "options": named.options, "distribution": entry.distribution, "version": entry.version}
 
 
-def sample_lines(sample: Sample, uid: str, task: str, tokens: bool) -> list[str]:
+def sample_lines(sample: Sample, uid: str, task: str, tokens: bool, sandbox: str | None = None) -> list[str]:
     """The lines of one task, with token ids and log-probabilities if `tokens`: its episodes in the sampler's order,
-    then its failures by session. An episode names the tier of the sandbox, where this process has run programs."""
-    tier = used()
+    then its failures by session. `sandbox`: the tier in which programs of these episodes ran."""
     failures = sorted(sample.failures, key=lambda failure: (failure.session, failure.reason, failure.detail))
-    found = [encode_episode(episode, tokens) | ({"sandbox": tier} if tier else {}) for episode in sample.episodes]
+    found = [encode_episode(episode, tokens) | ({"sandbox": sandbox} if sandbox else {}) for episode in sample.episodes]
     return [as_line(data) for data in (*found, *(failure_data(failure, uid, task) for failure in failures))]
 
 

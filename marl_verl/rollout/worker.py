@@ -213,7 +213,8 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         self._fill(report, sample)
         # failures are always stored, so that they can be examined without repeating the run
         stored = sample if prompt["keep"] else Sample(failures=sample.failures)
-        report.lines = sample_lines(stored, uid, task.id, tokens=bool(marl.run.journal_tokens))
+        tokens = bool(marl.run.journal_tokens)
+        report.lines = sample_lines(stored, uid, task.id, tokens, sandbox.used())
         if not validate:
             for metric in self.samplers.metrics:
                 report.metrics.update(metric.of_sample(sample))
