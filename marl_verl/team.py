@@ -11,7 +11,10 @@ from annotated_types import Ge, Interval
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Positive, build
 
-OWN_KEYS = ("frozen", "tiny", "endpoint", "loss", "pool", "stop", "apply_chat_template_kwargs")
+OWN_KEYS = (
+    *("frozen", "tiny", "endpoint", "loss", "pool", "stop", "apply_chat_template_kwargs"),
+    *("tool_parser", "reasoning_parser"),
+)
 """Keys of a policy's section that are not keys of verl's `actor_rollout_ref`."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
@@ -49,7 +52,7 @@ class AgentConfig:
     reward: str | None = None
     sampling: Sampling = field(default_factory=Sampling)
 
-    def conversation(self, observation: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    def conversation(self, observation: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages of a request: an observation after the agent's instructions."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         return [*system, *observation]
@@ -76,6 +79,8 @@ class PolicyConfig:
     pool: str | None = None  # shared pool of `marl.pools`; None for a dedicated pool
     stop: str | list[str] | None = None  # texts that end an action, for agents that have none of their own
     apply_chat_template_kwargs: dict[str, Any] | None = None  # over those of verl's `data`
+    tool_parser: str | None = None  # vLLM's parser of tool calls; None for that of the chat template's family
+    reasoning_parser: str | None = None  # vLLM's parser of reasoning; None leaves reasoning in the text
     override: dict[str, Any] = field(default_factory=dict)  # a partial `actor_rollout_ref`
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from marl_verl.config.policy_models import chat_of
 from marl_verl.config.resolve import resolve
-from marl_verl.episode.turn import as_observation
+from marl_verl.episode.messages import as_observation
 from marl_verl.errors import MarlError
 from marl_verl.models.tiny import TinyModel
 from marl_verl.tasks.base import Split, Task

@@ -15,6 +15,7 @@ from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
+from marl_verl.models.parsers import check_parser
 from marl_verl.models.pretrained import find, located
 from marl_verl.models.tiny import TinyModel, folder_of, tiny_tokenizer
 from marl_verl.options import build
@@ -106,11 +107,14 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
         if policy.endpoint is not None:
             continue
         where, whose, part = f"marl.policies.{name}", f"policy '{name}'", resolved.policies[name]
+        check_parser("tool", policy.tool_parser, where)
+        check_parser("reasoning", policy.reasoning_parser, where)
         model, options = part.actor_rollout_ref.model, part.data.apply_chat_template_kwargs
         if (custom := model.custom_chat_template) and "{" not in custom:
             raise MarlError(f"'{where}.model.custom_chat_template' must be the text of a template, got '{custom}'")
         if name in tiny:
-            if not custom and not options:
+            asks = any(act.parameters for act in acts if team.agents[act.agent].policy == name)
+            if not custom and not options and not asks:
                 continue  # its own template takes all messages, and loading transformers takes seconds
             chat = chat_of(name, part, tiny)
         else:
@@ -127,6 +131,9 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
         for agent in team.agents.values():
             if agent.policy == name:
                 chat.check(agent, [act.observation for act in acts if act.agent == agent.name])
+                for act in acts:
+                    if act.agent == agent.name and act.parameters is not None:
+                        chat.check(agent, [act.observation], act.parameters.get("tools"))
                 limit = int(part.actor_rollout_ref.rollout.prompt_length)
                 if agent.instructions and (tokens := chat.shortest(agent)) > limit:
                     raise too_long(agent.name, name, f"{tokens} tokens with the chat template", limit)

@@ -18,11 +18,13 @@ import msgspec
 from marl_verl.episode.calls import as_json, shown_value
 from marl_verl.episode.deltas import Deltas
 from marl_verl.episode.journal import ActRecord, CallRecord, Episode, Journal, JournalError, Record
-from marl_verl.episode.turn import Act, Action, Turn, as_observation
+from marl_verl.episode.messages import as_observation
+from marl_verl.episode.turn import Act, Action, Turn
 
 SCHEMA = 3  # version of the stored format: increment it with every change
 CLOCK = ("seconds",)
 TOKENS = ("prompt_ids", "response_ids", "log_probs")
+OPTIONAL = ("parameters", "tool_calls", "reasoning", "malformed")  # stored where set
 
 T = TypeVar("T")
 
@@ -76,7 +78,7 @@ def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, An
 def encode_turn(turn: Turn) -> dict[str, Any]:
     """Position and rewards of a turn, without the observation and action that its journal record contains."""
     rewards = {component: float(turn.rewards[component]) for component in sorted(turn.rewards)}
-    return {**_fields(turn, ("uid", "observation", "action")), "length": turn.length, "rewards": rewards}
+    return {**_fields(turn, ("uid", "observation", "action", "parameters")), "length": turn.length, "rewards": rewards}
 
 
 def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
@@ -93,6 +95,7 @@ def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
             {
                 **encode_turn(turn),
                 **deltas.encode(turn.agent, turn.observation),
+                **({"parameters": turn.parameters} if turn.parameters else {}),
                 "action": _fields(turn.action, without),
             }
             for turn in episode.off_path_turns
@@ -144,7 +147,8 @@ _Stored = msgspec.defstruct(
 def _fields(value: Any, without: Collection[str] = ()) -> dict[str, Any]:
     """The fields of a dataclass; `dataclasses.asdict` would deep-copy the token lists."""
     names = (field.name for field in dataclasses.fields(value))
-    return {name: getattr(value, name) for name in names if name not in without}
+    found = {name: getattr(value, name) for name in names if name not in without}
+    return {name: value for name, value in found.items() if value or name not in OPTIONAL}
 
 
 def _whole(data: dict[str, Any], where: str, deltas: Deltas) -> dict[str, Any]:
@@ -181,7 +185,7 @@ def _turn(data: dict[str, Any], uid: str, where: str, journal: Journal | None = 
     elif (record := journal.act(*turn.key)) is None:
         raise JournalError(f"{where}: the journal has no act {':'.join(turn.key)}")
     else:
-        turn.observation, turn.action = record.act.observation, record.action
+        turn.observation, turn.parameters, turn.action = *record.act.seen, record.action
     return turn
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from marl_verl.episode.turn import Message, Observation, shared_length
+from marl_verl.episode.messages import Message, Observation
+from marl_verl.episode.turn import shared_length
 
 LEAST = 1000
 """Characters that an observation must have in common with an earlier one; otherwise it is stored whole."""

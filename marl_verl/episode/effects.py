@@ -21,7 +21,8 @@ from marl_verl.episode.errors import (
     with_line,
 )
 from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
-from marl_verl.episode.turn import Act, Action, Observation, as_observation, changed
+from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters
+from marl_verl.episode.turn import Act, Action, changed, slot_name
 from marl_verl.episode.watchdog import Watchdog, forever
 from marl_verl.episode.workflow import Seen, Workflow
 from marl_verl.errors import message_of, nearest
@@ -96,11 +97,11 @@ class Effects:
         self._closed = self.finished = False
         self._answer: Any = None
 
-    async def act(self, agent: str, observation: Seen, slot: str | None = None) -> Action:
+    async def act(self, agent: str, observation: Seen, slot: str | None = None, **parameters: Any) -> Action:
         if self._over:
             await self._refuse()
         self._enter()
-        found = self._reach(agent, observation, slot, None)
+        found = self._reach(agent, observation, slot, None, parameters)
         if isinstance(found, Action):
             return found
         await self._resolved([found])
@@ -115,7 +116,7 @@ class Effects:
         if unknown := [agent for agent in observations if agent not in self.agents]:
             raise self.unknown_agent(unknown[0])
         joint, self._joints = self._joints, self._joints + 1
-        found = {agent: self._reach(agent, seen, slot, joint) for agent, seen in observations.items()}
+        found = {agent: self._reach(agent, seen, slot, joint, {}) for agent, seen in observations.items()}
         if waits := [each for each in found.values() if isinstance(each, Wait)]:
             await self._resolved(waits)
         return {agent: each.future.result() if isinstance(each, Wait) else each for agent, each in found.items()}
@@ -223,10 +224,10 @@ class Effects:
                     wait.future.cancel()
             raise
 
-    def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None) -> Action | Wait:
+    def _reach(self, agent: str, seen: Seen, name: str | None, joint: int | None, given: Parameters) -> Action | Wait:
         """The recorded action of the next act in a lane, or a `Wait` for it."""
         try:
-            observation = as_observation(seen)
+            observation, asked = as_observation(seen), as_parameters(given)
         except TypeError as error:
             raise self._fail(f"invalid observation for agent '{agent}': {error}") from error
         if name is not None and (not name or name.isdigit() or "#" in name):
@@ -234,20 +235,19 @@ class Effects:
         if self._acts >= self.limits.acts:
             raise self._fail(f"exceeded {self.limits.acts} acts; the workflow may not terminate")
         turn = self._lanes.get((agent, name), 0)
-        if turn and (agent, _slot(name, turn - 1)) in self._waiting:
+        if turn and (agent, slot_name(name, turn - 1)) in self._waiting:
             where = "without naming the slots" if name is None else f"in slot '{name}'"
             message = f"agent '{agent}' acts twice concurrently {where}: give each its own act(..., slot=\"name\")"
             raise self._fail(message)
         same = shared_messages(earlier := self._seen.get(agent, ()), observation)
         observation = self._seen[agent] = (*earlier[:same], *observation[same:])  # the same objects: less memory
-        act = Act(agent, _slot(name, turn), turn, self._acts, observation, joint)
+        act = Act(agent, slot_name(name, turn), turn, self._acts, observation, joint, asked)
         self._lanes[agent, name] = turn + 1
-        self._acts += 1
-        self._last = act
+        self._acts, self._last = self._acts + 1, act
         record = self._given.act(agent, act.slot)
-        if record is not None and record.act.observation == observation:
-            self._records.append(ActRecord(act, record.action))
-            self.tokens += record.action.length
+        if record is not None and record.act.seen == act.seen:
+            self._records.append(None)
+            self._answered(len(self._records) - 1, act, record.action)
             return record.action
         if record is not None and self._strict:
             raise self._fail(f"{act} is shown another observation: {changed(record.act, act)}", ReplayMismatch)
@@ -258,6 +258,12 @@ class Effects:
         self._records.append(None)
         self._waiting[act.key] = wait
         return wait
+
+    def _answered(self, position: int, act: Act, action: Action) -> None:
+        self._records[position] = ActRecord(act, action)
+        self.tokens += action.length
+        if action.malformed is not None:
+            self.invalid[act.key] = action.malformed
 
     def _check_call(self, asked: CallRecord) -> None:
         """Raise ReplayMismatch for a call that is not in the journal: always on a sealed replay; on a strict one if the
@@ -292,9 +298,3 @@ class Effects:
     def _wake(self) -> None:
         if self._driver is not None and not self._driver.done():
             self._driver.set_result(None)
-
-
-def _slot(name: str | None, turn: int) -> str:
-    if name is None:
-        return str(turn)
-    return f"{name}#{turn}" if turn else name

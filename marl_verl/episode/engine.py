@@ -118,8 +118,7 @@ class Run(Effects):
         if not wait.future.done():
             self._news += 1
             self._arrived = True
-            self._records[wait.position] = ActRecord(wait.act, action)
-            self.tokens += action.length
+            self._answered(wait.position, wait.act, action)
             wait.future.set_result(action)
 
     @property
@@ -216,7 +215,7 @@ class Run(Effects):
                 return False
             for now, then in ((self, again), (again, self)):
                 for key, wait in now._waiting.items():
-                    if key not in then._waiting or then._waiting[key].act.observation != wait.act.observation:
+                    if key not in then._waiting or then._waiting[key].act.seen != wait.act.seen:
                         where = "live" if now is self else "on replay"
                         message = f"the run waits for {wait.act} with this observation only {where}"
                         raise self._fail(message, ReplayMismatch)
@@ -269,7 +268,7 @@ async def replay(
                 record = journal.act(*act.key)
                 if record is None:
                     raise run._fail(f"the replay reached {act}, which is not in the journal", ReplayMismatch)
-                if record.act.observation != act.observation:
+                if record.act.seen != act.seen:
                     what = f"{act} is shown another observation on replay: {changed(record.act, act)}"
                     raise run._fail(what, ReplayMismatch)
                 run.resolve(act, record.action)

@@ -19,11 +19,12 @@ COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", "obs", "invalid")  # the 
 
 def row(turn: Turn) -> dict[str, Any]:
     """The columns `COLUMNS` of a turn: identity, rewards and length."""
-    seen = json.dumps([[message["role"], message["content"]] for message in turn.observation])
+    shown: list[Any] = [[m["role"], m["content"]] if len(m) == 2 else m for m in turn.observation]
+    seen = json.dumps(shown if turn.parameters is None else [shown, turn.parameters], sort_keys=True)
     return {
         **{name: getattr(turn, name) for name in (*LABELS, *COUNTS)},
         "rewards": dict(turn.rewards),
         "team_reward": turn.team_reward,
-        "obs": hashlib.blake2s(seen.encode(), digest_size=8).hexdigest(),  # equal if the messages are equal
+        "obs": hashlib.blake2s(seen.encode(), digest_size=8).hexdigest(),  # equal if messages and parameters are equal
         "invalid": turn.invalid is not None,
     }

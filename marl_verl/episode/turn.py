@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-Message = dict[str, str]
-"""{"role": "system" | "user" | "assistant" | ..., "content": text}: one entry of a chat."""
-
-Observation = tuple[Message, ...]
-
-
-def as_observation(observation: str | Sequence[Mapping[str, str]]) -> Observation:
-    """Copy an observation as chat messages; a plain text becomes one user message.
-
-    Raises:
-        TypeError: neither a text nor a non-empty list of messages with the texts `role` and `content`.
-    """
-    if isinstance(observation, str):
-        return ({"role": "user", "content": observation},)
-    if not isinstance(observation, Sequence) or not observation:
-        raise TypeError(f"an observation must be a text or a list of messages, got {observation!r}")
-    messages: list[Any] = [*observation]
-    for message in messages:
-        texts = isinstance(message, Mapping) and all(isinstance(value, str) for value in message.values())
-        if not texts or message.keys() != {"role", "content"}:
-            raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r}')
-    return tuple({"role": message["role"], "content": message["content"]} for message in messages)
+from marl_verl.episode.messages import Message, Observation, message_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +22,7 @@ class Act:
         index: number of acts that the run reached before; with concurrent acts, final once the run has finished.
         observation: what the agent sees, as chat messages.
         joint: number of its joint move, None for a single act.
+        parameters: of the request beside the messages (`tools`, `max_tokens`, ...); None without any.
     """
 
     agent: str
@@ -50,19 +31,46 @@ class Act:
     index: int
     observation: Observation
     joint: int | None = None
+    parameters: dict[str, Any] | None = None
 
     @property
     def key(self) -> tuple[str, str]:
         """(agent, slot)."""
         return self.agent, self.slot
 
+    @property
+    def seen(self) -> tuple[Observation, dict[str, Any] | None]:
+        """What an action depends on, and what must be equal on replay: observation and parameters."""
+        return self.observation, self.parameters
+
     def __str__(self) -> str:
         return f"act {self.agent}:{self.slot}"
 
 
+def slot_name(name: str | None, turn: int) -> str:
+    """The slot of the n-th act in a lane."""
+    if name is None:
+        return str(turn)
+    return f"{name}#{turn}" if turn else name
+
+
 def changed(old: Act, new: Act) -> str:
-    """A description of the first difference between two observations."""
-    before, now = ("\n".join(f"{m['role']}: {m['content']}" for m in act.observation) for act in (old, new))
+    """A description of the first difference between two observations, or between their parameters."""
+    if old.observation == new.observation:
+        before, now = (json.dumps(act.parameters, sort_keys=True) for act in (old, new))
+        return f"another request: {_difference(before, now)}"
+    before, now = ("\n".join(f"{m['role']}: {message_text(m)}" for m in act.observation) for act in (old, new))
+    pairs = enumerate(zip(old.observation, new.observation, strict=False))
+    number, last = next((i for i, (one, two) in pairs if one != two), None), len(old.observation)
+    if number is None:
+        return f"another number of messages, recorded {last}, now {len(new.observation)}: {_difference(before, now)}"
+    if last == len(new.observation) == 1:
+        return _difference(before, now)
+    which = f"message {number + 1} ({new.observation[number]['role']})"
+    return f"{which}: {_difference(*(json.dumps(act.observation[number], ensure_ascii=False) for act in (old, new)))}"
+
+
+def _difference(before: str, now: str) -> str:
     at = shared_length(before, now)
     start = max(0, at - 20)
     return f"recorded ...{before[start : at + 40]!r}, now ...{now[start : at + 40]!r} (from character {at})"
@@ -92,6 +100,9 @@ class Action:
         version: weight version (update step) of the policy that sampled the action.
         seconds: wall-clock time of the sampling.
         tokens: number of tokens as reported by the server, for an action without ids.
+        tool_calls: the tool calls that were parsed from it, in OpenAI's format; `text` is what stands beside them.
+        reasoning: the reasoning that the policy's reasoning parser separated from `text`.
+        malformed: why it is text only, though the model began a tool call; such an action is marked as invalid.
     """
 
     text: str
@@ -102,11 +113,29 @@ class Action:
     version: int | None = None
     seconds: float = 0.0
     tokens: int | None = None
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    reasoning: str | None = None
+    malformed: str | None = None
+
+    @property
+    def message(self) -> Message:
+        """The action as a chat message, to continue a conversation."""
+        extra = {"reasoning_content": self.reasoning, "tool_calls": self.tool_calls}
+        return {"role": "assistant", "content": self.text, **{key: value for key, value in extra.items() if value}}
 
     @property
     def length(self) -> int:
         """Number of tokens, as counted by token budgets and metrics."""
         return len(self.response_ids) if self.tokens is None else self.tokens
+
+
+def with_ids(act: Act, action: Action) -> Action:
+    """The action with ids of its tool calls that are unique in the episode, and equal on every replay."""
+    calls = [
+        {**call, "id": hashlib.blake2b(f"{act} {n}".encode(), digest_size=5).hexdigest()[:9]}  # 9: as Mistral demands
+        for n, call in enumerate(action.tool_calls)
+    ]
+    return replace(action, tool_calls=calls) if calls else action
 
 
 @dataclass(slots=True)
@@ -122,6 +151,7 @@ class Turn:
         team_reward: score of the finished episode of the turn; None in a tree, and without an episode.
         invalid: why the workflow marked the action as invalid; None if it did not.
         called: the agent that the workflow called, if another agent took the act.
+        parameters: those of its act.
     """
 
     uid: str
@@ -139,6 +169,7 @@ class Turn:
     team_reward: float | None = None
     invalid: str | None = None
     called: str | None = None
+    parameters: dict[str, Any] | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -177,4 +208,5 @@ class Turn:
         place, who = act.index if index is None else index, agent or act.agent
         turn = cls(uid, session, place, who, policy, act.slot, act.turn, node, parent, act.observation, action)
         turn.called = None if who == act.agent else act.agent
+        turn.parameters = act.parameters
         return turn

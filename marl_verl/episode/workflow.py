@@ -10,7 +10,7 @@ from marl_verl.episode.turn import Action
 from marl_verl.options import Options
 from marl_verl.tasks.base import Task
 
-Seen = str | Sequence[Mapping[str, str]]
+Seen = str | Sequence[Mapping[str, Any]]
 """An observation: a text (one user message) or chat messages."""
 
 
@@ -42,7 +42,7 @@ class Workflow(Options):
 class TeamEffects(Protocol):
     """The effects of a run that a team uses; `Member` and `Team` document them."""
 
-    async def act(self, agent: str, observation: Seen, slot: str | None = None) -> Action: ...
+    async def act(self, agent: str, observation: Seen, slot: str | None = None, **parameters: Any) -> Action: ...
     async def act_jointly(self, observations: Mapping[str, Seen], slot: str | None = None) -> dict[str, Action]: ...
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any: ...
     def mark_invalid(self, action: Action, why: str) -> None: ...
@@ -60,15 +60,17 @@ class Member:
         self._run = run
         self.name = name
 
-    def act(self, observation: Seen, slot: str | None = None) -> Coroutine[Any, Any, Action]:
+    def act(self, observation: Seen, slot: str | None = None, **parameters: Any) -> Coroutine[Any, Any, Action]:
         """Request an action of the agent: `action = await team["solver"].act("2 + 2 = ?")`.
 
         Args:
             observation: what the agent sees; the agent's instructions are prepended when sampling.
             slot: a name, needed if one agent has several concurrent acts. Acts in one slot are sequential, and each
                 slot counts its own turns.
+            parameters: of the request, in OpenAI's format: `tools`, `tool_choice`, `response_format`, `stop`,
+                `max_tokens`, `temperature`, `top_p`. With `tools`, `action.tool_calls` are the calls in the action.
         """
-        return self._run.act(self.name, observation, slot)
+        return self._run.act(self.name, observation, slot, **parameters)
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
         """As `team.call`, attributed to this agent: its tool reward is the share of its calls that did not raise."""

@@ -221,7 +221,7 @@ async def _play(run: _Sealed, journal: Journal, again: Rerun) -> tuple[Act, ...]
             return acts
         standing = standing or len(known) < len(acts)
         for act, record in known:
-            if record.act.observation != act.observation:
+            if record.act.seen != act.seen:
                 if not again.masked:
                     raise run.mismatch(f"{act} is shown another observation: {changed(record.act, act)}")
                 again.changed.add(act.key)

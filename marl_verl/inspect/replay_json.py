@@ -77,11 +77,14 @@ def _fields(value: Any, *names: str) -> dict[str, Any]:
 
 
 def _act(act: Act) -> dict[str, Any]:
-    return {"agent": act.agent, "slot": act.slot, "observation": list(act.observation)}
+    asked = {"parameters": act.parameters} if act.parameters else {}
+    return {"agent": act.agent, "slot": act.slot, "observation": list(act.observation), **asked}
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    shown = {"observation": list(turn.observation), "action": turn.action.text}
+    shown: dict[str, Any] = {"observation": list(turn.observation), "action": turn.action.text}
+    shown |= {"parameters": turn.parameters} if turn.parameters else {}
+    shown |= {"tool_calls": turn.action.tool_calls} if turn.action.tool_calls else {}
     return {**encode_turn(turn), "rewards": turn.components, **shown}
 
 

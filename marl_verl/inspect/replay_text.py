@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from marl_verl.episode import ActRecord, CallRecord, Episode, Observation, Turn
+from marl_verl.episode.messages import message_text
 from marl_verl.episode.turn import shared_length
 from marl_verl.inspect.replay import Rerun
 from marl_verl.inspect.texts import aligned, count, indented, line
@@ -106,7 +107,7 @@ def _act(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, s
         lines.append("  observation changed: a model would sample this act again; here its text is kept")
     who = act.agent if turn is None else turn.agent
     lines += ["  sees", *indented(_sight(act.observation, seen.get(who)), 4)]
-    lines += ["  says", *indented(_clipped(record.action.text) or "(nothing)", 4)]
+    lines += ["  says", *indented(_clipped(message_text(record.action.message)) or "(nothing)", 4)]
     seen[who] = (name, act.observation)
     stored = turn.invalid if turn is not None and not shown.masked else None
     invalid = shown.invalid.get(act.key, stored)
@@ -155,7 +156,7 @@ def _sight(observation: Observation, before: tuple[str, Observation] | None) -> 
 def _messages(observation: Observation, roles: bool = False) -> str:
     if len(observation) == 1 and observation[0]["role"] == "user" and not roles:
         return _clipped(observation[0]["content"])
-    return "\n".join(f"{message['role']}: {_clipped(message['content'])}" for message in observation)
+    return "\n".join(f"{message['role']}: {_clipped(message_text(message))}" for message in observation)
 
 
 def _call(record: CallRecord) -> str:

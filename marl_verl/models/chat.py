@@ -11,12 +11,13 @@ the start of a conversation are then folded into the first user message:
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from marl_verl.episode import Observation
-from marl_verl.episode.turn import as_observation
+from marl_verl.episode.messages import as_observation
 from marl_verl.errors import MarlError, nearest
 from marl_verl.team import AgentConfig
 
@@ -38,6 +39,7 @@ class Chat:
         self.folds = False
         self.folds = not self._takes_system()
         self.encode = functools.lru_cache(maxsize=4096)(self._encode)
+        self._encode_json = functools.lru_cache(maxsize=4096)(self._encode_text)
         # stop strings are compared with the text, which has no special tokens
         self.special = {str(token): id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
 
@@ -54,15 +56,21 @@ class Chat:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted, **where)
         return cls(with_template(tokenizer, model), options, f"{whose} (model '{model['path']}')")
 
-    def render(self, messages: Iterable[Mapping[str, str]], tokenize: bool = False) -> Any:
+    def render(
+        self, messages: Iterable[Mapping[str, Any]], tokenize: bool = False, tools: Sequence[Any] | None = None
+    ) -> Any:
         """The prompt of a conversation, with the generation prompt, as text or ids. MarlError if it is refused."""
-        given = [{"role": message["role"], "content": message["content"]} for message in messages]
+        given = [_for_template(message) for message in messages]
+        if tools and not self.takes_tools:
+            remedy = "set model.custom_chat_template to one that does"
+            raise MarlError(f"{self.whose}: the chat template does not render tools: {remedy}")
         try:
             return self.tokenizer.apply_chat_template(
                 folded(given) if self.folds else given,
                 add_generation_prompt=True,
                 tokenize=tokenize,
                 return_dict=False,
+                **({"tools": list(tools)} if tools else {}),
                 **self.options,
             )
         except Exception as error:  # a template is a program, which may raise anything
@@ -78,6 +86,22 @@ class Chat:
         ids: list[int] = self.render(({"role": role, "content": content} for role, content in messages), tokenize=True)
         return ids
 
+    def encode_request(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
+        """Token ids of any conversation with the generation prompt; as `encode`, with tools and tool calls."""
+        if not tools and all(len(message) == 2 for message in messages):
+            return self.encode(tuple((message["role"], message["content"]) for message in messages))
+        return self._encode_json(json.dumps([list(messages), tools]))
+
+    def _encode_text(self, text: str) -> list[int]:
+        messages, tools = json.loads(text)
+        ids: list[int] = self.render(messages, tokenize=True, tools=tools)
+        return ids
+
+    @functools.cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template has the variable `tools`."""
+        return re.search(r"\btools\b", self.tokenizer.get_chat_template()) is not None
+
     def _takes_system(self) -> bool:
         try:
             return PROBE in self.render([{"role": "system", "content": PROBE}, {"role": "user", "content": "task"}])
@@ -88,14 +112,17 @@ class Chat:
         """The number of tokens of a prompt with the agent's instructions and a message of one word."""
         return len(self.render(agent.conversation(as_observation("task")), tokenize=True))
 
-    def check(self, agent: AgentConfig, observations: Sequence[Observation] = ()) -> None:
+    def check(
+        self, agent: AgentConfig, observations: Sequence[Observation] = (), tools: Sequence[Any] | None = None
+    ) -> None:
         """MarlError if the template refuses one of the agent's observations (default: a single user message).
 
         Empty messages are filled in: some templates refuse them, and the actions of a rehearsal are empty.
         """
         for observation in observations or [as_observation("task")]:
             try:
-                self.render({**each, "content": each["content"] or "text"} for each in agent.conversation(observation))
+                seen = agent.conversation(observation)
+                self.render(({**each, "content": each["content"] or "text"} for each in seen), tools=tools)
             except MarlError as error:
                 raise MarlError(f"agent '{agent.name}' of {error}") from error
 
@@ -112,6 +139,20 @@ class Chat:
         """(stop strings, ids of stop tokens): a stop string that is a special token is no part of the text."""
         texts = [text for text in given if text not in self.special]
         return texts, [self.special[text] for text in given if text in self.special]
+
+
+def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as templates take it: the arguments of its tool calls as values, not as a JSON text."""
+    if "tool_calls" not in message:
+        return dict(message)
+    calls = []
+    for call in message["tool_calls"]:
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except ValueError:
+            arguments = call["function"]["arguments"]
+        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+    return {**message, "tool_calls": calls}
 
 
 def with_template(tokenizer: Any, model: Mapping[str, Any]) -> Any:

@@ -15,8 +15,10 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from marl_verl.config.placement import server_gpus
 from marl_verl.config.server_names import first_replica_rank
 from marl_verl.episode import Action, Message
+from marl_verl.episode.messages import as_tool_calls
 from marl_verl.errors import MarlError
 from marl_verl.models.chat import Chat, before_stop
+from marl_verl.models.parsers import Parsers, structured_outputs
 from marl_verl.rollout.context import ObservationTooLong
 
 
@@ -62,7 +64,8 @@ class PolicyServerManager(LLMServerManager):
 class PolicyClient:
     """A `Client` of a policy of this run, from its `actor_rollout_ref` and verl's client for its servers.
 
-    `template` are the variables of its chat template, `stop` the stop strings of agents that have none of their own.
+    `template` are the variables of its chat template, `stop` the stop strings of agents that have none of their own,
+    `parsers` the names of vLLM's parsers of tool calls and reasoning.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class PolicyClient:
         client: LLMServerClient,
         template: Mapping[str, Any],
         stop: Sequence[str] | None = None,
+        parsers: tuple[str | None, str | None] = (None, None),
     ) -> None:
         self.name, self.client, self.stop = name, client, stop or ()
         self.prompt_length = int(config.rollout.prompt_length)
@@ -82,6 +86,7 @@ class PolicyClient:
             "logprobs": bool(config.rollout.calculate_log_probs),
         }
         self.chat = Chat.load(config.model, template, f"policy '{name}'")
+        self.parsers = Parsers(self.chat.tokenizer, *parsers, self.chat.whose)
         self.ends = frozenset() if config.rollout.get("ignore_eos") else self._ends(config.model)
 
     def _ends(self, model: DictConfig) -> frozenset[int]:
@@ -91,9 +96,9 @@ class PolicyClient:
         ids = {self.chat.tokenizer.eos_token_id, *(given if isinstance(given, list | tuple) else [given])}
         return frozenset(ids - {None})
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
+    def encode(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[int]:
         """Token ids of a conversation with the generation prompt. ObservationTooLong above `rollout.prompt_length`."""
-        ids = self.chat.encode(tuple((message["role"], message["content"]) for message in messages))
+        ids = self.chat.encode_request(messages, tools)
         if len(ids) > self.prompt_length:
             raise ObservationTooLong(
                 f"an observation of {len(ids)} tokens exceeds the limit of policy '{self.name}', {self.prompt_length} "
@@ -101,20 +106,29 @@ class PolicyClient:
             )
         return list(ids)
 
-    async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
+    async def answer(
+        self,
+        messages: Sequence[Message],
+        sampling: Mapping[str, Any],
+        request_id: str,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> Action:
         """See `Client`. `sampling` is passed to vLLM unchanged except for `max_tokens` and `stop`.
 
         The token ids of an action include what ended it: a stop token, or the tokens of a stop string. Its text is
         without both, as in OpenAI's API.
         """
         begun = time.monotonic()
-        prompt_ids = self.encode(messages)
+        asked = parameters or {}
+        prompt_ids = self.encode(messages, asked.get("tools"))
         limit = sampling.get("max_tokens") or self.response_length
         given = sampling.get("stop")
         stop, tokens = self.chat.stops(self.stop if given is None else given)
         ends = self.ends.union(tokens)
         params = {**sampling, "max_tokens": min(limit, self.response_length), "stop": stop}
         params["stop_token_ids"] = sorted(ends)
+        if (restricted := structured_outputs(asked)) is not None:
+            params["structured_outputs"] = restricted
         output = await self.client.generate(request_id, prompt_ids=prompt_ids, sampling_params=params)
         ids = [int(token) for token in output.token_ids]
         if not ids:
@@ -124,12 +138,17 @@ class PolicyClient:
         said = ids[:-1] if ended else ids
         text = self.chat.tokenizer.decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         before = before_stop(text, stop)
+        raw = self.chat.tokenizer.decode(said, clean_up_tokenization_spaces=False) if before is None else before
+        parsed = self.parsers.parse(text if before is None else before, raw, asked)
         return Action(
-            text=text if before is None else before,
+            text=parsed.text,
             prompt_ids=prompt_ids,
             response_ids=ids,
             log_probs=list(output.log_probs or []),
             stop_reason="stop" if ended or before is not None else "length",
             version=output.extra_fields.get("global_steps"),
             seconds=time.monotonic() - begun,
+            tool_calls=as_tool_calls(parsed.calls),
+            reasoning=parsed.reasoning,
+            malformed=parsed.malformed,
         )

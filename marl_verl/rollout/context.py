@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from marl_verl.episode import Act, Action, Message
+from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate
 from marl_verl.sampling.context import BaseSamplingContext, TaskContext
 from marl_verl.tasks.base import Task
+from marl_verl.team import AgentConfig
 
 
 class ObservationTooLong(MarlError):
@@ -32,7 +34,13 @@ class Client(Protocol):
     def sampling(self) -> Mapping[str, Any]:
         """Default sampling parameters: `temperature`, `top_p`, `top_k`, and others that its servers accept."""
 
-    async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
+    async def answer(
+        self,
+        messages: Sequence[Message],
+        sampling: Mapping[str, Any],
+        request_id: str,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> Action:
         """Sample one action. ObservationTooLong if the prompt exceeds the policy's limit, MarlError without an action.
 
         Args:
@@ -41,6 +49,7 @@ class Client(Protocol):
                 `stop` (None: the policy's own), `seed` unless `marl.run.repeatable` is off; other keys are passed
                 to the run's own servers.
             request_id: equal for all requests of an episode.
+            parameters: `tools`, `tool_choice`, `response_format` of the act, where set.
         """
 
 
@@ -87,13 +96,14 @@ def request_seed(*identity: Any) -> int:
 class WorkerContext:
     """The team in a rollout worker: its task context, the clients of its policies, and the run's seed.
 
-    `repeatable`: every request has a seed.
+    `repeatable`: every request has a seed. `trained`: policies that learn from what they sample.
     """
 
     task_context: TaskContext
     clients: Mapping[str, Client]
     seed: int
     repeatable: bool = True
+    trained: frozenset[str] = frozenset()
 
 
 class PolicySamplingContext(BaseSamplingContext):
@@ -131,6 +141,9 @@ class PolicySamplingContext(BaseSamplingContext):
             own = {name: getattr(who.sampling, name) for name in ("temperature", "top_p", "top_k")}
             sampling.update({name: value for name, value in own.items() if value is not None})
         sampling |= {"max_tokens": who.sampling.max_tokens, "stop": who.sampling.stop}
+        asked = act.parameters or {}
+        if asked:
+            sampling |= self._asked(asked, sampling, who)
         if self._parts.repeatable:
             place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.agent else ())
             sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
@@ -141,8 +154,23 @@ class PolicySamplingContext(BaseSamplingContext):
             try:
                 async with limit:
                     # one id for all requests of an episode: verl routes them to the server with their cached prefix
-                    return await client.answer(messages, sampling, request_id=f"{self.uid}-{session}")
+                    request_id = f"{self.uid}-{session}"
+                    if not asked:
+                        return await client.answer(messages, sampling, request_id)
+                    return with_ids(act, await client.answer(messages, sampling, request_id, asked))
             except TimeoutError as error:
                 if not limit.expired():
                     raise
                 raise TimeoutError(f"no action within {seconds:g} s (marl.rollout.act_seconds)") from error
+
+    def _asked(self, asked: Mapping[str, Any], sampling: Mapping[str, Any], who: AgentConfig) -> dict[str, Any]:
+        """The sampling parameters that a request sets. MarlError for a distribution that the update does not know."""
+        found = {name: asked[name] for name in ("temperature", "top_p") if name in asked}
+        for name, value in found.items():
+            if who.policy in self._parts.trained and self._held_out is None and value != sampling[name]:
+                what = f"a request sets {name}={value:g}, but policy '{who.policy}' is trained at {sampling[name]:g}"
+                why = "the update would use other probabilities than the sampling"
+                raise MarlError(f"{what}: {why}. Remove it, or set marl.policies.{who.policy}.rollout.{name}.")
+        found = found if self._held_out is None else {}
+        limits = [each for each in (sampling["max_tokens"], asked.get("max_tokens")) if each is not None]
+        return found | {"max_tokens": min(limits, default=None), "stop": asked.get("stop", sampling["stop"])}

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from marl_verl.episode import Episode, Observation, Turn
+from marl_verl.episode.messages import message_text
 from marl_verl.models.chat import Chat
 from marl_verl.rollout.rows import Row, row_key
 
@@ -48,8 +49,8 @@ def joint_observations(episode: Episode, agents: Sequence[str]) -> list[str]:
 def _shown(observation: Observation) -> str:
     """An observation as one text; several messages are prefixed with their roles."""
     if len(observation) == 1:
-        return observation[0]["content"]
-    return "\n".join(f"{message['role']}: {message['content']}" for message in observation)
+        return message_text(observation[0])
+    return "\n".join(f"{message['role']}: {message_text(message)}" for message in observation)
 
 
 class JointEncoder:

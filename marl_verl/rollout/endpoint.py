@@ -20,6 +20,7 @@ from typing import Any
 
 from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Action, Message
+from marl_verl.episode.messages import as_tool_calls
 from marl_verl.errors import MarlError, nearest
 from marl_verl.rollout.context import ObservationTooLong
 from marl_verl.team import Endpoint
@@ -65,7 +66,13 @@ class EndpointClient:
             base_url=endpoint.url, api_key=self._key, max_retries=retries, timeout=request_seconds
         )
 
-    async def answer(self, messages: Sequence[Message], sampling: Mapping[str, Any], request_id: str) -> Action:
+    async def answer(
+        self,
+        messages: Sequence[Message],
+        sampling: Mapping[str, Any],
+        request_id: str,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> Action:
         """See `Client`: text and number of tokens, no ids, no log-probabilities. An empty text is a valid action."""
         from openai import omit
 
@@ -84,9 +91,13 @@ class EndpointClient:
                 stop=list(stop) or omit,
                 # OpenAI rejects this field; vLLM and others accept it
                 extra_body={"top_k": top_k} if top_k > 0 else None,
+                **{name: (parameters or {}).get(name, omit) for name in ("tools", "tool_choice", "response_format")},
             )
-            text, stop_reason = _text(completion)
-        return Action(text=text, stop_reason=stop_reason, seconds=time.monotonic() - begun, tokens=_tokens(completion))
+            text, stop_reason, calls, reasoning = _reply(completion)
+        taken, tokens = time.monotonic() - begun, _tokens(completion)
+        return Action(
+            text=text, stop_reason=stop_reason, seconds=taken, tokens=tokens, tool_calls=calls, reasoning=reasoning
+        )
 
 
 def reach(name: str, endpoint: Endpoint) -> None:
@@ -165,8 +176,8 @@ def _too_long(code: object, reply: str) -> bool:
     )
 
 
-def _text(completion: Any) -> tuple[str, str | None]:
-    """(text, finish reason) of a chat completion, whose schema the package does not check."""
+def _reply(completion: Any) -> tuple[str, str | None, list[dict[str, Any]], str | None]:
+    """(text, finish reason, tool calls, reasoning) of a chat completion, whose schema the package does not check."""
     choices = getattr(completion, "choices", None)
     first = choices[0] if isinstance(choices, list) and choices else None
     message = getattr(first, "message", None)
@@ -174,7 +185,13 @@ def _text(completion: Any) -> tuple[str, str | None]:
         raise MarlError(f"the response is not a chat completion: {completion!r:.200}. Check that the url ends in /v1.")
     text, reason = getattr(message, "content", None), getattr(first, "finish_reason", None)
     # no content: a refusal, a tool call, or reasoning up to the token limit
-    return text if isinstance(text, str) else "", reason if isinstance(reason, str) else None
+    functions: list[Any] = [getattr(call, "function", None) for call in getattr(message, "tool_calls", None) or ()]
+    named = [each for each in functions if isinstance(getattr(each, "name", None), str)]
+    calls = as_tool_calls([{"name": each.name, "arguments": each.arguments or "{}"} for each in named])
+    # vLLM has called it both names
+    thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+    said = text if isinstance(text, str) else ""
+    return said, reason if isinstance(reason, str) else None, calls, thought if isinstance(thought, str) else None
 
 
 def _tokens(completion: Any) -> int | None:

@@ -101,7 +101,8 @@ def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerConte
     clients = {name: _client(name, config, team, server) for name, server in llm_clients.items()}
     run = marl["run"]
     sandbox.use(run.get("sandbox", sandbox.AUTO))
-    return WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True))
+    trained = frozenset(name for name, policy in team.policies.items() if policy.trained)
+    return WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained)
 
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
@@ -110,7 +111,9 @@ def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
         longest, sampling = int(config.data.max_response_length), config.actor_rollout_ref.rollout
         return EndpointClient(name, server.endpoint, sampling, longest, stop, key=server.key)
     own = config.policies[name]
-    client = PolicyClient(name, own.actor_rollout_ref, server, own.data.apply_chat_template_kwargs, stop)
+    policy, options = team.policies[name], own.data.apply_chat_template_kwargs
+    parsers = policy.tool_parser, policy.reasoning_parser
+    client = PolicyClient(name, own.actor_rollout_ref, server, options, stop, parsers)
     for agent in team.agents.values():  # before a start, a model on the hub may not be on this machine
         if agent.policy == name:
             client.chat.check(agent)

@@ -156,7 +156,7 @@ def _effect(record: Record) -> str:
 
 def _difference(old: Record, new: Record) -> str:
     if isinstance(old, ActRecord) and isinstance(new, ActRecord) and old.act.key == new.act.key:
-        if old.act.observation != new.act.observation:
+        if old.act.seen != new.act.seen:
             return f"{old.act} is shown another observation: {changed(old.act, new.act)}"
         return f"{old.act} has another index or action: {both(str(old), str(new))}"
     if isinstance(old, CallRecord) and isinstance(new, CallRecord) and str(old) == str(new):

@@ -71,7 +71,8 @@ async def _check_sessions(sample: Sample, context: BaseSamplingContext) -> None:
 
 
 async def _to_the_end(session: int, rows: list[Turn], context: BaseSamplingContext) -> Episode:
-    records = [ActRecord(Act(*row.key, row.turn, row.index, row.observation), row.action) for row in rows]
+    asked = [Act(*row.key, row.turn, row.index, row.observation, None, row.parameters) for row in rows]
+    records = [ActRecord(act, row.action) for act, row in zip(asked, rows, strict=True)]
     journal = Journal(tuple(records), context.seed(session))
     try:
         async with Run(context.task_context.workflow, context.task, context.agents, journal, strict=True) as run:
@@ -137,8 +138,8 @@ class _Tree:
             if act is None:
                 blocked = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
                 raise AssertionError(f"{named(row)} is not an act of its parent, node {parent}, which is at {blocked}")
-            if act.observation != row.observation:
-                how = changed(replace(act, observation=row.observation), act)
+            if act.seen != (row.observation, row.parameters):
+                how = changed(replace(act, observation=row.observation, parameters=row.parameters), act)
                 raise AssertionError(f"{named(row)} has another observation than its parent's state: {how}")
             must(act.turn == row.turn, f"{named(row)} says turn {row.turn}, its act is turn {act.turn}")
             must(journal.act(*row.key) is None, f"node {name} has two actions for {act}")

@@ -6,10 +6,12 @@ import asyncio
 import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from marl_verl.episode import Act, Action, Workflow
+from marl_verl.episode.messages import as_message, message_text
+from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError, unknown
 from marl_verl.sampling import Candidate
 from marl_verl.sampling.context import BaseSamplingContext, RoleReward, TaskContext
@@ -17,21 +19,27 @@ from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
 from marl_verl.testing.given import instance
 
-Reply = str | Sequence[str] | Callable[..., str]
+Text = str | Mapping[str, Any]
+"""A text, or an assistant message: `{"content": "", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]}`."""
+
+Reply = Text | Sequence[Text] | Callable[..., Text]
 """An agent's text: a constant; one per turn (the last one is repeated); or a function of the act, or of (act, session,
-candidate) if attempts shall differ."""
+candidate) if attempts shall differ. Instead of a text, it may be an assistant message with tool calls."""
 
 
 def shown(act: Act) -> str:
     """The content of the last message of the observation."""
-    return act.observation[-1]["content"]
+    return str(act.observation[-1]["content"])
 
 
-def scripted_action(act: Act, text: str) -> Action:
+def scripted_action(act: Act, reply: Text) -> Action:
     """An action with synthetic tokens: one id per byte of the text, log-probability -1."""
-    ids = list(text.encode())
-    seen = "\n".join(message["content"] for message in act.observation)
-    return Action(text, list(seen.encode()), ids, [-1.0] * len(ids), stop_reason="stop", version=0)
+    message = as_message({"role": "assistant", **({"content": reply} if isinstance(reply, str) else reply)})
+    ids = list(message_text(message).encode())
+    seen = "\n".join(message_text(each) for each in act.observation)
+    action = Action(message["content"], list(seen.encode()), ids, [-1.0] * len(ids), stop_reason="stop", version=0)
+    calls, thought = message.get("tool_calls", []), message.get("reasoning_content")
+    return with_ids(act, replace(action, tool_calls=calls, reasoning=thought)) if calls or thought else action
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,8 @@ class ScriptedPolicy:
             alone = len(inspect.signature(reply).parameters) == 1
             text = reply(act) if alone else reply(act, session, candidate)
         else:
-            text = reply if isinstance(reply, str) else reply[min(act.turn, len(reply) - 1)]
-        if not isinstance(text, str):
+            text = reply if isinstance(reply, str | Mapping) else reply[min(act.turn, len(reply) - 1)]
+        if not isinstance(text, str | Mapping):
             raise MarlError(f"the script of agent '{who}' must return a text, got {text!r:.60} for {act}")
         return scripted_action(act, text)
 

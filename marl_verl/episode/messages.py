@@ -1,0 +1,153 @@
+"""Messages in the chat format of OpenAI, and the parameters of a request beside them, as plain JSON values.
+
+    {"role": "user", "content": "2 + 2?"}
+    {"role": "assistant", "content": "", "tool_calls": [{"id": ..., "type": "function", "function": {"name": "add",
+     "arguments": "{\\"a\\": 2}"}}], "reasoning_content": "I should add."}
+    {"role": "tool", "content": "4", "tool_call_id": ..., "name": "add"}
+
+The content is always a text: text parts are joined by line breaks, as vLLM does, and a missing content is "".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marl_verl.errors import nearest
+
+Message = dict[str, Any]
+"""A `role` and a `content`, both texts; optional `name`, `reasoning_content`, `tool_calls` and `tool_call_id`."""
+
+Observation = tuple[Message, ...]
+
+Parameters = dict[str, Any]
+"""Parameters of a request beside its messages: `PARAMETERS` -> value."""
+
+TEXTS = ("name", "tool_call_id", "reasoning_content")  # optional keys with a text
+PARTS = ("text", "input_text", "output_text")  # types of text parts
+PARAMETERS = ("tools", "tool_choice", "response_format", "stop", "max_tokens", "temperature", "top_p")
+NO_IMAGES = "a run trains on token ids, and rows have no pixel values: describe the {} in text"
+
+
+def as_observation(observation: str | Sequence[Mapping[str, Any]]) -> Observation:
+    """Copy an observation as chat messages; a plain text becomes one user message.
+
+    Raises:
+        TypeError: neither a text nor a non-empty list of messages.
+    """
+    if isinstance(observation, str):
+        return ({"role": "user", "content": observation},)
+    if not isinstance(observation, Sequence) or not observation:
+        raise TypeError(f"an observation must be a text or a list of messages, got {observation!r}")
+    return tuple(as_message(message) for message in observation)
+
+
+def as_message(message: Any) -> Message:
+    """Copy a message. TypeError if it is not in the chat format, or contains something else than text and calls."""
+    if not isinstance(message, Mapping):  # e.g. a text
+        raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r}')
+    given = {key: value for key, value in message.items() if value is not None}
+    calls = given.get("tool_calls") or []
+    content = given.get("content", "" if calls else None)
+    found: Message = {"role": given.get("role"), "content": content if isinstance(content, str) else _text(content)}
+    if not isinstance(found["role"], str) or found["content"] is None:
+        raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r}')
+    for key in given.keys() - found.keys():
+        if key == "tool_calls":
+            if calls:
+                found[key] = as_tool_calls(calls)
+        elif key not in TEXTS or not isinstance(given[key], str):
+            raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r} (key {key!r})')
+    return found | {key: given[key] for key in TEXTS if key in given}
+
+
+def _text(content: Any) -> str | None:
+    """The text of a list of text parts; None if it is not one. TypeError for another part, e.g. an image."""
+    if not isinstance(content, Sequence) or not all(isinstance(part, Mapping) for part in content):
+        return None
+    for part in content:
+        kind = str(part.get("type")).removesuffix("_url").removeprefix("input_")
+        if kind in ("image", "audio", "video", "file"):
+            raise TypeError(f"a message contains {kind}, which is not supported: {NO_IMAGES.format(kind)}")
+        if part.get("type") not in PARTS or not isinstance(part.get("text"), str):
+            return None
+    return "\n".join(part["text"] for part in content)
+
+
+def as_tool_calls(calls: Any) -> list[dict[str, Any]]:
+    """Copy tool calls, with `arguments` as a JSON text; also accepts `{"name", "arguments"}`. TypeError: no call."""
+    found = []
+    given: Sequence[Any] = calls if isinstance(calls, Sequence) and not isinstance(calls, str) else [None]
+    for call in given:
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise TypeError(f'a tool call must be {{"function": {{"name": text, "arguments": text}}}}, got {call!r}')
+        arguments = function.get("arguments", {})
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        named = {"name": function["name"], "arguments": text}
+        found.append({"id": str(call.get("id") or ""), "type": "function", "function": named})
+    return found
+
+
+def as_parameters(given: Parameters) -> Parameters | None:
+    """The parameters of a request that are set, as JSON values; None without one. TypeError: an invalid value."""
+    if not given:
+        return None
+    found = {key: value for key, value in given.items() if value is not None}
+    for key, default in (("tools", []), ("tool_choice", "auto"), ("response_format", {"type": "text"}), ("stop", [])):
+        if found.get(key) == default:
+            del found[key]
+    for key in found.keys() - set(PARAMETERS):
+        raise TypeError(f"unknown parameter '{key}': {nearest(key, PARAMETERS)}")
+    for key, what, right in (
+        ("tools", "a list of functions in OpenAI's format", _are_tools),
+        ("tool_choice", "auto, none, required or a function of `tools`", lambda value: _is_choice(value, found)),
+        ("response_format", "of type text, json_object or json_schema with a schema", _is_format),
+        ("max_tokens", "a positive whole number", lambda n: isinstance(n, int) and n > 0),
+        ("temperature", "a number of at least 0", lambda x: isinstance(x, int | float) and x >= 0),
+        ("top_p", "a number in (0, 1]", lambda x: isinstance(x, int | float) and 0 < x <= 1),
+        ("stop", "a text or a list of texts", _are_texts),
+    ):
+        if key in found and not right(found[key]):
+            raise TypeError(f"'{key}' must be {what}, got {found[key]!r:.200}")
+    if isinstance(found.get("stop"), str):
+        found["stop"] = [found["stop"]]
+    return json.loads(json.dumps(found)) if found else None
+
+
+def _are_tools(tools: Any) -> bool:
+    functions = [tool.get("function") if isinstance(tool, Mapping) else None for tool in tools]
+    return all(isinstance(each, Mapping) and isinstance(each.get("name"), str) for each in functions)
+
+
+def tool_names(parameters: Mapping[str, Any] | None) -> list[str]:
+    """Names of the functions in `tools`."""
+    return [tool["function"]["name"] for tool in (parameters or {}).get("tools", ())]
+
+
+def _is_choice(choice: Any, found: Mapping[str, Any]) -> bool:
+    if isinstance(choice, Mapping):
+        return (choice.get("function") or {}).get("name") in tool_names(found)
+    return choice == "none" or (choice == "required" and "tools" in found)
+
+
+def _is_format(value: Any) -> bool:
+    if not isinstance(value, Mapping) or value.get("type") not in ("json_object", "json_schema"):
+        return False
+    return value["type"] == "json_object" or isinstance((value.get("json_schema") or {}).get("schema"), Mapping)
+
+
+def _are_texts(value: Any) -> bool:
+    texts = [value] if isinstance(value, str) else value
+    return isinstance(texts, list) and all(isinstance(text, str) and text for text in texts)
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """A message as one text for people: its reasoning, content and tool calls."""
+    lines = [f"(thinks) {message['reasoning_content']}"] if "reasoning_content" in message else []
+    calls = [
+        f"(calls) {call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls", ())
+    ]
+    content = [message["content"]] if message["content"] or not (lines or calls) else []
+    return "\n".join([*lines, *content, *calls])

@@ -1,0 +1,340 @@
+"""Messages in the chat format, tools of an act, and the parsers of what a model samples."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl.episode import Act, Action, Journal, ReplayMismatch, Run, Workflow, WorkflowError, replay
+from marl_verl.episode.codec import decode_journal, encode_journal
+from marl_verl.episode.messages import as_message, as_observation, as_parameters, message_text
+from marl_verl.episode.row import row
+from marl_verl.episode.turn import Turn, changed, with_ids
+from marl_verl.errors import MarlError
+from marl_verl.models.factory import make_tokenizer
+from marl_verl.models.parsers import FAMILIES, Parsers, check_parser, parser_names, structured_outputs
+from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.sampling import drive
+from marl_verl.sampling.context import TaskContext
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.team import AgentConfig, Sampling
+from marl_verl.testing import ScriptedPolicy, check_workflow
+from tests.test_chat import Server, client
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+ADD = {"type": "function", "function": {"name": "add", "description": "adds", "parameters": SCHEMA}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+TASK = Task("t", "2 + 2?")
+TEMPLATE = (  # a call as Qwen and Hermes write it
+    "{% if tools %}{{ '[tools] ' ~ tools | tojson ~ ' ' }}{% endif %}"
+    "{% for m in messages %}{{ '[' ~ m.role ~ '] ' ~ m.content ~ ' ' }}"
+    "{% for c in m.tool_calls or [] %}{{ '<tool_call> ' ~ c.function.arguments.a ~ ' </tool_call> ' }}{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
+)
+
+
+class UsesTool(Workflow):
+    """Adds by a tool, as agents of any framework do."""
+
+    async def run(self, task: Any, team: Any) -> str:
+        messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": task.prompt}]}]
+        while True:
+            action = await team["solver"].act(messages, tools=[ADD], max_tokens=8)
+            messages.append(action.message)
+            if not action.tool_calls:
+                return action.text
+            for call in action.tool_calls:
+                found = await team["solver"].call(double, json.loads(call["function"]["arguments"])["a"])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": str(found)})
+
+
+def double(value: int) -> int:
+    return 2 * value
+
+
+SCRIPT = ScriptedPolicy({"solver": [{"tool_calls": [{"name": "add", "arguments": {"a": 2}}]}, "4"]})
+
+
+def test_a_workflow_with_a_tool_is_replayable_and_stores_its_messages() -> None:
+    run = check_workflow(UsesTool(), TASK, SCRIPT)
+    assert run.answer == "4"
+    first, second = (act for act, _ in run.turns)
+    assert first.parameters == {"tools": [ADD], "max_tokens": 8}
+    call = run.turns[0][1].tool_calls[0]
+    assert second.observation[1:] == (
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "4", "tool_call_id": call["id"]},
+    )
+    assert decode_journal(json.loads(json.dumps(encode_journal(run.journal)))) == run.journal
+
+
+def test_ids_of_calls_are_unique_and_do_not_depend_on_the_run() -> None:
+    action = Action("", tool_calls=[CALL, CALL])
+    acts = [Act("a", slot, 0, 0, ()) for slot in ("0", "1")]
+    ids = [call["id"] for act in acts for call in with_ids(act, action).tool_calls]
+    assert len(set(ids)) == 4
+    assert ids[:2] == [call["id"] for call in with_ids(acts[0], action).tool_calls]
+    assert all(len(each) == 9 and each.isalnum() for each in ids)
+
+
+def test_text_only_acts_are_stored_as_before() -> None:
+    record = encode_journal(Journal().extended(Act("a", "0", 0, 0, as_observation("hi")), Action("ok")))["records"][0]
+    assert set(record) == {"effect", "agent", "slot", "turn", "index", "observation", "joint", "action"}
+    assert not {"tool_calls", "reasoning", "malformed"} & set(record["action"])
+
+
+def test_another_tool_is_another_request() -> None:
+    first = check_workflow(UsesTool(), TASK, SCRIPT)
+
+    class Other(UsesTool):
+        async def run(self, task: Any, team: Any) -> str:
+            return (await team["solver"].act(task.prompt, tools=[ADD | {"strict": True}], max_tokens=8)).text
+
+    with pytest.raises(ReplayMismatch, match=r"another request: recorded .*now .*strict"):
+        asyncio.run(replay(Other(), TASK, ["solver"], first.journal))
+
+
+def test_the_message_that_differs_is_named() -> None:
+    one, two = (
+        Act("a", "0", 0, 0, as_observation([{"role": "user", "content": "q"}, {"role": "tool", "content": text}]))
+        for text in ("at 10:01", "at 10:02")
+    )
+    assert changed(one, two).startswith("message 2 (tool): recorded ")
+    assert "10:01" in changed(one, two)
+    assert "10:02" in changed(one, two)
+    longer = Act("a", "0", 0, 0, (*one.observation, {"role": "user", "content": "more"}))
+    assert "another number of messages, recorded 2, now 3" in changed(one, longer)
+    plain = [Act("a", "0", 0, 0, as_observation(text)) for text in ("one", "two")]
+    assert changed(*plain) == "recorded ...'user: one', now ...'user: two' (from character 6)"
+
+
+def test_rows_with_other_tools_are_other_observations() -> None:
+    acts = [Act("a", "0", 0, 0, as_observation("hi"), None, given) for given in (None, {"tools": [ADD]})]
+    turns = [Turn.of(act, Action("x"), "u", 0, "p") for act in acts]
+    assert row(turns[0])["obs"] != row(turns[1])["obs"]
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "contains image.*pixel"),
+        ({"role": "user", "content": [{"type": "input_audio"}]}, "contains audio"),
+        ({"role": "user"}, "a message must be"),
+        ({"role": "user", "content": "x", "colour": "red"}, "key 'colour'"),
+        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "a tool call must be"),
+        ({"content": "x"}, "a message must be"),
+    ],
+)
+def test_invalid_messages(message: dict[str, Any], why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        as_message(message)
+
+
+def test_messages_are_normalised() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    assert as_message({"role": "user", "content": parts, "name": None}) == {"role": "user", "content": "a\nb"}
+    full = {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "so", "refusal": None}
+    found = as_message(full)
+    assert found == {"role": "assistant", "content": "", "tool_calls": [CALL], "reasoning_content": "so"}
+    assert message_text(found) == '(thinks) so\n(calls) add({"a": 2})'
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"tool": []}, "unknown parameter 'tool': did you mean 'tools'"),
+        ({"tools": [{"name": "add"}]}, "'tools' must be a list of functions"),
+        ({"tool_choice": {"type": "function", "function": {"name": "sub"}}, "tools": [ADD]}, "'tool_choice' must"),
+        ({"max_tokens": 0}, "'max_tokens' must be a positive"),
+        ({"response_format": {"type": "json_schema"}}, "'response_format' must be"),
+        ({"stop": [3]}, "'stop' must be a text"),
+    ],
+)
+def test_invalid_parameters(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        as_parameters(given)
+
+    class Asks(Workflow):
+        async def run(self, task: Any, team: Any) -> str:
+            return (await team["solver"].act("x", **given)).text
+
+    async def go() -> None:
+        async with Run(Asks(), TASK, ["solver"]) as run:
+            await run.next()
+
+    with pytest.raises(WorkflowError, match=why):
+        asyncio.run(go())
+
+
+def test_defaults_are_no_parameters() -> None:
+    assert (
+        as_parameters({"tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "stop": None}) is None
+    )
+    assert as_parameters({"stop": "END"}) == {"stop": ["END"]}
+
+
+# Parsers of vLLM
+
+WORDS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "two", "so"]
+
+
+def parsers(template: str = TEMPLATE, **names: Any) -> Parsers:
+    tokenizer = make_tokenizer(WORDS)
+    tokenizer.chat_template = template
+    return Parsers(tokenizer, names.get("tool"), names.get("reasoning"), "policy 'p'")
+
+
+@pytest.mark.slow
+def test_calls_are_parsed_by_vllms_parser_of_the_template() -> None:
+    found = parsers()
+    assert found.tool == "hermes"
+    asked = {"tools": [ADD]}
+
+    def parse(text: str, given: Any = asked) -> Any:
+        return found.parse(text, text, given)
+
+    call = '<tool_call> {"name": "add", "arguments": {"a": 2}} </tool_call>'
+    both = parse(f"so {call} {call}")
+    assert (both.text, both.calls, both.malformed) == ("so", ({"name": "add", "arguments": '{"a": 2}'},) * 2, None)
+    assert parse("so 2").text == "so 2"
+    for wrong, why in (
+        (call.replace("}}", "}"), "a tool call that cannot be parsed"),
+        (call.replace("add", "sub"), "a call of unknown tool 'sub'"),
+        (call.replace('{"a": 2}', "[2]"), "arguments that are no JSON object"),
+    ):
+        assert (parse(wrong).text, parse(wrong).calls) == (wrong, ())
+        assert why in parse(wrong).malformed
+    assert parse(call, {"tools": [ADD], "tool_choice": "none"}).text == call
+    forced = {"tools": [ADD], "tool_choice": "required"}
+    assert parse('[{"name": "add", "parameters": {"a": 2}}]', forced).calls == (
+        {"name": "add", "arguments": '{"a": 2}'},
+    )
+    named = {"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "add"}}}
+    assert parse('{"a": 2}', named).calls == ({"name": "add", "arguments": '{"a": 2}'},)
+    assert parse('{"a"', named).malformed == "a tool call that is no complete JSON"
+    with pytest.raises(MarlError, match=r"chat template of no known family .*set tool_parser"):
+        parsers("{{ messages }}").parse(call, call, asked)
+
+
+@pytest.mark.slow
+def test_reasoning_is_separated_by_vllms_parser() -> None:
+    text = "<think>two and two</think>so 4"
+    assert parsers().parse(text, text, {}).text == text
+    found = parsers(reasoning="qwen3").parse(text, text + "<|im_end|>", {})
+    assert (found.text, found.reasoning) == ("so 4", "two and two")
+
+
+@pytest.mark.slow
+def test_structured_outputs_are_vllms() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    assert structured_outputs({"response_format": wanted}).json == SCHEMA
+    assert structured_outputs({"response_format": {"type": "json_object"}}).json_object
+    forced = structured_outputs({"tools": [ADD], "tool_choice": "required"})
+    assert "add" in json.dumps(forced.json)
+    assert structured_outputs({"tools": [ADD]}) is None
+
+
+def test_every_family_has_a_parser_of_the_installed_vllm() -> None:
+    known = parser_names("tool")
+    assert {name for _, name in FAMILIES} <= set(known)
+    assert "qwen3" in parser_names("reasoning")
+    with pytest.raises(MarlError, match=r"'here.tool_parser': .*'hermess'.* did you mean 'hermes'"):
+        check_parser("tool", "hermess", "here")
+
+
+# From request to action
+
+
+@pytest.mark.slow
+def test_the_sampled_tokens_are_trained_and_the_call_is_parsed(tmp_path: Path) -> None:
+    policy = client(tmp_path, [], custom_chat_template=TEMPLATE)
+    words = policy.chat.tokenizer
+    ids = [*range(5, 9), words.eos_token_id]
+    server: Server = policy.client  # type: ignore[assignment]
+    server.actions = [ids, ids]
+    words.decode = lambda given, **_: '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
+    context = sampling_context(policy, max_tokens=12)
+    act = Act("solver", "0", 0, 0, as_observation("so is"), None, {"tools": [ADD], "stop": ["END"], "max_tokens": 9})
+    action = asyncio.run(context.act(act, 0))
+    assert action.response_ids == ids
+    assert [each["function"]["name"] for each in action.tool_calls] == ["add"]
+    assert action == with_ids(act, action)
+    assert (server.asked[0]["max_tokens"], server.asked[0]["stop"]) == (9, ["END"])
+    assert policy.chat.render(act.observation, tools=[ADD]).startswith('[tools] [{"type": "function"')
+    again = [*act.observation, action.message, {"role": "tool", "content": "4"}]
+    assert policy.chat.render(again, tools=[ADD]).endswith("<tool_call> 2 </tool_call> [tool] 4 [assistant] ")
+    words.decode = lambda given, **_: "<tool_call>{"
+    assert "cannot be parsed" in str(asyncio.run(context.act(act, 0)).malformed)
+
+
+def sampling_context(policy: Any, held_out: Any = None, trained: bool = True, **sampling: Any) -> Any:
+    agents = {"solver": AgentConfig("solver", "p", sampling=Sampling(**sampling))}
+    parts = TaskContext(UsesTool(), TaskSet(), agents)
+    known = frozenset({"p"} if trained else ())
+    return PolicySamplingContext(WorkerContext(parts, {"p": policy}, 0, trained=known), TASK, "u", 1, held_out)
+
+
+class Echo:
+    """A client that keeps its sampling parameters."""
+
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
+
+    async def answer(self, messages: Any, sampling: Any, request_id: str, parameters: Any = None) -> Action:
+        self.got = sampling
+        return Action("x", malformed="no call" if parameters else None)
+
+
+def test_a_temperature_of_a_request_is_refused_where_it_would_be_trained() -> None:
+    act = Act("solver", "0", 0, 0, as_observation("q"), None, {"temperature": 0.5, "max_tokens": 30})
+    with pytest.raises(MarlError, match=r"sets temperature=0.5, but policy 'p' is trained at 1: .*other probabilities"):
+        asyncio.run(sampling_context(Echo()).act(act, 0))
+    same = Act("solver", "0", 0, 0, as_observation("q"), None, {"temperature": 1.0})
+    assert asyncio.run(sampling_context(Echo()).act(same, 0)).text == "x"
+    frozen = Echo()
+    asyncio.run(sampling_context(frozen, trained=False, max_tokens=20).act(act, 0))
+    assert (frozen.got["temperature"], frozen.got["max_tokens"]) == (0.5, 20)
+    held_out = Echo()
+    asyncio.run(sampling_context(held_out, held_out={"temperature": 0.0, "top_p": 1.0}).act(act, 0))
+    assert held_out.got["temperature"] == 0.0
+
+
+def test_a_malformed_call_marks_the_action_as_invalid() -> None:
+    class Once(Workflow):
+        async def run(self, task: Any, team: Any) -> str:
+            return (await team["solver"].act(task.prompt, tools=[ADD])).text
+
+    async def go() -> list[Any]:
+        context = sampling_context(Echo())
+        async with Run(Once(), TASK, ["solver"]) as run:
+            await drive(run, lambda act: context.act(act, 0))
+        again = await replay(Once(), TASK, ["solver"], run.journal)
+        stored = decode_journal(json.loads(json.dumps(encode_journal(run.journal))))
+        async with Run(Once(), TASK, ["solver"], stored, strict=True) as restarted:
+            assert await restarted.next() is None
+        return [run.invalid, again.invalid, restarted.invalid]
+
+    assert asyncio.run(go()) == [{("solver", "0"): "no call"}] * 3
+
+
+def test_the_act_of_the_docs_runs() -> None:
+    """The block of docs/teams.md with an act and its message."""
+    page = (Path(__file__).parents[1] / "docs" / "teams.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+    class Shown(Workflow):
+        async def run(self, task: Any, team: Any) -> str:
+            names = {"team": team, "ADD": ADD, "messages": [{"role": "user", "content": task.prompt}]}
+            body = textwrap.indent(f"{block}\nreturn messages, action", "    ")
+            scope: dict[str, Any] = {}
+            exec(f"async def go(team, ADD, messages):\n{body}", scope)
+            messages, action = await scope["go"](**names)
+            assert messages[-1] == action.message
+            return str(action.tool_calls[0]["function"]["name"])
+
+    assert check_workflow(Shown(), TASK, SCRIPT).answer == "add"
