@@ -424,6 +424,7 @@ def test_options_are_flat_and_change_a_copy() -> None:
         "singleton": "zero",
         "loss": "ppo-clip",
         "metrics": ["at-turns", "at-chosen"],
+        "columns": [],
     }
     json.dumps(before)
     assert AT_GRPO.describe().startswith("group (uid, turn, agent, slot), sampler greedy-tree, ")

@@ -644,10 +644,12 @@ def test_a_task_without_a_component_that_the_mix_names_has_its_advantages_all_th
     algorithm, plain = (algorithm_named("at-grpo-sessions", options, "options") for options in (both, alone))
     tags = [tag("s1t00000", session, 0, "a", 0) for session in range(4)]
     declared = ("team", "role")
-    assert list(advantages(algorithm, tags, declared)) == list(advantages(plain, tags, declared))
-    assert list(advantages(plain, tags, declared)) != [0.0] * 4
+    assert list(advantages(algorithm, tags, declared).advantage) == list(advantages(plain, tags, declared).advantage)
+    assert list(advantages(plain, tags, declared).advantage) != [0.0] * 4
     judged = [{**each, "rewards": {"team": 0.0, "role": float(i % 2)}} for i, each in enumerate(tags)]
-    assert list(advantages(algorithm, judged, declared)) != list(advantages(plain, judged, declared))
+    assert list(advantages(algorithm, judged, declared).advantage) != list(
+        advantages(plain, judged, declared).advantage
+    )
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------

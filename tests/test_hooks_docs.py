@@ -11,6 +11,7 @@ import textwrap
 import tomllib
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from marl_verl.core_parts import CORE_PARTS
 from marl_verl.plugins import KINDS, Plugins, Registry
 from marl_verl.plugins.lookup import EXTRAS
 from marl_verl.tasks import Task
-from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow
+from marl_verl.testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_workflow, row_of
 from marl_verl.testing.rows import row
 from marl_verl.trainer.describe import describe
 from marl_verl.trainer.prepare import plan_run
@@ -276,6 +277,25 @@ def metrics(known: Plugins) -> None:
     assert found == {"team/opinions": 2.0}
 
 
+def columns(known: Plugins) -> None:
+    workflow, policy = team(known)
+    sample = check_sampler(known.get("samplers", "until")(episodes=2), workflow, TASK, policy)
+    function = known.get("columns", "nll")
+    rows = []
+    for turn in sample.turns:
+        turn.action = replace(turn.action, log_probs=[-1.0 - turn.index] * turn.length)
+        turn.columns, turn.team_reward = function(turn, None), float(turn.index)
+        rows.append(row_of(turn))
+    plain = check_algorithm(grpo(known), rows, reach="batch")
+    weighted = check_algorithm(grpo(known, advantage="entropy-weighted"), rows, reach="batch")
+    nll = np.array([1.0 + turn.index for turn in sample.turns])
+    assert weighted.advantage.tolist() == pytest.approx((plain.advantage * nll / nll.mean()).tolist())
+    assert plain.advantage.any()
+    rows = [{**row, "columns": {"token-nll": [0.1, 0.9, 0.2, 0.3, 0.1]}, "length": 5} for row in rows]
+    forked = check_algorithm(grpo(known, advantage="forking-tokens"), rows)
+    assert [forked.of_tokens(0, 5).tolist()] == [[0.0, forked.advantage[0], 0.0, 0.0, 0.0]]
+
+
 def algorithms(known: Plugins) -> None:
     result = check_algorithm(known.get("algorithms", "role-grpo"), ROWS)
     assert result.reward.tolist() == [r["rewards"]["team"] + r["rewards"]["role"] / 2 for r in ROWS]
@@ -304,6 +324,7 @@ USES: dict[str, Callable[[Plugins], None]] = {
     "registry.advantage": advantages,
     "registry.loss": losses,
     "registry.metric": metrics,
+    "registry.columns": columns,
     "registry.algorithm": algorithms,
 }
 

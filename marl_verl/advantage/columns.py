@@ -16,6 +16,8 @@ from marl_verl.errors import MarlError, shown
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+TokenArray = NDArray[np.object_]
+"""[n] one array of float64 per row, with one number per response token."""
 
 FLAGS = ("padding", "invalid")
 OPTIONAL: Mapping[str, object] = {**dict.fromkeys(("policy", "slot", "node", "parent")), **dict.fromkeys(FLAGS, False)}
@@ -106,6 +108,35 @@ def rewards_of(rows: Rows) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]
             except OverflowError as error:
                 raise MarlError(f"row {i}: reward '{name}' is too large") from error
     return values, present
+
+
+def computed_columns(rows: Rows) -> tuple[dict[str, FloatArray], dict[str, TokenArray]]:
+    """(column -> numbers [n], column -> numbers per token [n]) of the rows' `columns`; NaN where a row lacks one."""
+    if not any(row.get("columns") for row in rows):
+        return {}, {}
+    given = [row.get("columns") or {} for row in rows]
+    per_row: dict[str, FloatArray] = {}
+    per_token: dict[str, TokenArray] = {}
+    for name in sorted({name for each in given for name in each}):
+        values = [each.get(name) for each in given]
+        if any(isinstance(value, Sequence) for value in values):
+            per_token[name] = token_arrays([[math.nan] if value is None else value for value in values], name)
+        else:
+            per_row[name] = numbers_or_nan([{name: value} for value in values], name)
+    return per_row, per_token
+
+
+def token_arrays(values: Sequence[Any], what: str) -> TokenArray:
+    """[n] the sequences of numbers as arrays. MarlError with the first row that has no sequence of numbers."""
+    found = np.empty(len(values), dtype=np.object_)
+    for row, value in enumerate(values):
+        try:
+            found[row] = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise MarlError(f"row {row}: {what} must be a list of numbers, got {shown(value)}") from error
+        if found[row].ndim != 1:
+            raise MarlError(f"row {row}: {what} must be a list of numbers, one per token, got {shown(value)}")
+    return found
 
 
 def first_true(where: BoolArray) -> int | None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl.advantage.columns import FloatArray, IntArray, extremes
+from marl_verl.advantage.columns import FloatArray, IntArray, TokenArray, extremes, token_arrays
 from marl_verl.advantage.rows import RowTable
 
 
 @dataclass(frozen=True)
 class AdvantageResult:
-    """Per row [n], float64: advantage = (ret - baseline) / scale. Padding rows have 0 everywhere, and scale 1.
+    """Per row [n], float64: advantage = weight * (ret - baseline) / scale. Padding rows have 0 everywhere, and scale
+    and weight 1.
 
     Attributes:
         advantage, ret, baseline, scale: as in the equation; `ret` is the return that was compared (the session's mean
@@ -26,6 +27,9 @@ class AdvantageResult:
         also: further groups in which a row was compared (GiGPO's steps): (what the rows share, [n] ids).
         stages: intermediate values between reward and return, in order: (name of the step, [n] values after it).
         target: value target of the critic; None if the returns need no critic.
+        weight: factor of each advantage, 0 or more; None: all are 1. See `weighted`.
+        tokens: an advantage per response token, before the weight: arrays [length]; the update uses them in place of
+            the row's `advantage`, which statistics use. None: every token has the row's. See `with_tokens`.
     """
 
     advantage: FloatArray
@@ -39,6 +43,8 @@ class AdvantageResult:
     stages: tuple[tuple[str, FloatArray], ...] = ()
     also: tuple[tuple[str, IntArray], ...] = ()
     target: FloatArray | None = None
+    weight: FloatArray | None = None
+    tokens: TokenArray | None = None
 
     @classmethod
     def of(
@@ -57,6 +63,23 @@ class AdvantageResult:
         """Create a result with advantage = (ret - baseline) / scale."""
         advantage = (ret - baseline) / scale
         return cls(advantage, ret, reward, baseline, scale, group, sample, group_by, tuple(stages), tuple(also), target)
+
+    def weighted(self, weight: FloatArray) -> AdvantageResult:
+        """The result with each advantage multiplied by a weight [n], finite and at least 0; weights multiply."""
+        whole = weight if self.weight is None else self.weight * weight
+        return replace(self, weight=whole, advantage=whole * ((self.ret - self.baseline) / self.scale))
+
+    def with_tokens(self, values: Sequence[Any]) -> AdvantageResult:
+        """The result with an advantage per response token: for each row a sequence of as many finite numbers as its
+        response has tokens."""
+        return replace(self, tokens=token_arrays(values, "the advantages of its tokens"))
+
+    def of_tokens(self, row: int, length: int) -> FloatArray:
+        """[length] the advantages of a row's response tokens, as the update uses them."""
+        if self.tokens is None:
+            return np.full(length, self.advantage[row])
+        each: FloatArray = self.tokens[row]
+        return each if self.weight is None else self.weight[row] * each
 
     def members(self, row: int) -> IntArray:
         """The rows of the group of `row`, ascending; none for padding."""
@@ -77,7 +100,14 @@ class AdvantageResult:
             stages=tuple((what, spread(values, 0.0)) for what, values in self.stages),
             also=tuple((what, spread(ids, -1)) for what, ids in self.also),
             target=None if self.target is None else spread(self.target, 0.0),
+            weight=None if self.weight is None else spread(self.weight, 1.0),
+            tokens=None if self.tokens is None else self._spread_tokens(rows, n),
         )
+
+    def _spread_tokens(self, rows: IntArray, n: int) -> TokenArray:
+        out = token_arrays([()] * n, "")
+        out[rows] = self.tokens
+        return out
 
 
 def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict[str, float]]:

@@ -6,18 +6,28 @@ import difflib
 import functools
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from marl_verl.advantage import columns
-from marl_verl.advantage.columns import FLAGS, BoolArray, FloatArray, IntArray, Labels, Rows, combine, first_true
+from marl_verl.advantage.columns import (
+    FLAGS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Labels,
+    Rows,
+    TokenArray,
+    combine,
+    first_true,
+)
 from marl_verl.advantage.tree import Tree
 from marl_verl.episode.row import COUNTS, LABELS
 from marl_verl.errors import MarlError, unknown
 
-COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", *FLAGS, "value")
+COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", *FLAGS, "value", "columns")
 
 
 SAMPLES = ("row", "session_mean")
@@ -53,6 +63,8 @@ class RowTable:
         extra: additional columns of names, e.g. `obs`; usable as group columns.
         own: reward components that a part reads itself; they are excluded from the sum of all components.
         declared: reward components that the run sets, even if no row of this table has them.
+        numbers: computed column -> [n] float64, NaN where a row lacks it; see `column`.
+        tokens: computed column -> [n] arrays with a number per response token, see `token_column`.
     """
 
     uid: Labels
@@ -74,13 +86,16 @@ class RowTable:
     extra: Mapping[str, Labels]
     own: frozenset[str] = frozenset()
     declared: frozenset[str] = frozenset()
+    numbers: Mapping[str, FloatArray] = field(default_factory=dict)
+    tokens: Mapping[str, TokenArray] = field(default_factory=dict)
 
     @classmethod
     def from_rows(cls, rows: Rows, declared: Iterable[str] = ()) -> RowTable:
         """Create a table from one mapping per row, as in a JSON file of rows.
 
         Required keys: uid, session, index, turn, agent, rewards (component -> number), length. Optional: policy, slot,
-        node, parent, padding, invalid, value and team_reward (numbers). Any other key becomes a column of names.
+        node, parent, padding, invalid, value and team_reward (numbers), and columns (name -> number, or a list with a
+        number per response token). Any other key becomes a column of names.
 
         Args:
             declared: the reward components that the run sets (`Algorithm.components`).
@@ -94,6 +109,7 @@ class RowTable:
         names = {name: columns.cells(rows, name, str) for name in LABELS}
         tree = [*names["node"], *names["parent"]]
         rewards, present = columns.rewards_of(rows)
+        computed, per_token = columns.computed_columns(rows)
         extra = sorted({key for row in rows for key in row} - set(COLUMNS))
         for key in extra:
             if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
@@ -106,6 +122,8 @@ class RowTable:
             "present": present,
             "team_reward": columns.numbers_or_nan(rows, "team_reward"),
             "values": columns.numbers_or_nan(rows, "value"),
+            "numbers": computed,
+            "tokens": per_token,
             "extra": {
                 key: Labels.of([None if row.get(key) is None else str(row[key]) for row in rows]) for key in extra
             },
@@ -124,7 +142,27 @@ class RowTable:
         """The key of a row, "{uid}_{session}_{index}", as in verl's TransferQueue."""
         return f"{self.uid.value(row)}_{self.session[row]}_{self.index[row]}"
 
-    def column(self, name: str) -> Labels | IntArray:
+    def column(self, name: str) -> FloatArray:
+        """[n] a column that a column function computed (`registry.columns`). MarlError with the nearest name for an
+        unknown column, or with the first row that lacks it; `numbers` has NaN for such rows."""
+        if name not in self.numbers:
+            raise unknown("column", name, self.numbers)
+        lacking = np.isnan(self.numbers[name]) & ~self.padding
+        if (row := first_true(lacking)) is not None:
+            raise MarlError(f"row '{self.key(row)}' lacks column '{name}'")
+        return self.numbers[name]
+
+    def token_column(self, name: str) -> TokenArray:
+        """[n] a computed column with a number per response token: arrays [length]. MarlError as in `column`."""
+        if name not in self.tokens:
+            raise unknown("column per token", name, self.tokens)
+        for row, values in enumerate(self.tokens[name]):
+            if not self.padding[row] and (len(values) != self.length[row] or not np.isfinite(values).all()):
+                what = f"{len(values)} numbers in column '{name}', for {self.length[row]} response tokens"
+                raise MarlError(f"row '{self.key(row)}' has {what}: one finite number per token is required")
+        return self.tokens[name]
+
+    def identifiers(self, name: str) -> Labels | IntArray:
         """A column of names or integers. MarlError with the nearest name for an unknown column."""
         if name in self.extra:
             return self.extra[name]
@@ -134,14 +172,21 @@ class RowTable:
         return column
 
     def codes(self, column: str) -> IntArray:
-        """A column as integers >= -1, for grouping. MarlError as in `column`."""
-        found = self.column(column)
+        """A column as integers >= -1, for grouping. MarlError as in `identifiers`."""
+        found = self.identifiers(column)
         return found.codes if isinstance(found, Labels) else found
 
     def value(self, column: str, row: int) -> str | int | None:
         """The value of a row in a column: a name or an integer."""
-        found = self.column(column)
+        found = self.identifiers(column)
         return found.value(row) if isinstance(found, Labels) else int(found[row])
+
+    def computed(self, row: int) -> dict[str, float | list[float]]:
+        """The computed columns of a row, as in `from_rows`."""
+        found: dict[str, Any] = {
+            name: each[row].tolist() for name, each in (*self.numbers.items(), *self.tokens.items())
+        }
+        return {name: value for name, value in found.items() if not np.isnan(value).any()}
 
     def component(self, name: str) -> FloatArray:
         """[n] a reward component that all rows have. MarlError with the nearest name, or the first row without it."""
@@ -221,6 +266,8 @@ class RowTable:
             for name, column in (("team_reward", self.team_reward), ("value", self.values)):
                 if not np.isnan(column[i]):
                     row[name] = float(column[i])
+            if computed := self.computed(i):
+                row["columns"] = computed
             rows.append({**row, "padding": bool(self.padding[i]), "invalid": bool(self.invalid[i])})
         return rows
 

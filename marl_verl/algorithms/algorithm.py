@@ -22,6 +22,8 @@ from marl_verl.team import AgentConfig
 
 NAMES = ("sampler", "loss")
 """Parts that are registered names, resolved by the rollout worker and the trainer."""
+LISTS = ("metrics", "columns")
+"""Lists of registered names."""
 PARTS = {"rewards": "", "credit": "credit_", "advantage": ""}
 """Part -> prefix of its options."""
 
@@ -43,6 +45,7 @@ class Algorithm:
         advantage: reward -> advantage.
         loss: registered loss.
         metrics: registered metrics that a run reports in addition to the default ones.
+        columns: registered column functions, which add numbers to every turn (`RowTable.column`).
     """
 
     sampler: str = "independent"
@@ -51,14 +54,16 @@ class Algorithm:
     advantage: PartField[Estimator] = PartField("advantages", "advantage")
     loss: str = "ppo-clip"
     metrics: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in NAMES:
             if not isinstance(getattr(self, name), str):
                 raise MarlError(f"'{name}' must be a registered name, got {getattr(self, name)!r:.80}")
-        if isinstance(self.metrics, str):
-            raise MarlError(f"'metrics' must be a list of names, got {self.metrics!r}. Write ({self.metrics!r},).")
-        seen = dict.fromkeys((*NAMES, *PARTS, "metrics"), "the algorithm")
+        for name in LISTS:
+            if isinstance(given := getattr(self, name), str):
+                raise MarlError(f"'{name}' must be a list of names, got {given!r}. Write ({given!r},).")
+        seen = dict.fromkeys((*NAMES, *PARTS, *LISTS), "the algorithm")
         for part in PARTS:
             for name in self._flat(part):
                 if name in seen:
@@ -70,12 +75,13 @@ class Algorithm:
         found: dict[str, Any] = {"sampler": self.sampler}
         for name in PARTS:
             found |= {name: getattr(self, name).name, **self._flat(name)}
-        return {**found, "loss": self.loss, "metrics": list(self.metrics)}
+        return {**found, "loss": self.loss, **{name: list(getattr(self, name)) for name in LISTS}}
 
     def describe(self) -> str:
         """Every option in one line for the log, group columns first: "group (uid, turn, agent), sampler ..."."""
         shown = []
-        for name, value in sorted(self.options().items(), key=lambda option: option[0] != "group"):
+        options = {name: value for name, value in self.options().items() if name != "columns" or value}
+        for name, value in sorted(options.items(), key=lambda option: option[0] != "group"):
             shown.append(f"{name} ({', '.join(map(str, value))})" if isinstance(value, list) else f"{name} {value}")
         return ", ".join(shown)
 
@@ -96,11 +102,11 @@ class Algorithm:
         for name in given:
             if not isinstance(name, str):
                 raise MarlError(f"option {name!r} in '{where}' is not a text")
-        for name, kind in {**dict.fromkeys((*NAMES, *PARTS), str), "metrics": list | tuple}.items():
+        for name, kind in {**dict.fromkeys((*NAMES, *PARTS), str), **dict.fromkeys(LISTS, list | tuple)}.items():
             if name in given:
                 check_type(given[name], kind, f"{where}.{name}")
         new: dict[str, Any] = {name: given.get(name, getattr(self, name)) for name in NAMES}
-        new["metrics"] = tuple(given.get("metrics", self.metrics))
+        new |= {name: tuple(given.get(name, getattr(self, name))) for name in LISTS}
         for name, prefix in PARTS.items():
             old = getattr(self, name)
             part = replaced(old, given.get(name, old.name), find, f"{where}.{name}")
@@ -169,6 +175,7 @@ def step_document(
         "components": sorted(table.declared),
         "rows": algorithm.placed(table).to_rows(),
         "advantage": result.advantage.tolist(),
+        **({} if result.tokens is None else {"tokens": [values.tolist() for values in result.tokens]}),
     }
 
 
@@ -202,6 +209,19 @@ def _checked(result: Any, table: RowTable, what: str) -> AdvantageResult:
         raise MarlError(f"{what} must return an AdvantageResult, got {shown(result)}. Write `{example}`.")
     for name in ("advantage", "ret", "reward", "baseline", "scale", "group", "sample"):
         numbers_of(getattr(result, name), len(table), f"'{name}' of {what}")
+    if result.weight is not None:
+        weight = numbers_of(result.weight, len(table), f"'weight' of {what}")
+        if (row := first_true(~(np.isfinite(weight) & (weight >= 0)))) is not None:
+            raise MarlError(
+                f"{what} returns weight {weight[row]} for row '{table.key(row)}'. A weight is finite and at least 0."
+            )
+    if result.tokens is not None:
+        if len(result.tokens) != len(table):
+            raise MarlError(f"{what} returns advantages of tokens for {len(result.tokens)} rows of {len(table)}")
+        for row, (values, length) in enumerate(zip(result.tokens, table.length, strict=True)):
+            if len(values) != length or not np.isfinite(values).all():
+                got = f"{shown(values.tolist())} for the {length} tokens of row '{table.key(row)}'"
+                raise MarlError(f"{what} returns {got}. Return one finite number per response token.")
     if (row := first_true(result.scale == 0)) is not None:
         raise MarlError(f"{what} returns scale 0 for row '{table.key(row)}'. Return 1 where nothing is scaled.")
     return result

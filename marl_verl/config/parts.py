@@ -10,6 +10,7 @@ from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.plugins import KINDS
 from marl_verl.sampling import Sampler
+from marl_verl.sampling.turn_columns import ColumnFunction
 from marl_verl.team import Named, TeamConfig
 
 
@@ -35,10 +36,11 @@ def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) ->
 
 
 def algorithm_of(team: TeamConfig) -> Algorithm:
-    """Return the team's algorithm with its options. MarlError as `algorithm_named`, also for its loss or a metric."""
+    """Return the team's algorithm with its options. MarlError as `algorithm_named`, also for named parts."""
     algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
     plugins.load().get("losses", algorithm.loss)
     metrics_of(algorithm)
+    columns_of(algorithm)
     return algorithm
 
 
@@ -54,6 +56,14 @@ def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
             raise MarlError(f"metric '{name}' of {source} must be a Metric, got {target!r:.80}")
         found.append(metric)
     return tuple(found)
+
+
+def columns_of(algorithm: Algorithm) -> dict[str, ColumnFunction]:
+    """Return the column functions of an algorithm by name and source. MarlError for an unknown name, or no function."""
+    known = plugins.load()
+    return {
+        f"'{name}' of {known.entry('columns', name).source}": part("columns", name, None) for name in algorithm.columns
+    }
 
 
 def sampler_names(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, str]:

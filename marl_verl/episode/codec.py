@@ -78,7 +78,8 @@ def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, An
 def encode_turn(turn: Turn) -> dict[str, Any]:
     """Position and rewards of a turn, without the observation and action that its journal record contains."""
     rewards = {component: float(turn.rewards[component]) for component in sorted(turn.rewards)}
-    return {**_fields(turn, ("uid", "observation", "action", "parameters")), "length": turn.length, "rewards": rewards}
+    without = ("uid", "observation", "action", "parameters", *(() if turn.columns else ("columns",)))
+    return {**_fields(turn, without), "length": turn.length, "rewards": rewards}
 
 
 def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ JOIN = "+"
 LABELS = ("uid", "agent", "policy", "slot", "node", "parent")
 """Columns of names; all but the first two are optional."""
 COUNTS = ("session", "index", "turn", "length")  # columns of whole numbers
-COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", "obs", "invalid")  # the keys of a row
+COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", "obs", "invalid", "columns")  # the keys of a row
 
 
 def row(turn: Turn) -> dict[str, Any]:
@@ -27,4 +27,5 @@ def row(turn: Turn) -> dict[str, Any]:
         "team_reward": turn.team_reward,
         "obs": hashlib.blake2s(seen.encode(), digest_size=8).hexdigest(),  # equal if messages and parameters are equal
         "invalid": turn.invalid is not None,
+        "columns": dict(turn.columns),
     }

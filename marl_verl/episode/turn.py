@@ -152,6 +152,7 @@ class Turn:
         invalid: why the workflow marked the action as invalid; None if it did not.
         called: the agent that the workflow called, if another agent took the act.
         parameters: those of its act.
+        columns: what the algorithm's column functions computed: name -> a number, or a number per response token.
     """
 
     uid: str
@@ -170,6 +171,7 @@ class Turn:
     invalid: str | None = None
     called: str | None = None
     parameters: dict[str, Any] | None = None
+    columns: dict[str, float | list[float]] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str]:

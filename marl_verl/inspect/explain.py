@@ -73,7 +73,7 @@ class Explanation:
     result: AdvantageResult
 
     def records(self) -> list[Record]:
-        """One record per row, with the keys of docs/explain.md; advantage = (return - baseline) / scale holds in each.
+        """One record per row, with the keys of docs/explain.md; advantage = weight * (return - baseline) / scale holds.
 
         Padding has no group, no members, no transforms, and zeros. MarlError for a transform that is NaN or infinite.
         """
@@ -82,7 +82,10 @@ class Explanation:
         also = {what: (ids, _keys_by_group(ids, keys)) for what, ids in result.also}
         numbers = {"reward": result.reward, "return": result.ret, "baseline": result.baseline, "scale": result.scale}
         numbers["advantage"] = result.advantage
+        if result.weight is not None:
+            numbers["weight"] = result.weight
         transforms, group_by = self._transforms(), result.group_by
+        computed = [self.table.computed(row) for row in range(len(keys))]
         return [
             {
                 "key": key,
@@ -91,7 +94,9 @@ class Explanation:
                 "group": {name: self.table.value(name, row) for name in group_by} if result.group[row] >= 0 else None,
                 "members": members[int(result.group[row])],
                 **({"also": {what: shared[int(ids[row])] for what, (ids, shared) in also.items()}} if also else {}),
+                **({"columns": computed[row]} if computed[row] else {}),
                 **{name: float(values[row]) for name, values in numbers.items()},
+                **({} if result.tokens is None else {"tokens": result.tokens[row].tolist()}),
                 "transforms": [{"name": name, "value": value} for name, value in transforms[row]],
             }
             for row, key in enumerate(keys)

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from marl_verl.advantage.part import Part, PartField, named
 from marl_verl.algorithms import Algorithm
-from marl_verl.algorithms.algorithm import PARTS
+from marl_verl.algorithms.algorithm import LISTS, PARTS
 from marl_verl.core_parts import CORE_PARTS
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import in_words
@@ -18,7 +18,7 @@ from marl_verl.plugins.lookup import Plugins
 from marl_verl.plugins.registry import KINDS, Entry
 
 SECTIONS = {"tasks": "marl.task.options", "workflows": "marl.workflow.options", "samplers": "marl.sampler.options"}
-WITHOUT = ("rewards", "losses", "metrics")  # kinds of parts without options
+WITHOUT = ("rewards", "losses", "metrics", "columns")  # kinds of parts without options
 Option = tuple[str, str, Any]  # name in a config, type in words, default
 
 
@@ -64,7 +64,8 @@ def _options(known: Plugins, target: Any, kind: str) -> Iterator[Option]:
             yield name, _names(known, of), value if isinstance(value, str) else value.name
             if name in PARTS:
                 yield from _fields(known, value, PARTS[name])
-        yield "metrics", "a list of names", list(target.metrics)
+        for name in LISTS:
+            yield name, "a list of names", list(getattr(target, name))
     elif kind not in WITHOUT and dataclasses.is_dataclass(target):
         yield from _fields(known, target, PARTS["credit"] if kind == "credits" else "")
 

@@ -12,7 +12,7 @@ docs/plugins.md has an example of each hook and of each method of the registry.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ KINDS: Mapping[str, str] = {
     "advantages": "advantage",
     "losses": "loss",
     "metrics": "metric",
+    "columns": "column function",
     "algorithms": "algorithm",
 }
 """Kind of part -> its singular noun for error messages."""
@@ -146,6 +147,12 @@ class Registry:
     def metric(self, name: str, target: type[Metric] | Metric | str) -> None:
         """Register a metric: of a step's rows, or of one task's sample."""
         self._add("metrics", name, target)
+
+    def columns(
+        self, name: str, target: Callable[[Turn, Episode], Mapping[str, float | Sequence[float]]] | str
+    ) -> None:
+        """Register a column function: (turn, episode) -> {column: a number, or a number per response token}."""
+        self._add("columns", name, target)
 
     def algorithm(self, name: str, target: Algorithm | str) -> None:
         """Register an algorithm: sampler, reward mix, credit, advantage and loss."""

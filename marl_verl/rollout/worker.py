@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from marl_verl import plugins, sandbox
 from marl_verl.algorithms import Metric
-from marl_verl.config.parts import algorithm_of, metrics_of, samplers_of
+from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.credit.base import Credit, ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
@@ -32,6 +33,7 @@ from marl_verl.rollout.endpoint import EndpointClient, KeyedEndpoint
 from marl_verl.rollout.rows import Row, turn_rows
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
 from marl_verl.sampling.context import TaskContext
+from marl_verl.sampling.turn_columns import ColumnFunction, add_columns
 from marl_verl.tasks.base import Task
 from marl_verl.team import TeamConfig
 
@@ -71,19 +73,21 @@ class Done:
 
 @dataclass(frozen=True)
 class SamplerSet:
-    """Samplers of training and of a validation's sampled pass, credit scheme, and metrics."""
+    """Samplers of training and of a validation's sampled pass, credit scheme, metrics, and column functions."""
 
     training: Sampler
     held_out: Sampler
     credit: Credit
     metrics: tuple[Metric, ...]
+    columns: Mapping[str, ColumnFunction]
 
 
 def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
-    """Load the samplers, the credit scheme and the metrics that a `marl` section names."""
+    """Load the samplers, the credit scheme, the metrics and the column functions that a `marl` section names."""
     algorithm = algorithm_of(team)
     found = samplers_of(algorithm, marl)
-    return SamplerSet(found["sampler"], found["validation"], algorithm.credit, metrics_of(algorithm))
+    metrics, columns = metrics_of(algorithm), columns_of(algorithm)
+    return SamplerSet(found["sampler"], found["validation"], algorithm.credit, metrics, columns)
 
 
 def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerContext:
@@ -213,6 +217,8 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         sample = await sampler.sample(context)
         if not validate and isinstance(self.samplers.credit, ReplayCredit):
             await with_credit(self.samplers.credit, context, sample)
+        if not validate:
+            add_columns(self.samplers.columns, sample)
         self._fill(report, sample)
         # failures are always stored, so that they can be examined without repeating the run
         stored = sample if prompt["keep"] else Sample(failures=sample.failures)

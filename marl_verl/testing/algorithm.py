@@ -38,7 +38,7 @@ def check_algorithm(
     rewards changed where they must not matter. It asserts that
 
         every number is finite (including stages and a critic's target), and every scale above 0
-        A = (ret - baseline) / scale, bit for bit
+        A = (ret - baseline) / scale, times the row's weight if there is one, bit for bit
         groups match `group_by`: two rows share a group if and only if they agree in these columns
         permuting the rows permutes all numbers, bit for bit
         padding rows change nothing, and have 0 everywhere, scale 1 and no group
@@ -113,7 +113,8 @@ class _Check:
         found = self.result
         self.at(found.scale > 0, "the scale is not above 0", "scale")
         message = "the advantage is not (ret - baseline) / scale; create the result with AdvantageResult.of"
-        self.at(found.advantage == (found.ret - found.baseline) / found.scale, message, "advantage")
+        weight = 1.0 if found.weight is None else found.weight
+        self.at(found.advantage == weight * ((found.ret - found.baseline) / found.scale), message, "advantage")
 
     def groups(self) -> None:
         """Groups match `group_by`."""
@@ -143,7 +144,7 @@ class _Check:
         self.same(again, np.flatnonzero(real), np.arange(len(self.rows)), "with padding rows")
         for name, values in _numbers(again).items():
             values = values[~real]
-            wanted = 1.0 if name == "scale" else 0.0
+            wanted = 1.0 if name in ("scale", "weight") else 0.0
             must((values == wanted).all(), f"a padding row has `{name}` {values[values != wanted]}, not {wanted}")
         must((again.group[~real] == -1).all(), "a padding row is in a group; its group id must be -1")
 
@@ -202,4 +203,8 @@ def _numbers(found: AdvantageResult) -> dict[str, FloatArray]:
     """Name -> numbers of a result: those of the equation, the stages, and a critic's target."""
     numbers = {name: getattr(found, name) for name in ("advantage", "ret", "reward", "baseline", "scale")}
     numbers |= {f"stage {place} ({what})": values for place, (what, values) in enumerate(found.stages)}
+    numbers |= {} if found.weight is None else {"weight": found.weight}
+    if found.tokens is not None:  # a number that changes with each value and with their order
+        each = [float(values @ np.arange(1.0, len(values) + 1)) for values in found.tokens]
+        numbers["tokens"] = np.array(each)
     return numbers if found.target is None else {**numbers, "target": found.target}

@@ -24,7 +24,7 @@ from typing import Any
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage import FloatArray, RowTable
+from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.schedule import settings_of
 from marl_verl.rollout.manager import TeamRolloutManager
@@ -206,6 +206,6 @@ class Asynchronous(Schedule):
         self._dispatch.restore(state["tasks"])
 
 
-def advantages(algorithm: Algorithm, tags: Sequence[dict[str, Any]], declared: Collection[str]) -> FloatArray:
-    """Advantages [n] of one task's rows, which may lack some of the declared reward components."""
-    return algorithm.compute(RowTable.from_rows([identity(tag) for tag in tags], declared)).advantage
+def advantages(algorithm: Algorithm, tags: Sequence[dict[str, Any]], declared: Collection[str]) -> AdvantageResult:
+    """Advantages of one task's rows, which may lack some of the declared reward components."""
+    return algorithm.compute(RowTable.from_rows([identity(tag) for tag in tags], declared))

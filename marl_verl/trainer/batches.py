@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from marl_verl.advantage import FloatArray
+from marl_verl.advantage import AdvantageResult
 from marl_verl.rollout.rows import UPDATE_FIELDS
 
 PARTITION = "train"
@@ -45,13 +45,13 @@ def _part(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
     return KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=tags)
 
 
-def put_advantages(batch: KVBatchMeta, advantage: FloatArray, learning: Collection[str]) -> None:
-    """Write advantages [n] of a batch's n rows to all response tokens, for rows of the policies in `learning`."""
+def put_advantages(batch: KVBatchMeta, result: AdvantageResult, learning: Collection[str]) -> None:
+    """Write the advantages of a batch's n rows to their response tokens, for rows of the policies in `learning`."""
     rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in learning]
     if not rows:
         return
-    values = torch.tensor(advantage, dtype=torch.float32)
-    tokens = [values[row].expand(batch.tags[row]["response_len"]).clone() for row in rows]
+    found = [result.of_tokens(row, batch.tags[row]["response_len"]) for row in rows]
+    tokens = [torch.tensor(values, dtype=torch.float32) for values in found]
     nested = torch.nested.as_nested_tensor(tokens, layout=torch.jagged)
     fields = TensorDict({"advantages": nested}, batch_size=len(rows))
     tq.kv_batch_put(keys=[batch.keys[row] for row in rows], partition_id=batch.partition_id, fields=fields)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage import FloatArray
+from marl_verl.advantage import AdvantageResult
 from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.placement import pools_of
@@ -72,9 +72,9 @@ class Policies:
             {name: partial(runtime.sync_weights, versions[name]) for name, runtime in self.runtimes.items()}
         )
 
-    def put_advantages(self, batch: KVBatchMeta, advantage: FloatArray) -> None:
-        """Write the advantage [n] of each of a batch's n rows to TransferQueue, for the update of its policy."""
-        put_advantages(batch, advantage, {runtime.name for runtime in self.trained})
+    def put_advantages(self, batch: KVBatchMeta, result: AdvantageResult) -> None:
+        """Write the advantages of each of a batch's n rows to TransferQueue, for the update of its policy."""
+        put_advantages(batch, result, {runtime.name for runtime in self.trained})
 
     def update(self, batch: KVBatchMeta) -> dict[str, tuple[KVBatchMeta, dict[str, float]]]:
         """Update each trained policy from its own rows. Returns policy -> result of `PolicyRuntime.update`."""

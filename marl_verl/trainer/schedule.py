@@ -98,7 +98,7 @@ class Synchronous(Schedule):
             row["value"] = value
         table = RowTable.from_rows(rows, self.training.components)
         result = self.training.algorithm.compute(table)
-        self.policies.put_advantages(batch, result.advantage)
+        self.policies.put_advantages(batch, result)
         return table, result
 
     def on_step_end(self, timing_raw: dict[str, float]) -> None:

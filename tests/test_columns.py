@@ -1,0 +1,231 @@
+"""Computed columns, weights and advantages per token: from the turn to the row, the update and `explain`."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marl_verl import plugins
+from marl_verl.advantage import Advantage, AdvantageResult, FloatArray, RowTable
+from marl_verl.algorithms import Algorithm
+from marl_verl.algorithms.algorithm import step_document
+from marl_verl.config.parts import columns_of
+from marl_verl.episode import Turn
+from marl_verl.episode.codec import decode_episode, encode_episode
+from marl_verl.errors import MarlError
+from marl_verl.inspect.explained import ExplainedRows
+from marl_verl.rollout.rows import identity, row_tag
+from marl_verl.sampling import Independent, Sample
+from marl_verl.sampling.turn_columns import add_columns
+from marl_verl.tasks import Task
+from marl_verl.testing import ScriptedPolicy, check_algorithm, check_sampler
+from marl_verl.trainer import batches
+from marl_verl.workflows import Single
+
+
+def nll(turn: Turn, episode: Any) -> dict[str, Any]:
+    return {"nll": -float(np.mean(turn.action.log_probs)), "token-nll": [-value for value in turn.action.log_probs]}
+
+
+@dataclass(frozen=True)
+class Weighted(Advantage):
+    """A' = nll * A."""
+
+    name = "weighted"
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        return super().compute(table, reward).weighted(table.column("nll"))
+
+
+@dataclass(frozen=True)
+class PerToken(Advantage):
+    """A_t = A * nll_t."""
+
+    name = "per-token"
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        found = super().compute(table, reward)
+        tokens = table.token_column("token-nll")
+        return found.with_tokens([a * each for a, each in zip(found.advantage, tokens, strict=True)])
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> plugins.Plugins:
+    @plugins.hookimpl
+    def marl_register(registry: plugins.Registry) -> None:
+        registry.columns("nll", nll)
+        registry.algorithm("weighted", Algorithm(advantage=Weighted(), columns=("nll",)))
+        registry.algorithm("per-token", Algorithm(advantage=PerToken(), columns=("nll",)))
+
+    found = plugins.assemble({"mine": SimpleNamespace(marl_register=marl_register)})
+    monkeypatch.setattr(plugins, "load", lambda: found)
+    return found
+
+
+def sampled() -> Sample:
+    policy = ScriptedPolicy({"solver": lambda act, session, candidate: "ab"[: session + 1]})
+    sample = check_sampler(Independent(episodes=2), Single(), Task("q", "say a", {}), policy)
+    for turn in sample.turns:
+        count = 2 + turn.session
+        ids, values = [*range(count)], [-0.5 * (turn.session + 1)] * (count - 1) + [-0.25]
+        turn.action = replace(turn.action, response_ids=ids, log_probs=values)
+        turn.team_reward = float(turn.session)
+    return sample
+
+
+def rows(sample: Sample) -> list[dict[str, Any]]:
+    return [identity(row_tag(turn, 1)) for turn in sample.turns]
+
+
+def test_columns_go_from_turns_to_the_table_and_back(known: plugins.Plugins) -> None:
+    sample = sampled()
+    add_columns(columns_of(known.get("algorithms", "weighted")), sample)
+    table = RowTable.from_rows(json.loads(json.dumps(rows(sample))))
+    assert table.column("nll").tolist() == [0.375, 0.75]
+    assert [values.tolist() for values in table.token_column("token-nll")] == [[0.5, 0.25], [1.0, 1.0, 0.25]]
+    again = RowTable.from_rows(table.to_rows())
+    assert again.to_rows() == table.to_rows()
+    assert table.take(np.array([1])).column("nll").tolist() == [0.75]
+    with pytest.raises(MarlError, match="unknown column 'nl': did you mean 'nll'"):
+        table.column("nl")
+    with pytest.raises(MarlError, match="unknown column 'nll'"):
+        RowTable.from_rows([{**each, "columns": {}} for each in rows(sample)]).column("nll")
+
+
+def test_a_row_without_the_column_is_named() -> None:
+    first, second = rows(sampled())
+    table = RowTable.from_rows([{**first, "columns": {"nll": 1.0, "t": [1.0, 2.0]}}, {**second, "columns": {}}])
+    assert math.isnan(table.numbers["nll"][1])
+    assert table.to_rows()[0]["columns"] == {"nll": 1.0, "t": [1.0, 2.0]}
+    assert "columns" not in table.to_rows()[1]
+    for read, name in ((table.column, "nll"), (table.token_column, "t")):
+        with pytest.raises(MarlError, match=rf"row 'q_1_0'.* column '{name}'|row '[^']*1_0'.* '{name}'"):
+            read(name)
+
+
+def test_stored_episodes_have_the_columns() -> None:
+    sample = sampled()
+    plain = encode_episode(sample.episodes[0], tokens=True)
+    assert "columns" not in plain["turns"][0], "files of runs without columns are as before"
+    add_columns({"nll": nll}, sample)
+    stored = json.loads(json.dumps(encode_episode(sample.episodes[0], tokens=True)))
+    assert decode_episode(stored).turns[0].columns == {"nll": 0.375, "token-nll": [0.5, 0.25]}
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ({"nll": float("nan")}, r"returns nan as column 'nll'. A finite number"),
+        ({"nll": "0.5"}, r"returns '0.5' as column 'nll'. A finite number"),
+        ({"nll": True}, r"returns True as column 'nll'"),
+        ({"nll": [0.5]}, r"1 numbers for 2 response tokens"),
+        ({"nll": [0.5, None]}, r"as column 'nll'. A finite number"),
+        ({"agent": 0.5}, r"returns column 'agent'. Use a name that rows do not have already"),
+        ({3: 0.5}, r"returns column 3"),
+        (0.5, r"must return a mapping such as {'nll': 0.5}, got 0.5"),
+    ],
+)
+def test_what_is_no_number_is_an_error_with_the_plugin(returned: Any, message: str) -> None:
+    with pytest.raises(MarlError, match="column function 'bad' of mine 1, for turn 0 of agent 'solver', .*" + message):
+        add_columns({"'bad' of mine 1": lambda turn, episode: returned}, sampled())
+
+
+def test_an_exception_and_a_name_used_twice_name_the_plugin() -> None:
+    def fails(turn: Turn, episode: Any) -> dict[str, float]:
+        raise KeyError("x")
+
+    with pytest.raises(MarlError, match=r"column function 'bad' of mine 1, .* failed: KeyError"):
+        add_columns({"'bad' of mine 1": fails}, sampled())
+    with pytest.raises(MarlError, match=r"returns column 'nll', which another function returns too"):
+        add_columns({"'one' of mine 1": nll, "'two' of mine 1": nll}, sampled())
+
+
+def test_an_unknown_column_function_is_an_error_with_the_nearest(known: plugins.Plugins) -> None:
+    with pytest.raises(MarlError, match="unknown column function 'nil': did you mean 'nll'"):
+        columns_of(Algorithm(columns=("nil",)))
+    [name] = columns_of(Algorithm(columns=("nll",)))
+    assert name == "'nll' of in-memory 0 (plugin 'mine')"
+
+
+def test_a_weight_multiplies_the_advantage_and_is_shown(known: plugins.Plugins) -> None:
+    sample = sampled()
+    add_columns({"nll": nll}, sample)
+    plain = Algorithm().compute(RowTable.from_rows(rows(sample)))
+    found = check_algorithm(known.get("algorithms", "weighted"), rows(sample))
+    assert found.advantage.tolist() == [0.375 * plain.advantage[0], 0.75 * plain.advantage[1]]
+    table = RowTable.from_rows(rows(sample))
+    document = json.loads(json.dumps(step_document("weighted", known.get("algorithms", "weighted"), table, found, 1)))
+    explained = ExplainedRows(document, stored=True)
+    assert explained.difference is None
+    assert explained[1]["weight"] == 0.75
+    assert explained[1]["columns"]["nll"] == 0.75
+    text = explained.text(row=explained[1]["key"])
+    assert "column: nll" in text
+    assert "advantage = weight * (return - baseline) / scale = 0.75 * (1 - 0.5)" in text
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_a_weight_below_zero_is_an_error(weight: float) -> None:
+    @dataclass(frozen=True)
+    class Bad(Advantage):
+        def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+            return super().compute(table, reward).weighted(np.array([1.0, weight]))
+
+    with pytest.raises(
+        MarlError, match=rf"returns weight {weight} for row '.*_1_0'. A weight is finite and at least 0"
+    ):
+        Algorithm(advantage=Bad()).compute(RowTable.from_rows(rows(sampled())))
+
+
+def test_tokens_have_advantages_of_their_own(known: plugins.Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = sampled()
+    add_columns({"nll": nll}, sample)
+    method = known.get("algorithms", "per-token")
+    found = check_algorithm(method, rows(sample))
+    a = found.advantage[1]
+    assert found.of_tokens(1, 3).tolist() == [a, a, 0.25 * a]
+    assert found.weighted(np.array([1.0, 0.5])).of_tokens(1, 3).tolist() == [0.5 * a, 0.5 * a, 0.125 * a]
+    document = json.loads(json.dumps(step_document("per-token", method, RowTable.from_rows(rows(sample)), found, 1)))
+    explained = ExplainedRows(document, stored=True)
+    assert explained.difference is None
+    assert explained[1]["tokens"] == [a, a, 0.25 * a]
+    assert "advantages of the tokens, which the update uses: 0.176776 to 0.707106, mean" in explained.text(
+        row=explained[1]["key"]
+    )
+    document["tokens"][1][2] = 0.0
+    assert "1 of 2 advantages are not what training used" in (ExplainedRows(document, stored=True).difference or "")
+
+    written: dict[str, Any] = {}
+    monkeypatch.setattr(batches.tq, "kv_batch_put", lambda keys, partition_id, fields: written.update(fields=fields))
+    tags = [{**row_tag(turn, 1), "policy": "p"} for turn in sample.turns]
+    batch = batches.KVBatchMeta(partition_id="train", keys=["q_0_0", "q_1_0"], tags=tags)
+    batches.put_advantages(batch, found, {"p"})
+    first, second = written["fields"]["advantages"].unbind()
+    assert second.tolist() == pytest.approx([a, a, 0.25 * a])
+    assert len(first) == 2
+
+
+def test_advantages_of_tokens_are_checked() -> None:
+    def method(*tokens: Any) -> Algorithm:
+        @dataclass(frozen=True)
+        class Bad(Advantage):
+            def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+                return super().compute(table, reward).with_tokens(tokens)
+
+        return Algorithm(advantage=Bad())
+
+    table = RowTable.from_rows(rows(sampled()))
+    for tokens, message in (
+        (([0.0, 1.0], [0.0]), r"returns \[0.0\] for the 3 tokens of row '.*_1_0'. Return one finite number per"),
+        (([0.0, float("nan")], [0.0] * 3), r"returns \[0.0, nan\] for the 2 tokens of row '.*_0_0'"),
+        (([0.0, 1.0],), "returns advantages of tokens for 1 rows of 2"),
+        ((1.0, 2.0), "row 0: the advantages of its tokens must be a list of numbers"),
+    ):
+        with pytest.raises(MarlError, match=message):
+            method(*tokens).compute(table)
