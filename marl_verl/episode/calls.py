@@ -50,7 +50,7 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
     try:
         async with limit:
             # calling an async function only creates its coroutine, which needs no thread
-            return await _awaited(fn(*arguments) if _is_async(fn) else await _in_thread(fn, arguments))
+            return await _awaited(fn(*arguments) if _is_async(fn) else await in_thread(fn, arguments))
     except TimeoutError as error:
         if not limit.expired():
             raise  # raised by `fn` itself
@@ -95,7 +95,7 @@ def _harmless(error: BaseException) -> RuntimeError:
     return RuntimeError(f"{type(error).__name__}: {message_of(error)}")
 
 
-async def _in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+async def in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()

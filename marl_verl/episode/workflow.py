@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from marl_verl.episode.turn import Action
 from marl_verl.options import Options
 from marl_verl.tasks.base import Task
+
+if TYPE_CHECKING:  # imported where used: the openai package takes half a second
+    from openai import AsyncOpenAI, OpenAI
+
+    from marl_verl.episode.transport import TeamTransport
 
 Seen = str | Sequence[Mapping[str, Any]]
 """An observation: a text (one user message) or chat messages."""
@@ -80,10 +85,11 @@ class Member:
 class Team:
     """The team of one run, passed to its workflow."""
 
-    __slots__ = ("_members", "_run")
+    __slots__ = ("_members", "_requests", "_run")
 
     def __init__(self, run: TeamEffects, agents: Sequence[str]) -> None:
         self._run = run
+        self._requests: dict[tuple[str, str | None], int] = {}
         self._members = {name: Member(run, name) for name in agents}
 
     @property
@@ -128,6 +134,43 @@ class Team:
         """
         return self._run.call(fn, args)
 
+    def openai(self, agent: str | None = None, slot: str | None = None) -> AsyncOpenAI:
+        """An `AsyncOpenAI` client whose requests are acts of an agent, without a socket: chat completions and
+        responses, also streamed. Requests of an agent that overlap need clients with different slots.
+
+        Args:
+            agent: whose acts the requests are, whatever their `model`; without it, `model` is the agent's name.
+        """
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+        transport: Any = self.transport(agent, slot)
+        http = DefaultAsyncHttpxClient(transport=transport, trust_env=False)
+        return AsyncOpenAI(http_client=http, **_client())
+
+    def openai_sync(self, agent: str | None = None, slot: str | None = None) -> OpenAI:
+        """As `openai`, an `OpenAI` client for synchronous code that runs in `in_thread`."""
+        from openai import DefaultHttpxClient, OpenAI
+
+        transport: Any = self.transport(agent, slot)
+        http = DefaultHttpxClient(transport=transport, trust_env=False)
+        return OpenAI(http_client=http, **_client())
+
+    def transport(self, agent: str | None = None, slot: str | None = None) -> TeamTransport:
+        """The transport behind `openai`, for frameworks that take an httpx client: `httpx.AsyncClient(transport=...)`,
+        with any base URL and key."""
+        from marl_verl.episode.transport import TeamTransport
+
+        if agent is not None:
+            self[agent]  # raises for an unknown agent
+        return TeamTransport(self._run, self.agents, agent, slot, self._requests)
+
+    async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Run synchronous code of a framework, in which `openai_sync` clients act. Unlike the function of a `call` it
+        is a part of the workflow: a replay runs it again, and it must be deterministic."""
+        from marl_verl.episode.calls import in_thread
+
+        return await in_thread(fn, args)
+
     def invalid(self, action: Action, why: str) -> None:
         """Mark an action that `act` returned as invalid (no number in it, an illegal move). Invalid actions are counted
         per agent, and some algorithms penalise them. `why` is shown with the episode.
@@ -148,3 +191,10 @@ class Team:
     def random_for(self, name: str) -> Random:
         """A separate random stream for a concurrent task, seeded by name."""
         return self._run.stream(name)
+
+
+def _client() -> dict[str, Any]:
+    """Arguments of a client: a retry would be another act."""
+    from marl_verl.episode.transport import BASE_URL
+
+    return {"base_url": BASE_URL, "api_key": "none", "max_retries": 0}

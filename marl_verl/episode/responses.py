@@ -1,0 +1,133 @@
+"""OpenAI's Responses API: a request body as the arguments of an act, and an action as a response, without a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from marl_verl.episode.chat_completions import Request, RequestError, request, usage
+from marl_verl.episode.messages import Message
+from marl_verl.episode.turn import Action
+
+KEYS = {"max_output_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p"}
+REFUSED = ("previous_response_id", "conversation", "background", "prompt", "top_logprobs", "max_tool_calls")
+"""State and work on OpenAI's side: a workflow sends the whole conversation with each request."""
+
+
+def read(body: Mapping[str, Any]) -> Request:
+    """Read the body of a request to /responses. RequestError if it is invalid or not supported."""
+    if used := [key for key in REFUSED if body.get(key)]:
+        raise RequestError(f"'{used[0]}' is not supported: send the whole input with each request", used[0])
+    messages: list[Message] = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
+    given = body.get("input")
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise RequestError("'input' must be a text or a list of items", "input")
+    for item in given:
+        _add(messages, item)
+    parameters: dict[str, Any] = {new: body[key] for key, new in KEYS.items() if body.get(key) is not None}
+    if body.get("tools"):
+        parameters["tools"] = [_tool(tool) for tool in body["tools"]]
+    if (choice := body.get("tool_choice")) is not None:
+        named = isinstance(choice, Mapping) and choice.get("type") == "function"
+        parameters["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if named else choice
+    if (wanted := (body.get("text") or {}).get("format")) is not None:
+        schema = {key: value for key, value in wanted.items() if key != "type"}
+        of_schema = wanted.get("type") == "json_schema"
+        parameters["response_format"] = {"type": "json_schema", "json_schema": schema} if of_schema else wanted
+    return request(body, messages, parameters)
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    if not isinstance(tool, Mapping) or tool.get("type") != "function":
+        kind = tool.get("type") if isinstance(tool, Mapping) else tool
+        raise RequestError(
+            f"a tool of type {kind!r} is not supported: tools must be functions of the workflow", "tools"
+        )
+    kept = ("name", "description", "parameters", "strict")
+    return {"type": "function", "function": {key: tool[key] for key in kept if tool.get(key) is not None}}
+
+
+def _add(messages: list[Message], item: Any) -> None:
+    """Add an input item; the calls, the text and the reasoning of one answer are one message."""
+    kind = item.get("type", "message") if isinstance(item, Mapping) else None
+    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+    if kind == "message":
+        message = {key: item[key] for key in ("role", "content") if key in item}
+        if message.get("role") == "assistant" and last is not None and not last["content"]:
+            last["content"] = message["content"]
+        else:
+            messages.append(message)
+    elif kind == "function_call":
+        named = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
+        if last is None:
+            messages.append(last := {"role": "assistant", "content": ""})
+        last.setdefault("tool_calls", []).append({"id": item.get("call_id"), "type": "function", "function": named})
+    elif kind == "function_call_output":
+        messages.append({"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")})
+    elif kind == "reasoning":
+        text = "\n".join(part["text"] for part in (item.get("content") or item.get("summary") or ()))
+        if text:
+            messages.append({"role": "assistant", "content": "", "reasoning_content": text})
+    else:
+        raise RequestError(f"an input item of type {kind!r} is not supported", "input")
+
+
+def response(id: str, model: str, action: Action, asked: Request) -> dict[str, Any]:
+    """A response with the action's reasoning, text and function calls as output items."""
+    output: list[dict[str, Any]] = []
+    if action.reasoning:
+        thought = {"type": "reasoning_text", "text": action.reasoning}
+        output.append({"type": "reasoning", "id": f"rs_{id}", "summary": [], "content": [thought]})
+    if action.text or not action.tool_calls:
+        said = {"type": "output_text", "text": action.text, "annotations": [], "logprobs": []}
+        message = {"type": "message", "id": f"msg_{id}", "role": "assistant", "status": "completed"}
+        output.append({**message, "content": [said]})
+    for call in action.tool_calls:
+        made = {"type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"], "status": "completed"}
+        output.append({**made, **call["function"]})
+    cut = action.stop_reason == "length"
+    before, sampled = usage([action])
+    return {
+        **{"id": f"resp_{id}", "object": "response", "created_at": 0, "model": model, "output": output, "error": None},
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        **{"instructions": None, "metadata": {}, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto"},
+        **{key: asked.parameters.get(key) for key in ("temperature", "top_p")},
+        "usage": {
+            "input_tokens": before,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": sampled,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": before + sampled,
+        },
+    }
+
+
+def events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The response as the events of a stream, each item at once."""
+    for number, event in enumerate(_events(whole)):
+        yield {**event, "sequence_number": number}
+
+
+def _events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    empty = {**whole, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    yield {"type": "response.created", "response": empty}
+    for index, item in enumerate(whole["output"]):
+        place = {"output_index": index, "item_id": item["id"]}
+        kind = item["type"]
+        begun: dict[str, Any] = {"arguments": ""} if kind == "function_call" else {"content": []}
+        yield {"type": "response.output_item.added", "output_index": index, "item": {**item, **begun}}
+        if kind == "function_call":
+            name = "response.function_call_arguments"
+            yield {"type": f"{name}.delta", **place, "delta": item["arguments"]}
+            yield {"type": f"{name}.done", **place, "arguments": item["arguments"], "name": item["name"]}
+        elif kind == "message":
+            part, place = item["content"][0], {**place, "content_index": 0}
+            yield {"type": "response.content_part.added", **place, "part": {**part, "text": ""}}
+            yield {"type": "response.output_text.delta", **place, "delta": part["text"], "logprobs": []}
+            yield {"type": "response.output_text.done", **place, "text": part["text"], "logprobs": []}
+            yield {"type": "response.content_part.done", **place, "part": part}
+        yield {"type": "response.output_item.done", "output_index": index, "item": item}
+    yield {"type": f"response.{whole['status']}", "response": dict(whole)}

@@ -1,0 +1,155 @@
+"""An httpx transport whose requests are acts: clients of OpenAI's API work in a workflow, without a socket.
+
+    POST .../chat/completions, .../responses   an act of the agent that `model` names, or to which the client is bound
+    GET  .../models                            the agents
+
+A request from another thread, or another event loop, is made in the loop of the run, and its thread waits. In the
+run's own loop a synchronous client cannot wait without blocking every run, so it is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
+from typing import Any, Protocol, TypeVar
+
+import httpx
+
+from marl_verl.episode import chat_completions, responses
+from marl_verl.episode.chat_completions import Request, RequestError
+from marl_verl.episode.errors import WorkflowError
+from marl_verl.episode.turn import Action
+from marl_verl.errors import nearest
+
+T = TypeVar("T")
+Content = dict[str, Any] | bytes  # a JSON body, or server-sent events
+
+BASE_URL = "http://team/v1"  # never resolved: no request leaves the process
+FINAL = {"x-should-retry": "false"}  # the openai package does not repeat such a response
+IN_LOOP = (
+    "a synchronous client would block the event loop, and so the act it waits for: use team.openai(...), or run the "
+    "synchronous code by `await team.in_thread(function, ...)`"
+)
+
+
+class Acts(Protocol):
+    """The effect of a run that the transport uses."""
+
+    async def act(self, agent: str, observation: Any, slot: str | None = None, **parameters: Any) -> Action: ...
+
+
+class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
+    """Answers requests by acts of one run.
+
+    Args:
+        agent: whose acts all requests are; None if `model` names the agent.
+        slot: of the acts, for a client that makes requests while others of the same agent are in progress.
+        counts: (agent, slot) -> requests so far, shared by all transports of a run, so that ids are unique.
+    """
+
+    def __init__(
+        self,
+        run: Acts,
+        agents: Sequence[str],
+        agent: str | None,
+        slot: str | None,
+        counts: dict[tuple[str, str | None], int],
+    ) -> None:
+        self._run, self._agents, self._agent, self._slot, self._counts = run, agents, agent, slot, counts
+        self._loop = asyncio.get_running_loop()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        if asyncio.get_running_loop() is self._loop:
+            return await self._respond(request, body)
+        work = asyncio.run_coroutine_threadsafe(self._respond(request, body), self._loop)
+        return await asyncio.wrap_future(work)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return in_loop(self._loop, lambda: self._respond(request, request.read()))
+
+    async def _respond(self, request: httpx.Request, body: bytes) -> httpx.Response:
+        try:
+            status, content = 200, await self._answer(request.method, request.url.path, body)
+        except WorkflowError as error:  # kept by the run, which it ends
+            refused = RequestError(str(error), status=500, code="workflow_error")
+            status, content = refused.status, refused.body
+        except RequestError as error:
+            status, content = error.status, error.body
+        # of the client's own package: openai 3 uses httpx2
+        make: Callable[..., httpx.Response] = sys.modules[type(request).__module__.partition(".")[0]].Response
+        if isinstance(content, bytes):
+            return make(status, content=content, headers={"content-type": "text/event-stream"})
+        return make(status, json=content, headers=FINAL if status != 200 else None)
+
+    async def _answer(self, method: str, path: str, body: bytes) -> Content:
+        if method == "GET" and path.endswith("/models"):
+            listed = [{"id": name, "object": "model", "created": 0, "owned_by": "team"} for name in self._agents]
+            return {"object": "list", "data": listed}
+        api = next((api for end, api in APIS.items() if method == "POST" and path.endswith(end)), None)
+        if api is None:
+            what = f"{method} {path} is not supported: a team has {', '.join(APIS)} and /models"
+            raise RequestError(what, status=404, code="not_found")
+        try:
+            asked = json.loads(body)
+        except ValueError as error:
+            raise RequestError(f"the body is not JSON: {error}") from error
+        return await api(self, asked)
+
+    async def _chat(self, body: dict[str, Any]) -> Content:
+        asked = chat_completions.read(body)
+        agent = self._who(asked)
+        id = self._id(agent)
+        if asked.n == 1:
+            actions = [await self._run.act(agent, asked.messages, self._slot, **asked.parameters)]
+        else:
+            prefix = "" if self._slot is None else f"{self._slot}."
+            slots = [f"{prefix}choice{index}" for index in range(asked.n)]
+            acts = [self._run.act(agent, asked.messages, slot, **asked.parameters) for slot in slots]
+            actions = list(await asyncio.gather(*acts))
+        found = chat_completions.response(id, asked.model, actions)
+        if asked.stream:
+            return chat_completions.stream(chat_completions.chunks(found))
+        return found
+
+    async def _responses(self, body: dict[str, Any]) -> Content:
+        asked = responses.read(body)
+        agent = self._who(asked)
+        id = self._id(agent)
+        action = await self._run.act(agent, asked.messages, self._slot, **asked.parameters)
+        found = responses.response(id, asked.model, action, asked)
+        if asked.stream:
+            return chat_completions.stream(responses.events(found), named=True)
+        return found
+
+    def _who(self, asked: Request) -> str:
+        if self._agent is not None:
+            return self._agent
+        if asked.model not in self._agents:
+            what = f"the team has no agent '{asked.model}': {nearest(asked.model, self._agents)}"
+            raise RequestError(what, "model", 404, "model_not_found")
+        return asked.model
+
+    def _id(self, agent: str) -> str:
+        number = self._counts.get((agent, self._slot), 0)
+        self._counts[agent, self._slot] = number + 1
+        return "-".join([agent, *([self._slot] if self._slot else []), str(number)])
+
+
+APIS: dict[str, Callable[[TeamTransport, dict[str, Any]], Coroutine[Any, Any, Content]]] = {
+    "/chat/completions": TeamTransport._chat,
+    "/responses": TeamTransport._responses,
+}
+
+
+def in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The result of a coroutine that runs in `loop`, waited for in another thread. RuntimeError in the loop's own."""
+    if asyncio._get_running_loop() is loop:
+        raise RuntimeError(IN_LOOP)
+    try:
+        return asyncio.run_coroutine_threadsafe(work(), loop).result()
+    except CancelledError as error:  # the run has ended: no `except Exception` of a framework may go on
+        raise asyncio.CancelledError from error

@@ -1,0 +1,326 @@
+"""Clients of OpenAI's API in a workflow: chat completions, responses, streams, threads and errors, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from marl_verl.episode import Run, Workflow, WorkflowError
+from marl_verl.sampling import drive
+from marl_verl.tasks.base import Task
+from marl_verl.testing import ScriptedPolicy, check_workflow
+from marl_verl.testing.scripted import ScriptedContext
+
+TASK = Task("t", "2 + 2?")
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+ADD: Any = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+CALLS = {"content": "so", "tool_calls": [{"name": "add", "arguments": {"a": 2}}], "reasoning_content": "2 and 2"}
+ASK: Any = [{"role": "user", "content": "2 + 2?"}]
+
+
+class Does(Workflow):
+    """A workflow of one function."""
+
+    do: Any
+
+    async def run(self, task: Task, team: Any) -> Any:
+        return await self.do(team)
+
+
+def does(do: Callable[[Any], Awaitable[Any]]) -> Workflow:
+    workflow = Does.__new__(Does)
+    object.__setattr__(workflow, "do", do)
+    return workflow
+
+
+def answers(do: Callable[[Any], Awaitable[Any]], replies: Any = "4", **agents: Any) -> Any:
+    """The answer of a workflow that is replayed, without the check in other processes (local functions)."""
+
+    async def go() -> Any:
+        policy = ScriptedPolicy({"solver": replies, **agents})
+        found = []
+        for journal in (None, "again"):
+            context = ScriptedContext(does(do), TASK, policy)
+            given = None if journal is None else found[0].journal
+            async with Run(does(do), TASK, policy.agents, given, strict=given is not None) as run:
+                await drive(run, lambda act, context=context: context.act(act, 0))
+            found.append(run)
+            assert given is None or not context.asked
+        assert found[0].answer == found[1].answer
+        return found[0]
+
+    return asyncio.run(go())
+
+
+class Chats(Workflow):
+    async def run(self, task: Task, team: Any) -> str:
+        asked: Any = [{"role": "user", "content": task.prompt}]
+        whole = await team.openai("solver").chat.completions.create(model="gpt-5", messages=asked)
+        judged = await team.openai().chat.completions.create(
+            model="judge", messages=[{"role": "developer", "content": "brief"}, whole.choices[0].message], max_tokens=3
+        )
+        return f"{whole.choices[0].message.content} {judged.choices[0].message.content}"
+
+
+def test_a_workflow_of_clients_is_replayable() -> None:
+    run = check_workflow(Chats(), TASK, ScriptedPolicy({"solver": "4", "judge": "yes"}))
+    assert run.answer == "4 yes"
+    judged = run.turns[1][0]
+    assert judged.parameters == {"max_tokens": 3}
+    assert judged.observation == ({"role": "system", "content": "brief"}, {"role": "assistant", "content": "4"})
+
+
+def test_a_chat_completion_has_text_calls_ids_and_usage() -> None:
+    async def do(team: Any) -> Any:
+        client = team.openai("solver")
+        first = await client.chat.completions.create(model="m", messages=ASK, tools=[ADD], tool_choice="auto")
+        second = await client.chat.completions.create(
+            model="m", messages=[*ASK, first.choices[0].message], stop="END", seed=3, user="me", temperature=1.0
+        )
+        return [each.model_dump() for each in (first, second)]
+
+    run = answers(do, [CALLS, "4"])
+    first, second = run.answer
+    message = first["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("so", "2 and 2")
+    assert message["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 2}'}
+    assert first["choices"][0]["finish_reason"] == "tool_calls"
+    assert second["choices"][0]["finish_reason"] == "stop"
+    assert first["id"] != second["id"]
+    assert second["usage"]["completion_tokens"] == 1
+    acts = [act for act, _ in run.turns]
+    assert [act.parameters for act in acts] == [{"tools": [ADD]}, {"stop": ["END"], "temperature": 1.0}]
+    assert acts[1].observation[1]["tool_calls"][0]["id"] == message["tool_calls"][0]["id"]
+
+
+def test_streamed_chat() -> None:
+    async def do(team: Any) -> Any:
+        client = team.openai("solver")
+        stream = await client.chat.completions.create(model="m", messages=ASK, stream=True)
+        whole = [chunk async for chunk in stream]
+        async with client.chat.completions.stream(model="m", messages=ASK, tools=[strict(ADD)]) as managed:
+            final = await managed.get_final_completion()
+        return [len(whole), whole[0].choices[0].delta.content, final.choices[0].message.tool_calls[0].function.name]
+
+    assert answers(do, ["4", CALLS]).answer == [3, "4", "add"]
+
+
+def strict(tool: Any) -> Any:
+    parameters = tool["function"]["parameters"] | {"additionalProperties": False}
+    return {**tool, "function": {**tool["function"], "strict": True, "parameters": parameters}}
+
+
+def test_responses_with_calls_and_results() -> None:
+    tool: Any = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": False}
+
+    async def do(team: Any) -> Any:
+        client = team.openai("solver")
+        first = await client.responses.create(model="m", input="2?", instructions="brief", tools=[tool])
+        items: Any = [{"role": "user", "content": "2?"}, *(item.model_dump() for item in first.output)]
+        call = next(item for item in first.output if item.type == "function_call")
+        items.append({"type": "function_call_output", "call_id": call.call_id, "output": "4"})
+        wanted: Any = {"type": "json_schema", "name": "x", "schema": SCHEMA}
+        last = await client.responses.create(model="m", input=items, text={"format": wanted}, max_output_tokens=9)
+        return [first.output_text, json.loads(call.arguments), last.output_text, last.status]
+
+    run = answers(do, [CALLS, "4"])
+    assert run.answer == ["so", {"a": 2}, "4", "completed"]
+    (first, _), (second, _) = run.turns
+    assert first.observation == ({"role": "system", "content": "brief"}, {"role": "user", "content": "2?"})
+    assert first.parameters["tools"][0]["function"]["name"] == "add"
+    _, thought, result = second.observation
+    assert (thought["content"], thought["reasoning_content"]) == ("so", "2 and 2")
+    assert thought["tool_calls"][0]["id"] == result["tool_call_id"]
+    assert second.parameters["response_format"]["json_schema"]["schema"] == SCHEMA
+    assert second.parameters["max_tokens"] == 9
+
+
+def test_streamed_responses() -> None:
+    async def do(team: Any) -> Any:
+        async with team.openai("solver").responses.stream(model="m", input="2?") as stream:
+            kinds = [event.type async for event in stream]
+            return [kinds[0], kinds[-1], (await stream.get_final_response()).output_text]
+
+    assert answers(do, CALLS).answer == ["response.created", "response.completed", "so"]
+
+
+def test_several_choices_are_acts_in_named_slots() -> None:
+    async def do(team: Any) -> Any:
+        found = await team.openai("solver").chat.completions.create(model="m", messages=ASK, n=3)
+        more = await team.openai("solver", slot="b").chat.completions.create(model="m", messages=ASK, n=2)
+        return [choice.message.content for choice in [*found.choices, *more.choices]]
+
+    run = answers(do, lambda act: act.slot)
+    slots = ["choice0", "choice1", "choice2", "b.choice0", "b.choice1"]
+    assert run.answer == slots == [act.slot for act, _ in run.turns]
+
+
+def test_overlapping_requests_need_slots() -> None:
+    async def do(team: Any, *slots: Any) -> Any:
+        clients = [team.openai("solver", slot=slot) for slot in slots]
+        found = await asyncio.gather(*(client.responses.create(model="m", input="q") for client in clients))
+        return [each.output_text for each in found]
+
+    assert answers(lambda team: do(team, "a", "b"), lambda act: act.slot).answer == ["a", "b"]
+    with pytest.raises(WorkflowError, match="acts twice concurrently without naming the slots"):
+        answers(lambda team: do(team, None, None))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "why"),
+    [
+        ({"model": "solvr", "messages": ASK}, openai.NotFoundError, "the team has no agent 'solvr': did you mean 'sol"),
+        ({"model": "solver", "messages": []}, openai.BadRequestError, "an observation must be"),
+        ({"model": "solver", "messages": ASK, "n": 1000}, openai.BadRequestError, "'n' must be a whole number"),
+        ({"model": "solver", "messages": ASK, "logprobs": True}, openai.BadRequestError, "'logprobs' is not supported"),
+        ({"model": "solver", "messages": ASK, "temperature": -1}, openai.BadRequestError, "'temperature' must be"),
+        (
+            {"model": "solver", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            openai.BadRequestError,
+            "contains image, which is not supported",
+        ),
+    ],
+)
+def test_invalid_requests_are_errors_in_openais_format(body: Any, status: Any, why: str) -> None:
+    async def do(team: Any) -> Any:
+        client = team.openai().with_options(max_retries=5)  # an error is not retried
+        with pytest.raises(status, match=why) as error:
+            await client.chat.completions.create(**body)
+        assert error.value.body["type"] == "invalid_request_error"
+        return (await client.responses.create(model="solver", input="q")).output_text
+
+    assert len(answers(do).turns) == 1
+
+
+def test_what_else_a_client_asks() -> None:
+    async def do(team: Any) -> Any:
+        client = team.openai()
+        with pytest.raises(openai.NotFoundError, match=r"/embeddings is not supported"):
+            await client.embeddings.create(model="solver", input="q")
+        with pytest.raises(openai.BadRequestError, match="'previous_response_id' is not supported"):
+            await client.responses.create(model="solver", input="q", previous_response_id="r")
+        with pytest.raises(openai.BadRequestError, match="a tool of type 'web_search'"):
+            await client.responses.create(model="solver", input="q", tools=[{"type": "web_search"}])
+        await client.responses.create(model="solver", input="q")
+        return [model.id for model in (await client.models.list()).data]
+
+    assert answers(do, judge="x").answer == ["solver", "judge"]
+
+
+def test_an_unknown_agent_of_a_client_ends_the_run() -> None:
+    async def do(team: Any) -> Any:
+        team.openai("solvr")
+
+    with pytest.raises(WorkflowError, match="the team has no agent 'solvr': did you mean 'solver'"):
+        answers(do)
+
+
+@pytest.mark.parametrize("package", ["httpx", "httpx2"])
+def test_the_transport_serves_any_httpx_client(package: str) -> None:
+    module = pytest.importorskip(package)
+
+    async def do(team: Any) -> Any:
+        async with module.AsyncClient(transport=team.transport("solver")) as client:
+            found = await client.post("http://any/v1/chat/completions", json={"messages": ASK})
+            wrong = await client.post("http://any/v1/chat/completions", content=b"{")
+        return [found.json()["choices"][0]["message"]["content"], wrong.status_code, wrong.json()["error"]["type"]]
+
+    assert answers(do).answer == ["4", 400, "invalid_request_error"]
+
+
+def test_the_difference_in_the_docs_is_a_workflow() -> None:
+    """The ```diff block of docs/frameworks.md: its new side runs, and is replayable."""
+    page = (Path(__file__).parents[1] / "docs" / "frameworks.md").read_text()
+    block = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)[0]
+    code = "\n".join(line[1:] for line in block.splitlines() if not line.startswith("-"))
+    names: dict[str, Any] = {"Workflow": Workflow}
+    exec(code, names)
+    assert answers(lambda team: names["Solve"]().run(TASK, team)).answer == "4"
+
+
+# Synchronous code
+
+
+def talk(client: Any, rounds: int = 2) -> str:
+    said = "q"
+    for _ in range(rounds):
+        said = (
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": said}])
+            .choices[0]
+            .message.content
+        )
+    return said
+
+
+def test_synchronous_clients_act_from_a_thread() -> None:
+    async def do(team: Any) -> Any:
+        return await team.in_thread(talk, team.openai_sync("solver"))
+
+    run = answers(do, lambda act: act.observation[-1]["content"] + "!")
+    assert run.answer == "q!!"
+
+
+def test_a_synchronous_client_in_the_loop_is_refused() -> None:
+    async def do(team: Any) -> Any:
+        return talk(team.openai_sync("solver"))
+
+    with pytest.raises(WorkflowError, match=r"Connection error|would block the event loop"):
+        answers(do)
+
+
+def test_an_async_client_in_another_loop() -> None:
+    async def do(team: Any) -> Any:
+        client = team.openai("solver")
+
+        async def inside() -> str:
+            return (await client.responses.create(model="m", input="q")).output_text
+
+        return await team.in_thread(lambda: asyncio.run(inside()))
+
+    assert answers(do).answer == "4"
+
+
+def test_a_closed_run_ends_its_thread() -> None:
+    ended: list[type[BaseException]] = []
+
+    def stubborn(client: Any) -> str:
+        while True:
+            try:
+                return talk(client)
+            except Exception as error:  # noqa: BLE001 - as a framework that tries again
+                ended.append(type(error))
+            except BaseException as error:
+                ended.append(type(error))
+                raise
+
+    async def do(team: Any) -> Any:
+        return await team.in_thread(stubborn, team.openai_sync("solver"))
+
+    async def go() -> None:
+        async with Run(does(do), TASK, ["solver"]) as run:
+            assert await run.next()
+        for _ in range(200):
+            if ended:
+                return
+            await asyncio.sleep(0.01)
+
+    asyncio.run(go())
+    assert ended == [asyncio.CancelledError]
+
+
+def test_nothing_of_it_is_imported_unless_used() -> None:
+    import subprocess
+    import sys
+
+    code = "import marl_verl.episode, sys; print([m for m in ('openai', 'httpx', 'mcp') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    assert out.strip() == "[]"
+    assert httpx
