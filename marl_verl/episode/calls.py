@@ -119,13 +119,15 @@ async def in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """The canonical JSON text of a value: sorted keys, dataclasses as mappings. TypeError if not serialisable."""
+    """The canonical JSON text of a value: sorted keys, dataclasses and pydantic models as mappings. TypeError else."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_dataclass)
 
 
 def _dataclass(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
+    if hasattr(value, "model_dump") and not isinstance(value, type):  # of pydantic
+        return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 

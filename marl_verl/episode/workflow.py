@@ -13,6 +13,7 @@ from marl_verl.tasks.base import Task
 if TYPE_CHECKING:  # imported where used: the openai package takes half a second
     from openai import AsyncOpenAI, OpenAI
 
+    from marl_verl.episode.tools import McpServer
     from marl_verl.episode.transport import TeamTransport
 
 Seen = str | Sequence[Mapping[str, Any]]
@@ -81,6 +82,18 @@ class Member:
         """As `team.call`, attributed to this agent: its tool reward is the share of its calls that did not raise."""
         return self._run.call(fn, args, self.name)
 
+    def tool(self, fn: Callable[..., Any], sync: bool = False) -> Callable[..., Any]:
+        """As `team.tool`, attributed to this agent, as in `call`."""
+        from marl_verl.episode.tools import recorded_tool
+
+        return recorded_tool(self._run, fn, self.name, sync)
+
+    def mcp(self, server: Any) -> McpServer:
+        """As `team.mcp`, attributed to this agent, as in `call`."""
+        from marl_verl.episode.tools import McpServer
+
+        return McpServer(self._run, server, self.name)
+
 
 class Team:
     """The team of one run, passed to its workflow."""
@@ -133,6 +146,28 @@ class Team:
             WorkflowError: the result is not a JSON value; the workflow cannot catch this.
         """
         return self._run.call(fn, args)
+
+    def tool(self, fn: Callable[..., Any], sync: bool = False) -> Callable[..., Any]:
+        """A function with the name, signature and docstring of `fn` whose calls are `call` effects: `fn` may be a
+        tool of any framework, and a replay does not repeat it. It is async; `sync`: for code in `in_thread`.
+
+        Raises:
+            TypeError: `fn` has parameters that cannot be given by name.
+        """
+        from marl_verl.episode.tools import recorded_tool
+
+        return recorded_tool(self._run, fn, None, sync)
+
+    def mcp(self, server: Any) -> McpServer:
+        """The tools of an MCP server: `async with team.mcp("http://localhost:8000/mcp") as server:`, then
+        `await server.tools()` and `await server.call(name, arguments)`. Both are `call` effects.
+
+        Args:
+            server: a URL, a command as a list of words, or what `mcp.Client` takes.
+        """
+        from marl_verl.episode.tools import McpServer
+
+        return McpServer(self._run, server, None)
 
     def openai(self, agent: str | None = None, slot: str | None = None) -> AsyncOpenAI:
         """An `AsyncOpenAI` client whose requests are acts of an agent, without a socket: chat completions and

@@ -1,0 +1,144 @@
+"""Recorded tools for frameworks: functions whose calls are effects, and the tools of MCP servers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from marl_verl.episode.transport import in_loop
+
+
+class Calls(Protocol):
+    """The effect of a run that tools use."""
+
+    async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any: ...
+
+
+class _ByName:
+    """Calls a function with one mapping of named arguments; the record has the function's own name."""
+
+    __slots__ = ("func",)
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+
+    def __call__(self, arguments: Mapping[str, Any]) -> Any:
+        return self.func(**arguments)
+
+
+def recorded_tool(run: Calls, fn: Callable[..., Any], agent: str | None, sync: bool) -> Callable[..., Any]:
+    """A function with the signature of `fn` whose calls are recorded; async unless `sync`. TypeError for parameters
+    without a name, which the record could not name."""
+    signature = inspect.signature(fn)
+    for name, each in signature.parameters.items():
+        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+            raise TypeError(f"a tool function must have named parameters only, got '{name}' of {fn!r}")
+    by_name = _ByName(fn)
+
+    def arguments(args: Sequence[Any], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        try:
+            bound = signature.bind(*args, **given)
+        except TypeError:
+            return [dict(given)]  # the call raises the TypeError, and counts as a failed call
+        bound.apply_defaults()
+        return [dict(bound.arguments)]
+
+    if sync:
+        loop = asyncio.get_running_loop()
+
+        @functools.wraps(fn)
+        def in_thread(*args: Any, **given: Any) -> Any:
+            return in_loop(loop, lambda: run.call(by_name, arguments(args, given), agent))
+
+        return in_thread
+
+    @functools.wraps(fn)
+    async def recorded(*args: Any, **given: Any) -> Any:
+        return await run.call(by_name, arguments(args, given), agent)
+
+    return recorded
+
+
+class McpError(Exception):
+    """An MCP tool returned an error."""
+
+
+class McpServer:
+    """The tools of an MCP server, recorded. The connection opens with the first call that a journal does not answer, so
+    that a replay starts no server, and closes at the end of the `async with` block."""
+
+    def __init__(self, run: Calls, server: Any, agent: str | None) -> None:
+        self._run, self._agent = run, agent
+        if isinstance(server, Sequence) and not isinstance(server, str):
+            from mcp import StdioServerParameters
+
+            server = StdioServerParameters(command=server[0], args=list(server[1:]))
+        self._server = server
+        command = getattr(server, "command", None)
+        self.name = server if isinstance(server, str) else str(command or getattr(server, "name", "server"))
+        self._client: asyncio.Future[Any] | None = None
+        self._done = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def tools(self) -> list[dict[str, Any]]:
+        """The tools as `tools` of an act."""
+        found: list[dict[str, Any]] = await self._run.call(self._list, [self.name], self._agent)
+        return found
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """The text of a tool's result. McpError if the tool returns an error."""
+        return str(await self._run.call(self._call, [self.name, tool, dict(arguments)], self._agent))
+
+    async def __aenter__(self) -> McpServer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._done.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _list(self, name: str) -> list[dict[str, Any]]:
+        client = await self._connected()
+        found: list[Any] = []
+        cursor = None
+        while True:
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            if (cursor := page.next_cursor) is None:
+                break
+        described = [
+            {"name": each.name, "description": each.description or "", "parameters": each.input_schema}
+            for each in found
+        ]
+        return [{"type": "function", "function": each} for each in described]
+
+    async def _call(self, name: str, tool: str, arguments: dict[str, Any]) -> str:
+        result = await (await self._connected()).call_tool(tool, arguments)
+        texts = [getattr(part, "text", f"({part.type} is left out)") for part in result.content]
+        if not texts and result.structured_content is not None:
+            texts = [json.dumps(result.structured_content, sort_keys=True)]
+        if result.is_error:
+            raise McpError("\n".join(texts))
+        return "\n".join(texts)
+
+    async def _connected(self) -> Any:
+        if self._client is None:
+            self._client = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._serve(self._client))
+        return await asyncio.shield(self._client)
+
+    async def _serve(self, ready: asyncio.Future[Any]) -> None:
+        """Hold the connection; in a task of its own, since it must be opened and closed in the same one."""
+        from mcp import Client
+
+        try:
+            async with Client(self._server) as client:
+                ready.set_result(client)
+                await self._done.wait()
+        except Exception as error:  # noqa: BLE001 - raised by the calls that wait for it
+            if not ready.done():
+                ready.set_exception(error)

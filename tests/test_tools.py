@@ -1,0 +1,213 @@
+"""Tools of frameworks: recorded functions, MCP servers and sandboxed Python."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from pydantic import BaseModel
+
+from marl_verl.episode import CallRecord, Run, WorkflowError, replay
+from marl_verl.episode.tools import McpError
+from marl_verl.sampling import drive
+from marl_verl.sandbox import run_python
+from marl_verl.testing import ScriptedPolicy
+from marl_verl.testing.scripted import ScriptedContext
+from tests.test_openai_clients import TASK, does
+
+RAN: list[Any] = []
+SERVER = """
+import os, sys
+from mcp.server import MCPServer
+
+server = MCPServer("sums")
+
+@server.tool()
+def add(a: int, b: int = 1) -> int:
+    "Add two numbers."
+    with open(sys.argv[1], "a") as log:
+        log.write(f"{a} {b}\\n")
+    if a < 0:
+        raise ValueError("negative")
+    return a + b
+
+if len(sys.argv) > 2:
+    server.run(transport="streamable-http", port=int(sys.argv[2]))
+else:
+    server.run()
+"""
+
+
+class Point(BaseModel):
+    x: int
+
+
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    RAN.append((a, b))
+    if a < 0:
+        raise ValueError("negative")
+    return a + b
+
+
+async def shift(point: Point, *, by: int) -> int:
+    RAN.append(point)
+    return point.x + by
+
+
+def run(do: Any) -> Run:
+    """A run, after a strict replay that makes no call."""
+
+    async def go() -> Run:
+        policy = ScriptedPolicy({"solver": "4"})
+        context = ScriptedContext(does(do), TASK, policy)
+        async with Run(does(do), TASK, policy.agents) as first:
+            await drive(first, lambda act: context.act(act, 0))
+        ran = len(RAN)
+        again = await replay(does(do), TASK, policy.agents, first.journal)
+        assert (again.answer, len(RAN)) == (first.answer, ran)
+        return first
+
+    RAN.clear()
+    return asyncio.run(go())
+
+
+def test_a_tool_is_the_function_and_its_calls_are_recorded() -> None:
+    async def do(team: Any) -> Any:
+        await team["solver"].act("q")
+        tool, own = team.tool(add), team["solver"].tool(shift)
+        assert (tool.__name__, tool.__doc__, inspect.signature(tool)) == ("add", add.__doc__, inspect.signature(add))
+        assert get_type_hints(tool) == get_type_hints(add)
+        assert inspect.iscoroutinefunction(tool)
+        found = [await tool(1), await tool(b=2, a=1), await own(Point(x=3), by=2)]
+        for wrong in ({"a": -1}, {"c": 1}):
+            with pytest.raises((ValueError, TypeError)):
+                await tool(**wrong)
+        return found
+
+    first = run(do)
+    assert first.answer == [2, 3, 5]
+    calls = first.journal.calls()
+    assert [(call.agent, call.function, call.arguments) for call in calls] == [
+        (None, "tests.test_tools:add", '[{"a": 1, "b": 1}]'),
+        (None, "tests.test_tools:add", '[{"a": 1, "b": 2}]'),
+        ("solver", "tests.test_tools:shift", '[{"by": 2, "point": {"x": 3}}]'),
+        (None, "tests.test_tools:add", '[{"a": -1, "b": 1}]'),
+        (None, "tests.test_tools:add", '[{"c": 1}]'),
+    ]
+    assert [call.raised is not None for call in calls] == [False, False, False, True, True]
+
+
+def test_a_synchronous_tool_is_called_in_a_thread() -> None:
+    async def do(team: Any) -> Any:
+        await team["solver"].act("q")
+        tool = team.tool(add, sync=True)
+        assert not inspect.iscoroutinefunction(tool)
+        return [await team.in_thread(tool, 2)]
+
+    assert run(do).answer == [3]
+
+
+def test_parallel_calls_are_recorded_in_the_order_of_the_workflow() -> None:
+    async def slow(a: int) -> int:
+        await asyncio.sleep(0.02 / a)
+        return a
+
+    async def do(team: Any) -> Any:
+        await team["solver"].act("q")
+        tool = team.tool(slow)
+        return await asyncio.gather(tool(a=1), tool(a=2))
+
+    first = run(do)
+    assert first.answer == [1, 2]
+    assert [call.arguments for call in first.journal.calls()] == ['[{"a": 1}]', '[{"a": 2}]']
+
+
+def test_unnamed_parameters_are_refused() -> None:
+    async def do(team: Any) -> Any:
+        await team["solver"].act("q")
+        with pytest.raises(TypeError, match="named parameters only, got 'words'"):
+            team.tool(lambda *words: words)
+        return "x"
+
+    run(do)
+
+
+# MCP servers
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    pytest.importorskip("mcp", reason="package mcp is not installed")
+    (tmp_path / "server.py").write_text(SERVER)
+    return tmp_path / "server.py"
+
+
+def uses(server: Any) -> Any:
+    async def do(team: Any) -> Any:
+        async with team["solver"].mcp(server) as tools:
+            listed = await tools.tools()
+            await team["solver"].act("q", tools=listed)
+            found = [listed[0]["function"]["name"], await tools.call("add", {"a": 2, "b": 3})]
+            try:
+                await tools.call("add", {"a": -1})
+            except McpError as error:
+                found.append("Error executing tool add" in str(error))
+            return found
+
+    return do
+
+
+@pytest.mark.slow
+def test_an_mcp_server_as_a_process_is_recorded(script: Path) -> None:
+    log = script.parent / "log"
+    first = run(uses([sys.executable, str(script), str(log)]))
+    assert first.answer == ["add", "5", True]
+    assert log.read_text() == "2 3\n-1 1\n"  # once: the replay started no server
+    tools = first.turns[0][0].parameters["tools"][0]["function"]  # type: ignore[index]
+    assert (tools["description"], sorted(tools["parameters"]["properties"])) == ("Add two numbers.", ["a", "b"])
+    assert [call.raised is not None for call in first.journal.calls()] == [False, False, True]
+    assert all(isinstance(call, CallRecord) and call.agent == "solver" for call in first.journal.calls())
+
+
+@pytest.mark.slow
+def test_an_mcp_server_behind_a_url_is_recorded(script: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = script.parent / "log"
+    command = [sys.executable, str(script), str(log), str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        assert run(uses(f"http://127.0.0.1:{port}/mcp")).answer == ["add", "5", True]
+        assert log.read_text() == "2 3\n-1 1\n"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_start_is_an_error_of_the_call(script: Path) -> None:
+    with pytest.raises(WorkflowError, match=r"(?i)no such file|not found|closed|errno"):
+        run(uses([str(script.parent / "nothing")]))
+
+
+def test_python_in_the_sandbox_is_a_tool() -> None:
+    async def do(team: Any) -> Any:
+        await team["solver"].act("q")
+        tool = team["solver"].tool(run_python)
+        return [await tool("print(2 + 2)"), "ZeroDivisionError" in await tool(code="1 / 0")]
+
+    assert run(do).answer == ["4\n", True]
