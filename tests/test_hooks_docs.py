@@ -269,6 +269,7 @@ def losses(known: Plugins) -> None:
     loss = known.get("losses", "reinforce-sum")
     assert isinstance(loss, Loss)
     assert loss.one_update
+    known.entry("losses", "smooth-clip")  # `test_my_loss` of the page is run below
 
 
 def metrics(known: Plugins) -> None:
@@ -366,7 +367,7 @@ def test_the_tests_that_are_shown_pass(shown: dict[str, types.ModuleType]) -> No
             if name.startswith("test_"):
                 test()
                 ran += 1
-    assert ran == 4
+    assert ran == 5
 
 
 # The other blocks

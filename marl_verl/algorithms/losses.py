@@ -1,7 +1,7 @@
 """Policy losses: which of verl's registered losses the actor uses, with its settings and token aggregation.
 
-Every loss here is verl's own code, selected by config. Below, an update has N rows (without padding), row i has T_i
-sampled tokens and one advantage A_i, T = sum_i T_i, and for token t of row i
+Every loss here is verl's own code, selected by config; a plugin can register a function. Below, an update has N rows
+(without padding), row i has T_i sampled tokens and one advantage A_i, T = sum_i T_i, and for token t of row i
 
     p_it = log pi(token),     r_it = pi / pi_old,     s_i = exp(mean_t log r_it)   (sequence ratio, GSPO)
     w_it = min(pi_old / pi_rollout, 2)                (what the trainer computes, over what the server sampled with)
@@ -12,9 +12,24 @@ entropy bonus and its KL loss (`entropy_coeff`, `use_kl_loss`), aggregated over 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from marl_verl.errors import MarlError
+
+LossFunction = Callable[..., tuple[Any, Mapping[str, Any]]]
+"""(log-probs, advantages and mask, [rows, tokens] each, ...) -> (scalar loss, metrics): verl's policy losses."""
+
+PARAMETERS = (
+    *("old_log_prob", "log_prob", "advantages", "response_mask"),
+    *("loss_agg_mode", "config", "rollout_is_weights"),
+)
+"""The arguments with which verl calls a policy loss."""
+
+OWN = "marl:"
+"""Prefix of `policy_loss.loss_mode` for the function of a plugin, followed by its registered name."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +40,7 @@ class Loss:
         actor: merged into `actor_rollout_ref.actor`; a policy's own settings take precedence.
         correction: merged into `algorithm.rollout_correction`: weights or masks for rows, because the server's sampling
             probabilities differ from those that the trainer computes.
+        function: the loss itself, with the parameters `PARAMETERS`; None for one of verl's, which `actor` selects.
         one_update: the equation holds only for rows sampled with the current weights, so that a batch allows a single
             optimiser update; a config with more is an error.
     """
@@ -32,6 +48,19 @@ class Loss:
     actor: Mapping[str, Any]
     correction: Mapping[str, Any] = field(default_factory=dict)
     one_update: bool = False
+    function: LossFunction | None = None
+
+    @classmethod
+    def of(cls, function: LossFunction, name: str, settings: Mapping[str, Any]) -> Loss:
+        """The loss of a function, registered as `name` with these settings. MarlError: it lacks a parameter."""
+        try:
+            inspect.signature(function).bind(**dict.fromkeys(PARAMETERS))
+        except (TypeError, ValueError) as error:
+            wanted = f"({', '.join(PARAMETERS)}), which verl passes by name"
+            raise MarlError(f"loss '{name}' must be a function of {wanted}: {error}") from error
+        actor = dict(settings.get("actor") or {})
+        actor["policy_loss"] = {**actor.get("policy_loss", {}), "loss_mode": OWN + name}
+        return cls(actor, settings.get("correction") or {}, bool(settings.get("one_update")), function)
 
 
 TOKEN_TIS: Mapping[str, Any] = {"rollout_is": "token", "rollout_is_threshold": 2.0}

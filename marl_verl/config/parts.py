@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marl_verl import plugins
-from marl_verl.algorithms import Algorithm, Metric
+from marl_verl.algorithms import Algorithm, Loss, Metric
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.plugins import KINDS
@@ -38,10 +38,24 @@ def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) ->
 def algorithm_of(team: TeamConfig) -> Algorithm:
     """Return the team's algorithm with its options. MarlError as `algorithm_named`, also for named parts."""
     algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
-    plugins.load().get("losses", algorithm.loss)
+    loss_named(algorithm.loss)
     metrics_of(algorithm)
     columns_of(algorithm)
     return algorithm
+
+
+def loss_named(name: str) -> Loss:
+    """Return a registered loss. MarlError for an unknown name, and a target that is no `Loss` and no loss function."""
+    known = plugins.load()
+    found, entry = known.get("losses", name), known.entry("losses", name)
+    if isinstance(found, Loss):
+        if entry.settings:
+            keys = ", ".join(entry.settings)
+            raise MarlError(f"loss '{name}' of {entry.source} is a Loss registered with {keys}: set them in the Loss")
+        return found
+    if not callable(found):
+        raise MarlError(f"loss '{name}' must be a Loss, got {found!r:.80}")
+    return Loss.of(found, name, entry.settings)
 
 
 def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:

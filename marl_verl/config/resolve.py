@@ -11,12 +11,11 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
 from marl_verl.algorithms.losses import Loss
 from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.model_settings import with_model_settings
-from marl_verl.config.parts import algorithm_of
+from marl_verl.config.parts import algorithm_of, loss_named
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import local_model, tiny_model
 from marl_verl.config.ranges import CRITIC_KEYS, check_part
@@ -65,12 +64,9 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
 
 
 def loss_of(team: TeamConfig, policy: str) -> tuple[str, Loss]:
-    """(name, loss) of a policy. MarlError if the name is unknown, or its target is not a `Loss`."""
+    """(name, loss) of a policy. MarlError as `loss_named`."""
     name = team.policies[policy].loss or algorithm_of(team).loss
-    loss = plugins.load().get("losses", name)
-    if not isinstance(loss, Loss):
-        raise MarlError(f"loss '{name}' must be a Loss, got {loss!r:.80}")
-    return name, loss
+    return name, loss_named(name)
 
 
 def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict[str, Any]:

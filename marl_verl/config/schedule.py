@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl import plugins
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.fit import SyntheticTeam
+from marl_verl.config.parts import loss_named
 from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative, Positive, build
 from marl_verl.team import TeamConfig
@@ -73,7 +73,7 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
 def _check_loss(own: DictConfig, policy: str, name: str) -> None:
     """MarlError if a policy's loss does not correct for rows that older weights sampled."""
     where = f"marl.policies.{policy}.loss"
-    if plugins.load().get("losses", name).one_update:  # a `Loss`: `resolve` has checked its type
+    if loss_named(name).one_update:
         what = f"loss '{name}' of policy '{policy}' is valid only for rows that the current weights sampled"
         raise MarlError(f"{what}, but with {WHERE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync")
     correction = own.algorithm.rollout_correction

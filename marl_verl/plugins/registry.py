@@ -23,6 +23,7 @@ from marl_verl.errors import MarlError
 if TYPE_CHECKING:
     from marl_verl.advantage import Estimator, Returns
     from marl_verl.algorithms import Algorithm, Loss, Metric
+    from marl_verl.algorithms.losses import LossFunction
     from marl_verl.credit import Credit
     from marl_verl.episode import Episode, Turn, Workflow
     from marl_verl.rewards import RewardMix
@@ -75,6 +76,7 @@ class Entry:
     name: str
     target: object
     source: Source
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of a loss function
 
     @property
     def distribution(self) -> str:
@@ -140,9 +142,18 @@ class Registry:
         """Register an advantage: its `compute(table, reward)` returns one advantage per row [n]."""
         self._add("advantages", name, target)
 
-    def loss(self, name: str, target: Loss | str) -> None:
-        """Register a loss: one of verl's policy losses with its settings."""
-        self._add("losses", name, target)
+    def loss(
+        self,
+        name: str,
+        target: Loss | LossFunction | str,
+        *,
+        actor: Mapping[str, Any] | None = None,
+        correction: Mapping[str, Any] | None = None,
+        one_update: bool = False,
+    ) -> None:
+        """Register a loss: one of verl's policy losses with its settings, or a function with these settings."""
+        settings = {"actor": actor, "correction": correction, "one_update": one_update}
+        self._add("losses", name, target, {key: value for key, value in settings.items() if value})
 
     def metric(self, name: str, target: type[Metric] | Metric | str) -> None:
         """Register a metric: of a step's rows, or of one task's sample."""
@@ -158,7 +169,7 @@ class Registry:
         """Register an algorithm: sampler, reward mix, credit, advantage and loss."""
         self._add("algorithms", name, target)
 
-    def _add(self, kind: str, name: str, target: object) -> None:
+    def _add(self, kind: str, name: str, target: object, settings: Mapping[str, Any] | None = None) -> None:
         what = f"{KINDS[kind]} {name!r} of {self.source}"
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise MarlError(f"{what}: a name must consist of letters, digits and . _ + -")
@@ -168,7 +179,7 @@ class Registry:
             raise MarlError(f"{what}: '{target}' is not of the form 'package.module:attribute'")
         if (kind, name) in self.entries:
             raise MarlError(f"{what} is registered twice by the same plugin: rename one")
-        self.entries[kind, name] = Entry(kind, name, target, self.source)
+        self.entries[kind, name] = Entry(kind, name, target, self.source, settings or {})
 
 
 @hookspec

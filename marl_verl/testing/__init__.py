@@ -4,9 +4,10 @@ from marl_verl.episode.row import row as row_of
 from marl_verl.testing.algorithm import check_algorithm
 from marl_verl.testing.credit import check_credit
 from marl_verl.testing.determinism import check_workflow
+from marl_verl.testing.loss import check_loss
 from marl_verl.testing.sampler import check_sampler
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, scripted_action, shown
 from marl_verl.testing.task import check_task
 
 __all__ = ["ScriptedPolicy", "ScriptedContext", "row_of", "scripted_action", "shown"]
-__all__ += ["check_algorithm", "check_credit", "check_sampler", "check_task", "check_workflow"]
+__all__ += ["check_algorithm", "check_credit", "check_loss", "check_sampler", "check_task", "check_workflow"]

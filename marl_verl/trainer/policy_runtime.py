@@ -28,6 +28,7 @@ from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
+from marl_verl.algorithms.losses import OWN
 from marl_verl.platforms.active import cpu_run
 from marl_verl.rollout.client import PolicyServerManager
 from marl_verl.rollout.devices import Devices, numbered, rendezvous_ports
@@ -36,6 +37,7 @@ from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_thread
 from marl_verl.trainer.critic import CRITIC, CriticRuntime
 from marl_verl.trainer.metrics import timed
+from marl_verl.trainer.plugin_losses import register_loss
 from marl_verl.trainer.policy_servers import Servers, TrainingWorkers
 
 WEIGHTS = "rollout_is_weights"
@@ -97,6 +99,8 @@ class PolicyRuntime(TrainingWorkers, Servers):
 
         with timed(self.seconds, "model"):
             ray.get([worker.__ray_call__.remote(reseed) for worker in self.workers.workers])
+            if (mode := self._arr.actor.policy_loss.loss_mode).startswith(OWN):
+                ray.get([worker.__ray_call__.remote(lambda _: register_loss(mode)) for worker in self.workers.workers])
             self.workers.init_model()
             for critic in self._critics:
                 critic.start(self._spawned[CRITIC])
