@@ -15,7 +15,8 @@ from marl_verl import plugins
 from marl_verl.advantage import Advantage, AdvantageResult, FloatArray, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.algorithms.algorithm import step_document
-from marl_verl.config.parts import columns_of
+from marl_verl.config.parts import algorithm_named, columns_of
+from marl_verl.credit import TableCredit
 from marl_verl.episode import Turn
 from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.errors import MarlError
@@ -229,3 +230,76 @@ def test_advantages_of_tokens_are_checked() -> None:
     ):
         with pytest.raises(MarlError, match=message):
             method(*tokens).compute(table)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> plugins.Plugins:
+    @dataclass(frozen=True)
+    class First(TableCredit):
+        """a = factor."""
+
+        name = "first-credit"
+        component = "a"
+        factor: float = 2.0
+
+        def compute(self, table: RowTable) -> FloatArray:
+            return np.full(len(table), self.factor)
+
+    @dataclass(frozen=True)
+    class Second(TableCredit):
+        """b = factor * a: it sees the first one's component."""
+
+        name = "second-credit"
+        component = "b"
+        factor: float = 3.0
+
+        def compute(self, table: RowTable) -> FloatArray:
+            return self.factor * table.component("a")
+
+    @plugins.hookimpl
+    def marl_register(registry: plugins.Registry) -> None:
+        registry.credit("first-credit", First)
+        registry.credit("second-credit", Second)
+        registry.algorithm("two", Algorithm(credit=["first-credit", Second()]))
+
+    found = plugins.assemble({"mine": SimpleNamespace(marl_register=marl_register)})
+    monkeypatch.setattr(plugins, "load", lambda: found)
+    return found
+
+
+def test_several_credits_are_applied_in_order(two: plugins.Plugins) -> None:
+    method = algorithm_named("two", {}, "options")
+    assert method.options()["credit"] == ["first-credit", "second-credit"]
+    table = RowTable.from_rows([{**each, "rewards": {}} for each in rows(sampled())])
+    assert [method.credited(table).rewards[name].tolist() for name in "ab"] == [[2.0, 2.0], [6.0, 6.0]]
+    options = {"credit_first_credit_factor": 5.0, "credit_second_credit_factor": 0.5}
+    changed = algorithm_named("two", options, "options")
+    assert changed.credited(table).rewards["b"].tolist() == [2.5, 2.5]
+    assert changed.with_options(changed.options(), find=two.get) == changed
+    assert "credit (first-credit, second-credit)" in changed.describe()
+    listed = algorithm_named("grpo", {"credit": ["first-credit", "second-credit"], **options}, "options")
+    assert listed.credited(table).rewards["b"].tolist() == [2.5, 2.5]
+    one = algorithm_named("two", {"credit": "first-credit", "credit_factor": 7.0}, "options")
+    assert one.credited(table).rewards["a"].tolist() == [7.0, 7.0]
+    assert algorithm_named("two", {"credit": []}, "options").credit.name == "none"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"credit": ["first-credit", "first-credi"]}, "unknown credit 'first-credi': did you mean 'first-credit'"),
+        ({"credit": ["first-credit", 3]}, r"'options\.credit' must be"),
+        ({"credit": ["first-credit", "first-credit"]}, "credit 'first-credit' is listed twice"),
+        ({"credit": 3}, r"'options\.credit' must be"),
+        ({"credit_factor": 3.0}, "unknown key 'options.credit_factor': did you mean"),
+        ({"credit": ["second-credit", "first-credit"]}, None),
+    ],
+)
+def test_a_wrong_list_of_credits_is_an_error(two: plugins.Plugins, options: Any, message: str | None) -> None:
+    if message is not None:
+        with pytest.raises(MarlError, match=message):
+            algorithm_named("two", options, "options")
+        return
+    table = RowTable.from_rows([{**each, "rewards": {}} for each in rows(sampled())])
+    with pytest.raises(MarlError, match="unknown reward component 'a'"):
+        algorithm_named("two", options, "options").credited(table)

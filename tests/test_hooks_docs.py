@@ -223,6 +223,13 @@ def samplers(known: Plugins) -> None:
     sums = known.get("tasks", "sums")()
     sample = check_sampler(known.get("samplers", "until")(episodes=4), workflow, TASK, policy, tasks=sums)
     assert len(sample.episodes) == 1, "the first episode came to 7 in its second round"
+    # no token is certain, all others have log-probability -1: the checker's turn is the most uncertain
+    unsure = ScriptedPolicy({"solver": "", "checker": lambda act, session, candidate: f"{candidate}"})
+    first, *others = check_sampler(known.get("samplers", "resample")(leaves=3), workflow, TASK, unsure).episodes
+    assert len(others) == 2
+    for episode in others:
+        assert episode.turns[0].action is first.turns[0].action
+        assert episode.turns[1].action.text != first.turns[1].action.text
     once = type(workflow)(rounds=1)
     policy = ScriptedPolicy({"solver": policy.replies["solver"], "checker": "none"})
     sample = check_sampler(
@@ -241,6 +248,9 @@ def credits(known: Plugins) -> None:
     workflow, policy = team(known)
     episode, *_ = check_credit(known.get("credits", "progress")(), workflow, TASK, policy, known.get("tasks", "sums")())
     assert [turn.rewards["credit"] for turn in episode.turns] == [0.0, 0.0, 1.0]
+    without, sums = known.get("credits", "without")(), known.get("tasks", "sums")()
+    episode, *_ = check_credit(without, workflow, TASK, policy, sums)
+    assert [turn.rewards["without"] for turn in episode.turns] == [0.0, 0.0, 1.0]
 
 
 def mixes(known: Plugins) -> None:

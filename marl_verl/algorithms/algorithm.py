@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from marl_verl.advantage.estimator import Estimator
 from marl_verl.advantage.part import Find, PartField, changed, check_known, flat, replaced
 from marl_verl.advantage.result import AdvantageResult
 from marl_verl.advantage.rows import RowTable
-from marl_verl.credit.base import Credit, ReplayCredit
+from marl_verl.credit.base import Credit, CreditField, ReplayCredit
 from marl_verl.errors import MarlError, shown
 from marl_verl.options import check_type
 from marl_verl.rewards.mix import RewardMix, check_finite
@@ -41,7 +41,8 @@ class Algorithm:
     Attributes:
         sampler: registered sampler.
         rewards: mix, reward components -> reward; "weights" sums all components.
-        credit: computed from the rows, or by replaying episodes while sampling; "none" for no credit.
+        credit: computed from the rows, or by replaying episodes while sampling; "none" for no credit. A list of credits
+            is applied in order; the options of each then begin with `credit_NAME_`.
         advantage: reward -> advantage.
         loss: registered loss.
         metrics: registered metrics that a run reports in addition to the default ones.
@@ -50,7 +51,7 @@ class Algorithm:
 
     sampler: str = "independent"
     rewards: PartField[RewardMix] = PartField("mixes", "weights")
-    credit: PartField[Credit] = PartField("credits", "none")
+    credit: CreditField = CreditField("credits", "none")
     advantage: PartField[Estimator] = PartField("advantages", "advantage")
     loss: str = "ppo-clip"
     metrics: tuple[str, ...] = ()
@@ -74,7 +75,9 @@ class Algorithm:
         """Every option with its value, flat, as a run logs and stores it."""
         found: dict[str, Any] = {"sampler": self.sampler}
         for name in PARTS:
-            found |= {name: getattr(self, name).name, **self._flat(name)}
+            part = getattr(self, name)
+            names = [each.name for each in _each(part)]
+            found |= {name: names[0] if len(names) == 1 else names, **self._flat(name)}
         return {**found, "loss": self.loss, **{name: list(getattr(self, name)) for name in LISTS}}
 
     def describe(self) -> str:
@@ -102,16 +105,22 @@ class Algorithm:
         for name in given:
             if not isinstance(name, str):
                 raise MarlError(f"option {name!r} in '{where}' is not a text")
-        for name, kind in {**dict.fromkeys((*NAMES, *PARTS), str), **dict.fromkeys(LISTS, list | tuple)}.items():
+        kinds: dict[str, Any] = {**dict.fromkeys((*NAMES, *PARTS), str), **dict.fromkeys(LISTS, list | tuple)}
+        for name, kind in {**kinds, "credit": str | list | tuple}.items():
             if name in given:
                 check_type(given[name], kind, f"{where}.{name}")
         new: dict[str, Any] = {name: given.get(name, getattr(self, name)) for name in NAMES}
         new |= {name: tuple(given.get(name, getattr(self, name))) for name in LISTS}
         for name, prefix in PARTS.items():
-            old = getattr(self, name)
-            part = replaced(old, given.get(name, old.name), find, f"{where}.{name}")
-            mine = {option.removeprefix(prefix): value for option, value in given.items() if option.startswith(prefix)}
-            new[name] = changed(part, mine, find, f"{where}.{prefix}" if prefix else where)
+            old = {each.name: each for each in _each(getattr(self, name))}
+            wanted = given.get(name, list(old))
+            parts = []
+            for each, its in _prefixes([wanted] if isinstance(wanted, str) else list(wanted), prefix):
+                check_type(each, str, f"{where}.{name}")
+                part = replaced(old.get(each, next(iter(old.values()))), each, find, f"{where}.{name}")
+                mine = {option.removeprefix(its): value for option, value in given.items() if option.startswith(its)}
+                parts.append(changed(part, mine, find, f"{where}.{its}" if its else where))
+            new[name] = parts[0] if len(parts) == 1 else parts
         algorithm = dataclasses.replace(self, **new)
         check_known(given, algorithm.options(), where)
         return algorithm
@@ -143,8 +152,12 @@ class Algorithm:
 
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
         """The reward components that a run sets while sampling."""
-        credit = (self.credit.component,) if isinstance(self.credit, ReplayCredit) else ()
-        return self.rewards.components(agents).union(credit)
+        return self.rewards.components(agents).union(credit.component for credit in self.replay_credits)
+
+    @property
+    def replay_credits(self) -> tuple[ReplayCredit, ...]:
+        """The credits that replay episodes in the rollout worker, in order."""
+        return tuple(credit for credit in self.credit.each if isinstance(credit, ReplayCredit))
 
     def credited(self, table: RowTable) -> RowTable:
         """The `placed` table with the component of a credit that is computed from rows."""
@@ -161,7 +174,22 @@ class Algorithm:
         return table.with_team(counts)
 
     def _flat(self, part: str) -> dict[str, Any]:
-        return {PARTS[part] + name: option for name, option in flat(getattr(self, part)).items()}
+        each = _each(getattr(self, part))
+        prefixes = [prefix for _, prefix in _prefixes([one.name for one in each], PARTS[part])]
+        options = [(prefix, flat(one)) for prefix, one in zip(prefixes, each, strict=True)]
+        return {prefix + name: option for prefix, its in options for name, option in its.items()}
+
+
+def _each(part: Any) -> tuple[Any, ...]:
+    """The parts of a field: one, or several credits."""
+    return part.each if isinstance(part, Credit) else (part,)
+
+
+def _prefixes(names: Sequence[str], prefix: str) -> list[tuple[str, str]]:
+    """(name, prefix of its options); several credits have one each, since their options may have the same names."""
+    if len(names) < 2:
+        return [(name, prefix) for name in names]
+    return [(name, f"{prefix}{str(name).replace('-', '_')}_") for name in names]
 
 
 def step_document(

@@ -18,14 +18,15 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.advantage import RowTable
 from marl_verl.advantage.estimator import Rows
 from marl_verl.algorithms import Algorithm
-from marl_verl.config.parts import algorithm_named
-from marl_verl.credit.base import ReplayCredit
+from marl_verl.config.parts import algorithm_named, columns_of
+from marl_verl.credit.base import Credit, ReplayCredit
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError, nearest
 from marl_verl.models.count import model_config
 from marl_verl.sampling import Candidate, Sampler
 from marl_verl.sampling.context import BaseSamplingContext, TaskContext
+from marl_verl.sampling.turn_columns import add_columns
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import TeamConfig
 
@@ -73,6 +74,11 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
         hint = "" if own == algorithm.sampler else f" (the algorithm's own sampler is '{own}')"
         pair = f"sampler '{algorithm.sampler}' is incompatible with algorithm '{team.algorithm.name}'"
         raise MarlError(f"{pair}: {why}{hint}")
+    for each in credit.each:
+        _check_credit(each, sampler, algorithm, team)
+
+
+def _check_credit(credit: Credit, sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
     if (why := credit.incompatibility(sampler.branches)) is not None:
         raise MarlError(f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}")
     if not isinstance(credit, ReplayCredit):
@@ -215,9 +221,8 @@ class SyntheticTeam:
         rewards = {agent.reward: _role_reward for agent in agents.values() if agent.reward}
         acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
         moves = (*self.moves[:MOST_MOVES], *((agent,) for agent in agents if agent not in acting))
-        task_context = TaskContext(
-            _SyntheticWorkflow(moves), _SyntheticTasks(), agents, rewards, self.algorithm.rewards
-        )
+        workflow, mix = _SyntheticWorkflow(moves), self.algorithm.rewards
+        task_context = TaskContext(workflow, _SyntheticTasks(), agents, rewards, mix)
         task = Task(f"synthetic-{number}", "", {"number": number})
         context = _SyntheticContext(task_context, task, task.id)
         try:
@@ -227,13 +232,11 @@ class SyntheticTeam:
         if sample.failures or not sample.turns:
             why = sample.failures[0].detail if sample.failures else "it returned no turns"
             raise MarlError(f"sampler '{name}' fails on a synthetic task of the team: {why}")
-        credit = self.algorithm.credit
-        if isinstance(
-            credit, ReplayCredit
-        ):  # credit values without replays: a credit may support its own workflow only
+        for credit in self.algorithm.replay_credits:  # no replays: a credit may support its own workflow only
             players = credit.players(list(agents))
             for turn in (turn for turn in sample.turns if turn.agent in players):
                 turn.rewards[credit.component] = (1 + turn.session) / (1 + turn.index)
+        add_columns(columns_of(self.algorithm), sample)
         value = {"value": 0.0} if self.algorithm.advantage.wants_critic() else {}
         chosen = {id(turn) for each in sample.episodes[:episodes] for turn in each.turns}
         return [{**row(turn), **value} for turn in sample.turns if episodes is None or id(turn) in chosen]
@@ -273,14 +276,15 @@ class _SyntheticTasks(TaskSet):
 
 
 class _SyntheticContext(BaseSamplingContext):
-    """`SamplingContext` whose actions differ by agent, slot, session and candidate."""
+    """Its actions differ by agent, slot, session and candidate."""
 
     def seed(self, session: int) -> int:
         return session
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         text = f"({agent or act.agent} {act.slot} {session} {candidate})"
-        return Action(text, stop_reason="stop", version=0, tokens=1 + _number(text, 16))
+        ids = [*range(1 + _number(text, 16))]
+        return Action(text, [], ids, [-0.1 * (1 + each) for each in ids], stop_reason="stop", version=0)
 
     def value(self, turns: Sequence[Turn]) -> list[float]:
         """The sum of the components; errors of the mix appear when the advantage is computed."""

@@ -12,7 +12,6 @@ import numpy as np
 
 from marl_verl import plugins
 from marl_verl.advantage.part import Part, flat
-from marl_verl.credit import Credit
 from marl_verl.errors import MarlError, nearest
 from marl_verl.inspect.explain import Explanation, Record, derive
 from marl_verl.inspect.run_files import about, unpacked
@@ -152,8 +151,8 @@ def _header(explanation: Explanation) -> list[str]:
     """The algorithm's options, formulas and groups."""
     algorithm, result = explanation.algorithm, explanation.result
     parts = [*_with_parts("rewards", algorithm.rewards), *_with_parts("advantage", algorithm.advantage)]
-    if isinstance(algorithm.credit, Credit) and algorithm.credit.name != "none":
-        parts.insert(0, ("credit", algorithm.credit))
+    credits = [credit for credit in algorithm.credit.each if credit.name != "none"]
+    parts = [*(("credit", credit) for credit in credits), *parts]
     scaled = bool((result.scale != 1).any())
     formulas = [[f"  {role}", part.name, _formula(part)] for role, part in parts if part.kind != "scales" or scaled]
     padding = int(explanation.table.padding.sum())

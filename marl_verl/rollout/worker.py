@@ -21,7 +21,7 @@ from marl_verl import plugins, sandbox
 from marl_verl.algorithms import Metric
 from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, samplers_of
 from marl_verl.config.stored import marl_section, team_of
-from marl_verl.credit.base import Credit, ReplayCredit, with_credit
+from marl_verl.credit.base import ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
 from marl_verl.errors import MarlError, format_error, message_of
 from marl_verl.journals.write import sample_lines
@@ -73,21 +73,21 @@ class Done:
 
 @dataclass(frozen=True)
 class SamplerSet:
-    """Samplers of training and of a validation's sampled pass, credit scheme, metrics, and column functions."""
+    """Samplers of training and of a validation's sampled pass, replay credits, metrics, and column functions."""
 
     training: Sampler
     held_out: Sampler
-    credit: Credit
+    credits: tuple[ReplayCredit, ...]
     metrics: tuple[Metric, ...]
     columns: Mapping[str, ColumnFunction]
 
 
 def load_samplers(marl: dict[str, Any], team: TeamConfig) -> SamplerSet:
-    """Load the samplers, the credit scheme, the metrics and the column functions that a `marl` section names."""
+    """Load the samplers, the replay credits, the metrics and the column functions that a `marl` section names."""
     algorithm = algorithm_of(team)
     found = samplers_of(algorithm, marl)
     metrics, columns = metrics_of(algorithm), columns_of(algorithm)
-    return SamplerSet(found["sampler"], found["validation"], algorithm.credit, metrics, columns)
+    return SamplerSet(found["sampler"], found["validation"], algorithm.replay_credits, metrics, columns)
 
 
 def load_worker_context(config: Any, llm_clients: dict[str, Any]) -> WorkerContext:
@@ -215,9 +215,9 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
             sampler = self.samplers.held_out if held_out is None else Independent(episodes=1)
         context = PolicySamplingContext(self.parts, task, uid, step, held_out, self._gates)
         sample = await sampler.sample(context)
-        if not validate and isinstance(self.samplers.credit, ReplayCredit):
-            await with_credit(self.samplers.credit, context, sample)
         if not validate:
+            for credit in self.samplers.credits:
+                await with_credit(credit, context, sample)
             add_columns(self.samplers.columns, sample)
         self._fill(report, sample)
         # failures are always stored, so that they can be examined without repeating the run
