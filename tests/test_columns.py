@@ -303,3 +303,21 @@ def test_a_wrong_list_of_credits_is_an_error(two: plugins.Plugins, options: Any,
     table = RowTable.from_rows([{**each, "rewards": {}} for each in rows(sampled())])
     with pytest.raises(MarlError, match="unknown reward component 'a'"):
         algorithm_named("two", options, "options").credited(table)
+
+
+def test_tags_make_the_table_of_their_rows() -> None:
+    """Values of the usual types take another way than others, with the same result."""
+    tags = [{**row_tag(turn, 1), "invalid": bool(turn.session), "rewards": {"role": 0.5}} for turn in sampled().turns]
+    tags[1]["rewards"], tags[0]["team_reward"] = {}, None
+    table = RowTable.from_tags(tags, {"role"})
+    assert table.to_rows() == RowTable.from_rows([identity(tag) for tag in tags], {"role"}).to_rows()
+    unusual = [{**tag, "length": np.int64(tag["length"]), "rewards": {"role": np.float32(0.5)}} for tag in tags]
+    unusual[1]["rewards"] = {}
+    assert RowTable.from_tags(unusual, {"role"}).to_rows() == table.to_rows()
+    for key, value in (("length", -1), ("length", 1 << 62), ("agent", 3), ("invalid", None), ("team_reward", math.inf)):
+        with pytest.raises(MarlError, match=f"row 1.*'{key}'"):
+            RowTable.from_tags([tags[0], {**tags[1], key: value}])
+    with pytest.raises(MarlError, match="row 1 has no 'agent'"):
+        RowTable.from_tags([tags[0], {key: value for key, value in tags[1].items() if key != "agent"}])
+    with pytest.raises(MarlError, match="there are no rows"):
+        RowTable.from_tags([])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -41,9 +43,9 @@ class Labels:
     @classmethod
     def of(cls, values: Sequence[str | None], others: Sequence[str | None] = ()) -> Labels:
         """Codes for `values`. Pass the values of a related column as `others` so that both share `names`."""
-        names = tuple(sorted({value for value in (*values, *others) if value is not None}))
+        names = tuple(sorted({*values, *others} - {None}))  # type: ignore[type-var]
         code: dict[str | None, int] = {name: i for i, name in enumerate(names)} | {None: -1}
-        return cls(np.fromiter((code[value] for value in values), np.int64, len(values)), names)
+        return cls(np.fromiter(map(code.__getitem__, values), np.int64, len(values)), names)  # type: ignore[arg-type]
 
     def value(self, row: int) -> str | None:
         """The name in a row."""
@@ -54,9 +56,31 @@ class Labels:
 _SHOWN = {str: "a name", numbers.Integral: "a whole number >= 0", bool: "true or false", Mapping: "a mapping"}
 
 
-def cells(rows: Rows, key: str, kind: type) -> list[Any]:
-    """The values of a column. MarlError with the first row where it is missing or not a `kind`."""
-    found, whole = [], kind is numbers.Integral
+_USUAL: Mapping[type, type] = {str: str, numbers.Integral: int, bool: bool, Mapping: dict}
+
+
+def by_column(rows: Rows, keys: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Key -> its value in each row; without the keys that a row lacks."""
+    found: dict[str, Sequence[Any]] = {}
+    for key in keys:
+        with suppress(KeyError):
+            found[key] = list(map(itemgetter(key), rows))
+    return found
+
+
+def cells(rows: Rows, key: str, kind: type, values: Sequence[Any] | None = None) -> Sequence[Any]:
+    """The values of a column. MarlError with the first row where it is missing or not a `kind`.
+
+    Args:
+        values: the column, if all rows have it: values of the usual types are not checked one by one.
+    """
+    found: list[Any] = []
+    whole, usual = (
+        kind is numbers.Integral,
+        {_USUAL[kind]} | ({type(None)} if OPTIONAL.get(key, ...) is None else set()),
+    )
+    if values and set(map(type, values)) <= usual and not (whole and not 0 <= min(values) <= max(values) < 1 << 62):
+        return values
     for i, row in enumerate(rows):
         if key not in row and key not in OPTIONAL:
             raise MarlError(f"row {i} has no '{key}'")
@@ -72,9 +96,21 @@ def cells(rows: Rows, key: str, kind: type) -> list[Any]:
     return found
 
 
+def texts(rows: Rows, key: str, values: Sequence[Any] | None = None) -> Sequence[str | None]:
+    """The values of a further column as texts; None where a row has no value."""
+    if values and set(map(type, values)) == {str}:
+        return values
+    return [None if row.get(key) is None else str(row[key]) for row in rows]
+
+
 def numbers_or_nan(rows: Rows, key: str) -> FloatArray:
     """[n] float64, NaN where a row has no value."""
     values = [row.get(key) for row in rows]
+    kinds = set(map(type, values))
+    if kinds <= {type(None)}:
+        return np.full(len(values), math.nan)
+    if kinds == {float} and np.isfinite(found := np.array(values)).all():
+        return found
     for i, value in enumerate(values):
         number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
         if not (number or value is None):
@@ -93,10 +129,14 @@ def numbers_of(values: Any, n: int, what: str) -> FloatArray:
     return found
 
 
-def rewards_of(rows: Rows) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]:
+def rewards_of(rows: Rows, column: Sequence[Any] | None = None) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]:
     """(component -> values, 0 where a row lacks it; component -> whether the row has it), [n] each."""
-    given: list[Mapping[str, Any]] = cells(rows, "rewards", Mapping)
-    components = sorted({name for rewards in given for name in rewards})
+    given: Sequence[Mapping[str, Any]] = cells(rows, "rewards", Mapping, column)
+    components = sorted(set().union(*given))
+    each = {name: [rewards.get(name) for rewards in given] for name in components}
+    if all(set(map(type, own)) <= {float, type(None)} for own in each.values()):
+        has = {name: np.array([value is not None for value in own]) for name, own in each.items()}
+        return {name: _filled(own) for name, own in each.items()}, has
     values = {name: np.zeros(len(rows)) for name in components}
     present = {name: np.zeros(len(rows), dtype=np.bool_) for name in components}
     for i, rewards in enumerate(given):
@@ -108,6 +148,10 @@ def rewards_of(rows: Rows) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]
             except OverflowError as error:
                 raise MarlError(f"row {i}: reward '{name}' is too large") from error
     return values, present
+
+
+def _filled(values: Sequence[float | None]) -> FloatArray:
+    return np.array([0.0 if value is None else value for value in values], dtype=np.float64)
 
 
 def computed_columns(rows: Rows) -> tuple[dict[str, FloatArray], dict[str, TokenArray]]:

@@ -104,29 +104,39 @@ class RowTable:
             MarlError: no rows, a key that is missing or has the wrong type, two rows with the same (uid, session,
                 index), or a row with a `team_reward` and a reward "team".
         """
-        if not rows:
-            raise MarlError("there are no rows. An advantage needs at least one.")
-        names = {name: columns.cells(rows, name, str) for name in LABELS}
-        tree = [*names["node"], *names["parent"]]
-        rewards, present = columns.rewards_of(rows)
-        computed, per_token = columns.computed_columns(rows)
-        extra = sorted({key for row in rows for key in row} - set(COLUMNS))
+        extra = sorted({key for keys in set(map(tuple, rows)) for key in keys} - set(COLUMNS))
         for key in extra:
             if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
                 raise MarlError(f"unknown column '{key}': did you mean '{close[0]}'?")
+        return cls._of(rows, extra, declared)
+
+    @classmethod
+    def from_tags(cls, tags: Rows, declared: Iterable[str] = ()) -> RowTable:
+        """As `from_rows`, for mappings that have further keys besides those of a row and `obs`."""
+        return cls._of(tags, ["obs"], declared)
+
+    @classmethod
+    def _of(cls, rows: Rows, extra: Sequence[str], declared: Iterable[str]) -> RowTable:
+        if not rows:
+            raise MarlError("there are no rows. An advantage needs at least one.")
+        given = columns.by_column(rows, [key for key in (*COLUMNS, *extra) if key in rows[0]])
+        names = {name: columns.cells(rows, name, str, given.get(name)) for name in LABELS}
+        tree = [*names["node"], *names["parent"]]
+        rewards, present = columns.rewards_of(rows, given.get("rewards"))
+        computed, per_token = columns.computed_columns(rows)
+        counts = {name: columns.cells(rows, name, numbers.Integral, given.get(name)) for name in COUNTS}
+        flags = {name: columns.cells(rows, name, bool, given.get(name)) for name in FLAGS}
         found: dict[str, Any] = {
             **{name: Labels.of(names[name], tree if name in ("node", "parent") else ()) for name in LABELS},
-            **{name: np.array(columns.cells(rows, name, numbers.Integral), dtype=np.int64) for name in COUNTS},
-            **{name: np.array(columns.cells(rows, name, bool), dtype=np.bool_) for name in FLAGS},
+            **{name: np.array(each, dtype=np.int64) for name, each in counts.items()},
+            **{name: np.array(each, dtype=np.bool_) for name, each in flags.items()},
             "rewards": rewards,
             "present": present,
             "team_reward": columns.numbers_or_nan(rows, "team_reward"),
             "values": columns.numbers_or_nan(rows, "value"),
             "numbers": computed,
             "tokens": per_token,
-            "extra": {
-                key: Labels.of([None if row.get(key) is None else str(row[key]) for row in rows]) for key in extra
-            },
+            "extra": {key: Labels.of(columns.texts(rows, key, given.get(key))) for key in extra},
         }
         table = cls(**found, declared=frozenset(declared))
         twice = table.present.get("team", np.zeros(len(table), dtype=np.bool_)) & ~np.isnan(table.team_reward)

@@ -28,7 +28,6 @@ from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.schedule import settings_of
 from marl_verl.rollout.manager import TeamRolloutManager
-from marl_verl.rollout.rows import identity
 from marl_verl.rollout.worker import Done
 from marl_verl.trainer.batches import PARTITION, read_tensors, row_order, write_tensors
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
@@ -121,7 +120,7 @@ class Asynchronous(Schedule):
             if training.global_steps >= training.total_training_steps:
                 self.settle()  # include the remaining updates in the last step's metrics and weights
         tags = {key: tag for each in done for key, tag in zip(each.keys, each.tags, strict=True)}
-        table = RowTable.from_rows([identity(tags[key]) for key in sorted(tags, key=row_order)], training.components)
+        table = RowTable.from_tags([tags[key] for key in sorted(tags, key=row_order)], training.components)
         # advantages do not depend on other tasks (`check_schedule`)
         metrics.update(training.store_rows(table, training.algorithm.compute(table)))
         metrics.update(self._metrics())
@@ -208,4 +207,4 @@ class Asynchronous(Schedule):
 
 def advantages(algorithm: Algorithm, tags: Sequence[dict[str, Any]], declared: Collection[str]) -> AdvantageResult:
     """Advantages of one task's rows, which may lack some of the declared reward components."""
-    return algorithm.compute(RowTable.from_rows([identity(tag) for tag in tags], declared))
+    return algorithm.compute(RowTable.from_tags(tags, declared))

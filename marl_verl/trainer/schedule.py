@@ -10,7 +10,6 @@ from transfer_queue import KVBatchMeta
 
 from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
-from marl_verl.rollout.rows import identity
 from marl_verl.rollout.worker import Report
 from marl_verl.threads import in_thread
 from marl_verl.trainer.batches import with_padding
@@ -93,10 +92,10 @@ class Synchronous(Schedule):
 
     def put_advantages(self, batch: KVBatchMeta) -> tuple[RowTable, AdvantageResult]:
         """Compute the advantages of all rows of the team together and write them to TransferQueue."""
-        rows = [identity(tag) for tag in batch.tags]
-        for row, value in zip(rows, self.policies.critics.values(batch) or [], strict=False):
-            row["value"] = value
-        table = RowTable.from_rows(rows, self.training.components)
+        tags, values = batch.tags, self.policies.critics.values(batch)
+        if values:
+            tags = [{**tag, "value": value} for tag, value in zip(tags, values, strict=False)]
+        table = RowTable.from_tags(tags, self.training.components)
         result = self.training.algorithm.compute(table)
         self.policies.put_advantages(batch, result)
         return table, result
