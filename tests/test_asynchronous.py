@@ -162,8 +162,8 @@ class Policies:
         self.runtimes = dict.fromkeys([*(runtime.name for runtime in trained), *frozen])
         self.advantages: dict[str, float] = {}
 
-    def put_advantages(self, batch: KVBatchMeta, advantage: Any) -> None:
-        self.advantages.update(zip(batch.keys, map(float, advantage), strict=True))
+    def put_advantages(self, batch: KVBatchMeta, result: Any) -> None:
+        self.advantages.update(zip(batch.keys, map(float, result.advantage), strict=True))
 
 
 class Trainer:
