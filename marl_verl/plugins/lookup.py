@@ -30,7 +30,8 @@ EXTRAS: Mapping[str, str] = {
     "text-parallel text-pipeline text-solver-verifier",
     "math": "math boxed-sums math-solver-verifier math-tool-user-reasoner math-one-reasoner math-own-answer "
     "math-solution math-verdict",
-    "code": "code-with-tests joint-code refine-code two-coders coder-tester code-coder code-tester cooperation",
+    "code": "code-with-tests joint-code small-programs refine-code two-coders coder-tester "
+    "code-coder code-tester cooperation",
     "writing": "joint-writing word-writing two-writers tldr-length arxiv-length",
     "search": "search look-up search-routed search-alone search-planner search-verdict search-hit",
     "environments": "",

@@ -48,14 +48,9 @@ class CoderTester(Workflow):
         """Return the coder's last program."""
         if "input" not in tests_of(task, "private")[0]:
             raise MarlError(f"coder-tester needs tests on standard input and output, task '{task.id}' has others")
-        program, before = "", ""
+        program, before, failed = "", None, list[dict[str, str]]()
         for _ in range(self.turns):
-            asked = {
-                CODER: f"{task.prompt}\n\n{before}{how(task)}",
-                TESTER: f"{task.prompt}\n\n{before}Write up to {MOST} tests of a program for this problem, as a JSON "
-                'list in one ```json block: [{"input": "...", "output": "..."}].',
-            }
-            acted = await team.act(asked)
+            acted = await team.act({agent: self.sees(task, agent, before, failed) for agent in (CODER, TESTER)})
             program, tests = program_in(acted[CODER].text), written(acted[TESTER].text)
             if not program:
                 team.invalid(acted[CODER], "no code block")
@@ -65,10 +60,24 @@ class CoderTester(Workflow):
             failed = await team.call(failures, program, tests, self.seconds, self.megabytes)
             if program and tests and not failed:
                 break
-            shown = "\n".join(json.dumps(each) for each in failed[:3]) or "there is no program, or there are no tests"
-            before = f"The program before:\n```python\n{program}\n```\n"
-            before += f"Tests that it failed, which may be wrong:\n{shown}\n\n"
+            before = program
         return program
+
+    def sees(self, task: Task, agent: str, before: str | None, failed: list[dict[str, str]]) -> str:
+        """An agent's observation.
+
+        Args:
+            before: program of the turn before, empty if there was none in the answer; None in the first turn.
+            failed: the tests of the turn before that it failed.
+        """
+        lines = [f"{task.prompt}\n"]
+        if before is not None:
+            shown = "\n".join(json.dumps(each) for each in failed[:3]) or "there is no program, or there are no tests"
+            lines += [f"The program before:\n```python\n{before}\n```"]
+            lines += [f"Tests that it failed, which may be wrong:\n{shown}\n"]
+        ask = f"Write up to {MOST} tests of a program for this problem, as a JSON list in one ```json block: "
+        ask += '[{"input": "...", "output": "..."}].'
+        return "\n".join([*lines, how(task) if agent == CODER else ask])
 
 
 def written(text: str) -> list[dict[str, str]]:

@@ -13,7 +13,6 @@ functions that the problem gives.
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 import pickle
@@ -124,7 +123,7 @@ def _unpacked(row: Fields, name: str) -> Tests:
     if isinstance(value, str) and not value.lstrip().startswith("["):
         try:
             value = _Text(io.BytesIO(zlib.decompress(base64.b64decode(value, validate=True)))).load()
-        except (binascii.Error, zlib.error, pickle.UnpicklingError, EOFError) as error:
+        except (ValueError, zlib.error, pickle.UnpicklingError, EOFError) as error:  # binascii.Error is a ValueError
             raise row.wrong(f"has packed tests that cannot be read ({error})", value, name) from error
     found = Fields({name: value}, row.where).items(name)
     for each in found:

@@ -151,6 +151,7 @@ def test_the_levels_in_order() -> None:
     [
         (HELPER, "x = 1", 1.0, 0.4),  # no main function: it ends
         ("", "x = 1", 1.0, 0.0),
+        ("", "", 1.0, 0.0),
         ("def aux(:", MAIN, 1.0, 0.6),  # together they do not compile
         ("", MAIN, 0.0, 1.1),
         (HELPER, MAIN, 0.0, 1.5),  # no test passes: the rest does not count

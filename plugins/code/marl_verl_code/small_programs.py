@@ -1,0 +1,107 @@
+"""Small programs: the family's task and workflow for tiny models, e.g. "plus 7" for `print(int(input()) + 7)`.
+
+Answers have line breaks, which the models with byte-pair encoding can write (`tiny: {family: llama}`).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+from marl_verl import MarlError, Task
+from marl_verl.errors import unknown
+from marl_verl.tasks import Split, distinct, held_out
+from marl_verl_code.code_tests import CodeWithTests
+from marl_verl_code.coder_tester import CODER, TESTER, CoderTester
+
+HELD_OUT = 10  # one task in ten
+SIGNS = {"plus": "+", "minus": "-", "times": "*"}
+INPUTS = (3, 0, -2, 11)
+"""Inputs of the tests; the first is public."""
+
+
+class SmallPrograms(CodeWithTests):
+    """Programs that read a number and print it plus, minus or times another one, judged by four tests.
+
+    In careless demonstrations the coder writes the wrong sign, and the tester a test with the wrong output.
+
+    Options:
+        largest: the largest number in a task.
+    """
+
+    largest: int = 99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 9 <= self.largest <= 999:
+            raise MarlError(f"small-programs: largest must be 9 to 999, got {self.largest}")
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` different tasks. A task is in one split only. MarlError if the split has fewer."""
+        rng = random.Random(f"small-programs {split} {seed}")
+        return distinct(lambda: self._draw(rng, split), count, split, "small-programs")
+
+    def vocabulary(self) -> list[str]:
+        """Words of observations and answers, from which the byte pairs are learnt."""
+        numbers = [str(number) for number in range(self.largest + 1)]
+        coder = ["```python", "print(int(input())", "```", "python", "print", "int", "input"]
+        tester = ["```json", '[{"input":', '"output":', '"0",', '"1",', '"}]', "output", "json"]
+        return [*numbers, *SIGNS, *SIGNS.values(), "failed", *coder, *tester]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """(observation, answer) pairs of training tasks: a share `good` is correct, the others are careless."""
+        if agent not in (CODER, TESTER):
+            raise unknown("agent of small-programs", agent, (CODER, TESTER))
+        rng = random.Random(f"small-programs demonstrations {agent} {seed}")
+        pairs = []
+        for _ in range(count):
+            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "small-programs")
+            word, number = task.prompt.split()
+            right = rng.random() < good
+            failed = [tested(word, int(number), True)] if rng.random() < 0.3 else []
+            if agent == CODER:
+                wrong = rng.choice([other for other in SIGNS if other != word])
+                answer = fenced("python", program(word if right else wrong, number))
+            else:
+                answer = fenced("json", json.dumps([tested(word, int(number), right)]))
+            pairs.append((sees(task, failed), answer))
+        return pairs
+
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        word, number = rng.choice(list(SIGNS)), rng.randint(2, self.largest)
+        prompt = f"{word} {number}"
+        if held_out(prompt, HELD_OUT) != (split == "test"):
+            return None
+        first, *others = ({"input": f"{each}\n", "output": f"{result(word, each, number)}\n"} for each in INPUTS)
+        data = {"public": [first], "private": others, "solution": program(word, str(number))}
+        return Task(f"small-programs {prompt}", prompt, data)
+
+
+class TinyCoderTester(CoderTester):
+    """`coder-tester` with observations in the words of tiny models."""
+
+    def sees(self, task: Task, agent: str, before: str | None, failed: list[dict[str, str]]) -> str:
+        return sees(task, failed)
+
+
+def sees(task: Task, failed: list[dict[str, str]]) -> str:
+    """The task, and the input of the first test that failed."""
+    return f"{task.prompt} failed {failed[0]['input'].strip()[:8]}" if failed else task.prompt
+
+
+def program(word: str, number: str) -> str:
+    return f"print(int(input()) {SIGNS[word]} {number})"
+
+
+def result(word: str, one: int, other: int) -> int:
+    return {"plus": one + other, "minus": one - other, "times": one * other}[word]
+
+
+def tested(word: str, number: int, right: bool) -> dict[str, str]:
+    """A test with an easy input; a wrong one has the input as its output."""
+    given = 1 if word == "times" else 0
+    return {"input": str(given), "output": str(result(word, given, number) if right else given)}
+
+
+def fenced(language: str, text: str) -> str:
+    return f"```{language}\n{text}\n```"
