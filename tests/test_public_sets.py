@@ -51,6 +51,7 @@ def test_a_part_of_a_set(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", ROWS)
     tasks = Quiz(train="quiz", train_rows=(2, 4)).read(path, "train")
     assert [task.prompt for task in tasks] == ["2 + 1?", "3 + 1?"]
+    assert len(Quiz(train="quiz", train_rows=(4, None)).read(path, "train")) == 2
     with pytest.raises(MarlError, match=r"t\.jsonl' has 6 tasks, which do not include train_rows \[5, 8\]"):
         Quiz(train="quiz", train_rows=(5, 8)).read(path, "train")
 
@@ -122,6 +123,7 @@ def test_fields_of_other_types() -> None:
     [
         ({"train": "quizz"}, "unknown public set 'quizz': did you mean 'quiz'?"),
         ({"train_rows": [3, 3]}, "train_rows must be [first, end]"),
+        ({"train_rows": [-1, None]}, "train_rows must be [first, end]"),
         ({"test_rows": [3]}, "test_rows must be [first, end]"),
         ({"most_words": 0}, "most_words must be 1 or more"),
     ],

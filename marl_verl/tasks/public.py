@@ -54,15 +54,15 @@ class PublicTasks(TaskSet):
 
     Options:
         train, test: name of the set of a split; null: `train_file` and `test_file` have rows with id, prompt, data.
-        train_rows, test_rows: [first, end] from 0: only these tasks of the set, in its order.
+        train_rows, test_rows: [first, end] from 0: only these tasks of the set, in its order; end null: to the last.
         most_words: tasks with a longer prompt are left out.
     """
 
     sets: ClassVar[Mapping[str, PublicSet]] = {}
     train: str | None = None
     test: str | None = None
-    train_rows: tuple[int, int] | None = None
-    test_rows: tuple[int, int] | None = None
+    train_rows: tuple[int, int | None] | None = None
+    test_rows: tuple[int, int | None] | None = None
     most_words: int | None = None
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class PublicTasks(TaskSet):
             name, part = getattr(self, split), getattr(self, f"{split}_rows")
             if name is not None and name not in self.sets:
                 raise unknown("public set", name, self.sets)
-            if part is not None and (len(part) != 2 or not 0 <= part[0] < part[1]):
+            if part is not None and (len(part) != 2 or part[0] < 0 or (part[1] is not None and part[0] >= part[1])):
                 raise MarlError(f"{split}_rows must be [first, end] with 0 <= first < end, got {list(part)}")
         if self.most_words is not None and self.most_words < 1:
             raise MarlError(f"most_words must be 1 or more, got {self.most_words}")
@@ -126,7 +126,7 @@ class PublicTasks(TaskSet):
         count, part = len(tasks), getattr(self, f"{split}_rows")
         if part is not None:
             tasks = tasks[part[0] : part[1]]
-            if len(tasks) != part[1] - part[0]:
+            if not tasks or (part[1] is not None and len(tasks) != part[1] - part[0]):
                 raise MarlError(f"{what} has {count} tasks, which do not include {split}_rows {list(part)}")
         out = ", ".join(f"{times} {reason}" for reason, times in left.items() if times)
         if not tasks:

@@ -188,6 +188,8 @@ class PolicyRuntime(TrainingWorkers, Servers):
         batch.fields = None
         wanted = ["log_probs", "response_mask", *(["entropy"] if entropy else [])]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=wanted)
+        # as the rows have them: TransferQueue has one type per field, and a model may compute in bfloat16
+        data["log_probs"] = data["log_probs"].float()
         mask = data["response_mask"]
         _put(batch, batch.keys, **{field: response_from_nested(data["log_probs"], mask)})
         if not entropy:

@@ -10,6 +10,8 @@ exec "$here/run_code.sh" \
   '+marl.agents.coder={policy: coder}' \
   '+marl.policies.coder={model: {path: Qwen/Qwen2.5-Coder-3B}}' \
   marl.algorithm.name=grpo \
+  '~marl.algorithm.options.gamma' \
+  '~marl.algorithm.options.normalize' \
   marl.workflow.options.turns=1 \
   '~marl.sampler.options' \
   marl.sampler.options.episodes=4 \
