@@ -139,7 +139,13 @@ def changed(**columns: Any) -> dict[str, Any]:
             "for which verl has no score: it is not one of its data sources. Give a function",
         ),
         (changed(data_source=EVALUATED[0]), "for which verl evaluates a model's text as Python. Give a function"),
-        (changed(data_source="apps"), "runs a model's programs. Set reward.sandbox_fusion.url to a Sandbox Fusion"),
+        (changed(data_source="apps"), "'reward_model.ground_truth' must have lists 'inputs' and 'outputs'"),
+        (changed(data_source="taco", reward_model={"ground_truth": "{"}), "of the same length, but is not JSON"),
+        (
+            changed(data_source="taco", reward_model={"ground_truth": '{"inputs": [1], "outputs": []}'}),
+            "must have lists",
+        ),
+        (changed(data_source="apps", reward_model={"ground_truth": '{"assert_case": ["assert 1"]}'}), "ends early"),
         (changed(data_source=IMAGES[0]), "whose rows have images"),
     ],
 )

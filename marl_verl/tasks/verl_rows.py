@@ -25,6 +25,7 @@ from marl_verl.errors import MarlError, MarlWarning, nearest, shown
 from marl_verl.options import Positive
 from marl_verl.tasks.base import Split, Task, TaskSet
 from marl_verl.tasks.task_files import read_rows
+from marl_verl.tasks.verl_programs import score_program, wrong_tests
 
 COMPARED = (  # scored by comparing texts; besides these, every source that begins with "aime"
     *("openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo"),
@@ -36,7 +37,7 @@ EVALUATED = (  # verl's `prime_math` calls `eval` on the answer
     *("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12"),
     "numina_olympiads",
 )
-PROGRAMS = ("codecontests", "apps", "codeforces", "taco")  # without a sandbox, verl runs them in its own process
+PROGRAMS = ("codecontests", "apps", "codeforces", "taco")  # these run in a sandbox: `verl_programs`, or a server
 IMAGES = ("hiyouga/geometry3k",)
 MEDIA = ("images", "videos", "audios")
 USED = ("ability", "reward_model", "extra_info", *MEDIA)
@@ -55,7 +56,8 @@ class VerlRows(TaskSet):
         train_files, val_files: `data.train_files` and `data.val_files`.
         prompt_key, reward_fn_key: columns of the prompt and of the data source.
         train_max_samples, val_max_samples: number of rows, drawn at random with `shuffle`, else the first; -1: all.
-        sandbox_url, sandbox_concurrent, sandbox_memory_mb: `reward.sandbox_fusion`, which runs programs.
+        sandbox_url, sandbox_concurrent, sandbox_memory_mb: `reward.sandbox_fusion`, which runs programs; without a
+            URL they run in the sandbox of the run.
         own_score: whether verl's functions score; false if a reward function does.
     """
 
@@ -90,12 +92,16 @@ class VerlRows(TaskSet):
 
     def score(self, task: Task, answer: Any) -> Any:
         """verl's score of the answer as text; of a score with details, its `score`."""
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        source, truth = task.data["data_source"], task.data["reward_model"]["ground_truth"]
+        if source in PROGRAMS and not self.sandbox_url:
+            return score_program(text, truth, self.sandbox_memory_mb)
         from verl.utils.reward_score import default_compute_score
 
         found = default_compute_score(
-            data_source=task.data["data_source"],
-            solution_str=answer if isinstance(answer, str) else json.dumps(answer),
-            ground_truth=task.data["reward_model"]["ground_truth"],
+            data_source=source,
+            solution_str=text,
+            ground_truth=truth,
             extra_info=task.data["extra_info"],
             sandbox_fusion_url=self.sandbox_url,
             concurrent_semaphore=self._requests if self.sandbox_url else None,
@@ -127,8 +133,11 @@ class VerlRows(TaskSet):
             raise MarlError(f"{place}: 'reward_model.ground_truth' is missing. A score needs the right answer.")
         if media := next((column for column in MEDIA if row.get(column)), None):
             raise MarlError(f"{place} has {media}: agents see text only. Use other rows, or train it with verl.")
-        if self.own_score and (why := refusal(source, self.sandbox_url)):
+        if self.own_score and (why := refusal(source)):
             raise MarlError(f"{place}: '{self.reward_fn_key}' is '{source}', {why}")
+        local = self.own_score and source in PROGRAMS and not self.sandbox_url
+        if local and (why := wrong_tests(model["ground_truth"])):
+            raise MarlError(f"{place}: {why}")
         info = _of({"extra_info": {}, **row}, "extra_info", Mapping | None, place) or {}
         messages = _messages(_of(row, self.prompt_key, str | Sequence, place), f"{place}: '{self.prompt_key}'")
         data = {"data_source": source, "reward_model": dict(model), "extra_info": dict(info)}
@@ -144,14 +153,12 @@ def observation(task: Task) -> str | list[dict[str, str]]:
     return task.data.get("messages") or task.prompt
 
 
-def refusal(source: str, sandbox_url: str | None) -> str | None:
+def refusal(source: str) -> str | None:
     """Why verl's own functions must not or cannot score rows of a data source; None if they can."""
-    if source in COMPARED or source.startswith(AIME) or (source in PROGRAMS and sandbox_url):
+    if source in (*COMPARED, *PROGRAMS) or source.startswith(AIME):
         return None
     if source in EVALUATED:
         return f"for which verl evaluates a model's text as Python. {OTHERWISE}."
-    if source in PROGRAMS:
-        return f"which runs a model's programs. Set reward.sandbox_fusion.url to a Sandbox Fusion server. {OTHERWISE}."
     if source in IMAGES:
         return "whose rows have images: agents see text only."
     near = nearest(source, (*COMPARED, *PROGRAMS, "aime2024"))
