@@ -69,6 +69,8 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
         ("t.csv", "id,prompt", "must end in .jsonl, .json or .parquet"),
         ("t.parquet", "no parquet", "is not parquet"),
         ("t.jsonl", b"\xff\xfe\x00", "is not UTF-8 text"),
+        ("t.jsonl", r'{"id": "a", "prompt": "\ud83d\ude00 \ud83d"}', r"line 1 has '\ud83d', which is half"),
+        ("t.json", r'[{"id": "a", "prompt": "p", "data": {"x": ["\udc00"]}}]', r"row 1 has '\udc00', which is half"),
     ],
 )
 def test_a_malformed_file_raises_with_its_row(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -79,6 +81,11 @@ def test_a_malformed_file_raises_with_its_row(tmp_path: Path, name: str, content
     assert str(path) in str(error.value)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_characters_written_as_pairs_are_read(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(r'{"id": "a", "prompt": "\ud83d\ude00"}')
+    assert read_tasks(tmp_path / "t.jsonl") == [Task("a", "\N{GRINNING FACE}")]
 
 
 def test_a_missing_file_offers_the_nearest(tmp_path: Path) -> None:

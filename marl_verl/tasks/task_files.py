@@ -7,6 +7,7 @@ verl's rows have `prompt` as a list of one message, and `data_source`, `reward_m
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -69,6 +70,15 @@ def read_rows(path: Path, what: str = "file") -> Iterator[tuple[int, dict[str, A
         yield number, row
 
 
+def _check_unicode(row: Any, place: str) -> None:
+    """MarlError if a text has half of a surrogate pair, which JSON can write and no file can hold."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise MarlError(f"{place} has {half}, which is half of a character. Correct or remove it.") from error
+
+
 def _parquet(path: Path, what: str) -> Iterator[tuple[int, Any]]:
     import pyarrow.parquet
 
@@ -90,12 +100,16 @@ def _json(path: Path, what: str) -> Iterator[tuple[int, Any]]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise MarlError(f"{what} '{path}' is not UTF-8 text: {error}") from error
+    halves = re.search(r"\\u[dD][89a-fA-F]", text) is not None  # also whole pairs
     if text.lstrip().startswith("["):
         try:
             rows = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise MarlError(f"{what} '{path}' is not a JSON list: {error}") from error
-        yield from enumerate(rows, start=1)
+        for number, row in enumerate(rows, start=1):
+            if halves:
+                _check_unicode(row, f"{what} '{path}', row {number}")
+            yield number, row
         return
     for number, line in enumerate(text.split("\n"), start=1):  # splitlines() would also split at U+2028 inside a text
         if line.strip():
@@ -103,6 +117,8 @@ def _json(path: Path, what: str) -> Iterator[tuple[int, Any]]:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and deep nesting
                 raise MarlError(f"{what} '{path}', line {number} is not a JSON object: {error}") from error
+            if halves:
+                _check_unicode(row, f"{what} '{path}', line {number}")
             yield number, row
 
 

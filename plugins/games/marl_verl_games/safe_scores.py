@@ -2,7 +2,7 @@
 which is `eval` too. Here the first reads literals only, and the second formulas only.
 
 A formula has numbers, one-letter variables, functions of FUNCTIONS, + - * / and parentheses, and small whole exponents
-(9**9**9 would take all memory).
+(9**9**9 would take all memory). Integrals are compared within a time limit.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ import functools
 import importlib
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import sympy
 from sympy.parsing.sympy_parser import parse_expr
+
+from marl_verl.tasks import Limited
+
+SECONDS = 5.0
+_SIMPLIFY = Limited(Path(__file__).with_name("simplify_child.py"), "SymPy")
 
 LITERALS = (
     "algorithmic.binary_matrix",
@@ -55,12 +61,20 @@ def formula(text: str, *arguments: Any, **options: Any) -> Any:
     return parse_expr(text, *arguments, **options)
 
 
+def zero_if_equal(expression: Any) -> int:
+    """0 if an expression simplifies to 0 within `SECONDS`, else 1: the scores compare with 0 only.
+
+    SymPy may work on a formula for ever, and cannot be interrupted: it does so in a process of its own.
+    """
+    return 0 if _SIMPLIFY.call(sympy.srepr(expression), seconds=SECONDS) is True else 1
+
+
 @functools.cache
 def make_safe() -> None:
     """Replace the parsers in reasoning-gym's modules, once in a process."""
     for name in LITERALS:
         vars(importlib.import_module(f"reasoning_gym.{name}"))["eval"] = ast.literal_eval
-    guarded = SimpleNamespace(**{**vars(sympy), "parse_expr": formula})
+    guarded = SimpleNamespace(**{**vars(sympy), "parse_expr": formula, "simplify": zero_if_equal})
     for name, parser in FORMULAS.items():
         module = importlib.import_module(f"reasoning_gym.{name}")
         vars(module)[parser] = formula if parser == "parse_expr" else guarded

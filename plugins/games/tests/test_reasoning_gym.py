@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import warnings
 from typing import Any
@@ -25,6 +26,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 NO_ANSWER = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")  # entries without a solution
 BY_THE_CLOCK = ("knight_swap",)  # another entry when asked again
+BY_THE_HASH = ("isomorphic_strings", "polynomial_multiplication", "ransom_note", "word_ladder")
+UNSTABLE = (*BY_THE_CLOCK, *BY_THE_HASH)  # the second: other entries with another PYTHONHASHSEED
 LENIENT = ("game_of_life_halting",)  # "no idea" begins with a right answer
 
 
@@ -58,10 +61,17 @@ def test_there_are_106_generators() -> None:
     assert len(DATASETS) == 106
 
 
-@pytest.mark.parametrize("name", ["chain_sum", "word_sorting", "maze", "family_relationships"])
+LONG = pytest.mark.skipif(not os.environ.get("MARL_VERL_LONG"), reason="takes minutes: set MARL_VERL_LONG=1")
+QUICK = {"chain_sum", "word_sorting", "maze", "family_relationships", "simple_integration"}
+KIT = [name if name in QUICK else pytest.param(name, marks=LONG) for name in sorted({*DATASETS} - {*UNSTABLE})]
+
+
+@pytest.mark.parametrize("name", KIT)
 def test_the_kit_accepts_it(name: str) -> None:
     tasks = made(name)
-    check_task(tasks, lambda task: [decoded(task.data["entry"])["answer"], "7", ""])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_task(tasks, lambda task: [str(decoded(task.data["entry"])["answer"]), "7", ""], count=3)
 
 
 def test_options_reach_the_generator() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import reasoning_gym
+from marl_verl_games import safe_scores
 from marl_verl_games.entries import encoded
 from marl_verl_games.reasoning_gym import ReasoningGym
 from marl_verl_games.safe_scores import FORMULAS, LITERALS, formula
@@ -77,3 +78,24 @@ def test_formulas_are_read() -> None:
 def test_a_list_is_read_as_a_literal() -> None:
     _, entry = scored("spiral_matrix", "")
     assert scored("spiral_matrix", str(entry["answer"].split()).replace("'", ""))[0] == 0.1
+
+
+def test_a_formula_that_takes_too_long_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, entry = scored("simple_integration", "1")
+    assert scored("simple_integration", entry["answer"])[0] == 1.0  # starts the process
+    found: list[Any] = []
+    call = safe_scores._SIMPLIFY.call
+
+    def seen(*given: Any, seconds: float) -> Any:
+        found.append(call(*given, seconds=seconds))
+        return found[-1]
+
+    monkeypatch.setattr(safe_scores, "SECONDS", 1.0)
+    monkeypatch.setattr(safe_scores._SIMPLIFY, "call", seen)
+    x = entry["metadata"]["variable"]
+    terms = (f"sin({n}*{x})*cos({n + 1}*{x})*tan({x}/{n})/(sqrt({x}+{n})+exp({x}*{n}))" for n in range(2, 20))
+    assert scored("simple_integration", "+".join(terms))[0] < 0.1
+    assert found == [None]  # stopped at the limit
+    monkeypatch.setattr(safe_scores, "SECONDS", 60.0)
+    assert scored("simple_integration", entry["answer"])[0] == 1.0  # the next one works
+    assert found == [None, True]

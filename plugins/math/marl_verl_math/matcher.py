@@ -8,24 +8,17 @@ with this one. An answer that needs longer than `SECONDS`, or more than 4 GiB, i
 from __future__ import annotations
 
 import asyncio
-import atexit
 import functools
-import json
 import re
-import select
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
-from marl_verl.errors import MarlError
+from marl_verl.tasks import Limited
 
 SECONDS = 3.0
 LONGEST = 1000
 """Maximum characters of an answer; a longer one is equal only to itself."""
 
-_START_SECONDS = 300.0  # importing sympy on a busy machine
-_GRACE = 30.0
+_COMPARE = Limited(Path(__file__).with_name("match_child.py"), "math-verify")
 _INTEGER = re.compile(r"-?\d{1,18}")
 
 
@@ -43,59 +36,6 @@ async def same(answer: str, truth: str) -> bool:
     return await asyncio.to_thread(_compared, answer, truth)
 
 
-class _Child:
-    """The process. It is restarted if it is gone."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-
-    def ask(self, answer: str, truth: str, seconds: float) -> bool:
-        """Compare; False after the time limit. MarlError if math-verify cannot be loaded."""
-        with self._lock:
-            for _ in range(2):  # again, if something ended the process since the last request
-                process = self._started()
-                try:
-                    print(json.dumps([answer, truth, seconds]), file=process.stdin, flush=True)
-                    reply = _line(process, seconds + _GRACE)
-                except BrokenPipeError:
-                    reply = ""
-                if reply:
-                    return reply == "true"
-                self.stop()
-            return False
-
-    def stop(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-    def _started(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            command = [sys.executable, "-I", str(Path(__file__).with_name("match_child.py"))]
-            pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
-            if _line(self._process, _START_SECONDS) != '"ready"':
-                self._process.kill()
-                _, errors = self._process.communicate()
-                self._process = None
-                raise MarlError(f"math-verify cannot be loaded: {' '.join(errors.split())[-300:]}")
-        return self._process
-
-
-def _line(process: subprocess.Popen[str], seconds: float) -> str:
-    """The next line of the process; "" at its end, or after a number of seconds."""
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], seconds)
-    return process.stdout.readline().strip() if ready else ""
-
-
-_CHILD = _Child()
-atexit.register(_CHILD.stop)
-
-
 @functools.lru_cache(maxsize=1 << 16)
 def _compared(answer: str, truth: str) -> bool:
-    return _CHILD.ask(answer, truth, SECONDS)
+    return _COMPARE.call(answer, truth, seconds=SECONDS) is True

@@ -159,8 +159,9 @@ def test_a_comparison_that_would_not_end_is_cut_and_the_next_one_works(
     assert asyncio.run(same("0.75", "3/4"))  # the process is warm
     started = time.monotonic()
     assert not asyncio.run(same(endless, f"{len(endless)}.5"))
-    assert asyncio.run(same("1.75", "7/4"))
     assert time.monotonic() - started < 20
+    monkeypatch.setattr(matcher, "SECONDS", 30.0)  # on a busy machine
+    assert asyncio.run(same("1.75", "7/4"))
 
 
 def test_the_event_loop_goes_on_while_a_comparison_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +184,7 @@ def test_it_works_in_any_thread_and_after_the_process_is_killed() -> None:
     thread.start()
     thread.join()
     assert found == [True]
-    process = matcher._CHILD._process
+    process = matcher._COMPARE._process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     assert asyncio.run(same("3.25", "13/4"))

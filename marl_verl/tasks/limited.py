@@ -1,0 +1,82 @@
+"""Calls of one function in a process of their own, each with a limit of time and memory.
+
+For libraries that a text can keep busy for ever, such as SymPy, and whose own time limits need the main thread. The
+process (`limited_child`) starts with the first call, stays warm, and ends with this one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import select
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from marl_verl.errors import MarlError
+
+_START_SECONDS = 300.0  # importing sympy on a busy machine
+_GRACE = 30.0
+
+
+class Limited:
+    """The function `answer(*given)` of a Python file, which may import installed packages, and which takes and returns
+    plain JSON values. `warm()` of the file imports what is needed, once.
+
+    Args:
+        file: the Python file.
+        what: its name in errors.
+    """
+
+    def __init__(self, file: Path, what: str) -> None:
+        self._file, self._what = file, what
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        atexit.register(self.stop)
+
+    def call(self, *given: Any, seconds: float) -> Any:
+        """The function's value; None if it raised an exception, or was stopped at a limit.
+
+        Raises:
+            MarlError: the file cannot be loaded.
+        """
+        with self._lock:
+            for _ in range(2):  # again, if something ended the process since the last request
+                process = self._started()
+                try:
+                    print(json.dumps([seconds, *given]), file=process.stdin, flush=True)
+                    reply = _line(process, seconds + _GRACE)
+                except BrokenPipeError:
+                    reply = ""
+                if reply:
+                    return json.loads(reply)
+                self.stop()
+            return None
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            command = [sys.executable, "-I", str(Path(__file__).with_name("limited_child.py")), str(self._file)]
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
+            if _line(self._process, _START_SECONDS) != '"ready"':
+                self._process.kill()
+                _, errors = self._process.communicate()
+                self._process = None
+                raise MarlError(f"{self._what} cannot be loaded: {' '.join(errors.split())[-300:]}")
+        return self._process
+
+
+def _line(process: subprocess.Popen[str], seconds: float) -> str:
+    """The next line of the process; "" at its end, or after a number of seconds."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], seconds)
+    return process.stdout.readline().strip() if ready else ""
