@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ def data_of(script: Path) -> dict[str, str]:
 
 
 def on_gpu(script: Path) -> bool:
-    return not script.stem.startswith("run_cpu")
+    return "cpu" not in script.stem.split("_")
 
 
 @functools.cache
@@ -305,8 +306,10 @@ DIFFERS: dict[str, set[str]] = {
     "magrpo/code_plain": {"workflow"},
     "magrpo/writing_arxiv": {"workflow", "task options"},
     **{f"magrpo/{setting}_cross": {"returns", "sampling"} for setting in ("code", "cpu", "writing")},
-    **{f"magrpo/{setting}_normalize": {"comparison"} for setting in ("code", "cpu")},
-    "magrpo/writing_unnormalized": {"comparison"},
+    "magrpo/cpu_normalize": {"comparison"},
+    "magrpo/code_coop": {"sampling", "task options"},
+    "magrpo/code_cpu": {"sampling", "task options", "team"},
+    **{f"magrpo/{setting}_unnormalized": {"comparison"} for setting in ("code", "writing")},
     **{f"magrpo/{setting}_episodes": {"comparison", "sampling"} for setting in ("code", "cpu")},
     **{f"magrpo/{name}": {"comparison", "returns", "loss", "sampling"} for name in ("code_grpo", "writing_grpo")},
     "magrpo/cpu_outcome": {"comparison", "returns", "loss", "sampling"},
@@ -432,3 +435,28 @@ def test_magrpo_without_its_tree_and_turn_blind(setting: str) -> None:
     )
     assert of(f"magrpo/{setting}_episodes")["group"] == ["uid", "turn", "agent", "slot"]
     assert of(f"magrpo/{setting}_grpo")["group"] == ["uid"]
+
+
+# Where values are from
+
+ORIGINS = ("paper", "authors' code", "ours")
+
+
+@pytest.mark.parametrize("page", sorted(RECIPES.glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_a_readme_says_where_each_value_is_from(page: Path) -> None:
+    """A table of every recipe's README has a last column "source ...", which is filled in each row."""
+    tables = re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    rows = [
+        [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table.splitlines()]
+        for table in tables
+    ]
+    found = [table for table in rows if table[0][-1].startswith("source")]
+    assert found, f"{page} has no table with the column 'source'"
+    for header, _, *body in found:
+        for row in body:
+            assert len(row) == len(header), row
+            assert any(origin in row[-1] for origin in ORIGINS) or row[0] == "scripts", row
+
+
+def test_every_folder_of_scripts_has_such_a_readme() -> None:
+    assert {script.parent for script in SCRIPTS} <= {page.parent for page in RECIPES.glob("*/README.md")}
