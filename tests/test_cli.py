@@ -7,9 +7,11 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -595,3 +597,24 @@ def test_a_plugin_that_cannot_be_imported(tmp_path: Path) -> None:
     assert "broken 1.0 (plugin 'broken')" in done.stderr
     assert "No module named 'no_such_module'" in done.stderr
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_ends_every_part_of_a_command_as_ctrl_c(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from marl_verl.cli import main, train
+
+    def preparing(options: object) -> int:
+        os.kill(os.getpid(), number)
+        time.sleep(10)
+        return 0
+
+    previous = signal.signal(number, signal.SIG_IGN)  # without the handler, the command would sleep and succeed
+    monkeypatch.setattr(train, "run", preparing)
+    try:
+        assert main.main(["train", "recipe.yaml"]) == 130
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, previous)
+    assert capsys.readouterr().err == "marl-verl: interrupted\n"

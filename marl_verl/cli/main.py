@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from marl_verl.errors import MarlError, MarlWarning, RunError, nearest, unknown
-from marl_verl.process.terminal import harmless
+from marl_verl.process.terminal import harmless, termination_as_interrupt
 from marl_verl.version import __version__
 
 COMMANDS = {
@@ -31,14 +31,14 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Exit code 0; 2 for a user error, 1 for a run that failed, 130 after Ctrl-C."""
+    """Run a command. Exit code 0; 2 for a user error, 1 for a run that failed, 130 after Ctrl-C or SIGTERM."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
 
     def run() -> int:
         options = _parse(arguments)
         return int(_module(options.command).run(options))
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), termination_as_interrupt():
         warnings.showwarning = _show_warning
         return reported(run, "--debug" in arguments)
 

@@ -70,7 +70,7 @@ def check_fixed(config: DictConfig, team: TeamConfig) -> None:
         for where, given in found:
             if given != value:
                 raise MarlError(f"'{where}' must be {value!r}, got {given!r}: {why}")
-    check_unused(config)
+    check_unused(config, team)
 
 
 def check_numbers(config: DictConfig, team: TeamConfig | None = None) -> None:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.config.lengths import too_long
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
-from marl_verl.errors import MarlError, missing
+from marl_verl.errors import MarlError, missing, shown
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import shapes
 from marl_verl.models.parsers import check_parser
@@ -38,6 +38,10 @@ def tiny_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
             _check_model(name, model_of(policy, config))
         else:
             path, agents = model_of(policy, None).get("path"), team.agents_of(name)
+            for key in ("tokenizer_path", "hf_config_path"):
+                if given := model_of(policy, config).get(key):
+                    what = f"policy '{name}' has a tiny model with files of its own, but model.{key} is {shown(given)}"
+                    raise MarlError(f"{what}: leave it out, or set model.path instead of tiny")
             tiny[name] = tiny_model(f"marl.policies.{name}", policy.tiny, path, team, agents, marl["run"]["seed"])
     return tiny
 

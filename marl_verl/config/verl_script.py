@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.override_parser.types import Override
 
+from marl_verl.config import unused
 from marl_verl.config.compose import key_paths, parse_overrides
-from marl_verl.config.recipe_file import verl_configs
+from marl_verl.config.unused import UNUSED
 from marl_verl.errors import MarlError, nearest
 
 AGENT, ACTOR, ROLLOUT = "solver", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -46,55 +46,21 @@ RENAMED = {
     "trainer.max_actor_ckpt_to_keep": "marl.checkpoint.keep",
 }
 REFUSED = {  # a key, or a section with all its keys, that may only have verl's default -> what replaces it
+    **{name: why for names, why in UNUSED.items() for name in names.split()},
     "algorithm.use_kl_in_reward": "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef",
-    "algorithm.kl_ctrl": "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef",
-    "algorithm.use_pf_ppo": "marl-verl has no reweighting of samples",
-    "algorithm.pf_ppo": "marl-verl has no reweighting of samples",
-    "algorithm.filter_groups": "groups without a difference have advantage 0 and stay in the batch",
-    "data.truncation": "a longer observation fails its episode; data.filter_overlong_prompts=true drops such tasks",
-    "data.gen_batch_size": "a step samples data.train_batch_size tasks",
-    "data.return_raw_chat": "agents are always shown chat messages",
-    "data.return_raw_input_ids": "agents are always shown chat messages",
-    "data.return_full_prompt": "`marl-verl replay` shows the prompts",
-    "data.tool_config_path": "tools are functions that the workflow calls (team.call)",
-    "data.function_tool_path": "tools are functions that the workflow calls (team.call)",
-    "data.tokenizer": "set actor_rollout_ref.model.tokenizer_path",
     "data.custom_cls": "register a task set (docs/plugins.md)",
-    "data.image_key": "agents see text only",
-    "data.video_key": "agents see text only",
-    "data.audio_key": "agents see text only",
-    "data.trust_remote_code": "set actor_rollout_ref.model.trust_remote_code",
     "actor_rollout_ref.actor.ppo_micro_batch_size": "set actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size": "set its log_prob_micro_batch_size_per_gpu",
     "actor_rollout_ref.ref.log_prob_micro_batch_size": "set its log_prob_micro_batch_size_per_gpu",
-    "actor_rollout_ref.rollout.multi_turn": "a team's turns are those of its workflow (marl.workflow)",
-    "actor_rollout_ref.rollout.agent.default_agent_loop": "what an agent does is marl.workflow",
     "actor_rollout_ref.rollout.agent.agent_loop_config_path": "what an agent does is marl.workflow",
-    "actor_rollout_ref.rollout.trace": "marl-verl replay shows a run's episodes",
     "critic.enable": "algorithm.adv_estimator=gae (or marl.algorithm.name=ippo or mappo) has a critic",
     "critic.ppo_micro_batch_size": "set critic.ppo_micro_batch_size_per_gpu",
     "critic.grad_clip": "verl's FSDP engine clips at critic.optim.clip_grad",
-    "reward_model": "a judge is an agent of the team, with a frozen policy or an endpoint (docs/teams.md)",
-    "reward.reward_model": "a judge is an agent of the team, with a frozen policy or an endpoint (docs/teams.md)",
-    "reward.reward_manager": "DAPO's overlong penalty is marl.algorithm.options.overlong; others are marl.task.reward",
-    "sandbox_fusion": "set reward.sandbox_fusion",
-    "distillation": "marl-verl has no distillation",
     "trainer.critic_warmup": "a team's critics have none",
     "trainer.val_only": "`marl-verl eval RUN` evaluates a run",
     "trainer.resume_mode": "a run is continued by `marl-verl train --resume RUN`",
-    "trainer.resume_from_path": "a run is continued by `marl-verl train --resume RUN`",
-    "trainer.rollout_data_dir": "episodes are in journals/ of the run directory (marl.run.keep_journals)",
-    "trainer.validation_data_dir": "episodes are in episodes/ of the run directory (marl.rollout.keep_episodes)",
-    "trainer.log_val_generations": "`marl-verl replay RUN` shows episodes",
-    "trainer.max_critic_ckpt_to_keep": "a checkpoint is that of the whole team: set marl.checkpoint.keep",
-    "trainer.default_hdfs_dir": "a run is written to this machine's run directory",
-    "trainer.del_local_ckpt_after_load": "set marl.checkpoint.keep",
-    "trainer.esi_redundant_time": "set trainer.save_freq",
-    "trainer.checkpoint_callback_class": "a plugin's marl_step_finished is called after each step (docs/plugins.md)",
-    "trainer.ray_wait_register_center_timeout": "marl-verl waits for its processes itself",
     "trainer.use_v1": "teams are trained by verl's V1 trainer",
     "trainer.v1": "set marl.schedule.mode to sync or async",
-    "skip": "marl-verl has no cache of rollouts",
     "hydra": "a run is written to marl.run.dir, and nothing else",
 }
 MOVED = {"critic.model.fsdp_config": "critic.fsdp", "reward_model.reward_manager": "reward.reward_manager.name"}
@@ -120,7 +86,7 @@ def from_script(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             _set(recipe, key, values[key])
         elif key in RENAMED:
             _set(recipe, RENAMED[key], values[key])
-        elif (section := _refused(key)) is not None:
+        elif key not in OF_RUN and (section := _refused(key)) is not None:
             if not _default(key, values.get(key)):
                 raise MarlError(f"'{change.input_line}' does not apply to a team: {REFUSED[section]}")
         elif key.startswith("critic."):
@@ -146,8 +112,7 @@ def from_script(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 @functools.cache
 def verl_defaults() -> dict[str, Any]:
     """Every key of verl's own config with its default, where an interpolation is a text."""
-    file = verl_configs() / "_generated_ppo_trainer.yaml"
-    return dict(key_paths(yaml.safe_load(file.read_text(encoding="utf-8"))))
+    return dict(key_paths(unused.verl_defaults()))
 
 
 def _refused(key: str) -> str | None:

@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from pathlib import Path
@@ -25,6 +24,7 @@ from marl_verl.process.cleanup import SCRATCH_VARIABLE, RunResources, cleanup_ab
 from marl_verl.process.private_network import enter
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import EVENTS_VARIABLE
+from marl_verl.process.terminal import termination_as_interrupt
 from marl_verl.process.watch import how_to_continue
 
 PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
@@ -69,6 +69,7 @@ class TrainerProcess:
         self.error: dict[str, Any] | None = None
         self.doing = "while starting"
 
+    @termination_as_interrupt()
     def run(self, display: Display, begun: float) -> None:
         """Run to the end. Every exception stops the trainer and its processes. SIGTERM and SIGHUP act as Ctrl-C.
 
@@ -80,9 +81,6 @@ class TrainerProcess:
         for scratch in cleanup_abandoned():
             display.print(f"removed the leftovers of a killed run: {scratch}")
         prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process, so that `_adopted` finds them
-        # Python handles signals in the main thread only
-        numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
-        previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
         try:
             reading, process = self._start()
             try:
@@ -107,8 +105,6 @@ class TrainerProcess:
         finally:
             display.close()
             self.resources.cleanup(self._adopted())
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
         """Start the trainer. Returns the file descriptor of its events, and the process."""

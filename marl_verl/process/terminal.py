@@ -5,13 +5,30 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from marl_verl.errors import MarlError
 
 # Control characters that a terminal interprets, except tab and line break; then Unicode line separators and characters
 # that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """In this context, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Python handles signals in the main
+    thread only: in another one the context changes nothing."""
+    numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def show(message: str) -> None:
