@@ -7,6 +7,9 @@ half a second later it is killed, and the phase lasts until the run has ended.
 Other victims: "Ray's raylet" and "Ray's gcs_server"; "SIGINT" or "SIGTERM", which the command line gets; "full disk",
 after which the driver cannot write to a file; "small disk", the run directory's file system (a tmpfs), which shrinks to
 what it holds when a checkpoint has been found to fit; and "pause NAME", which is stopped for a minute.
+
+A path as victim: nothing is killed. The file is made when the phase has begun in the step or later, and the phase lasts
+some seconds more. It may also be one of `CALLS`.
 """
 
 from __future__ import annotations
@@ -28,8 +31,12 @@ from marl_verl import hookimpl
 
 VARIABLE = "MARL_VERL_KILL"
 STOP, KILL, HOLD = 0.02, 0.5, 30.0
-PAUSE = 60.0
+PAUSE, ANNOUNCED = 60.0, 5.0
 DRIVER, FULL_DISK, SMALL_DISK, PAUSED = "driver", "full disk", "small disk", "pause "
+CALLS = (
+    *("old_log_probs", "ref_log_prob", "updating a policy", "syncing a policy", "writing the summary", "stopping Ray"),
+)
+"""Moments of the driver that are no phase of their own."""
 LEFT = 64 << 10  # bytes of a small disk: less than a checkpoint, enough for the log
 
 
@@ -93,6 +100,50 @@ def shrink_disk_after_check() -> None:
     Checkpoints._check_space = shrinking  # type: ignore[method-assign]
 
 
+def announce(file: str, phase: str, step: int) -> None:
+    """In the driver: make a file when a phase or a call begins in a step or later, and let it last."""
+    from marl_verl.process.watch import Phases
+
+    call, now, path = Phases.__call__, {"step": 0}, Path(file)
+
+    def begun(name: str) -> None:
+        if name == phase and now["step"] >= step and not path.exists():
+            path.touch()
+            time.sleep(ANNOUNCED)
+
+    def around(owner: Any, attribute: str, name: str) -> None:
+        original = getattr(owner, attribute)
+
+        def wrapped(*args: Any, **options: Any) -> Any:
+            begun(name or args[2])  # the field of `_log_probs`
+            return original(*args, **options)
+
+        setattr(owner, attribute, wrapped)
+
+    def around_calls() -> None:
+        import ray
+
+        from marl_verl.trainer import report
+        from marl_verl.trainer.policy_runtime import PolicyRuntime
+
+        around(PolicyRuntime, "_log_probs", "")
+        around(PolicyRuntime, "update", "updating a policy")
+        around(PolicyRuntime, "sync_weights", "syncing a policy")
+        around(report, "write_summary", "writing the summary")
+        around(ray, "shutdown", "stopping Ray")
+
+    @contextmanager
+    def phases(self: Phases, name: str) -> Iterator[None]:
+        if name == "starting":
+            around_calls()
+        now["step"] = self._step()
+        with call(self, name):
+            begun(name)
+            yield
+
+    Phases.__call__ = phases  # type: ignore[method-assign]
+
+
 def install(victim: str, phase: str, step: int) -> None:
     """In the driver."""
     from marl_verl.process.watch import Phases, Watch
@@ -135,4 +186,4 @@ def write_site(site: Path) -> Path:
 _main = getattr(sys.modules["__main__"], "__spec__", None)
 if os.environ.get(VARIABLE) and _main is not None and _main.name == "marl_verl.trainer.run":
     _victim, _phase, _step = os.environ[VARIABLE].split("|")
-    install(_victim, _phase, int(_step))
+    (announce if _victim.startswith("/") else install)(_victim, _phase, int(_step))
