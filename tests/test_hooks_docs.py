@@ -53,7 +53,7 @@ ELSEWHERE = {
     ("sampling.md", "yaml"): "test_docs.py",
     ("schedules.md", "yaml"): "test_asynchronous.py",
     ("trackers.md", "yaml"): "test_trackers.py",
-    ("frameworks.md", "diff"): "test_openai_clients.py",
+    ("frameworks.md", "diff"): "test_frameworks.py",
     ("teams.md", "python"): "test_messages.py",  # as the act of `UsesTool`
     ("teams.md", "yaml"): "test_recipes.py",  # and what comes out is looked at
 }

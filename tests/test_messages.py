@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from marl_verl.episode import Act, Action, Journal, ReplayMismatch, Run, Workflow, WorkflowError, replay
@@ -20,10 +21,11 @@ from marl_verl.errors import MarlError
 from marl_verl.models.factory import make_tokenizer
 from marl_verl.models.parsers import FAMILIES, Parsers, check_parser, parser_names, structured_outputs
 from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
+from marl_verl.rollout.endpoint import EndpointClient
 from marl_verl.sampling import drive
 from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import AgentConfig, Sampling
+from marl_verl.team import AgentConfig, Endpoint, Sampling
 from marl_verl.testing import ScriptedPolicy, check_workflow
 from tests.test_chat import Server, client
 
@@ -62,7 +64,7 @@ SCRIPT = ScriptedPolicy({"solver": [{"tool_calls": [{"name": "add", "arguments":
 
 
 def test_a_workflow_with_a_tool_is_replayable_and_stores_its_messages() -> None:
-    run = check_workflow(UsesTool(), TASK, SCRIPT)
+    run = check_workflow(UsesTool(), TASK, SCRIPT, seconds=300)
     assert run.answer == "4"
     first, second = (act for act, _ in run.turns)
     assert first.parameters == {"tools": [ADD], "max_tokens": 8}
@@ -320,6 +322,29 @@ def test_a_malformed_call_marks_the_action_as_invalid() -> None:
         return [run.invalid, again.invalid, restarted.invalid]
 
     assert asyncio.run(go()) == [{("solver", "0"): "no call"}] * 3
+
+
+def test_an_endpoint_gets_the_tools_and_returns_its_calls() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def serve(request: Any) -> Any:
+        asked.append(json.loads(request.content))
+        called = {"id": "theirs", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+        message = {"role": "assistant", "content": None, "tool_calls": [called], "reasoning_content": "2 and 2"}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+        body = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        return httpx2.Response(200, json=body)
+
+    httpx2 = pytest.importorskip("httpx2", reason="openai before version 3")
+    defaults = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
+    policy = EndpointClient("p", Endpoint("http://nowhere/v1", "m"), defaults, max_tokens=9)
+    http = openai.DefaultAsyncHttpxClient(transport=httpx2.MockTransport(serve))
+    policy._client = policy._client.with_options(http_client=http)
+    act = Act("solver", "0", 0, 0, as_observation("q"), None, {"tools": [ADD], "temperature": 0.5})
+    action = asyncio.run(sampling_context(policy, trained=False).act(act, 0))
+    assert (asked[0]["tools"], asked[0]["temperature"], "response_format" in asked[0]) == ([ADD], 0.5, False)
+    assert (action.text, action.reasoning) == ("", "2 and 2")
+    assert action.tool_calls == with_ids(act, Action("", tool_calls=[CALL])).tool_calls
 
 
 def test_the_act_of_the_docs_runs() -> None:

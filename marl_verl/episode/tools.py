@@ -30,9 +30,9 @@ class _ByName:
         return self.func(**arguments)
 
 
-def recorded_tool(run: Calls, fn: Callable[..., Any], agent: str | None, sync: bool) -> Callable[..., Any]:
-    """A function with the signature of `fn` whose calls are recorded; async unless `sync`. TypeError for parameters
-    without a name, which the record could not name."""
+def recorded_tool(run: Calls, fn: Callable[..., Any], agent: str | None, loop: Any) -> Callable[..., Any]:
+    """A function with the signature of `fn` whose calls are recorded; async, or for code in a thread with the `loop` of
+    the run. TypeError for parameters without a name, which the record could not name."""
     signature = inspect.signature(fn)
     for name, each in signature.parameters.items():
         if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
@@ -47,8 +47,7 @@ def recorded_tool(run: Calls, fn: Callable[..., Any], agent: str | None, sync: b
         bound.apply_defaults()
         return [dict(bound.arguments)]
 
-    if sync:
-        loop = asyncio.get_running_loop()
+    if loop is not None:
 
         @functools.wraps(fn)
         def in_thread(*args: Any, **given: Any) -> Any:

@@ -47,6 +47,7 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
     Args:
         agent: whose acts all requests are; None if `model` names the agent.
         slot: of the acts, for a client that makes requests while others of the same agent are in progress.
+        loop: that of the run.
         counts: (agent, slot) -> requests so far, shared by all transports of a run, so that ids are unique.
     """
 
@@ -57,9 +58,10 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         agent: str | None,
         slot: str | None,
         counts: dict[tuple[str, str | None], int],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._run, self._agents, self._agent, self._slot, self._counts = run, agents, agent, slot, counts
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = await request.aread()
@@ -69,6 +71,8 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         return await asyncio.wrap_future(work)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if asyncio._get_running_loop() is self._loop:  # an exception would be shown as a lost connection
+            return _response(request, 400, RequestError(IN_LOOP).body)
         return in_loop(self._loop, lambda: self._respond(request, request.read()))
 
     async def _respond(self, request: httpx.Request, body: bytes) -> httpx.Response:
@@ -79,11 +83,7 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
             status, content = refused.status, refused.body
         except RequestError as error:
             status, content = error.status, error.body
-        # of the client's own package: openai 3 uses httpx2
-        make: Callable[..., httpx.Response] = sys.modules[type(request).__module__.partition(".")[0]].Response
-        if isinstance(content, bytes):
-            return make(status, content=content, headers={"content-type": "text/event-stream"})
-        return make(status, json=content, headers=FINAL if status != 200 else None)
+        return _response(request, status, content)
 
     async def _answer(self, method: str, path: str, body: bytes) -> Content:
         if method == "GET" and path.endswith("/models"):
@@ -143,6 +143,14 @@ APIS: dict[str, Callable[[TeamTransport, dict[str, Any]], Coroutine[Any, Any, Co
     "/chat/completions": TeamTransport._chat,
     "/responses": TeamTransport._responses,
 }
+
+
+def _response(request: httpx.Request, status: int, content: Content) -> httpx.Response:
+    # of the client's own package: openai 3 uses httpx2
+    make: Callable[..., httpx.Response] = sys.modules[type(request).__module__.partition(".")[0]].Response
+    if isinstance(content, bytes):
+        return make(status, content=content, headers={"content-type": "text/event-stream"})
+    return make(status, json=content, headers=FINAL if status != 200 else None)
 
 
 def in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -67,7 +67,11 @@ def changed(old: Act, new: Act) -> str:
     if last == len(new.observation) == 1:
         return _difference(before, now)
     which = f"message {number + 1} ({new.observation[number]['role']})"
-    return f"{which}: {_difference(*(json.dumps(act.observation[number], ensure_ascii=False) for act in (old, new)))}"
+    pair = [act.observation[number] for act in (old, new)]
+    texts = [f"{m['role']}: {message_text(m)}" for m in pair]
+    if texts[0] == texts[1]:  # e.g. another id of a call
+        texts = [json.dumps(message, ensure_ascii=False) for message in pair]
+    return f"{which}: {_difference(*texts)}"
 
 
 def _difference(before: str, now: str) -> str:

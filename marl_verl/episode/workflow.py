@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
@@ -60,10 +61,11 @@ class TeamEffects(Protocol):
 class Member:
     """One agent of the team of a run."""
 
-    __slots__ = ("_run", "name")
+    __slots__ = ("_loop", "_run", "name")
 
     def __init__(self, run: TeamEffects, name: str) -> None:
         self._run = run
+        self._loop = asyncio._get_running_loop()
         self.name = name
 
     def act(self, observation: Seen, slot: str | None = None, **parameters: Any) -> Coroutine[Any, Any, Action]:
@@ -86,7 +88,7 @@ class Member:
         """As `team.tool`, attributed to this agent, as in `call`."""
         from marl_verl.episode.tools import recorded_tool
 
-        return recorded_tool(self._run, fn, self.name, sync)
+        return recorded_tool(self._run, fn, self.name, self._loop if sync else None)
 
     def mcp(self, server: Any) -> McpServer:
         """As `team.mcp`, attributed to this agent, as in `call`."""
@@ -98,10 +100,11 @@ class Member:
 class Team:
     """The team of one run, passed to its workflow."""
 
-    __slots__ = ("_members", "_requests", "_run")
+    __slots__ = ("_loop", "_members", "_requests", "_run")
 
     def __init__(self, run: TeamEffects, agents: Sequence[str]) -> None:
         self._run = run
+        self._loop = asyncio._get_running_loop()
         self._requests: dict[tuple[str, str | None], int] = {}
         self._members = {name: Member(run, name) for name in agents}
 
@@ -156,7 +159,7 @@ class Team:
         """
         from marl_verl.episode.tools import recorded_tool
 
-        return recorded_tool(self._run, fn, None, sync)
+        return recorded_tool(self._run, fn, None, self._loop if sync else None)
 
     def mcp(self, server: Any) -> McpServer:
         """The tools of an MCP server: `async with team.mcp("http://localhost:8000/mcp") as server:`, then
@@ -197,7 +200,9 @@ class Team:
 
         if agent is not None:
             self[agent]  # raises for an unknown agent
-        return TeamTransport(self._run, self.agents, agent, slot, self._requests)
+        if self._loop is None:
+            raise RuntimeError("a client needs the event loop of a run")
+        return TeamTransport(self._run, self.agents, agent, slot, self._requests, self._loop)
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Run synchronous code of a framework, in which `openai_sync` clients act. Unlike the function of a `call` it

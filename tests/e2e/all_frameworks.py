@@ -1,0 +1,95 @@
+"""A plugin file: the teams of all frameworks in one run, each on its own tasks; notes tokens of servers and rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from marl_verl import Workflow, hookimpl
+
+FOLDER = Path(os.environ.get("FRAMEWORKS_FOLDER", ""))  # recipes/frameworks: this file is copied into the run's folder
+NOTES = Path(os.environ.get("FRAMEWORKS_NOTES", ""))
+TEAMS = {
+    "openai_agents_team": "HandOff",
+    "langgraph_team": "AnswerAndJudge",
+    "pydantic_ai_team": "AskTool",
+    "autogen_team": "RoundRobin",
+    "smolagents_team": "InThread",
+}
+TOOLS = ("transfer_to_second", "largest", "")
+
+
+def framework(task_id: str) -> str:
+    """The team that works on a task."""
+    return list(TEAMS)[crc32(task_id.encode()) % len(TEAMS)]
+
+
+def load(name: str) -> Any:
+    if name not in sys.modules:
+        spec: Any = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+class EveryFramework(Workflow):
+    async def run(self, task: Any, team: Any) -> Any:
+        note_tokens()
+        name = framework(task.id)
+        return await getattr(load(name), TEAMS[name])().run(task, team)
+
+
+def mixed() -> type:
+    """The task of the recipes, with demonstrations of every tool."""
+    digits = load("digits").Digits
+
+    class MixedDigits(digits):  # type: ignore[misc, valid-type]
+        def vocabulary(self) -> list[str]:
+            words = [word for tool in TOOLS for word in digits(tool=tool).vocabulary()]
+            return list(dict.fromkeys(words))
+
+        def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+            parts = [digits(tool=tool).demonstrations(agent, count, seed, good) for tool in TOOLS]
+            return [parts[number % len(parts)][number] for number in range(count)]
+
+    return MixedDigits
+
+
+def note_tokens() -> None:
+    """Append each completion of a server, and the tokens of each row, to files; once in a process."""
+    from verl.workers.rollout.llm_server import LLMServerClient
+
+    from marl_verl.rollout import rows
+
+    if getattr(LLMServerClient, "noted", False):
+        return
+    LLMServerClient.noted = True
+    generate, fields = LLMServerClient.generate, rows.row_fields
+
+    def note(kind: str, prompt: list[int], response: list[int]) -> None:
+        with (NOTES / f"{kind}.jsonl").open("a") as file:
+            file.write(json.dumps([prompt, response]) + "\n")
+
+    async def noted(self: Any, request_id: str, *, prompt_ids: list[int], **options: Any) -> Any:
+        output = await generate(self, request_id, prompt_ids=prompt_ids, **options)
+        note("sampled", prompt_ids, [int(token) for token in output.token_ids])
+        return output
+
+    def put(turn: Any) -> dict[str, Any]:
+        found = fields(turn)
+        note("rows", found["prompts"].tolist(), found["responses"].tolist())
+        return found
+
+    LLMServerClient.generate, rows.row_fields = noted, put
+
+
+@hookimpl
+def marl_register(registry: Any) -> None:
+    registry.workflow("every-framework", EveryFramework)
+    if FOLDER.name:
+        registry.task("mixed-digits", mixed())

@@ -1,0 +1,150 @@
+"""Teams of frameworks are replayable workflows: recipes/frameworks, and the page about them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from marl_verl.episode import ReplayMismatch, Workflow
+from marl_verl.tasks.base import Task
+from marl_verl.testing import ScriptedPolicy, check_workflow
+from marl_verl.trainer.describe import describe
+from marl_verl.trainer.prepare import plan_run
+
+FOLDER = Path(__file__).parents[1] / "recipes" / "frameworks"
+TASK = Task("t", "3 1 4 and 2 7 1", {"first": ["3", "1", "4"], "answer": "7"})
+
+
+def calls(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"content": "", "tool_calls": [{"name": name, "arguments": arguments}]}
+
+
+TEAMS: dict[str, tuple[str, str, dict[str, Any], str]] = {  # package, workflow class, replies, answer
+    "openai_agents": ("agents", "HandOff", {"first": calls("transfer_to_second"), "second": "7"}, "7"),
+    "langgraph": ("langgraph", "AnswerAndJudge", {"first": ["4", "7"], "second": ["no", "yes"]}, "7"),
+    "pydantic_ai": ("pydantic_ai", "AskTool", {"first": [calls("largest", digits="3 1 4"), "4"], "second": "7"}, "7"),
+    "autogen": ("autogen_agentchat", "RoundRobin", {"first": "4", "second": "7"}, "7"),
+    "smolagents": ("smolagents", "InThread", {"first": [calls("largest", digits="3 1 4"), "4"], "second": "7"}, "7"),
+}
+
+
+def needs(package: str) -> None:
+    """Skip where a package is missing, except in CI, where `make install` must have installed it."""
+    if importlib.util.find_spec(package) is None:
+        assert os.environ.get("CI") != "true", f"package {package} is not installed in CI"
+        pytest.skip(f"package {package} is not installed")
+
+
+def module(name: str) -> ModuleType:
+    known = f"{name}_team"
+    if known not in sys.modules:
+        spec = importlib.util.spec_from_file_location(known, FOLDER / f"{known}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        sys.modules[known] = found
+        spec.loader.exec_module(found)
+    return sys.modules[known]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEAMS)
+def test_a_team_of_a_framework_is_replayable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, workflow, replies, answer = TEAMS[name]
+    needs(package)
+    monkeypatch.setenv("PYTHONPATH", f"{FOLDER}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    run = check_workflow(getattr(module(name), workflow)(), TASK, ScriptedPolicy(replies), seconds=300)
+    assert run.answer == answer
+    assert {act.agent for act, _ in run.turns} == {"first", "second"}
+
+
+# The page about them, and the recipes
+
+PAGE = (FOLDER.parents[1] / "docs" / "frameworks.md").read_text()
+SHOWN = {
+    **{"OpenAI Agents SDK": "openai_agents", "LangGraph": "langgraph"},
+    **{"Pydantic AI": "pydantic_ai", "AutoGen": "autogen"},
+}
+
+
+@pytest.mark.parametrize("title", SHOWN)
+def test_what_changes_in_a_team_is_what_its_recipe_has(title: str) -> None:
+    """The ```diff blocks of docs/frameworks.md: fewer than ten new lines, of names that the recipe uses."""
+    block = re.search(rf"\*\*{title}\*\*.*?```diff\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    new = [line[1:] for line in block[1].splitlines() if line.startswith("+")]
+    assert f"| {title} | {len(new)} |" in PAGE
+    assert len(new) < 10
+    recipe = (FOLDER / f"{SHOWN[title]}_team.py").read_text()
+    code = re.sub(r'"[^"]*"', "", "\n".join(new))
+    names = set(re.findall(r"[A-Za-z_]{3,}", code)) - {"model", "INFO", "http", "client"}
+    assert names <= set(re.findall(r"\w+", recipe))
+
+
+def test_the_recipes_differ_in_their_teams_only() -> None:
+    def rest(name: str) -> Any:
+        recipe: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / f"{name}.yaml"))
+        assert recipe["marl"].pop("plugins") == ["digits.py", f"{name}_team.py"]
+        assert recipe["marl"].pop("workflow")["name"] in (FOLDER / f"{name}_team.py").read_text()
+        recipe["marl"]["task"].pop("options", None)
+        return recipe
+
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(TEAMS)
+    assert all(rest(name) == rest("langgraph") for name in TEAMS)
+    table = re.findall(r"^\| `(\w+)\.yaml`", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    assert set(table) == set(TEAMS)
+
+
+@pytest.mark.slow
+def test_a_recipe_composes() -> None:
+    needs("agents")
+    plan = plan_run(FOLDER / "openai_agents.yaml", ["marl.task.train_size=40", "marl.task.test_size=5"])
+    assert "hand-off" in describe(plan)
+
+
+# What is not deterministic is named
+
+
+class Timed(Workflow):
+    """Shows the number of runs of this process, as a clock would show the time."""
+
+    async def run(self, task: Any, team: Any) -> Any:
+        NOW.append(len(NOW))
+        system: Any = {"role": "system", "content": f"It is {NOW[-1]} o'clock."}
+        asked: Any = [{"role": "user", "content": task.prompt}, system]
+        found = await team.openai("first").chat.completions.create(model="m", messages=asked)
+        return found.choices[0].message.content
+
+
+NOW: list[int] = []
+CACHE: dict[str, Any] = {}
+
+
+class Cached(Workflow):
+    """Keeps answers in the process, as a framework's cache does."""
+
+    async def run(self, task: Any, team: Any) -> Any:
+        if task.id not in CACHE:
+            CACHE[task.id] = (await team.openai("first").responses.create(model="m", input=task.prompt)).output_text
+        await team["first"].act("more")
+        return CACHE[task.id]
+
+
+@pytest.mark.parametrize(
+    ("workflow", "why"),
+    [
+        (Timed, r"first:0 is shown another observation.*: message 2 \(system\): recorded .*It is 0.*, now .*It is 1"),
+        (Cached, r"first:0 is shown another observation on replay: recorded .*3 1 4.*, now .*more"),
+    ],
+)
+def test_times_and_caches_are_named(workflow: type[Workflow], why: str) -> None:
+    with pytest.raises(ReplayMismatch, match=why):
+        check_workflow(workflow(), TASK, ScriptedPolicy({"first": "7"}))
