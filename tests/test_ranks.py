@@ -110,12 +110,12 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
     from marl_verl.episode import Action, Turn
     from marl_verl.rollout.rows import row_fields, row_key, row_tag
     from marl_verl.team import PolicyConfig
-    from marl_verl.trainer import policy_runtime
+    from marl_verl.trainer import batches, policy_runtime
     from marl_verl.trainer.critic import CriticRuntime
 
     store, ranks = Store(), Ranks()
-    monkeypatch.setattr(policy_runtime, "tq", store)
-    monkeypatch.setattr(padding_utils, "tq", store)
+    for user in (policy_runtime, batches, padding_utils):
+        monkeypatch.setattr(user, "tq", store)
     keys, tags = [], []
     for number in range(3):
         action = Action("", [1, 2], [3], [-0.5])
@@ -134,7 +134,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
     }
     config = OmegaConf.create(
         {
-            "marl": {"run": {"seed": 3}},
+            "marl": {"run": {"seed": 3, "merge_turns": False}},
             "algorithm": {"rollout_correction": {"bypass_mode": False, "rollout_is": None, "rollout_rs": None}},
             "actor_rollout_ref": {
                 "actor": {**actor, "shuffle": False},

@@ -207,7 +207,7 @@ class Actor:
 
         from marl_verl.config.placement import pools_of
         from marl_verl.rollout.devices import Devices
-        from marl_verl.trainer import policy_runtime
+        from marl_verl.trainer import batches, merging, policy_runtime
 
         change = [f"marl.algorithm.options.loss={loss}", f"marl.policies.one.model.path={model}"]
         config = with_overrides(_composed(model.parent), [*change, *overrides])
@@ -216,7 +216,7 @@ class Actor:
         self.config = resolve(config, team)
         self.config.actor_rollout_ref = self.config.policies.one.actor_rollout_ref
         self.store = Store()
-        for user in (padding_utils, policy_runtime):
+        for user in (padding_utils, policy_runtime, batches, merging):
             assert user.tq is transfer_queue
             patch.setattr(user, "tq", self.store)
         worker: Any = ActorRolloutRefWorker(config=self.config.actor_rollout_ref, role="actor")
@@ -225,6 +225,7 @@ class Actor:
         self._worker = worker
         devices = Devices(*pools_of(self.config, team), serial=False)
         self.runtime = policy_runtime.PolicyRuntime(team.policies["one"], self.config, devices)
+        worker.set_loss_fn(self.runtime.loss())
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The model's weights by name, float64."""

@@ -41,6 +41,19 @@ def updates_per_batch(config: DictConfig, model: Any) -> int:
     return max(1, int(config.data.train_batch_size) // int(model.ppo_mini_batch_size))
 
 
+def unmerged_reason(config: DictConfig, actor: DictConfig) -> str | None:
+    """Why the turns of a conversation are not trained as one sequence (`trainer/merging.py`); None if they are."""
+    if not config.marl.run.merge_turns:
+        return "marl.run.merge_turns is false"
+    if actor.shuffle:
+        return "actor.shuffle mixes rows between updates"
+    if (mode := actor.policy_loss.loss_mode) in ("clip_cov", "kl_cov"):
+        return f"loss_mode {mode} compares the tokens of a micro-batch"
+    if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
+        return "seq-mean-token-sum-norm divides by the longest response of a micro-batch: set loss_scale_factor"
+    return None
+
+
 def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> None:
     """MarlError where a policy's settings are incompatible with its loss; `config` has its `actor_rollout_ref`."""
     actor, correction = config.actor_rollout_ref.actor, config.algorithm.rollout_correction

@@ -53,8 +53,7 @@ def put_advantages(batch: KVBatchMeta, result: AdvantageResult, learning: Collec
     found = [result.of_tokens(row, batch.tags[row]["response_len"]) for row in rows]
     tokens = [torch.tensor(values, dtype=torch.float32) for values in found]
     nested = torch.nested.as_nested_tensor(tokens, layout=torch.jagged)
-    fields = TensorDict({"advantages": nested}, batch_size=len(rows))
-    tq.kv_batch_put(keys=[batch.keys[row] for row in rows], partition_id=batch.partition_id, fields=fields)
+    put(batch, [batch.keys[row] for row in rows], advantages=nested)
 
 
 def read_tensors(keys: list[str]) -> dict[str, dict[str, Any]]:
@@ -71,3 +70,14 @@ def write_tensors(fields: list[dict[str, Any]], keys: list[str], tags: list[Any]
     if keys:
         columns = list_of_dict_to_tensordict(fields)
         tq.kv_batch_put(keys=keys, partition_id=PARTITION, fields=columns, tags=[dict(tag) for tag in tags])
+
+
+def put(batch: KVBatchMeta, keys: list[str], tags: list[dict[str, Any]] | None = None, **fields: torch.Tensor) -> None:
+    """Write fields of rows, one nested tensor each, to a batch's partition of TransferQueue."""
+    tensors = TensorDict(fields, batch_size=len(keys))
+    tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=tensors, tags=tags)
+
+
+def jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tensors of different lengths as one nested tensor."""
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)

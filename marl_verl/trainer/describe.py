@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.advantage.estimator import Advantage
-from marl_verl.config.loss import updates_per_batch
+from marl_verl.config.loss import unmerged_reason, updates_per_batch
 from marl_verl.config.parts import algorithm_of, named_samplers
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import model_of
@@ -95,6 +95,8 @@ def _policy(plan: Plan, name: str) -> str:
             what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters trained, {size} frozen"
     loss, _ = loss_of(plan.team, name)
     kl = f", KL {actor.kl_loss_coef:g} to the initial weights" if actor.use_kl_loss else ""
+    if (why := unmerged_reason(plan.config, actor)) is not None:
+        kl += f", turns not merged ({why})"
     count = updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)
     often = f", {count} update{'s' if count > 1 else ''} per batch" if plan.config.marl.schedule.mode == "sync" else ""
     return f"{base}; {what}, {loss}, lr {actor.optim.lr:g}{often}{kl}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -20,22 +21,25 @@ from transfer_queue import KVBatchMeta
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.protocol import DataProto
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
-from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
-from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from marl_verl.algorithms.losses import OWN
+from marl_verl.config.loss import unmerged_reason
 from marl_verl.platforms.active import cpu_run
 from marl_verl.rollout.client import PolicyServerManager
 from marl_verl.rollout.devices import Devices, numbered, rendezvous_ports
 from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_thread
+from marl_verl.trainer.arrangement import arranged
+from marl_verl.trainer.batches import put
 from marl_verl.trainer.critic import CRITIC, CriticRuntime
+from marl_verl.trainer.merging import SEGMENTS, loss_of_rows, rows_of, sequences_of
 from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.plugin_losses import register_loss
 from marl_verl.trainer.policy_servers import Servers, TrainingWorkers
@@ -55,6 +59,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
         self._critics = critics
         self._correction = config.algorithm.rollout_correction
         self._reference = bool(self._arr.actor.use_kl_loss)
+        self._merges = unmerged_reason(self.config, self._arr.actor) is None
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
 
     def start(self) -> None:
@@ -102,8 +107,14 @@ class PolicyRuntime(TrainingWorkers, Servers):
             if (mode := self._arr.actor.policy_loss.loss_mode).startswith(OWN):
                 ray.get([worker.__ray_call__.remote(lambda _: register_loss(mode)) for worker in self.workers.workers])
             self.workers.init_model()
+            if self._merges:
+                self.workers.set_loss_fn(self.loss())
             for critic in self._critics:
                 critic.start(self._spawned[CRITIC])
+
+    def loss(self) -> Any:
+        """The loss function of the training workers: verl's, computed from the rows of merged sequences."""
+        return partial(loss_of_rows, loss=partial(ppo_loss, config=omega_conf_to_dataclass(self._arr.actor)))
 
     def actors(self) -> dict[str, Any]:
         workers = numbered("training worker", f" of policy '{self.name}'", self.workers.workers)
@@ -119,12 +130,14 @@ class PolicyRuntime(TrainingWorkers, Servers):
         with self.lock:
             rows = len(batch)
             updates = min(updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
-            batch = self._padded(batch, updates)
-            self._balance(batch, updates)
-            fields, before = list(UPDATE_FIELDS), {}
+            lengths = {"tokens/sampled": sum(tag["response_len"] for tag in batch.tags), "merge/rows_before": rows}
+            batch = arranged(batch, updates, self.data_parallel_size, self._merges)
+            real = [tag for tag in batch.tags if not tag.get("is_padding")]
+            lengths |= {"merge/rows_after": len(real), "tokens/trained": sum(tag["seq_len"] for tag in real)}
+            fields, before = [*UPDATE_FIELDS, *([SEGMENTS] if len(real) < rows else [])], {}
             if not self._correction.bypass_mode:
                 before = self._log_probs(batch, "old_log_probs", self.workers.compute_log_prob, entropy=True)
-            more, corrected = _correct(batch, self._correction)
+            more, corrected = _correct(batch, self._correction, merged=len(real) < rows)
             fields += more
             if self._reference:
                 fields.append("ref_log_prob")
@@ -148,32 +161,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
             batch.fields = None
             reduced = reduce_metrics(dict(output["metrics"]))
             metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
-            return batch, {name: float(value) for name, value in {**metrics, **before, **corrected}.items()}
-
-    def _padded(self, batch: KVBatchMeta, updates: int) -> KVBatchMeta:
-        """Add rows without a response token until every rank has the same number of rows in every update.
-
-        verl copies unknown fields from the first row, at that row's length, so marl-verl's fields are set here.
-        """
-        multiple = updates * self.data_parallel_size
-        padded = upsample_batch_to_divisible_size(batch, multiple, eos_token_id=0)
-        new = padded.keys[len(batch) :]
-        if new:
-            zeros = torch.nested.as_nested_tensor([torch.zeros(1) for _ in new], layout=torch.jagged)
-            _put(batch, new, advantages=zeros, old_log_probs=zeros.clone())
-        return padded
-
-    def _balance(self, batch: KVBatchMeta, updates: int) -> None:
-        """Balance tokens over ranks, and spread the padding rows, which are last, over the updates."""
-        parts = [list(range(len(batch)))]
-        if (count := self.data_parallel_size) > 1:
-            lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
-            parts = get_seqlen_balanced_partitions(calculate_workload(lengths), k_partitions=count, equal_size=True)
-        if any(tag.get("is_padding") for tag in batch.tags):
-            parts = [[row for first in range(updates) for row in sorted(part)[first::updates]] for part in parts]
-        order = [row for part in parts for row in part]
-        if order != list(range(len(batch))):  # one rank without padding: keep the key order
-            batch.reorder(order)
+            return batch, {name: float(value) for name, value in {**metrics, **before, **corrected, **lengths}.items()}
 
     def _log_probs(
         self, batch: KVBatchMeta, field: str, call: Any, no_lora_adapter: bool = False, entropy: bool = False
@@ -191,7 +179,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
         # as the rows have them: TransferQueue has one type per field, and a model may compute in bfloat16
         data["log_probs"] = data["log_probs"].float()
         mask = data["response_mask"]
-        _put(batch, batch.keys, **{field: response_from_nested(data["log_probs"], mask)})
+        put(batch, batch.keys, **{field: response_from_nested(data["log_probs"], mask)})
         if not entropy:
             return {}
         chosen = mask.values().bool()  # padding rows have no response token
@@ -218,7 +206,7 @@ def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
     servers.result()
 
 
-def _correct(batch: KVBatchMeta, settings: DictConfig) -> tuple[list[str], dict[str, float]]:
+def _correct(batch: KVBatchMeta, settings: DictConfig, merged: bool = False) -> tuple[list[str], dict[str, float]]:
     """Apply verl's rollout correction (weights and rejections) to all rows of an update that have `old_log_probs`.
 
     The servers' numerics, and sometimes their weights, differ from the trainer's. The loss of each token is multiplied
@@ -236,18 +224,24 @@ def _correct(batch: KVBatchMeta, settings: DictConfig) -> tuple[list[str], dict[
         return [], {}
     real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding")]
     keys, needed = [batch.keys[row] for row in real], ["old_log_probs", "rollout_log_probs", "response_mask"]
-    rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=needed)
+    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=[*needed, *[SEGMENTS] * merged])
+    segments = data[SEGMENTS] if merged else None
+    columns = {name: data[name] if segments is None else rows_of(data[name], segments) for name in needed}
+    mask = columns["response_mask"]
+    rows = TensorDict(columns, batch_size=len(mask.offsets()) - 1)
     # [rows, longest response], right-padded with zeros
-    data, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
+    found, metrics = compute_rollout_correction_and_add_to_batch(DataProto(batch=rows.to_padded_tensor()), settings)
+
+    def as_read(values: torch.Tensor) -> torch.Tensor:
+        """Padded values of rows as those of the batch's rows, which may be merged."""
+        nested = response_to_nested(values, mask)
+        return nested if segments is None else sequences_of(nested, segments)
+
     if settings.rollout_rs:
-        _put(batch, keys, response_mask=response_to_nested(data.batch["response_mask"], rows["response_mask"]))
-    if WEIGHTS not in data.batch:
+        put(batch, keys, response_mask=as_read(found.batch["response_mask"]))
+    if WEIGHTS not in found.batch:
         return [], metrics
-    weights = dict(zip(real, response_to_nested(data.batch[WEIGHTS], rows["response_mask"]).unbind(), strict=True))
-    padded = [weights.get(row, torch.zeros(tag["response_len"])) for row, tag in enumerate(batch.tags)]
-    _put(batch, batch.keys, **{WEIGHTS: torch.nested.as_nested_tensor(padded, layout=torch.jagged)})
+    weights = dict(zip(real, as_read(found.batch[WEIGHTS]).unbind(), strict=True))
+    padded = [weights.get(row, torch.zeros(1)) for row in range(len(batch))]
+    put(batch, batch.keys, **{WEIGHTS: torch.nested.as_nested_tensor(padded, layout=torch.jagged)})
     return [WEIGHTS], metrics
-
-
-def _put(batch: KVBatchMeta, keys: list[str], **fields: torch.Tensor) -> None:
-    tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(keys)))
