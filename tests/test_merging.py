@@ -306,6 +306,11 @@ def engine(folder: Path) -> Iterator[Path]:
         yield folder
 
 
+def _kept(update: Any, returned: list[Any], *given: Any) -> Any:
+    returned.append(update(*given))
+    return returned[-1]
+
+
 @pytest.mark.slow
 def test_verls_workers_update_from_merged_rows_as_from_rows(
     engine: Path, model: Any, monkeypatch: pytest.MonkeyPatch
@@ -319,7 +324,11 @@ def test_verls_workers_update_from_merged_rows_as_from_rows(
         overrides = (f"marl.run.merge_turns={merges}", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=40")
         with monkeypatch.context() as patch:
             actor = Actor(engine, "ppo-clip-tis", patch, *overrides)
+            returned: list[Any] = []
+            patch.setattr(actor.runtime, "update", partial(_kept, actor.runtime.update, returned))
             found[merges] = actor.update(still, now, updates=2)
+            # the trainer removes all of them from TransferQueue, under both schedules
+            assert set(returned[0][0].keys) == set(actor.store.rows)
     assert close(found[True][0], found[False][0])
     merged, plain = found[True][1], found[False][1]
     assert [plain[f"merge/rows_{when}"] for when in ("before", "after")] == [7, 7]

@@ -43,7 +43,7 @@ def updates_per_batch(config: DictConfig, model: Any) -> int:
 
 def unmerged_reason(config: DictConfig, actor: DictConfig) -> str | None:
     """Why the turns of a conversation are not trained as one sequence (`trainer/merging.py`); None if they are."""
-    if not config.marl.run.merge_turns:
+    if not config.marl.run.get("merge_turns", True):  # a run of an older version has no such key
         return "marl.run.merge_turns is false"
     if actor.shuffle:
         return "actor.shuffle mixes rows between updates"

@@ -37,7 +37,7 @@ from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_thread
 from marl_verl.trainer.arrangement import arranged
-from marl_verl.trainer.batches import put
+from marl_verl.trainer.batches import put, with_padding
 from marl_verl.trainer.critic import CRITIC, CriticRuntime
 from marl_verl.trainer.merging import SEGMENTS, loss_of_rows, rows_of, sequences_of
 from marl_verl.trainer.metrics import timed
@@ -123,15 +123,16 @@ class PolicyRuntime(TrainingWorkers, Servers):
     def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
         """Update the policy from its rows, in key order; their advantages must be in TransferQueue.
 
-        `updates` is the number of optimiser steps (mini-batches) per epoch. Returns the batch with its padding rows,
-        and metrics (`grad_norm`, `pg_loss`, ...; with a rollout correction `rollout_corr/...`). Metric `entropy` is the
-        policy's before the update, in nats per token: computed without gradient, with the old log-probs.
+        `updates` is the number of optimiser steps (mini-batches) per epoch. Returns the batch with what was
+        added to it (padding rows, sequences), and metrics (`grad_norm`, `pg_loss`, ...; with a rollout correction
+        `rollout_corr/...`). Metric `entropy` is the policy's before the update, in nats per token: computed without
+        gradient, with the old log-probs.
         """
         with self.lock:
             rows = len(batch)
             updates = min(updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
             lengths = {"tokens/sampled": sum(tag["response_len"] for tag in batch.tags), "merge/rows_before": rows}
-            batch = arranged(batch, updates, self.data_parallel_size, self._merges)
+            given, batch = batch, arranged(batch, updates, self.data_parallel_size, self._merges)
             real = [tag for tag in batch.tags if not tag.get("is_padding")]
             lengths |= {"merge/rows_after": len(real), "tokens/trained": sum(tag["seq_len"] for tag in real)}
             fields, before = [*UPDATE_FIELDS, *([SEGMENTS] if len(real) < rows else [])], {}
@@ -161,7 +162,8 @@ class PolicyRuntime(TrainingWorkers, Servers):
             batch.fields = None
             reduced = reduce_metrics(dict(output["metrics"]))
             metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()}
-            return batch, {name: float(value) for name, value in {**metrics, **before, **corrected, **lengths}.items()}
+            metrics |= {**before, **corrected, **lengths}
+            return with_padding(given, batch), {name: float(value) for name, value in metrics.items()}
 
     def _log_probs(
         self, batch: KVBatchMeta, field: str, call: Any, no_lora_adapter: bool = False, entropy: bool = False
