@@ -137,7 +137,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any, Ranks]:
             "marl": {"run": {"seed": 3, "merge_turns": False}},
             "algorithm": {"rollout_correction": {"bypass_mode": False, "rollout_is": None, "rollout_rs": None}},
             "actor_rollout_ref": {
-                "actor": {**actor, "shuffle": False},
+                "actor": {**actor, "shuffle": False, "policy_loss": {"loss_mode": "vanilla"}},
                 "model": {},
                 "rollout": {"temperature": 1.0},
             },
