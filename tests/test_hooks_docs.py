@@ -54,6 +54,7 @@ ELSEWHERE = {
     ("schedules.md", "yaml"): "test_asynchronous.py",
     ("trackers.md", "yaml"): "test_trackers.py",
     ("frameworks.md", "diff"): "test_frameworks.py",
+    ("frameworks.md", "python"): "test_gateway.py",
     ("teams.md", "python"): "test_messages.py",  # as the act of `UsesTool`
     ("teams.md", "yaml"): "test_recipes.py",  # and what comes out is looked at
 }

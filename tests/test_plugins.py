@@ -138,7 +138,7 @@ def test_an_unhashable_instance_is_a_plugin_too() -> None:
             registry.reward(self.name, len)
 
     found = plugins.assemble({"a": Mine("one"), "b": Mine("two")})
-    assert found.names("rewards") == ["one", "two", "valid-answer"]
+    assert found.names("rewards") == ["one", "returned", "two", "valid-answer"]
     assert found.entry("rewards", "two").source.plugin == "b"
 
 

@@ -15,6 +15,7 @@ PUBLIC = (
     "marl_verl",
     *(f"marl_verl.{name}" for name in ("advantage", "algorithms", "credit", "episode", "errors", "options", "rewards")),
     *(f"marl_verl.{name}" for name in ("plugins", "sampling", "tasks", "testing", "testing.real", "testing.rows")),
+    "marl_verl.gateway",
     "marl_verl.sandbox",
     "marl_verl.testing.workflows",
 )

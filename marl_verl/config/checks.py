@@ -166,8 +166,10 @@ def set_steps(config: DictConfig, tasks: int) -> None:
 def rehearse(workflow: Workflow, task: Task, team: TeamConfig) -> tuple[tuple[Act, ...], ...]:
     """Run the workflow once with empty actions and return the acts of each move.
 
-    MarlError for an error that does not depend on the actions.
+    MarlError for an error that does not depend on the actions. A workflow of external processes is not rehearsed.
     """
+    if not workflow.replayable:
+        return ()
     moves: list[tuple[Act, ...]] = []
     limits = Limits(step_seconds=REHEARSAL_SECONDS / 2)  # an endless loop would block `wait_for`
 

@@ -21,6 +21,7 @@ from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.credit.base import Credit, ReplayCredit
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
+from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError, nearest
 from marl_verl.models.count import model_config
@@ -94,6 +95,22 @@ def _check_credit(credit: Credit, sampler: Sampler, algorithm: Algorithm, team: 
         what = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
         remedy = "use returns 'immediate', or a credit of single acts (counterfactual with credit_unit=act)"
         raise MarlError(f"{what}: {remedy}")
+
+
+def check_replays(
+    workflow: Workflow, samplers: dict[str, Sampler], names: dict[str, str], team: TeamConfig, algorithm: Algorithm
+) -> None:
+    """MarlError if a sampler or the credit replays episodes of a workflow that cannot be replayed."""
+    if workflow.replayable:
+        return
+    what = f"workflow '{team.workflow.name}' {NOT_REPLAYABLE}"
+    for section, sampler in samplers.items():
+        if sampler.branches:
+            remedy = "use 'independent' or 'best-of'"
+            raise MarlError(f"marl.{section}: {what}, but sampler '{names[section]}' branches from replays: {remedy}")
+    for credit in algorithm.replay_credits:
+        remedy = "set marl.algorithm.options.credit=none"
+        raise MarlError(f"{what}, but credit '{credit.name}' replays its episodes: {remedy}")
 
 
 def check_advantage(synthetic: SyntheticTeam) -> None:

@@ -25,10 +25,12 @@ from marl_verl.episode.messages import Observation, Parameters, as_observation, 
 from marl_verl.episode.turn import Act, Action, changed, slot_name
 from marl_verl.episode.watchdog import Watchdog, forever
 from marl_verl.episode.workflow import Seen, Workflow
-from marl_verl.errors import message_of, nearest
+from marl_verl.errors import MarlError, message_of, nearest
 from marl_verl.tasks.base import Task
 
 PATIENCE = 100  # errors raised after the fatal one before raising CancelledError, which `except Exception` lets through
+
+NOT_REPLAYABLE = "cannot be replayed: its agents are processes that run by themselves"
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +70,8 @@ class Effects:
     ) -> None:
         self.workflow, self.task, self.agents = workflow, task, tuple(agents)
         self._given = Journal(seed=seed) if journal is None else journal
+        if self._given.records and not workflow.replayable:
+            raise MarlError(f"workflow '{type(workflow).__name__}' {NOT_REPLAYABLE}")
         self._strict, self._sealed, self.limits = strict, sealed, limits
         self._records: list[Record | None] = []  # None: reached, not yet resolved
         self._lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far

@@ -177,7 +177,7 @@ class Run(Effects):
             self._driver = None
 
     async def _main(self) -> Any:
-        work = self.workflow.run(self.task, Team(self, self.agents))
+        work = self.workflow._begin(self.task, Team(self, self.agents))
         if not inspect.isawaitable(work):
             raise self._fail("`run` must be an `async def`")
         return await work
@@ -197,7 +197,7 @@ class Run(Effects):
             raise self._fail(with_line(error)) from error
         self._cancel()  # acts that the workflow started and did not await
         await self._end_tasks()
-        if self._concurrent and not unanswered and not self._sealed:
+        if self._concurrent and not unanswered and not self._sealed and self.workflow.replayable:
             again = await replay(self.workflow, self.task, self.agents, self.journal, replace(self.limits, tokens=None))
             self._records, self.proposals, self.invalid = again._records, again.proposals, again.invalid
         self._records = _numbered(self._records)

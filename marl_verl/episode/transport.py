@@ -1,7 +1,9 @@
-"""An httpx transport whose requests are acts: clients of OpenAI's API work in a workflow, without a socket.
+"""An httpx transport whose requests are acts: clients of OpenAI's and Anthropic's APIs work in a workflow, without a
+socket.
 
-    POST .../chat/completions, .../responses   an act of the agent that `model` names, or to which the client is bound
-    GET  .../models                            the agents
+    POST .../chat/completions, .../responses, .../messages
+                              an act of the agent that `model` names, or to which the client is bound
+    GET  .../models           the agents
 
 A request from another thread, or another event loop, is made in the loop of the run, and its thread waits. In the
 run's own loop a synchronous client cannot wait without blocking every run, so it is refused.
@@ -18,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 import httpx
 
-from marl_verl.episode import chat_completions, responses
+from marl_verl.episode import anthropic_messages, chat_completions, responses
 from marl_verl.episode.chat_completions import Request, RequestError
 from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.turn import Action
@@ -76,14 +78,17 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         return in_loop(self._loop, lambda: self._respond(request, request.read()))
 
     async def _respond(self, request: httpx.Request, body: bytes) -> httpx.Response:
-        try:
-            status, content = 200, await self._answer(request.method, request.url.path, body)
-        except WorkflowError as error:  # kept by the run, which it ends
-            refused = RequestError(str(error), status=500, code="workflow_error")
-            status, content = refused.status, refused.body
-        except RequestError as error:
-            status, content = error.status, error.body
+        status, content = await self.answer(request.method, request.url.path, body)
         return _response(request, status, content)
+
+    async def answer(self, method: str, path: str, body: bytes) -> tuple[int, Content]:
+        """(status, content) of the response to a request."""
+        try:
+            return 200, await self._answer(method, path, body)
+        except WorkflowError as error:  # kept by the run, which it ends
+            return refused(path, RequestError(str(error), status=500, code="workflow_error"))
+        except RequestError as error:
+            return refused(path, error)
 
     async def _answer(self, method: str, path: str, body: bytes) -> Content:
         if method == "GET" and path.endswith("/models"):
@@ -104,7 +109,7 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         agent = self._who(asked)
         id = self._id(agent)
         if asked.n == 1:
-            actions = [await self._run.act(agent, asked.messages, self._slot, **asked.parameters)]
+            actions = [await self._act(agent, asked)]
         else:
             prefix = "" if self._slot is None else f"{self._slot}."
             slots = [f"{prefix}choice{index}" for index in range(asked.n)]
@@ -119,11 +124,22 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         asked = responses.read(body)
         agent = self._who(asked)
         id = self._id(agent)
-        action = await self._run.act(agent, asked.messages, self._slot, **asked.parameters)
-        found = responses.response(id, asked.model, action, asked)
+        found = responses.response(id, asked.model, await self._act(agent, asked), asked)
         if asked.stream:
             return chat_completions.stream(responses.events(found), named=True)
         return found
+
+    async def _messages(self, body: dict[str, Any]) -> Content:
+        asked = anthropic_messages.read(body)
+        agent = self._who(asked)
+        id = self._id(agent)
+        found = anthropic_messages.response(id, asked.model, await self._act(agent, asked))
+        if asked.stream:
+            return chat_completions.stream(anthropic_messages.events(found), named=True)
+        return found
+
+    async def _act(self, agent: str, asked: Request) -> Action:
+        return await self._run.act(agent, asked.messages, self._slot, **asked.parameters)
 
     def _who(self, asked: Request) -> str:
         if self._agent is not None:
@@ -142,6 +158,7 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
 APIS: dict[str, Callable[[TeamTransport, dict[str, Any]], Coroutine[Any, Any, Content]]] = {
     "/chat/completions": TeamTransport._chat,
     "/responses": TeamTransport._responses,
+    "/messages": TeamTransport._messages,
 }
 
 
@@ -151,6 +168,11 @@ def _response(request: httpx.Request, status: int, content: Content) -> httpx.Re
     if isinstance(content, bytes):
         return make(status, content=content, headers={"content-type": "text/event-stream"})
     return make(status, json=content, headers=FINAL if status != 200 else None)
+
+
+def refused(path: str, error: RequestError) -> tuple[int, Content]:
+    """(status, body) of a refused request, in the format of the API."""
+    return error.status, anthropic_messages.error_body(error) if path.endswith("/messages") else error.body
 
 
 def in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

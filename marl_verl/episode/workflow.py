@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from marl_verl.episode.turn import Action
 from marl_verl.options import Options
@@ -41,9 +41,16 @@ class Workflow(Options):
                 return draft.text
     """
 
+    replayable: ClassVar[bool] = True
+    """Whether a run can be repeated from its journal, as samplers that branch and replay credits need it."""
+
     async def run(self, task: Task, team: Team) -> Any:
         """Return the team's answer to the task (not None); at least one agent must act."""
         raise NotImplementedError(f"{type(self).__name__} has no `async def run(self, task, team)`")
+
+    def _begin(self, task: Task, team: Team) -> Any:
+        """What the engine awaits; `ExternalWorkflow` overrides it."""
+        return self.run(task, team)
 
 
 class TeamEffects(Protocol):

@@ -14,6 +14,7 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("split-plan-path", "marl_verl.workflows:ScoutMover")
     registry.workflow("inventory", "marl_verl.workflows:HolderAsker")
     registry.reward("valid-answer", "marl_verl.rewards.mix:valid_answer")
+    registry.reward("returned", "marl_verl.rewards.mix:returned")
     registry.sampler("independent", "marl_verl.sampling.independent:Independent")
     registry.sampler("best-of", "marl_verl.sampling.independent:BestOf")
     registry.loss("ppo-clip", "marl_verl.algorithms.losses:PPO_CLIP")

@@ -12,7 +12,7 @@ from marl_verl.advantage.columns import FloatArray, first_true
 from marl_verl.advantage.part import Part
 from marl_verl.advantage.rows import RowTable
 from marl_verl.episode import Episode, Turn
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, shown
 from marl_verl.options import check_type
 from marl_verl.tasks.base import Task
 from marl_verl.team import AgentConfig
@@ -116,3 +116,12 @@ def check_finite(table: RowTable) -> None:
 def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward: r = 1 if the action has text and was not cut off at the length limit, else 0."""
     return float(bool(turn.action.text.strip()) and turn.action.stop_reason != "length")
+
+
+def returned(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward that the workflow returns with its answer: `{"text": "4", "rewards": {"solver": 0.5}}`; 0 for an
+    agent that `rewards` does not name. MarlError without the mapping."""
+    rewards = episode.answer.get("rewards") if isinstance(episode.answer, Mapping) else None
+    if not isinstance(rewards, Mapping):
+        raise MarlError(f"role reward 'returned' needs an answer with a mapping 'rewards', got {shown(episode.answer)}")
+    return float(rewards.get(turn.agent, 0.0))

@@ -42,6 +42,7 @@ def check_settings(config: DictConfig) -> Parts:
     algorithm = algorithm_of(team)
     samplers = samplers_of(algorithm, marl)
     workflow, task_set = build_parts(team)
+    fit.check_replays(workflow, samplers, sampler_names(algorithm, marl), team, algorithm)
     fit.check_samplers(samplers, sampler_names(algorithm, marl), team, task_set)
     checks.check_batches(config, team)
     check_trackers(config)

@@ -1,0 +1,114 @@
+"""Anthropic's Messages API: a request body as the arguments of an act, and an action as a response."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from marl_verl.episode.chat_completions import Request, RequestError, request, usage
+from marl_verl.episode.messages import Message
+from marl_verl.episode.turn import Action
+
+KEYS = {"max_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "stop_sequences": "stop"}
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+ENDS = {"length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def read(body: Mapping[str, Any]) -> Request:
+    """Read the body of a request to /messages. RequestError if it is invalid or not supported."""
+    messages: list[Message] = []
+    if system := body.get("system"):
+        messages.append({"role": "system", "content": system})
+    given = body.get("messages")
+    if not isinstance(given, list) or not all(isinstance(message, Mapping) for message in given):
+        raise RequestError("'messages' must be a list of messages", "messages")
+    for message in given:
+        _add(messages, message)
+    parameters: dict[str, Any] = {new: body[key] for key, new in KEYS.items() if body.get(key) is not None}
+    if body.get("tools"):
+        parameters["tools"] = [_tool(tool) for tool in body["tools"]]
+    if isinstance(choice := body.get("tool_choice"), Mapping):
+        named = {"type": "function", "function": {"name": choice.get("name")}}
+        parameters["tool_choice"] = named if choice.get("type") == "tool" else CHOICES.get(str(choice.get("type")))
+    return request(body, messages, parameters)
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    if not isinstance(tool, Mapping) or tool.get("type", "custom") != "custom":
+        kind = tool.get("type") if isinstance(tool, Mapping) else tool
+        raise RequestError(f"a tool of type {kind!r} is not supported: tools must be of type custom", "tools")
+    function = {"name": tool.get("name"), "parameters": tool.get("input_schema") or {}}
+    described = {"description": tool["description"]} if tool.get("description") else {}
+    return {"type": "function", "function": {**function, **described}}
+
+
+def _add(messages: list[Message], message: Mapping[str, Any]) -> None:
+    """Add a message; each tool result becomes a message of its own."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        messages.append({"role": message.get("role"), "content": content})
+        return
+    text: list[Any] = []
+    found: Message = {"role": message.get("role"), "content": text}
+    for block in content:
+        kind = block.get("type") if isinstance(block, Mapping) else None
+        if kind == "tool_use":
+            call = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False)}
+            found.setdefault("tool_calls", []).append({"id": block.get("id"), "type": "function", "function": call})
+        elif kind == "tool_result":
+            result = block.get("content") or ""
+            messages.append({"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")})
+        elif kind == "thinking":
+            found["reasoning_content"] = block.get("thinking", "")
+        else:
+            text.append(block)
+    if text or set(found) > {"role", "content"}:
+        messages.append({**found, "content": text or ""})
+
+
+def response(id: str, model: str, action: Action) -> dict[str, Any]:
+    """A message with the action's reasoning, text and tool calls as content blocks."""
+    content: list[dict[str, Any]] = []
+    if action.reasoning:
+        content.append({"type": "thinking", "thinking": action.reasoning, "signature": ""})
+    if action.text or not action.tool_calls:
+        content.append({"type": "text", "text": action.text, "citations": None})
+    for call in action.tool_calls:
+        made = {"type": "tool_use", "id": call["id"], "name": call["function"]["name"]}
+        content.append({**made, "input": json.loads(call["function"]["arguments"])})
+    asked, sampled = usage([action])
+    why = "tool_calls" if action.tool_calls else str(action.stop_reason)
+    return {
+        **{"id": f"msg_{id}", "type": "message", "role": "assistant", "model": model, "content": content},
+        **{"stop_reason": ENDS.get(why, "end_turn"), "stop_sequence": None},
+        "usage": {"input_tokens": asked, "output_tokens": sampled},
+    }
+
+
+def events(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The message as the events of a stream, each block at once."""
+    yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}}
+    for index, block in enumerate(whole["content"]):
+        begun, delta = _block(block)
+        yield {"type": "content_block_start", "index": index, "content_block": {**block, **begun}}
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": end, "usage": whole["usage"]}
+    yield {"type": "message_stop"}
+
+
+def _block(block: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The empty values with which a block begins, and the delta that completes it."""
+    if block["type"] == "tool_use":
+        return {"input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+    kind = "thinking" if block["type"] == "thinking" else "text"
+    return {kind: ""}, {"type": f"{kind}_delta", kind: block[kind]}
+
+
+def error_body(error: RequestError) -> dict[str, Any]:
+    """A refused request in Anthropic's format."""
+    kind = {404: "not_found_error", 410: "not_found_error"}.get(error.status, "invalid_request_error")
+    kind = "api_error" if error.status >= 500 else kind
+    return {"type": "error", "error": {"type": kind, "message": str(error)}}

@@ -1,0 +1,457 @@
+"""The gateway: real HTTP requests, of this process and of others, that are acts of an episode."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import psutil
+import pytest
+
+from marl_verl.episode import Action, Episode, Journal, Run, Turn
+from marl_verl.errors import MarlError
+from marl_verl.gateway import Endpoints, ExternalWorkflow, ProcessFailed, process
+from marl_verl.rewards.mix import returned
+from marl_verl.sampling import Failure, Independent, Sample
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.testing import ScriptedPolicy, check_workflow
+from marl_verl.testing.scripted import ScriptedContext
+from marl_verl.trainer.prepare import plan_run
+
+TASK = Task("t", "2 + 2?")
+ASK: Any = [{"role": "user", "content": "2 + 2?"}]
+ADD: Any = {"name": "add", "description": "adds", "input_schema": {"type": "object", "properties": {}}}
+CALLS = {"content": "so", "tool_calls": [{"name": "add", "arguments": {"b": 2, "a": 2}}], "reasoning_content": "hm"}
+
+
+class Does(ExternalWorkflow):
+    """An external workflow of one function."""
+
+    do: Any
+
+    async def run(self, task: Task, endpoints: Endpoints) -> Any:  # type: ignore[override]
+        return await self.do(endpoints)
+
+
+class Whole(TaskSet):
+    """Scores 1 if the answer is right."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        return float(answer == "4")
+
+
+def sampled(do: Callable[[Endpoints], Awaitable[Any]], replies: Any = "4", episodes: int = 1, **agents: Any) -> Sample:
+    """The episodes of a workflow, by the independent sampler."""
+    policy = ScriptedPolicy({"solver": replies, **agents})
+    context = ScriptedContext(Does(do), TASK, policy, tasks=Whole())
+
+    async def go() -> Sample:
+        return await Independent(episodes).sample(context)
+
+    return asyncio.run(go())
+
+
+def one(sample: Sample) -> Any:
+    assert not sample.failures, sample.failures[0].trace
+    (episode,) = sample.episodes
+    return episode
+
+
+def failure(sample: Sample) -> Failure:
+    assert not sample.episodes
+    return sample.failures[0]
+
+
+async def chat(endpoints: Endpoints, messages: Any = ASK, agent: str = "solver", **more: Any) -> Any:
+    async with openai.AsyncOpenAI(base_url=endpoints[agent].openai, api_key="none", max_retries=0) as client:
+        return await client.chat.completions.create(model="any", messages=messages, **more)
+
+
+def test_requests_are_turns_of_their_agents() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        draft = await chat(endpoints)
+        verdict = await chat(endpoints, [{"role": "user", "content": draft.choices[0].message.content}], "judge")
+        assert verdict.choices[0].message.content == "yes"
+        return str(draft.choices[0].message.content)
+
+    episode = one(sampled(do, judge="yes"))
+    assert [(turn.agent, turn.slot, turn.action.text) for turn in episode.turns] == [
+        ("solver", "0", "4"),
+        ("judge", "0", "yes"),
+    ]
+    assert episode.turns[0].action.response_ids == list(b"4")  # what the policy sampled
+    assert (episode.answer, episode.score) == ("4", 1.0)
+
+
+def test_a_conversation_is_one_slot_and_another_request_begins_the_next() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        first = (await chat(endpoints)).choices[0].message
+        longer = [*ASK, {"role": "assistant", "content": first.content}, {"role": "user", "content": "sure?"}]
+        await asyncio.gather(chat(endpoints, longer), chat(endpoints, [{"role": "user", "content": "a subagent"}]))
+        await chat(endpoints, [*longer, {"role": "assistant", "content": "4"}, {"role": "user", "content": "really?"}])
+        await chat(endpoints, longer)  # from an earlier state
+        return "4"
+
+    slots = {(turn.slot, turn.turn, len(turn.observation)) for turn in one(sampled(do)).turns}
+    subagent, again = ("conversation-2", 0, 1), ("conversation-3", 0, 3)
+    assert slots == {("0", 0, 1), ("1", 1, 3), subagent, ("2", 2, 5), again}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropics_api_has_tools_and_continues_its_conversation(stream: bool) -> None:
+    async def do(endpoints: Endpoints) -> str:
+        async with anthropic.AsyncAnthropic(
+            base_url=endpoints["solver"].anthropic, api_key="n", max_retries=0
+        ) as client:
+            asked: Any = {"model": "any", "max_tokens": 50, "system": "Add.", "tools": [ADD], "messages": [*ASK]}
+            if stream:
+                async with client.messages.stream(**asked) as events:
+                    first = await events.get_final_message()
+            else:
+                first = await client.messages.create(**asked)
+            kinds = [block.type for block in first.content]
+            assert (kinds, first.stop_reason) == (["thinking", "text", "tool_use"], "tool_use")
+            call: Any = first.content[2]
+            assert (call.name, call.input) == ("add", {"a": 2, "b": 2})
+            result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "4"}
+            asked["messages"] += [
+                {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in first.content]},
+                {"role": "user", "content": [result]},
+            ]
+            last = await client.messages.create(**asked)
+            assert (last.content[0].text, last.stop_reason) == ("4", "end_turn")  # type: ignore[union-attr]
+            assert last.usage.output_tokens == 1
+            return "4"
+
+    turns = one(sampled(do, [CALLS, "4"])).turns
+    assert [turn.slot for turn in turns] == ["0", "1"]
+    assert [message["role"] for message in turns[1].observation] == ["system", "user", "assistant", "tool"]
+    assert turns[0].parameters["max_tokens"] == 50
+
+
+def test_errors_have_the_format_of_their_api() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        with pytest.raises(openai.BadRequestError, match="'logit_bias' is not supported"):
+            await chat(endpoints, logit_bias={"1": 1})
+        async with anthropic.AsyncAnthropic(base_url=endpoints["solver"].anthropic, api_key="n") as client:
+            tool: Any = {"type": "computer", "name": "x"}
+            with pytest.raises(anthropic.BadRequestError, match="a tool of type 'computer' is not supported"):
+                await client.messages.create(model="m", max_tokens=1, messages=ASK, tools=[tool])
+        with pytest.raises(MarlError, match=r"no agent 'solvr': did you mean 'solver'\?"):
+            endpoints["solvr"]
+        async with httpx.AsyncClient() as client:
+            wrong = endpoints["solver"].openai.replace("/solver/", "/solvr/")
+            found = await client.post(f"{wrong}/chat/completions", json={"messages": ASK})
+            assert found.status_code == 404
+            assert "did you mean 'solver'?" in found.json()["error"]["message"]
+            assert (await client.get(endpoints["solver"].openai + "/models")).json()["data"][0]["id"] == "solver"
+        await chat(endpoints)
+        return "4"
+
+    assert len(one(sampled(do)).turns) == 1
+
+
+def test_a_url_ends_with_its_episode() -> None:
+    kept: list[str] = []
+
+    async def late(endpoints: Endpoints) -> str:
+        if kept:
+            async with httpx.AsyncClient() as client:
+                gone = await client.post(f"{kept[0]}/chat/completions", json={"messages": ASK})
+            assert (gone.status_code, gone.json()["error"]["code"]) == (410, "episode_ended")
+            assert gone.headers["x-should-retry"] == "false"
+        kept.append(endpoints["solver"].openai)
+        await chat(endpoints)
+        return "4"
+
+    async def both() -> None:
+        for _ in range(2):
+            context = ScriptedContext(Does(late), TASK, ScriptedPolicy({"solver": "4"}), tasks=Whole())
+            one(await Independent(1).sample(context))
+
+    asyncio.run(both())
+    first, second = (url.split("/e/")[1].split("/")[0] for url in kept)
+    assert first != second
+    assert min(len(first), len(second)) >= 32
+
+
+def test_a_request_in_progress_ends_with_its_episode() -> None:
+    """The workflow does not wait for its second request, which the policy never answers."""
+    answered: list[int] = []
+
+    async def do(endpoints: Endpoints) -> str:
+        await chat(endpoints)
+
+        async def abandoned() -> None:
+            async with httpx.AsyncClient(timeout=20) as client:
+                reply = await client.post(f"{endpoints['judge'].openai}/chat/completions", json={"messages": ASK})
+                answered.append(reply.status_code)
+
+        waiting = asyncio.get_running_loop().create_task(abandoned(), context=outside)
+        tasks.append(waiting)
+        await asyncio.sleep(0.3)
+        return "4"
+
+    outside, tasks = contextvars.Context(), []  # type: ignore[var-annotated]
+
+    class Slow(ScriptedContext):
+        async def act(self, act: Any, *given: Any, **more: Any) -> Any:
+            if act.agent == "judge":
+                await asyncio.sleep(60)
+            return await super().act(act, *given, **more)
+
+    async def go() -> None:
+        policy = ScriptedPolicy({"solver": "4", "judge": "yes"})
+        one(await Independent(1).sample(Slow(Does(do), TASK, policy, tasks=Whole())))
+        await asyncio.wait_for(tasks[0], 5)
+
+    asyncio.run(go())
+    assert answered == [410]
+
+
+def test_a_client_that_goes_away_gives_its_act_up() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        async with httpx.AsyncClient() as client:
+            url = f"{endpoints['judge'].openai}/chat/completions"
+            with pytest.raises(httpx.ReadTimeout):
+                await client.post(url, json={"messages": ASK}, timeout=0.2)
+        await chat(endpoints)
+        return "4"
+
+    class Slow(ScriptedContext):
+        async def act(self, act: Any, *given: Any, **more: Any) -> Any:
+            if act.agent == "judge":
+                await asyncio.sleep(1.0)
+            return await super().act(act, *given, **more)
+
+    async def go() -> Sample:
+        policy = ScriptedPolicy({"solver": "4", "judge": "yes"})
+        return await Independent(1).sample(Slow(Does(do), TASK, policy, tasks=Whole()))
+
+    assert [turn.agent for turn in one(asyncio.run(go())).turns] == ["solver"]
+
+
+def test_it_listens_on_loopback_only_and_survives_many_episodes_at_once() -> None:
+    """200 episodes, two requests each, over sockets."""
+    listening: set[str] = set()
+
+    async def do(endpoints: Endpoints) -> str:
+        limits = httpx.Limits(max_connections=1)
+        async with httpx.AsyncClient(limits=limits, timeout=60) as client:
+            for content in ("2 + 2?", "again"):
+                body = {"messages": [{"role": "user", "content": content}]}
+                reply = await client.post(f"{endpoints['solver'].openai}/chat/completions", json=body)
+                assert reply.status_code == 200, reply.text
+        if not listening:
+            mine = psutil.Process().net_connections("inet")
+            listening.update(each.laddr.ip for each in mine if each.status == psutil.CONN_LISTEN)
+        return str(reply.json()["choices"][0]["message"]["content"])
+
+    sample = sampled(do, episodes=200)
+    assert not sample.failures, sample.failures[0].trace
+    assert [episode.score for episode in sample.episodes] == [1.0] * 200
+    assert {len(episode.turns) for episode in sample.episodes} == {2}
+    assert listening == {"127.0.0.1"}
+
+
+PROGRAM = textwrap.dedent("""
+    import openai, sys
+    client = openai.OpenAI(max_retries=0)  # from the environment
+    messages = [{"role": "user", "content": sys.stdin.read()}]
+    for _ in range(2):
+        reply = client.chat.completions.create(model="any", messages=messages).choices[0].message
+        messages += [reply, {"role": "user", "content": "sure?"}]
+    print(reply.content)
+""")
+
+
+def test_a_real_program_with_the_openai_package_is_an_agent(tmp_path: Path) -> None:
+    program = tmp_path / "agent.py"
+    program.write_text(PROGRAM)
+
+    async def do(endpoints: Endpoints) -> str:
+        environ = endpoints["solver"].environ
+        done = await process(sys.executable, program, environ=environ, input="2 + 2?", seconds=60)
+        return done.output.strip()
+
+    episode = one(sampled(do))
+    assert episode.score == 1.0
+    assert [turn.slot for turn in episode.turns] == ["0", "1"]
+    assert episode.turns[0].observation == ({"role": "user", "content": "2 + 2?"},)
+
+
+NODE = """
+import OpenAI from "openai";
+const client = new OpenAI({maxRetries: 0});
+const reply = await client.chat.completions.create({model: "any", messages: [{role: "user", content: "2 + 2?"}]});
+console.log(reply.choices[0].message.content);
+"""
+
+
+@pytest.mark.skipif(not os.environ.get("MARL_VERL_LONG"), reason="installs npm's openai: set MARL_VERL_LONG=1")
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+def test_a_program_in_node_is_an_agent(tmp_path: Path) -> None:
+    subprocess.run(["npm", "install", "--no-audit", "openai"], cwd=tmp_path, check=True, timeout=120)
+    (tmp_path / "agent.mjs").write_text(NODE)
+
+    async def do(endpoints: Endpoints) -> str:
+        environ = endpoints["solver"].environ
+        return (await process("node", "agent.mjs", environ=environ, folder=tmp_path, seconds=60)).output.strip()
+
+    assert one(sampled(do)).score == 1.0
+
+
+async def ended(pid: int) -> bool:
+    """Whether a process that was killed ends within two seconds."""
+    for _ in range(100):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+def test_a_program_that_dies_or_takes_too_long_fails_its_episode_only(tmp_path: Path) -> None:
+    async def dies(endpoints: Endpoints) -> str:
+        await chat(endpoints)
+        with pytest.raises(FileNotFoundError):
+            await process("no-such-program")
+        return (await process("sh", "-c", "echo no >&2; kill -9 $$")).output
+
+    assert "'sh' ended with signal 9: no" in failure(sampled(dies)).detail
+
+    left: list[bool] = []
+
+    async def hangs(endpoints: Endpoints) -> str:
+        await chat(endpoints)
+        started = tmp_path / "started"
+        try:
+            await process("sh", "-c", f"sleep 77 & echo $! > {started}; wait", seconds=0.5)
+        finally:
+            left.append(await ended(int(started.read_text())))
+        return "4"
+
+    assert "'sh' took longer than 0.5 s" in failure(sampled(hangs)).detail
+    assert left == [True]
+
+    async def carries_on(endpoints: Endpoints) -> str:
+        await chat(endpoints)
+        with pytest.raises(ProcessFailed) as error:
+            await process("sh", "-c", "echo out; exit 3")
+        assert (error.value.completed.code, error.value.completed.output) == (3, "out\n")
+        return (await process("sh", "-c", "printf 4; exit 3", check=False)).output
+
+    assert one(sampled(carries_on)).score == 1.0
+
+
+def test_what_a_process_prints_is_cut_not_a_hang() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        await chat(endpoints)
+        done = await process(sys.executable, "-c", "print('x' * 3_000_000 + '4')", input="y" * 1_000_000, seconds=30)
+        assert len(done.output) == 2**20
+        return done.output.strip()[-1]
+
+    assert one(sampled(do)).score == 1.0
+
+
+def test_parameters_that_a_policy_cannot_have_are_ignored_on_request() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        await chat(endpoints, temperature=0.0, top_p=0.5, max_tokens=7)
+        return "4"
+
+    assert one(sampled(do)).turns[0].parameters == {"temperature": 0.0, "top_p": 0.5, "max_tokens": 7}
+
+    class Ignores(Does):
+        ignored = ("temperature", "top_p")
+
+    context = ScriptedContext(Ignores(do), TASK, ScriptedPolicy({"solver": "4"}), tasks=Whole())
+    assert one(asyncio.run(Independent(1).sample(context))).turns[0].parameters == {"max_tokens": 7}
+
+
+def test_it_is_not_replayed() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        await chat(endpoints)
+        return "4"
+
+    episode = one(sampled(do))
+    with pytest.raises(MarlError, match=r"workflow 'Does' cannot be replayed: its agents are processes"):
+        Run(Does(do), TASK, ("solver",), episode.journal)
+    with pytest.raises(MarlError, match="cannot be replayed"):
+        check_workflow(Does(do), TASK, ScriptedPolicy({"solver": "4"}))
+    assert json.dumps(episode.answer) == '"4"'
+
+
+def planned(tmp_path: Path, *overrides: str) -> Any:
+    """The dry run of the inventory recipe with an external workflow."""
+    (tmp_path / "outside.py").write_text(OUTSIDE)
+    recipe = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
+    own = ("marl.workflow.name=outside", f"marl.run.dir={tmp_path}", "marl.agents.holder.reward=returned")
+    return plan_run(recipe, [*own, *overrides], [tmp_path / "outside.py"])
+
+
+OUTSIDE = """
+from marl_verl import hookimpl
+from marl_verl.gateway import ExternalWorkflow
+
+class Outside(ExternalWorkflow):
+    async def run(self, task, endpoints):
+        raise RuntimeError("a dry run starts no process")
+
+@hookimpl
+def marl_register(registry):
+    registry.workflow("outside", Outside)
+"""
+
+
+def test_a_dry_run_starts_nothing_and_refuses_what_replays(tmp_path: Path) -> None:
+    assert planned(tmp_path, "marl.algorithm.name=grpo").team.workflow.name == "outside"
+    why = "workflow 'outside' cannot be replayed: its agents are processes that run by themselves, but"
+    with pytest.raises(MarlError) as error:
+        planned(tmp_path, "marl.algorithm.name=at-grpo")
+    assert str(error.value) == (
+        f"marl.sampler: {why} sampler 'greedy-tree' branches from replays: use 'independent' or 'best-of'"
+    )
+    with pytest.raises(MarlError) as error:
+        planned(tmp_path, "marl.algorithm.name=sharp")
+    assert f"{why} credit 'counterfactual' replays its episodes" in str(error.value)
+
+
+def test_rewards_come_back_with_the_answer() -> None:
+    turn = Turn("u", 0, 0, "solver", "p", "0", 0, None, None, (), Action("4"))
+    for answer, expected in (({"text": "4", "rewards": {"solver": 0.5}}, 0.5), ({"rewards": {}}, 0.0)):
+        episode = Episode("u", 0, TASK, [turn], answer, True, Journal(()))
+        assert returned(TASK, turn, episode) == expected
+    with pytest.raises(MarlError, match=r"role reward 'returned' needs an answer with a mapping 'rewards', got '4'"):
+        returned(TASK, turn, Episode("u", 0, TASK, [turn], "4", True, Journal(())))
+
+
+def test_the_pages_workflow_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "ExternalWorkflow" in block)
+    program = tmp_path / "my-agent"
+    program.write_text(
+        f"#!{sys.executable}\nimport os, urllib.request as u\n"
+        "url, head = os.environ['OPENAI_BASE_URL'] + '/chat/completions', {'content-type': 'application/json'}\n"
+        f"u.urlopen(u.Request(url, {json.dumps({'messages': ASK}).encode()!r}, head)).read()\nprint(4, end='')\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    context = ScriptedContext(names["Terminal"](), TASK, ScriptedPolicy({"coder": "4"}), tasks=Whole())
+    assert one(asyncio.run(Independent(1).sample(context))).score == 1.0
