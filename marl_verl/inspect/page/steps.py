@@ -1,0 +1,134 @@
+"""One stored step for the page: its episodes as conversations, each turn with the derivation of its advantage."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from marl_verl.episode.messages import message_text
+from marl_verl.errors import MarlError
+from marl_verl.inspect.explained import ExplainedRows
+from marl_verl.inspect.replay_json import episode_record, failure_record
+from marl_verl.inspect.run_files import read_file, unpacked
+from marl_verl.journals.read import EpisodeFile
+from marl_verl.process.run_dir import RunDir
+
+MOST_MEMBERS = 64
+"""Rows of a group that are listed with their returns."""
+
+NUMBERS = ("reward", "return", "baseline", "scale", "advantage")
+KINDS = {"train": "journals", "test": "episodes"}  # kind of a step -> its folder in the run
+
+
+def stored(folder: Path) -> dict[str, dict[int, Path]]:
+    """Kind -> step -> file with episodes, of training ("train") and of validations ("test")."""
+    run = RunDir(folder)
+    return {"train": run.stored_journals(), "test": run.stored_episodes()}
+
+
+def read(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[str, Any]:
+    """A stored step as JSON value, with the episodes of the first tasks that compress to `limit` bytes, at least one.
+
+    The run's plugin files are in use (`use_plugin_files`). MarlError: the step is not stored, or its files are damaged.
+    """
+    file = _episodes(stored(folder)[kind][step])
+    explained, problem = _explained(folder, step) if kind == "train" else (None, None)
+    rows = {} if explained is None else {row["key"]: row for row in explained if not row["padding"]}
+    groups = _Groups(rows)
+    tasks: dict[str, list[str]] = {}
+    for each in file.episodes.values():
+        tasks.setdefault(str(each.data.get("uid")), []).append(each.id)
+    episodes: list[dict[str, Any]] = []
+    used = 0
+    for names in tasks.values():
+        records = [_episode(file, name, rows, groups) for name in names]
+        used += len(zlib.compress(json.dumps(records).encode(), 1))
+        if limit is not None and episodes and used > limit:
+            break
+        episodes += records
+    header = file.header
+    return {
+        "kind": kind,
+        "step": step,
+        **{part: getattr(header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
+        "formulas": [] if explained is None else explained.header,
+        "credits": [] if explained is None else explained.credits,
+        "problem": problem,
+        "groups": groups.used,
+        "episodes": episodes,
+        "left_out": len(file.episodes) - len(episodes),
+        "failures": [failure_record(each) for each in file.failures],
+    }
+
+
+def _episodes(path: Path) -> EpisodeFile:
+    """The file with a step's episodes. MarlError if it, or one of its lines, is damaged."""
+    source, content = read_file("replay", path, "step file")
+    file = EpisodeFile.parse(unpacked(content, source), source)
+    file.check()
+    return file
+
+
+def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | None]:
+    """(rows of the step, None), or without them the reason; rows and advantages may differ, which is a reason too."""
+    path = RunDir(folder).stored_rows().get(step)
+    if path is None:
+        return None, "The rows of this step are not stored (marl.run.keep_rows), so advantages are unknown."
+    source, content = read_file("explain", path, "step file")
+    try:
+        document = json.loads(unpacked(content, source))
+    except ValueError as error:
+        raise MarlError(f"{source} is damaged: {error}") from error
+    try:
+        found = ExplainedRows(document, source, stored=True)
+    except MarlError as error:  # e.g. a part of a plugin that is not installed here
+        return None, f"Advantages are not explained: {error}"
+    return found, found.difference
+
+
+class _Groups:
+    """The groups of the shown rows, numbered in their order of use; each lists (key, return, advantage) of its rows."""
+
+    def __init__(self, rows: Mapping[str, dict[str, Any]]) -> None:
+        self._rows, self._numbers = rows, dict[str, int]()
+        self.used: list[dict[str, Any]] = []
+
+    def number(self, row: Mapping[str, Any]) -> int:
+        members = row["members"]
+        if members[0] not in self._numbers:  # a row is in one group
+            self._numbers[members[0]] = len(self.used)
+            known = [self._rows[key] for key in members[:MOST_MEMBERS]]
+            shown = [[each["key"], each["return"], each["advantage"]] for each in known]
+            self.used.append({"same": row["group"], "size": len(members), "members": shown})
+        return self._numbers[members[0]]
+
+
+def _episode(file: EpisodeFile, name: str, rows: Mapping[str, dict[str, Any]], groups: _Groups) -> dict[str, Any]:
+    """`episode_record` without what all episodes share; turns with a stored row have it as "row"."""
+    episode = file.episode(name)
+    record = episode_record(file, episode, None, None)
+    for shared in ("step", "workflow", "agents"):
+        del record[shared]
+    line = file.episodes[name]
+    lengths = {(turn["session"], turn["index"]): turn.get("length") for turn in (*line.turns, *line.off_path_turns)}
+    acts = [each for each in record["effects"] if each["effect"] == "act"]
+    for act in (*acts, *record["off_path_turns"]):
+        act["observation"] = [[each["role"], message_text(each)] for each in act["observation"]]
+    for turn in (*(act for act in acts if "rewards" in act), *record["off_path_turns"]):
+        turn["length"] = lengths.get((turn["session"], turn["index"]))  # token ids are not stored by default
+        row = rows.get(f"{episode.uid}_{turn['session']}_{turn['index']}")
+        if row is not None and row["agent"] == turn["agent"]:
+            turn["row"] = _row(row, groups)
+    return {**record, "uid": episode.uid, "session": episode.session, "leaf": episode.leaf}
+
+
+def _row(row: Mapping[str, Any], groups: _Groups) -> dict[str, Any]:
+    """What the page shows of a row; of advantages per token the least, the mean and the greatest."""
+    shown = {name: row[name] for name in ("key", *NUMBERS, "weight", "columns", "transforms") if name in row}
+    if tokens := row.get("tokens"):
+        shown["tokens"] = [min(tokens), sum(tokens) / len(tokens), max(tokens)]
+    also = {what: len(keys) for what, keys in row.get("also", {}).items()}
+    return {**shown, "group": groups.number(row), "also": also}

@@ -1,0 +1,253 @@
+"""`marl-verl report`: the content of the page, what it leaves out, and damaged runs. tests/test_browser.py opens it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_verl.cli.main import main
+from marl_verl.cli.report import STEPS
+from marl_verl.inspect.page import build, curves, steps
+from marl_verl.inspect.run_files import use_plugin_files
+from marl_verl.process.run_dir import RunDir
+from marl_verl.trainer.report import wilson
+from tests.run_folder import PLANTED, many_steps, run_folder
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refused:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> str:
+        assert main(["report", *words]) == 2
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.count("\n") == 1
+        return output.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_folder(tmp_path_factory.mktemp("runs") / "one")
+
+
+def blobs(page: str) -> dict[str, Any]:
+    """What the page unpacks, by name."""
+    found = re.findall(r'<script type="text/plain" id="blob-([\w-]+)">([\w+/=]*)</script>', page)
+    packed = {name: base64.b64decode(text) for name, text in found if name != "library"}
+    return {
+        name: json.loads(gzip.decompress(text) if text[:2] == b"\x1f\x8b" else text) for name, text in packed.items()
+    }
+
+
+def report(folder: Path, *words: str) -> str:
+    assert main(["report", str(folder), *words]) == 0
+    return (folder / "report.html").read_text()
+
+
+def test_the_page_has_the_runs_and_their_steps(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = report(folder)
+    assert capsys.readouterr().out == f"report {folder / 'report.html'} ({len(page.encode()) / 1e6:.1f} MB)\n"
+    assert len(page.encode()) < 5e6
+    found = blobs(page)
+    assert set(found) == {"data", "runs", *(f"0-{kind}-{step}" for kind in ("train", "test") for step in (1, 2, 3))}
+    (run,) = found["runs"]
+    assert (run["name"], run["at"], run["steps"], run["seed"]) == ("one", 3, 3, 3)
+    assert run["plugins"][0]["version"] == "9.8.7"
+    assert run["starts"][0]["arguments"] == ["my team.yaml", "a.b=1"]
+    assert "marl-verl train 'my team.yaml' marl.run.seed=3" in run["commands"]
+    assert "name: grpo" in run["config"]["algorithm"]
+
+
+def test_the_advantages_are_those_of_training(folder: Path) -> None:
+    use_plugin_files(folder, [])
+    step = steps.read(folder, "train", 2)
+    document = json.loads(gzip.decompress(RunDir(folder).stored_rows()[2].read_bytes()))
+    used = {
+        f"{row['uid']}_{row['session']}_{row['index']}": advantage
+        for row, advantage in zip(document["rows"], document["advantage"], strict=True)
+    }
+    shown = {}
+    for episode in step["episodes"]:
+        for turn in (*(each for each in episode["effects"] if "rewards" in each), *episode["off_path_turns"]):
+            row = turn["row"]
+            shown[row["key"]] = row["advantage"]
+            assert row["advantage"] == (row["return"] - row["baseline"]) / row["scale"]
+            assert [row["key"], row["return"], row["advantage"]] in step["groups"][row["group"]]["members"]
+    assert shown == used
+    assert len(set(used.values())) > 2
+    assert [call["function"] for call in step["episodes"][0]["effects"] if call["effect"] == "call"] == [
+        "tools:look_up"
+    ]
+    assert step["episodes"][0]["effects"][0]["length"] == 1
+    assert step["failures"][0]["failure"] == "timeout"
+    assert steps.read(folder, "test", 2)["episodes"][0]["id"] == "g2t00000_0"
+
+
+class _Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scripts: list[dict[str, str | None]] = []
+        self.images = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.images += tag == "img"
+        if tag == "script":
+            self.scripts.append(dict(attrs))
+
+
+def test_planted_markup_is_nowhere_markup(tmp_path: Path) -> None:
+    """In texts, task ids, agent names and the name of the run."""
+    page = report(run_folder(tmp_path / "<script>x", agents=(f"scout{PLANTED}", "mover")))
+    assert "planted" not in page
+    found = _Elements()
+    found.feed(page)
+    assert found.images == 0
+    assert [each for each in found.scripts if each.get("type") != "text/plain"] == [{}]  # the page's own
+    assert "<title>&lt;script&gt;x - marl-verl report</title>" in page
+    assert PLANTED in blobs(page)["0-train-1"]["episodes"][0]["effects"][0]["agent"]
+
+
+def test_only_the_scripts_of_the_page_may_run(folder: Path) -> None:
+    page = report(folder)
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    rules = dict(rule.split(" ", 1) for rule in policy[1].split("; "))
+    assert rules["default-src"] == rules["connect-src"] == rules["base-uri"] == "'none'"
+    script = page.rpartition("<script>")[2].partition("</script>")[0]
+    assert build._hash(script) in rules["script-src"]
+    assert "unsafe" not in rules["script-src"]
+    assert re.search(r"\b(src|href)=\"(?!#|data:)", page) is None  # nothing is loaded
+
+
+def test_what_does_not_fit_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run_folder(tmp_path / "long", steps=30, tasks=3)
+    found = blobs(report(folder))
+    assert sum(name.startswith("0-train") for name in found) == STEPS
+    assert {"0-train-1", "0-train-30", "0-test-30"} <= set(found)
+    few = blobs(report(folder, "--steps", "2"))
+    assert {name for name in few if name[0] == "0"} == {
+        f"0-{kind}-{step}" for kind in ("train", "test") for step in (1, 30)
+    }
+    use_plugin_files(folder, [])
+    whole = steps.read(folder, "train", 1)
+    small = steps.read(folder, "train", 1, limit=1)
+    assert (len(whole["episodes"]), whole["left_out"]) == (5, 0)
+    assert (len(small["episodes"]), small["left_out"]) == (2, 3)  # whole tasks, at least one
+
+
+def test_runs_are_compared(folder: Path, tmp_path: Path) -> None:
+    other, output = run_folder(tmp_path / "two", steps=1), tmp_path / "both.html"
+    assert main(["report", str(folder), str(other), "--output", str(output)]) == 0
+    found = blobs(output.read_text())
+    assert [run["name"] for run in found["runs"]] == ["one", "two"]
+    assert "1-train-1" in found
+
+
+def test_intervals_of_the_curves() -> None:
+    records = [{"step": at, "train/success": float(at % 2)} for at in range(1, 11)]
+    records += [{"step": 10, "validation/success": 0.5, "validation/success_sampled": 0.5}]
+    lines = {line["label"]: line for line in curves.lines(records, 40)}
+    held_out, training = lines["held-out, greedy"], lines["training, sampled"]
+    assert (held_out["low"][0], held_out["high"][0]) == pytest.approx(wilson(20, 40), abs=1e-4)
+    assert training["y"][0] == 1.0 == training["low"][0]
+    last = [0.0, 1.0, 0.0, 1.0, 0.0]
+    error = 1.96 * (sum((value - 0.4) ** 2 for value in last) / 4 / 5) ** 0.5
+    assert (training["y"][-1], training["high"][-1]) == pytest.approx((0.4, 0.4 + error), abs=1e-4)
+
+
+def test_long_curves_have_few_points_and_gaps_for_nan() -> None:
+    records = [{"step": at, "policy/a/grad_norm": float("nan") if at == 10_000 else 1.0} for at in range(1, 10_001)]
+    every = curves.every_metric(records)["policy/a/grad_norm"]
+    assert len(every["x"]) <= curves.POINTS
+    assert every["x"][-1] == 10_000
+    assert every["y"][-1] is None
+
+
+def test_a_score_that_is_no_number_is_shown_as_text() -> None:
+    packed = build.pack([{"score": float("nan")}, (1.5, float("-inf"))])
+    assert json.loads(gzip.decompress(base64.b64decode(packed))) == [{"score": "nan"}, [1.5, "-inf"]]
+
+
+def test_a_run_without_stored_steps(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=1)
+    for place in ("journals", "rows", "episodes"):
+        for path in (folder / place).iterdir():
+            path.unlink()
+    (folder / "metrics.jsonl").unlink()  # nor has it begun to train
+    (run,) = blobs(report(folder))["runs"]
+    assert (run["lines"], run["stored"]) == ([], {"train": [], "test": []})
+
+
+def test_damaged_runs(refused: Refused, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=1)
+    whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def damaged(name: str, content: bytes) -> str:
+        for path, before in whole.items():
+            path.write_bytes(before)
+        (folder / name).write_bytes(content)
+        return refused("run")
+
+    journal, rows = "journals/step_00001.jsonl", "rows/step_00001.json.gz"
+    good = whole[folder / "metrics.jsonl"]
+    assert "'run/metrics.jsonl' is damaged in line 2" in damaged("metrics.jsonl", good.replace(b"\n", b"\nx", 1))
+    assert "is not the config of a run" in damaged("config.yaml", b"[]")
+    assert "'run/plugins.json' is damaged" in damaged("plugins.json", b"[{")
+    assert "'run/starts.json' is damaged: it must be a list" in damaged("starts.json", b"{}")
+    assert "is damaged: line 3 is cut off" in damaged(
+        journal, b"\n".join(whole[folder / journal].split(b"\n")[:3])[:-9]
+    )
+    assert "holds no stored episodes" in damaged(journal, b"x\n")
+    assert "is damaged: it cannot be decompressed" in damaged(rows, whole[folder / rows][:-9])
+    assert not (folder / "report.html").exists()
+    assert "no run in 'rum': did you mean 'run'?" in refused("rum")
+    Path("empty").mkdir()
+    assert "no run in 'empty': it has no config.yaml" in refused("empty")
+    assert "--megabytes must be from 3" in refused("run", "--megabytes", "1")
+    assert "--steps must be at least 2" in refused("run", "--steps", "1")
+
+
+def test_a_run_of_a_part_that_is_not_installed(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=1)
+    path = folder / "rows" / "step_00001.json.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b'"grpo"', b'"their-grpo"')))
+    step = blobs(report(folder))["0-train-1"]
+    assert re.search("^Advantages are not explained: .*unknown algorithm 'their-grpo'", step["problem"])
+    assert step["episodes"][0]["effects"][0]["rewards"] == {"role": 0.0, "team": 0.0}
+    assert "row" not in step["episodes"][0]["effects"][0]
+
+
+def test_metrics_that_are_being_written(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", steps=1)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "train/succ')
+    assert blobs(report(folder))["runs"][0]["at"] == 1
+
+
+def test_of_many_steps_few_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 steps with 100 turns each."""
+    folder, read, asked = many_steps(tmp_path / "run"), steps.read, list[int]()
+
+    def noted(folder: Path, kind: str, step: int, limit: int | None = None) -> dict[str, Any]:
+        asked.append(step)
+        return read(folder, kind, step, limit)
+
+    monkeypatch.setattr(steps, "read", noted)
+    page = report(folder)
+    assert len(asked) == STEPS + 1  # and one validation
+    assert {1, 1000} <= set(asked)
+    assert blobs(page)["runs"][0]["stored"]["train"][-1] == 1000
+    assert len(page.encode()) < 5e6
