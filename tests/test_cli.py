@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import pickle
@@ -464,6 +465,9 @@ def test_the_run_directory_has_what_the_trainer_reads(run: Path) -> None:
     assert config.policies.asker.actor_rollout_ref.model.path == "/cache/asker"
     assert len(Path(config.data.train_files).read_text().splitlines()) == 40
     assert json.loads((run / "plugins.json").read_text())[0]["plugin"] == "builtin"
+    (start,) = json.loads((run / "starts.json").read_text())
+    assert start["arguments"] == [str(RECIPE)]
+    assert (start["machine"]["cpus"], start["packages"]["verl"]) == (os.cpu_count(), importlib.metadata.version("verl"))
     assert prepare.plan_run(RECIPE, []).folder == Path("runs/inventory-2")
 
 
@@ -499,7 +503,8 @@ def test_a_run_in_use_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_run_is_continued_with_its_own_config(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = prepare.continue_run(run, ["trainer.total_training_steps=50", "marl.policies.asker.actor.optim.lr=1e-2"])
+    overrides = ["trainer.total_training_steps=50", "marl.policies.asker.actor.optim.lr=1e-2"]
+    plan = prepare.continue_run(run, overrides)
     assert plan.resumed
     make_run_directory(plan, Display())
     config: Any = OmegaConf.load(run / "config.yaml")
@@ -507,6 +512,8 @@ def test_a_run_is_continued_with_its_own_config(run: Path, monkeypatch: pytest.M
     optims = [config.policies[name].actor_rollout_ref.actor.optim for name in ("holder", "asker")]
     assert [optim.total_training_steps for optim in optims] == [50, 50]
     assert [optim.lr for optim in optims] == [5e-4, 1e-2]
+    first, second = json.loads((run / "starts.json").read_text())
+    assert (first["arguments"], second["arguments"]) == ([str(RECIPE)], ["--resume", str(run), *overrides])
     assert (run / "checkpoints" / "step_20" / "team.json").is_file()
 
 

@@ -1,18 +1,19 @@
-"""Progress output of a run: one updated line on a terminal, occasional lines in a file or a notebook."""
+"""Progress output of a run: a live view on a terminal, occasional lines in a file or a notebook."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.status import Status
+from rich.live import Live
 
 from marl_verl.errors import MarlError
+from marl_verl.process.live import View, duration, rewards
 from marl_verl.process.terminal import unwritable
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
@@ -27,9 +28,9 @@ class Display:
     def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self._callback = callback
-        self._status: Status | None = None
+        self._view = View()
+        self._live: Live | None = None
         self._shown = self._begun = 0.0
-        self._durations: list[float] = []
 
     @staticmethod
     def of(progress: Progress) -> Display:
@@ -47,21 +48,29 @@ class Display:
         except OSError as error:
             raise unwritable(error) from error
 
+    def expect(self, usual: Mapping[str, float]) -> None:
+        """Show how long phases usually take: name -> seconds."""
+        self._view.usual = dict(usual)
+
     def note(self, text: str) -> None:
-        """Show the current state: replaced by the next note on a terminal, printed otherwise."""
-        if not self.console.is_terminal:
-            self.print(text)
-        elif self._status is None:
-            self._status = self.console.status(text)
-            self._status.start()
+        """Show the current activity: replaced by the next note on a terminal, printed otherwise."""
+        if self.console.is_terminal:
+            self._view.say(text)
+            self._draw()
         else:
-            self._status.update(text)
+            self.print(text)
+
+    def _draw(self) -> None:
+        """Draw the view below what is printed, until `close`."""
+        if self._live is None:
+            self._live = Live(self._view, console=self.console, refresh_per_second=5, transient=True)
+            self._live.start()
 
     def close(self) -> None:
-        """Remove the line of the last note."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        """Remove the view."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     @contextmanager
     def task(self, name: str) -> Iterator[Callable[[float], None]]:
@@ -89,18 +98,22 @@ class Display:
 
     def _show(self, event: Event) -> None:
         kind = event["event"]
-        if kind == "phase":
-            self.note(f"{event['name']} ...")
-        elif kind == "step":
-            self._step(event)
-        elif kind == "playing":
-            self._playing(event)
-        elif kind == "validation":
+        self._view.event(event)
+        if kind == "validation":
             values = event["metrics"]
             self.print(
                 f"step {event['step']:>4}  held-out success {values['validation/success']:.1%} greedy, "
                 f"{values['validation/success_sampled']:.1%} sampled ({event['tasks']} tasks)"
             )
+        elif kind == "playing":
+            self._playing(event)
+        elif self.console.is_terminal:
+            self._draw()
+        elif kind == "phase":
+            usual = self._view.usual.get(event["name"], 0.0)
+            self.print(f"{event['name']} ..." + (f" (usually {usual:.0f} s)" if usual >= 1 else ""))
+        elif kind == "step":
+            self._step(event)
 
     def _playing(self, event: Event) -> None:
         """Show finished tasks of an evaluation, and the remaining time of its pass."""
@@ -108,34 +121,20 @@ class Display:
         if done == 0:
             self._begun = now
         how = "sampled" if event["sampled"] else "evaluated greedily"
-        left = f", {_duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
+        left = f", {duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
         if self.console.is_terminal or done == tasks or now - self._shown >= QUIET_SECONDS:
             self.note(f"{done} of {tasks} tasks {how}{left}")
             self._shown = now
 
     def _step(self, event: Event) -> None:
-        step, steps, values = event["step"], event["steps"], event["metrics"]
-        self._durations = [*self._durations[-19:], values["seconds/step"]]
-        seconds = sum(self._durations) / len(self._durations)
-        agents = sorted({name.split("/")[1] for name in values if name.startswith("agent/")})
-        rewards = "  ".join(f"{agent} {values[f'agent/{agent}/reward']:.2f}" for agent in agents)
-        failed = f"  {values['train/failed_episodes']:.0f} episodes failed" if values["train/failed_episodes"] else ""
-        line = (
-            f"step {step}/{steps}  team success {values['train/success']:.1%}  reward: {rewards}{failed}  "
-            f"{seconds:.1f} s/step  {_duration(seconds * (steps - step))} left"
-        )
-        now = time.monotonic()
-        if self.console.is_terminal:
-            self.note(line)
-        elif step == 1 or step == steps or now - self._shown >= QUIET_SECONDS:
-            self.print(line)
+        """Print the first and the last step, and some in between."""
+        step, steps, values, now = event["step"], event["steps"], event["metrics"], time.monotonic()
+        if step in (1, steps) or now - self._shown >= QUIET_SECONDS:
+            seconds, left = self._view.left()
+            line = f"step {step}/{steps}  team success {values['train/success']:.1%}  reward: {rewards(values)}"
+            self.print(f"{line}  {seconds:.1f} s/step  {duration(left)} left")
             self._shown = now
 
 
 Progress = bool | Callable[[Event], object] | Display
 """The argument of `Display.of`."""
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"

@@ -7,7 +7,8 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,11 @@ def emit(event: str, **values: Any) -> None:
     """Send an event to the command line, if the trainer was started by one."""
     if descriptor := os.environ.get(EVENTS_VARIABLE):
         os.write(int(descriptor), (json.dumps({"event": event, **values}, default=float) + "\n").encode())
+
+
+@contextmanager
+def awaited(what: str) -> Iterator[None]:
+    """Send the command line what the start of the run waits for in this context."""
+    emit("awaited", what=what, ready=False)
+    yield
+    emit("awaited", what=what, ready=True)

@@ -21,6 +21,7 @@ from marl_verl.config.server_names import POLICIES_VARIABLE
 from marl_verl.errors import RunError
 from marl_verl.platforms.active import HARDWARE_VARIABLE, RUN_VARIABLE
 from marl_verl.process.cleanup import SCRATCH_VARIABLE, RunResources, cleanup_abandoned
+from marl_verl.process.live import usual
 from marl_verl.process.private_network import enter
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import EVENTS_VARIABLE
@@ -28,6 +29,9 @@ from marl_verl.process.terminal import termination_as_interrupt
 from marl_verl.process.watch import how_to_continue
 
 PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
+ON_TWO_CORES = {"starting Ray and loading verl": 6.0, "starting policies": 30.0}
+"""Phases of the start -> their seconds on a machine without a GPU and with 2 cores, for tiny models."""
+
 PERIOD = 1.0  # seconds between two checks whether the trainer still runs
 
 
@@ -55,6 +59,7 @@ class TrainerProcess:
     ) -> None:
         self.lock, self.private_network = lock, private_network
         self.folder, self.module, self.log = folder, module, log or folder / "train.log"
+        self.policies, self.gpu = policies, gpu
         self.resources = RunResources.begin(uuid.uuid4().hex)
         self.variables = {
             RUN_VARIABLE: self.resources.run,
@@ -78,6 +83,7 @@ class TrainerProcess:
             KeyboardInterrupt: Ctrl-C or SIGTERM; its argument is the message that was printed.
         """
         self.timing["begun"] = begun
+        display.expect(usual(self.folder, self.policies) or ({} if self.gpu else ON_TWO_CORES))
         for scratch in cleanup_abandoned():
             display.print(f"removed the leftovers of a killed run: {scratch}")
         prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process, so that `_adopted` finds them
@@ -160,7 +166,9 @@ class TrainerProcess:
             self.resources.note_shared_memory()
         elif kind == "step":
             self.timing.setdefault("seconds_to_first_step", seconds)
-        if kind in ("phase", "started", "step"):
+        elif kind == "validation" and "seconds_to_first_step" not in self.timing:
+            self.timing["validated"] = seconds
+        if kind in ("phase", "started", "step", "validation"):
             new = self.folder / ".timing.json"
             new.write_text(json.dumps(self.timing))
             new.replace(self.folder / "timing.json")

@@ -71,7 +71,7 @@ class Phases:
     def _change(self, change: Callable[[str], None], name: str) -> None:
         with self._lock:
             change(name)
-            emit("doing", activity=self.describe())
+            emit("doing", activity=self.describe(), phases=list(self._active))
 
 
 class Watch:

@@ -31,6 +31,7 @@ from verl.workers.utils.padding import response_from_nested, response_to_nested
 from marl_verl.algorithms.losses import OWN
 from marl_verl.config.loss import unmerged_reason
 from marl_verl.platforms.active import cpu_run
+from marl_verl.process.run_dir import awaited
 from marl_verl.rollout.client import PolicyServerManager
 from marl_verl.rollout.devices import Devices, numbered, rendezvous_ports
 from marl_verl.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
@@ -102,7 +103,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
         def reseed(worker: Any) -> None:
             torch.manual_seed(seed)  # of new adapters; the generator of a worker's process starts at a random seed
 
-        with timed(self.seconds, "model"):
+        with timed(self.seconds, "model"), awaited(f"training of {self.name}"):
             ray.get([worker.__ray_call__.remote(reseed) for worker in self.workers.workers])
             if (mode := self._arr.actor.policy_loss.loss_mode).startswith(OWN):
                 ray.get([worker.__ray_call__.remote(lambda _: register_loss(mode)) for worker in self.workers.workers])

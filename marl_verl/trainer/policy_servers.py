@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from marl_verl.config.policy_models import endpoint_key
 from marl_verl.config.server_names import first_replica_rank
+from marl_verl.process.run_dir import awaited
 from marl_verl.rollout.client import DirectClient, PolicyServerManager, single_server
 from marl_verl.rollout.devices import Devices, numbered
 from marl_verl.rollout.endpoint import KeyedEndpoint
@@ -81,7 +82,7 @@ class Servers(Runtime):
             await self.servers._initialize_llm_servers()
             await self.servers._init_global_load_balancer()
 
-        with timed(self.seconds, "server"):
+        with timed(self.seconds, "server"), awaited(f"server of {self.name}"):
             asyncio.run(start())
 
 

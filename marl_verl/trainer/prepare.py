@@ -72,7 +72,7 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     plugins.use_files(files)
     plan = _check(config, _new_folder(config, recipe.stem))
     plan.files = tuple(files)
-    plan.arguments = (str(recipe), *overrides, *(f"--plugin={file}" for file in plugin_files))
+    plan.arguments = (str(recipe), *overrides, *_given(plugin_files))
     return plan
 
 
@@ -81,6 +81,11 @@ def _plugin_paths(config: DictConfig) -> list[Path]:
     if not isinstance(given, ListConfig) or not all(isinstance(path, str) for path in given):
         raise MarlError(f"'marl.plugins' must be a list of files, got {given!r}. Write e.g. [my_team.py].")
     return [Path(path) for path in given]
+
+
+def _given(plugin_files: Sequence[Path]) -> list[str]:
+    """Plugin files as arguments of the command."""
+    return [f"--plugin={file}" for file in plugin_files]
 
 
 def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path] = ()) -> Plan:
@@ -115,7 +120,8 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     config.trainer.resume_mode = "auto"
     config.trainer.val_before_train = False  # the first run has done it
     plan = _check(config, folder)
-    plan.resumed, plan.files, plan.arguments = True, tuple(files), ("--resume", str(folder), *overrides)
+    plan.resumed, plan.files = True, tuple(files)
+    plan.arguments = ("--resume", str(folder), *overrides, *_given(plugin_files))
     plan.notes += tuple(_changed_since(plan, began_with))
     fingerprint.check_same(team, resolve(config, plan.team), saved)
     _check_same_tasks(plan)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.errors import MarlError
@@ -21,7 +22,8 @@ Run = dict[str, Any]
 def read(folder: Path) -> Run:
     """A run as JSON value, without its episodes. MarlError: it is not a run directory, or a file of it is damaged."""
     check_run(folder, "config.yaml")
-    config = read_config(folder / "config.yaml")
+    path = folder / "config.yaml"
+    config = _config(path, path.stat().st_mtime_ns)
     marl, records = marl_section(config), _metrics(folder / "metrics.jsonl")
     used = {name: value for name in SECTIONS if (value := marl.get(name)) is not None}
     trainer = OmegaConf.select(config, "trainer.total_training_steps")
@@ -44,6 +46,12 @@ def read(folder: Path) -> Run:
         "stored": {kind: list(files) for kind, files in steps.stored(folder).items()},
         "rows": list(RunDir(folder).stored_rows()),
     }
+
+
+@lru_cache(maxsize=4)
+def _config(path: Path, _changed: int) -> DictConfig:
+    """The config of a run, read once while its file does not change: parsing it takes most of the time of `read`."""
+    return read_config(path)
 
 
 def _metrics(path: Path) -> list[dict[str, float]]:

@@ -18,7 +18,7 @@ from marl_verl.inspect.page import build, overview, steps
 from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.process.run_dir import STARTS
 
-PERIOD = 0.5
+PERIOD = 0.25
 """Seconds between two looks at the run directory."""
 
 HEARTBEAT = 10.0

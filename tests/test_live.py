@@ -1,0 +1,199 @@
+"""What a command shows of a run: a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from marl_verl.process import live
+from marl_verl.process.live import View, sparkline, usual
+from marl_verl.process.progress import Display
+from marl_verl.process.run_dir import EVENTS_VARIABLE, awaited
+from marl_verl.process.supervisor import TrainerProcess
+from marl_verl.process.watch import Phases
+
+Event = dict[str, Any]
+
+
+def step(number: int, success: float, steps: int = 10, **more: float) -> Event:
+    metrics = {"train/success": success, "train/tokens": 900.0, "train/failed_episodes": 0.0, "seconds/step": 3.0}
+    rewards = {"agent/asker/reward": 0.25, "agent/asker/reward/team": 0.25, "agent/holder/reward": 0.5}
+    return {"event": "step", "step": number, "steps": steps, "metrics": {**metrics, **rewards, **more}}
+
+
+def validation(number: int, success: float) -> Event:
+    metrics = {"validation/success": success, "validation/success_sampled": 0.25}
+    return {"event": "validation", "step": number, "metrics": metrics, "tasks": 300}
+
+
+def phase(name: str) -> Event:
+    return {"event": "phase", "name": name}
+
+
+def drawn(view: View, width: int = 120, encoding: str = "utf-8") -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, force_terminal=True, width=width, color_system=None, _environ={})
+    console.print(view)
+    file.seek(0)
+    return file.read()
+
+
+def played(events: Iterable[Event]) -> View:
+    view = View()
+    for event in events:
+        view.event(event)
+    return view
+
+
+def test_a_running_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    peak = {"policy/asker/perf/max_memory_allocated_gb": 1.25, "policy/holder/perf/max_memory_allocated_gb": 0.5}
+    view = played([validation(0, 0.125), step(1, 0.0), step(2, 0.5), step(3, 1.0, **peak)])
+    text = drawn(view)
+    assert "step 3/10" in text
+    assert "3.0 s/step  0:21 left" in text
+    assert "team success  ▁▅█  100.0%   held-out 12.5% (step 0)" in text
+    assert "reward  asker 0.25  holder 0.50" in text
+    assert "300 tokens/s  memory " in text
+    assert "training processes at most 1.2 GiB" in text
+    view.event(step(4, 0.5, **{"train/failed_episodes": 2.0}))
+    assert "holder 0.50  2 episodes failed" in drawn(view)
+    assert max(map(len, drawn(view, width=40).splitlines())) <= 40
+
+
+def test_the_phase_of_a_step_is_compared_with_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, now = View(), [100.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    view.event({"event": "doing", "activity": "while updating in step 1", "phases": ["updating"]})
+    now[0] += 5
+    assert "updating 5 s" in drawn(view)  # nothing to compare with yet
+    view.event(step(1, 0.5, **{"seconds/update": 8.0}))
+    assert "5 of about 8 s" in drawn(view)
+    view.event({"event": "doing", "activity": "", "phases": ["sampling", "updating"]})
+    assert "sampling and updating" in drawn(view)
+
+
+def test_the_start_names_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, now = View(), [0.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    view.usual = {"starting policies": 31.4}
+    for what in ("server of asker", "server of holder", "training of asker"):
+        view.event({"event": "awaited", "what": what, "ready": False})
+    view.event(phase("starting policies"))
+    view.event({"event": "awaited", "what": "server of holder", "ready": True})
+    now[0] = 12.0
+    text = drawn(view)
+    assert "12 of about 31 s" in text
+    assert "waiting for server of asker, training of asker" in text
+    view.event(phase("first validation"))
+    view.event({"event": "doing", "activity": "", "phases": ["validating"]})
+    assert "first validation" in drawn(view)
+    view.event({"event": "doing", "activity": "", "phases": ["sampling"]})
+    assert "sampling" in drawn(view)
+
+
+def test_a_terminal_without_unicode() -> None:
+    view = played([phase("starting"), step(1, 0.5), step(2, 1.0)])
+    assert "team success  100.0%" in drawn(view, encoding="ascii")
+
+
+def test_a_curve_has_eight_heights() -> None:
+    assert sparkline([0.0, 0.5, 1.0, -1.0, 2.0]) == "▁▅█▁█"
+
+
+def test_plain_lines_where_output_is_no_terminal() -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, soft_wrap=True, highlight=False))
+    display.expect({"starting policies": 31.4})
+    for event in (
+        phase("starting Ray"),
+        phase("starting policies"),
+        validation(0, 0.125),
+        *(step(n, 0.5) for n in (1, 2, 10)),
+    ):
+        display.event(event)
+    display.event({"event": "doing", "activity": "while updating", "phases": ["updating"]})
+    display.event({"event": "awaited", "what": "server of asker", "ready": True})
+    assert out.getvalue().splitlines() == [
+        "starting Ray ...",
+        "starting policies ... (usually 31 s)",
+        "step    0  held-out success 12.5% greedy, 25.0% sampled (300 tasks)",
+        "step 1/10  team success 50.0%  reward: asker 0.25  holder 0.50  3.0 s/step  0:27 left",
+        "step 10/10  team success 50.0%  reward: asker 0.25  holder 0.50  3.0 s/step  0:00 left",
+    ]
+
+
+def test_a_terminal_gets_the_view_and_lines_above_it() -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, force_terminal=True, width=100, color_system=None, highlight=False))
+    for event in (phase("starting policies"), validation(0, 0.125), step(1, 0.5), step(2, 0.5)):
+        display.event(event)
+    display.close()
+    display.print("done")
+    text = out.getvalue()
+    assert "starting policies" in text
+    assert "step    0  held-out success 12.5% greedy, 25.0% sampled (300 tasks)\n" in text
+    assert "step 2/10" in text
+    assert text.endswith("done\n")
+    assert "step 1/10  team success" not in text  # no line per step
+
+
+def test_usual_durations_are_those_of_earlier_runs(tmp_path: Path) -> None:
+    def run(name: str, policies: list[str], start: float, validated: float | None = None) -> None:
+        (tmp_path / name).mkdir()
+        phases = {
+            "starting Ray": 2.0,
+            "starting policies": 4.0,
+            "policies started": 4.0 + start,
+            "first validation": 40.0,
+        }
+        timing = {"phases": phases, "policies": {each: {"server": 1.0} for each in policies}}
+        timing |= {} if validated is None else {"validated": validated}
+        (tmp_path / name / "timing.json").write_text(json.dumps(timing))
+
+    assert usual(tmp_path / "new", ["a", "b"]) == {}
+    run("one", ["a", "b"], 30.0)
+    run("two", ["b", "a"], 32.0, validated=47.0)
+    run("other", ["a", "c"], 300.0)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "timing.json").write_text("{")
+    found = usual(tmp_path / "new", ["a", "b"])
+    assert (found["starting Ray"], found["starting policies"], found["first validation"]) == (2.0, 31.0, 7.0)
+
+
+def test_events_of_a_start_and_of_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setenv(EVENTS_VARIABLE, str(writing))
+    with awaited("server of asker"), Phases(lambda: 3)("updating"):
+        pass
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        events = [json.loads(line) for line in file]
+    assert [(each["event"], each.get("ready"), each.get("phases")) for each in events] == [
+        ("awaited", False, None),
+        ("doing", None, ["updating"]),
+        ("doing", None, []),
+        ("awaited", True, None),
+    ]
+
+
+def test_a_run_stores_when_its_first_validation_ended(tmp_path: Path) -> None:
+    process = TrainerProcess(tmp_path, ["asker"])
+    try:
+        process.timing["begun"] = time.time() - 50
+        display = Display.of(False)
+        process._event(validation(0, 0.5), display)
+        first = json.loads((tmp_path / "timing.json").read_text())["validated"]
+        assert 50 <= first < 60
+        process._event(step(1, 0.5), display)
+        process._event(validation(1, 0.5), display)
+        assert json.loads((tmp_path / "timing.json").read_text())["validated"] == first
+    finally:
+        process.resources.cleanup([])
