@@ -162,10 +162,17 @@ def test_intervals_of_the_curves() -> None:
     lines = {line["label"]: line for line in curves.lines(records, 40)}
     held_out, training = lines["held-out, greedy"], lines["training, sampled"]
     assert (held_out["low"][0], held_out["high"][0]) == pytest.approx(wilson(20, 40), abs=1e-4)
-    assert training["y"][0] == 1.0 == training["low"][0]
+    assert (training["y"][0], training["low"][0]) == (1.0, None)  # of one value
     last = [0.0, 1.0, 0.0, 1.0, 0.0]
     error = 1.96 * (sum((value - 0.4) ** 2 for value in last) / 4 / 5) ** 0.5
     assert (training["y"][-1], training["high"][-1]) == pytest.approx((0.4, 0.4 + error), abs=1e-4)
+
+
+def test_a_value_that_is_not_finite_is_a_gap_only() -> None:
+    values = [1.0, float("nan"), 3.0, 3.0, float("inf"), 3.0]
+    (line,) = curves.lines([{"step": at, "policy/a/grad_norm": value} for at, value in enumerate(values)], 40)
+    assert line["y"] == [1.0, None, 2.0, pytest.approx(7 / 3, abs=1e-4), None, 3.0]
+    assert line["high"][-1] == 3.0
 
 
 def test_long_curves_have_few_points_and_gaps_for_nan() -> None:

@@ -47,7 +47,7 @@ class View:
     def __init__(self) -> None:
         self.text, self.usual = "", dict[str, float]()
         self._spinners = Spinner("dots"), Spinner("line")  # with Unicode, without
-        self._since = time.monotonic()
+        self._since = 0.0
         self._step, self._steps, self._durations = 0, 0, list[float]()
         self._success, self._held_out = list[float](), ""
         self._values: Mapping[str, float] = {}

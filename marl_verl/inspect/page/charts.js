@@ -47,7 +47,7 @@ const plain = (text) => (text.length > 60 ? `${text.slice(0, 59)}…` : text).re
 function last(line) {
   const at = line.y.findLastIndex((value) => value !== null);
   if (at < 0) return [line, null, ""];
-  const band = line.low ? `${number(line.low[at])} to ${number(line.high[at])}` : "";
+  const band = line.low && line.low[at] !== null ? `${number(line.low[at])} to ${number(line.high[at])}` : "";
   return [line, line.y[at], band];
 }
 

@@ -97,14 +97,19 @@ def _line(
 
 
 def _running(values: np.ndarray[Any, Any], window: int) -> tuple[np.ndarray[Any, Any], ...]:
-    """Mean of the last `window` values and its 95 % interval, per step: m -+ 1.96 s / sqrt(n), n the values so far."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        n = np.minimum(np.arange(1, len(values) + 1), window)
-        sums, squares = (np.cumsum(np.concatenate([[0.0], part])) for part in (values, values**2))
-        last = np.arange(1, len(values) + 1)
-        mean = (sums[last] - sums[last - n]) / n
-        spread = np.maximum((squares[last] - squares[last - n]) / n - mean**2, 0.0)
-        error = 1.96 * np.sqrt(np.where(n > 1, spread * n / np.maximum(n - 1, 1), 0.0) / n)
+    """Mean of the last `window` values and its 95 % interval m -+ 1.96 s / sqrt(n), per step; NaN for one value.
+
+    n is the number of finite values; the mean is NaN where the step's own value is not finite.
+    """
+    finite = np.isfinite(values)
+    clean = np.where(finite, values, 0.0)
+    last = np.arange(1, len(values) + 1)
+    first = np.maximum(last - window, 0)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        totals = (np.cumsum(np.concatenate([[0.0], part])) for part in (finite, clean, clean**2))
+        n, total, squares = (part[last] - part[first] for part in totals)
+        mean = np.where(finite, total / n, np.nan)
+        error = 1.96 * np.sqrt(np.maximum(squares / n - mean**2, 0.0) / np.where(n > 1, n - 1, np.nan))
     return mean, mean - error, mean + error
 
 
