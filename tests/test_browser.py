@@ -139,6 +139,18 @@ def test_a_tree_with_the_keyboard(page: Page) -> None:
     page.wait("document.querySelectorAll('.path .turn.chosen').length === 1")
 
 
+def test_the_episodes_of_a_search_are_one_tree(page: Page) -> None:
+    found = page.value("""(() => {
+      const turn = (index, node, parent) => ({ session: 0, index, node, parent, rewards: {} });
+      const path = (uid, leaf, ...turns) => ({ uid, session: 0, leaf, effects: turns, off_path_turns: [] });
+      const one = path("q", "2", turn(0, "1", null), turn(1, "2", "1"));
+      const two = path("q", "3", turn(0, "1", null), turn(2, "3", "1"));
+      const { nodes, roots } = treeNodes({ episodes: [one, two, path("r", "9", turn(0, "9", null))] }, two);
+      return [roots.length, nodes.map((node) => [node.turns[0].node, node.turns.length, node.chosen])];
+    })()""")
+    assert found == [1, [["1", 1, True], ["2", 1, False], ["3", 1, True]]]
+
+
 def test_the_keyboard_reaches_the_list(page: Page) -> None:
     page.press("Tab", 9)
     assert page.text(":focus") == "Skip to the episodes"

@@ -69,6 +69,7 @@ def test_the_page_has_the_runs_and_their_steps(folder: Path, capsys: pytest.Capt
     assert run["starts"][0]["arguments"] == ["my team.yaml", "a.b=1"]
     assert "marl-verl train 'my team.yaml' marl.run.seed=3" in run["commands"]
     assert "name: grpo" in run["config"]["algorithm"]
+    assert run["algorithm"].startswith("grpo: group (uid), sampler independent")
 
 
 def test_the_advantages_are_those_of_training(folder: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 from marl_verl.errors import MarlError
 from marl_verl.inspect.page import curves, overview, steps
-from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.version import __version__
 
 SCRIPTS = ("basics.js", "charts.js", "advantage.js", "tree.js", "episodes.js", "main.js")
@@ -29,7 +28,10 @@ def write(folders: Sequence[Path], output: Path, megabytes: float, most: int, pl
     The episodes get what the charts and the curves leave of `megabytes`: of each run and kind, up to `most`
     stored steps at equal distances, of each step its first tasks.
     """
-    runs = [overview.read(folder) for folder in folders]
+    runs = []
+    for folder in folders:
+        overview.use(folder, plugin_files)
+        runs.append(overview.read(folder))
     chosen = [
         (at, kind, step)
         for at, run in enumerate(runs)
@@ -40,11 +42,11 @@ def write(folders: Sequence[Path], output: Path, megabytes: float, most: int, pl
     left = megabytes * 1e6 - len(library) - len(first) - 1e5
     limit = max(int(left / len(chosen) * 0.75), 1) if chosen else 0  # base64 adds a third
     packed: dict[str, str] = {}
-    loaded = None
+    used = len(runs) - 1
     for at, kind, step in chosen:
-        if loaded != at:
-            use_plugin_files(folders[at], plugin_files)
-            loaded = at
+        if used != at:
+            overview.use(folders[at], plugin_files)
+            used = at
         packed[f"{at}-{kind}-{step}"] = pack(steps.read(folders[at], kind, step, limit))
     content = html(runs, {"library": library, "runs": first, **packed}, live=False)
     try:

@@ -85,7 +85,7 @@ function show(step, episode) {
   const answer = typeof episode.answer === "string" ? episode.answer : JSON.stringify(episode.answer);
   const turns = episode.effects.map((effect) => (effect.effect === "call" ? callOf(effect)
     : effect.rewards ? turnOf(step, effect) : turnOf(step, { ...effect, rewards: {}, invalid: null, session: "x" })));
-  const tree = treeOf(episode, (picked) => {
+  const tree = treeOf(step, episode, (picked) => {
     box.replaceChildren(...picked.map((turn) => turnOf(step, turn)));
     for (const each of target.querySelectorAll(".turn.chosen")) each.classList.remove("chosen");
     for (const turn of picked)
@@ -99,7 +99,7 @@ function show(step, episode) {
       `, score ${number(episode.score)}${episode.finished ? "" : ", unfinished"}. Task ${episode.task.id}`),
     folded("Task data", JSON.stringify(episode.task, null, 1), false),
     ...[credits(step, episode), tree, tree ? box : null].filter(Boolean),
-    el("h3", {}, tree ? "The chosen path" : "Conversation"), el("div", { class: "path" }, turns),
+    el("h3", {}, tree ? "The path of this episode" : "Conversation"), el("div", { class: "path" }, turns),
     el("p", {}, "Answer: ", el("code", {}, answer ?? "none")));
 }
 

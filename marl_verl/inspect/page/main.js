@@ -10,7 +10,7 @@ function runSection(run) {
   const config = Object.values(run.config).join("");
   return el("section", { class: "run" }, el("h3", {}, run.name),
     el("p", {}, `${run.folder}: step ${run.at} of ${run.steps ?? "?"}${run.done ? ", finished" : ""}, seed ${run.seed}`),
-    el("h4", {}, "Team and algorithm, resolved"), el("pre", {}, config),
+    el("h4", {}, "Team and algorithm, resolved"), el("pre", {}, [run.algorithm, config].filter(Boolean).join("\n\n")),
     el("h4", {}, "Plugins"), table(["plugin", "distribution", "version", "", ""], plugins),
     el("h4", {}, "Machine"), el("pre", {}, machine.join("\n")),
     el("h4", {}, "Commands"), began.length ? el("pre", {}, `Started with:\n${began.join("\n")}`) : null,

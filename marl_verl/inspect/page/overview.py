@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.stored import check_run, marl_section, read_config
+from marl_verl.config.parts import algorithm_of
+from marl_verl.config.stored import check_run, marl_section, read_config, team_of
 from marl_verl.errors import MarlError
 from marl_verl.inspect.page import curves, steps
+from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.process.run_dir import STARTS, RunDir
 
 SECTIONS = ("agents", "policies", "task", "workflow", "algorithm", "sampler", "validation", "schedule")
 Run = dict[str, Any]
 
 
+def use(folder: Path, plugin_files: Sequence[Path]) -> None:
+    """Use the plugin files of a run, and those given, from here on. MarlError: it is not a run directory."""
+    check_run(folder, "config.yaml")
+    use_plugin_files(folder, plugin_files)
+
+
 def read(folder: Path) -> Run:
-    """A run as JSON value, without its episodes. MarlError: it is not a run directory, or a file of it is damaged."""
+    """A run in `use` as JSON value, without its episodes. MarlError: a file of it is damaged."""
     check_run(folder, "config.yaml")
     path = folder / "config.yaml"
     config = _config(path, path.stat().st_mtime_ns)
@@ -39,6 +48,7 @@ def read(folder: Path) -> Run:
         "steps": trainer,
         "at": at,
         "done": (folder / "summary.json").is_file() and at >= (trainer or 0),  # a resumed run has an earlier summary
+        "algorithm": _algorithm(config),
         "config": {name: OmegaConf.to_yaml(OmegaConf.create({name: value})) for name, value in used.items()},
         "plugins": [_plugin(each) for each in _json(folder / "plugins.json", [])],
         "starts": _json(folder / STARTS, []),
@@ -89,6 +99,15 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise MarlError(f"'{path}' cannot be read: {error}") from error
+
+
+def _algorithm(config: DictConfig) -> str:
+    """Every option of the algorithm, with its default where the recipe does not set it; "" without its plugin."""
+    try:
+        team = team_of(config)
+        return f"{team.algorithm.name}: {algorithm_of(team).describe()}"
+    except MarlError:
+        return ""
 
 
 def _held_out(folder: Path, marl: dict[str, Any]) -> int:

@@ -15,7 +15,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from marl_verl.errors import MarlError
 from marl_verl.inspect.page import build, overview, steps
-from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.process.run_dir import STARTS
 
 PERIOD = 0.25
@@ -40,8 +39,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0, plugin_files: Sequence[Path] = ()) -> None:
+        overview.use(folder, plugin_files)
         overview.read(folder)
-        use_plugin_files(folder, plugin_files)
         self.folder, self.secret, self._lock = folder, secrets.token_urlsafe(16), threading.Lock()
         try:
             super().__init__((LOCAL, port), _Handler)

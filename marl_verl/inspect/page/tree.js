@@ -11,11 +11,15 @@ function svg(tag, attributes, ...children) {
 // The reward of the turn's row; without stored rows its team reward, the score of the state that it leads to.
 const valueOf = (turn) => (turn.row ? turn.row.reward : turn.rewards.team ?? null);
 
+// The tree of a session: its episodes are the paths to its leaves and share turns; this episode's path is the chosen one.
 // A row of several joint nodes names all of them, as "n0+n1", and their parents in the same order.
-function treeNodes(episode) {
-  const nodes = new Map(), path = turnsOf(episode);
-  for (const turn of [...path, ...episode.off_path_turns]) {
-    if (turn.node === null || turn.node === undefined) continue;
+function treeNodes(step, episode) {
+  const nodes = new Map(), path = turnsOf(episode), seen = new Set();
+  const session = step.episodes.filter((other) => other.uid === episode.uid && other.session === episode.session);
+  for (const turn of session.flatMap((other) => [...turnsOf(other), ...other.off_path_turns])) {
+    const place = `${turn.session} ${turn.index}`;
+    if (turn.node === null || turn.node === undefined || seen.has(place)) continue;
+    seen.add(place);
     const parents = (turn.parent ?? "").split("+");
     turn.node.split("+").forEach((name, at) => {
       const key = `${turn.session} ${name}`;
@@ -47,8 +51,8 @@ function placeNodes(roots) {
   return row;
 }
 
-function treeOf(episode, choose) {
-  const { nodes, roots } = treeNodes(episode);
+function treeOf(step, episode, choose) {
+  const { nodes, roots } = treeNodes(step, episode);
   if (!nodes.length) return null;
   const rows = placeNodes(roots), wide = 110, high = 26;
   const values = nodes.map((node) => valueOf(node.turns[0])).filter((value) => value !== null);
@@ -64,7 +68,7 @@ function treeOf(episode, choose) {
       edges.push(svg("path", { d: `M${x} ${y} C${x + 50} ${y} ${cx - 50} ${cy} ${cx} ${cy}`, fill: "none",
         stroke: path ? "var(--ink)" : "var(--line)", "stroke-width": path ? 4 : 1.5 }));
     }
-    const says = `${node.chosen ? "on the chosen path, " : ""}${turn.agent}, value ${number(value)}: ${turn.action.slice(0, 80)}`;
+    const says = `${node.chosen ? "on the path of this episode, " : ""}${turn.agent}, value ${number(value)}: ${turn.action.slice(0, 80)}`;
     const mark = svg("g", { class: "node", tabindex: "0", role: "button", "aria-label": says },
       svg("title", {}, says),
       svg("circle", { cx: x, cy: y, r: 9, fill: colourOf(value), stroke: node.chosen ? "var(--ink)" : "var(--soft)",
@@ -78,6 +82,6 @@ function treeOf(episode, choose) {
     marks.push(mark);
   }
   return el("section", { "aria-label": "Tree" }, el("h3", {}, `Tree: ${nodes.length} nodes`),
-    el("p", { class: "note" }, `Colour: value, blue ${number(low)} to red ${number(top)}. Thick: the chosen path. Choose a node to see its turn.`),
+    el("p", { class: "note" }, `Colour: value, blue ${number(low)} to red ${number(top)}. Thick: the path of this episode. Choose a node to see its turn.`),
     el("div", { class: "tree" }, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group" }, ...edges, ...marks)));
 }
