@@ -198,6 +198,7 @@ def test_only_commands_that_work_are_suggested(
     assert asked == [(recipe, ["marl.policies.scout.frozen=true"])]
     RunDir(run).journals(1, ["{}"])
     assert "marl-verl replay --run" in shown(run)
+    assert f"marl-verl report {run}  " in shown(run)
 
 
 def test_the_end_is_reported(run: Path, shown: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch) -> None:

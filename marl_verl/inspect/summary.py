@@ -67,7 +67,10 @@ def _next_commands(folder: Path, saved: bool) -> list[str]:
     learner = next(agent.name for agent in team.agents.values() if agent.policy in learning)
     commands = []
     if RunDir(folder).stored_journals():
-        commands.append(f"{command} replay --run {run}    # observations, actions and rewards")
+        commands += [
+            f"{command} report {run}    # curves, episodes and advantages as one HTML file",
+            f"{command} replay --run {run}    # observations, actions and rewards",
+        ]
     if saved:
         commands += [
             f"{command} eval {run} --untrained {learner}    # the team without what {learner} has learnt",
