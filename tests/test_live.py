@@ -108,9 +108,11 @@ def test_a_curve_has_eight_heights() -> None:
     assert sparkline([0.0, 0.5, 1.0, -1.0, 2.0]) == "▁▅█▁█"
 
 
-def test_plain_lines_where_output_is_no_terminal() -> None:
+@pytest.mark.parametrize("terminal", [False, True], ids=["file", "dumb terminal"])
+def test_plain_lines_where_output_cannot_be_redrawn(terminal: bool) -> None:
     out = io.StringIO()
-    display = Display(Console(file=out, soft_wrap=True, highlight=False))
+    options: dict[str, Any] = {"force_terminal": terminal, "color_system": None, "_environ": {"TERM": "dumb"}}
+    display = Display(Console(file=out, soft_wrap=True, highlight=False, **options))
     display.expect({"starting policies": 31.4})
     for event in (
         phase("starting Ray"),
@@ -132,7 +134,8 @@ def test_plain_lines_where_output_is_no_terminal() -> None:
 
 def test_a_terminal_gets_the_view_and_lines_above_it() -> None:
     out = io.StringIO()
-    display = Display(Console(file=out, force_terminal=True, width=100, color_system=None, highlight=False))
+    options: dict[str, Any] = {"color_system": None, "highlight": False, "_environ": {"TERM": "xterm"}}
+    display = Display(Console(file=out, force_terminal=True, width=100, **options))
     for event in (phase("starting policies"), validation(0, 0.125), step(1, 0.5), step(2, 0.5)):
         display.event(event)
     display.close()

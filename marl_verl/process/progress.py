@@ -23,11 +23,13 @@ Event = dict[str, Any]
 
 
 class Display:
-    """The output of a command, by default to standard output. Without a terminal not every step is printed."""
+    """The output of a command, by default to standard output: a live view on a terminal, else lines, and not of every
+    step. A terminal with TERM=dumb gets lines too."""
 
     def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self._callback = callback
+        self._redraws = self.console.is_terminal and not self.console.is_dumb_terminal
         self._view = View()
         self._live: Live | None = None
         self._shown = self._begun = 0.0
@@ -54,7 +56,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """Show the current activity: replaced by the next note on a terminal, printed otherwise."""
-        if self.console.is_terminal:
+        if self._redraws:
             self._view.say(text)
             self._draw()
         else:
@@ -79,7 +81,7 @@ class Display:
         begun = time.monotonic()
 
         def advance(fraction: float) -> None:
-            if self.console.is_terminal:
+            if self._redraws:
                 self.note(f"{name}: {fraction:.0%}")
 
         try:
@@ -107,7 +109,7 @@ class Display:
             )
         elif kind == "playing":
             self._playing(event)
-        elif self.console.is_terminal:
+        elif self._redraws:
             self._draw()
         elif kind == "phase":
             usual = self._view.usual.get(event["name"], 0.0)
@@ -122,7 +124,7 @@ class Display:
             self._begun = now
         how = "sampled" if event["sampled"] else "evaluated greedily"
         left = f", {duration((now - self._begun) * (tasks - done) / done)} left" if 0 < done < tasks else ""
-        if self.console.is_terminal or done == tasks or now - self._shown >= QUIET_SECONDS:
+        if self._redraws or done == tasks or now - self._shown >= QUIET_SECONDS:
             self.note(f"{done} of {tasks} tasks {how}{left}")
             self._shown = now
 
