@@ -233,13 +233,29 @@ def test_reasoning_is_separated_by_vllms_parser() -> None:
 
 
 @pytest.mark.slow
-def test_structured_outputs_are_vllms() -> None:
+def test_structured_outputs_are_a_schema_without_free_white_space() -> None:
+    from xgrammar.testing import _is_grammar_accept_string as accepts
+
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    assert structured_outputs({"response_format": wanted}).json == SCHEMA
-    assert structured_outputs({"response_format": {"type": "json_object"}}).json_object
-    forced = structured_outputs({"tools": [ADD], "tool_choice": "required"})
-    assert "add" in json.dumps(forced.json)
+    answer = structured_outputs({"response_format": wanted}).grammar
+    assert accepts(answer, json.dumps({"a": 2}))
+    assert not accepts(answer, '{\n"a": 2}')  # a model could go on with line breaks for ever
+    assert not accepts(answer, json.dumps({"b": 2}))
+    anything = structured_outputs({"response_format": {"type": "json_object"}}).grammar
+    assert accepts(anything, json.dumps({"b": [1, {"c": None}]}))
+    assert not accepts(anything, "[1]")
+    forced = structured_outputs({"tools": [ADD], "tool_choice": "required"}).grammar
+    assert accepts(forced, json.dumps([{"name": "add", "parameters": {"a": 2}}]))
+    named = {"type": "function", "function": {"name": "add"}}
+    assert accepts(structured_outputs({"tools": [ADD], "tool_choice": named}).grammar, json.dumps({"a": 2}))
     assert structured_outputs({"tools": [ADD]}) is None
+
+
+@pytest.mark.slow
+def test_schemas_that_xgrammar_lacks_are_left_to_vllm() -> None:
+    schema = {"type": "array", "uniqueItems": True, "items": {"type": "integer"}}
+    found = structured_outputs({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})
+    assert (json.loads(found.json), found.grammar) == (schema, None)
 
 
 def test_every_family_has_a_parser_of_the_installed_vllm() -> None:
@@ -273,6 +289,22 @@ def test_the_sampled_tokens_are_trained_and_the_call_is_parsed(tmp_path: Path) -
     assert policy.chat.render(again, tools=[ADD]).endswith("<tool_call> 2 </tool_call> [tool] 4 [assistant] ")
     words.decode = lambda given, **_: "<tool_call>{"
     assert "cannot be parsed" in str(asyncio.run(context.act(act, 0)).malformed)
+
+
+@pytest.mark.slow
+def test_a_client_sees_the_limit_of_its_policy(tmp_path: Path) -> None:
+    """The limit in tokens of the policy's own prompt: with the agent's instructions, the template and the tools."""
+    policy = client(tmp_path, [[7]], custom_chat_template=TEMPLATE)
+    context = sampling_context(policy)
+    seen, limit = as_observation("so is"), len(policy.encode(as_observation("so is")))
+    policy.prompt_length = limit
+    assert context.too_long("solver", seen, None) is None
+    assert f"exceeds the limit of policy 'p', {limit} (data.max_prompt" in context.too_long("solver", seen, [ADD])
+    policy.prompt_length = limit - 1
+    assert f"an observation of {limit} tokens exceeds" in context.too_long("solver", seen, None)
+    assert context.start(0)._too_long == context.too_long
+    endpoint = EndpointClient("e", Endpoint("http://127.0.0.1:9/v1", "m"), Echo.sampling, 9)
+    assert endpoint.too_long(list(seen) * 1000, None) is None  # its server says so, and the episode fails
 
 
 def sampling_context(policy: Any, held_out: Any = None, trained: bool = True, **sampling: Any) -> Any:

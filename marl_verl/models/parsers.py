@@ -7,6 +7,7 @@ Importing vLLM takes seconds, so it is imported by the first request with tools 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
@@ -142,15 +143,31 @@ def structured_outputs(parameters: Mapping[str, Any]) -> Any | None:
     wanted, choice = parameters.get("response_format"), parameters.get("tool_choice")
     if wanted is None and choice in (None, "none"):
         return None
+    if wanted is None:
+        from vllm.tool_parsers.utils import get_json_schema_from_tools
+
+        request = _request(parameters)
+        schema = get_json_schema_from_tools(request.tool_choice, request.tools)
+    else:
+        schema = wanted["json_schema"]["schema"] if wanted["type"] == "json_schema" else {"type": "object"}
+    return _restricted(schema if isinstance(schema, str) else json.dumps(schema))
+
+
+@functools.lru_cache(maxsize=256)
+def _restricted(schema: str) -> Any:
+    """A completion in a JSON schema, with the spaces of `json.dumps`. Of itself, vLLM allows any white space between
+    two values, and some models then write line breaks up to the limit of tokens. A schema that xgrammar cannot express
+    is left to vLLM's other backends."""
+    import xgrammar
     from vllm.sampling_params import StructuredOutputsParams
+    from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
 
-    if wanted is not None:
-        schema = wanted["json_schema"]["schema"] if wanted["type"] == "json_schema" else None
-        return StructuredOutputsParams(json_object=True) if schema is None else StructuredOutputsParams(json=schema)
-    from vllm.tool_parsers.utils import get_json_schema_from_tools
-
-    request = _request(parameters)
-    return StructuredOutputsParams(json=get_json_schema_from_tools(request.tool_choice, request.tools))
+    if has_xgrammar_unsupported_json_features(json.loads(schema)):
+        return StructuredOutputsParams(json=schema)
+    try:
+        return StructuredOutputsParams(grammar=str(xgrammar.Grammar.from_json_schema(schema, any_whitespace=False)))
+    except RuntimeError:
+        return StructuredOutputsParams(json=schema)
 
 
 def _request(parameters: Mapping[str, Any]) -> Any:
