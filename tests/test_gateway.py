@@ -164,6 +164,24 @@ def test_errors_have_the_format_of_their_api() -> None:
     assert len(one(sampled(do)).turns) == 1
 
 
+def test_a_conversation_that_is_too_long_can_go_on_shorter() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        first = (await chat(endpoints)).choices[0].message
+        longer = [*ASK, {"role": "assistant", "content": first.content}, {"role": "user", "content": "w" * 50}]
+        with pytest.raises(openai.BadRequestError, match="exceeds the limit of agent 'solver', 40") as error:
+            await chat(endpoints, longer)
+        assert error.value.code == "context_length_exceeded"
+        async with anthropic.AsyncAnthropic(base_url=endpoints["solver"].anthropic, api_key="n") as client:
+            with pytest.raises(anthropic.BadRequestError, match="exceeds the limit of agent 'solver', 40"):
+                await client.messages.create(model="m", max_tokens=9, messages=[*longer])
+        await chat(endpoints, [*longer[:2], {"role": "user", "content": "w"}])
+        return "4"
+
+    context = ScriptedContext(Does(do), TASK, ScriptedPolicy({"solver": "4"}, context={"solver": 40}), tasks=Whole())
+    episode = one(asyncio.run(Independent(1).sample(context)))
+    assert [turn.slot for turn in episode.turns] == ["0", "1"]
+
+
 def test_a_url_ends_with_its_episode() -> None:
     kept: list[str] = []
 

@@ -13,8 +13,8 @@ import httpx
 import openai
 import pytest
 
-from marl_verl.episode import Run, Workflow, WorkflowError
-from marl_verl.sampling import drive
+from marl_verl.episode import Journal, ReplayMismatch, Run, Workflow, WorkflowError, replay
+from marl_verl.sampling import Independent, drive
 from marl_verl.tasks.base import Task
 from marl_verl.testing import ScriptedPolicy, check_workflow
 from marl_verl.testing.scripted import ScriptedContext
@@ -106,11 +106,15 @@ def test_streamed_chat() -> None:
         client = team.openai("solver")
         stream = await client.chat.completions.create(model="m", messages=ASK, stream=True)
         whole = [chunk async for chunk in stream]
+        assert all(chunk.choices for chunk in whole)  # programs take the first
+        more = {"stream": True, "stream_options": {"include_usage": True}}
+        used = [chunk async for chunk in await client.chat.completions.create(model="m", messages=ASK, **more)]
+        assert (used[-1].choices, used[-1].usage.completion_tokens) == ([], 1)
         async with client.chat.completions.stream(model="m", messages=ASK, tools=[strict(ADD)]) as managed:
             final = await managed.get_final_completion()
         return [len(whole), whole[0].choices[0].delta.content, final.choices[0].message.tool_calls[0].function.name]
 
-    assert answers(do, ["4", CALLS]).answer == [3, "4", "add"]
+    assert answers(do, ["4", "4", CALLS]).answer == [2, "4", "add"]
 
 
 def strict(tool: Any) -> Any:
@@ -198,6 +202,59 @@ def test_invalid_requests_are_errors_in_openais_format(body: Any, status: Any, w
         return (await client.responses.create(model="solver", input="q")).output_text
 
     assert len(answers(do).turns) == 1
+
+
+class Shortens(Workflow):
+    """Adds to a conversation until it is too long, then goes on with its last message; two clients at once."""
+
+    async def run(self, task: Task, team: Any) -> str:
+        async def talk(agent: str) -> str:
+            messages, found = [*ASK], ""
+            for _ in range(3):
+                try:
+                    reply = await team.openai(agent).chat.completions.create(model="m", messages=messages, n=2)
+                except openai.BadRequestError as error:
+                    found += f"{error.code} {error.body['type']} {error.param}: {error.body['message']}. "
+                    messages = messages[-1:]
+                    reply = await team.openai(agent).chat.completions.create(model="m", messages=messages)
+                messages += [reply.choices[0].message, {"role": "user", "content": f"{reply.choices[0].index}?"}]
+            return found
+
+        return " ".join(await asyncio.gather(talk("solver"), talk("judge")))
+
+
+def test_a_request_that_is_too_long_is_an_error_that_a_workflow_may_handle() -> None:
+    """As in OpenAI's API, live and on every replay, also by samplers and without any policy."""
+    task, policy = Task("t", "q"), ScriptedPolicy({"solver": "fo", "judge": "yes"}, context={"solver": 9})
+    run = check_workflow(Shortens(), task, policy, seconds=300)
+    why = "an observation of 10 characters exceeds the limit of agent 'solver', 9"
+    assert run.answer == f"context_length_exceeded invalid_request_error messages: {why}.  "
+    assert [act.slot for act, _ in run.turns if act.agent == "solver"] == ["choice0", "choice1", "0", *LATER]
+    assert [each.agent for each in run.journal.calls()] == [None]  # no failed tool call of the agent
+
+    context = ScriptedContext(Shortens(), task, policy, mix=None)
+    sample = asyncio.run(Independent(1).sample(context))
+    assert not sample.failures
+    (episode,) = sample.episodes
+    assert episode.answer == run.answer
+    alone = asyncio.run(replay(Shortens(), task, policy.agents, episode.journal))  # knows no limit
+    assert alone.answer == run.answer
+    with pytest.raises(ReplayMismatch):
+        asyncio.run(replay(Shortens(), task, policy.agents, Journal(tuple(episode.journal.acts()))))
+
+
+LATER = ("choice0#1", "choice1#1")
+
+
+def test_no_request_waits_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The openai package finds the platform in a thread before a client's first request; concurrent first requests
+    would then have no order that a replay could repeat."""
+    monkeypatch.setattr("openai._base_client.get_platform", lambda: pytest.fail("a thread was started"))
+
+    async def do(team: Any) -> Any:
+        return (await team.openai("solver").responses.create(model="m", input="q")).output_text
+
+    assert answers(do).answer == "4"
 
 
 def test_what_else_a_client_asks() -> None:

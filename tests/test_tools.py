@@ -14,11 +14,12 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from marl_verl.episode import CallRecord, Run, WorkflowError, replay
+from marl_verl.episode import CallRecord, ReplayMismatch, Run, Workflow, WorkflowError, replay
 from marl_verl.episode.tools import McpError
 from marl_verl.sampling import drive
 from marl_verl.sandbox import run_python
 from marl_verl.testing import ScriptedPolicy
+from marl_verl.testing.determinism import replayable
 from marl_verl.testing.scripted import ScriptedContext
 from tests.test_openai_clients import TASK, does
 
@@ -175,6 +176,38 @@ def test_an_mcp_server_as_a_process_is_recorded(script: Path) -> None:
     assert (tools["description"], sorted(tools["parameters"]["properties"])) == ("Add two numbers.", ["a", "b"])
     assert [call.raised is not None for call in first.journal.calls()] == [False, False, True]
     assert all(isinstance(call, CallRecord) and call.agent == "solver" for call in first.journal.calls())
+
+
+@pytest.mark.slow
+def test_a_framework_s_own_mcp_client_is_named(script: Path) -> None:
+    """Its calls are repeated by every replay. `team.mcp` passes the same check."""
+    workflow = OwnMcpClient.__new__(OwnMcpClient)
+    for own in (True, False):
+        object.__setattr__(workflow, "command", [sys.executable, str(script), str(script.parent / "log")])
+        object.__setattr__(workflow, "own", own)
+        work = replayable(workflow, TASK, ScriptedPolicy({"solver": "4"}), 0, 0)
+        if own:
+            with pytest.raises(ReplayMismatch, match=r"replayed, calls MCP tool 'add' again, .*: use team.mcp"):
+                asyncio.run(work)
+        else:
+            assert asyncio.run(work)[0].answer == "5"
+
+
+class OwnMcpClient(Workflow):
+    """A tool of an MCP server after an act."""
+
+    own: bool
+
+    async def run(self, task: Any, team: Any) -> Any:
+        from mcp import Client, StdioServerParameters
+
+        command: list[str] = self.command  # type: ignore[attr-defined]
+        await team["solver"].act("q")
+        if not self.own:
+            async with team.mcp(command) as server:
+                return await server.call("add", {"a": 2, "b": 3})
+        async with Client(StdioServerParameters(command=command[0], args=command[1:])) as client:
+            return (await client.call_tool("add", {"a": 2, "b": 3})).content[0].text
 
 
 @pytest.mark.slow

@@ -44,13 +44,15 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """A request of `n` acts with the same messages; `model` is the key that names the agent."""
+    """A request of `n` acts with the same messages; `model` is the key that names the agent, and `usage` whether a
+    stream ends with it."""
 
     model: str
     messages: tuple[Message, ...]
     parameters: Parameters
     n: int = 1
     stream: bool = False
+    usage: bool = False
 
 
 def read(body: Mapping[str, Any]) -> Request:
@@ -77,7 +79,9 @@ def request(body: Mapping[str, Any], messages: Any, parameters: Parameters, n: i
         found = as_parameters(parameters)
     except TypeError as error:
         raise RequestError(str(error), str(error).split("'")[1] if "'" in str(error) else None) from error
-    return Request(str(body.get("model") or ""), observation, found or {}, n, bool(body.get("stream")))
+    options = body.get("stream_options")
+    with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+    return Request(str(body.get("model") or ""), observation, found or {}, n, bool(body.get("stream")), with_usage)
 
 
 def _cleaned(message: Any) -> Any:
@@ -113,8 +117,9 @@ def response(id: str, model: str, actions: Sequence[Action]) -> dict[str, Any]:
     }
 
 
-def chunks(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The completion as the chunks of a stream: each choice at once, then its end, then the usage."""
+def chunks(completion: Mapping[str, Any], with_usage: bool) -> Iterator[dict[str, Any]]:
+    """The completion as the chunks of a stream: each choice at once, then its end, then the usage if it was asked for.
+    Its chunk has no choice, which a program that did not ask for it does not expect."""
     head = {**completion, "object": "chat.completion.chunk"}
     used = head.pop("usage")
     for choice in completion["choices"]:
@@ -123,7 +128,8 @@ def chunks(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             message["tool_calls"] = [{**call, "index": index} for index, call in enumerate(calls)]
         for delta, why in ((message, None), ({}, choice["finish_reason"])):
             yield {**head, "choices": [{"index": choice["index"], "delta": delta, "finish_reason": why}]}
-    yield {**head, "choices": [], "usage": used}
+    if with_usage:
+        yield {**head, "choices": [], "usage": used}
 
 
 def stream(events: Iterator[dict[str, Any]], named: bool = False) -> bytes:

@@ -21,6 +21,7 @@ from marl_verl.episode.errors import (
     with_line,
 )
 from marl_verl.episode.journal import ActRecord, CallKey, CallRecord, Journal, JournalError, Record
+from marl_verl.episode.lengths import TooLong, refusal
 from marl_verl.episode.messages import Observation, Parameters, as_observation, as_parameters
 from marl_verl.episode.turn import Act, Action, changed, slot_name
 from marl_verl.episode.watchdog import Watchdog, forever
@@ -51,8 +52,8 @@ class Effects:
     __slots__ = (
         "_acts", "_answer", "_arrived", "_called", "_calling", "_calls", "_closed", "_concurrent", "_driver", "_fatal",
         "_given", "_given_up", "_joints", "_lanes", "_last", "_moves", "_news", "_others", "_records", "_refused",
-        "_root", "_sealed", "_seen", "_stood", "_streams", "_strict", "_waiting", "_watch", "agents", "finished",
-        "invalid", "limits", "parked", "proposals", "task", "tokens", "workflow",
+        "_root", "_sealed", "_seen", "_stood", "_streams", "_strict", "_too_long", "_waiting", "_watch", "agents",
+        "finished", "invalid", "limits", "parked", "proposals", "task", "tokens", "workflow",
     )
     # fmt: on
 
@@ -67,12 +68,13 @@ class Effects:
         strict: bool = False,
         sealed: bool = False,
         limits: Limits = Limits(),  # noqa: B008 - frozen
+        too_long: TooLong | None = None,
     ) -> None:
         self.workflow, self.task, self.agents = workflow, task, tuple(agents)
         self._given = Journal(seed=seed) if journal is None else journal
         if self._given.records and not workflow.replayable:
             raise MarlError(f"workflow '{type(workflow).__name__}' {NOT_REPLAYABLE}")
-        self._strict, self._sealed, self.limits = strict, sealed, limits
+        self._strict, self._sealed, self.limits, self._too_long = strict, sealed, limits, too_long
         self._records: list[Record | None] = []  # None: reached, not yet resolved
         self._lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far
         self._calls: dict[CallKey, int] = {}  # calls so far
@@ -125,6 +127,24 @@ class Effects:
             await self._resolved(waits)
         return {agent: each.future.result() if isinstance(each, Wait) else each for agent, each in found.items()}
 
+    async def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
+        """Raise ContextLengthExceeded, which is recorded, for a request that is too long for the agent's policy."""
+        if self._over:
+            await self._refuse()
+        record = refusal(self._given, self._too_long, agent, observation, parameters.get("tools"))
+        if record is None:
+            return
+        self._enter()
+        self._count_call(record)
+        self._records.append(record)
+        self._arrived = True
+        record.result()
+
+    def _count_call(self, asked: CallRecord) -> None:
+        if self._called >= self.limits.calls:
+            raise self._fail(f"exceeded {self.limits.calls} calls; the workflow may not terminate")
+        self._last, self._called = asked, self._called + 1
+
     async def call(self, fn: Callable[..., Any], arguments: Sequence[Any], agent: str | None = None) -> Any:
         if self._over:
             await self._refuse()
@@ -136,9 +156,7 @@ class Effects:
             what = f"the arguments of call {function} must be JSON values or dataclasses: {message_of(error)}"
             raise self._fail(what) from error
         asked = CallRecord(function, text, agent=agent)
-        if self._called >= self.limits.calls:
-            raise self._fail(f"exceeded {self.limits.calls} calls; the workflow may not terminate")
-        self._last, self._called = asked, self._called + 1
+        self._count_call(asked)
         number = self._calls.get((agent, function, text), 0)
         self._calls[agent, function, text] = number + 1
         record = self._given.call(function, text, number, agent)

@@ -46,6 +46,7 @@ class Run(Effects):
             called with other arguments.
         sealed: raise ReplayMismatch for a call that the journal lacks (acts may still wait).
         limits: acts, tokens, calls and seconds; the WorkflowError names the limit that was reached.
+        too_long: why a request of a client is too long for the policy of its agent; None: no request is.
     """
 
     __slots__ = ()

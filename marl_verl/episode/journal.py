@@ -148,6 +148,10 @@ class Journal:
                 found.setdefault((record.agent, record.function, record.arguments), []).append(record)
         return found
 
+    @cached_property
+    def _functions(self) -> frozenset[str]:
+        return frozenset(function for _, function, _ in self._calls)
+
     def act(self, agent: str, slot: str) -> ActRecord | None:
         """The record of an act, or None."""
         return self._acts.get((agent, slot))
@@ -156,6 +160,10 @@ class Journal:
         """The record of the n-th call (from 0) of a function with these arguments, or None."""
         found = self._calls.get((agent, function, arguments), ())
         return found[number] if number < len(found) else None
+
+    def has_calls_of(self, function: str) -> bool:
+        """Whether a function was called."""
+        return function in self._functions
 
     def acts(self) -> list[ActRecord]:
         """The acts, in order."""

@@ -23,6 +23,7 @@ import httpx
 from marl_verl.episode import anthropic_messages, chat_completions, responses
 from marl_verl.episode.chat_completions import Request, RequestError
 from marl_verl.episode.errors import WorkflowError
+from marl_verl.episode.lengths import ContextLengthExceeded
 from marl_verl.episode.turn import Action
 from marl_verl.errors import nearest
 
@@ -38,8 +39,9 @@ IN_LOOP = (
 
 
 class Acts(Protocol):
-    """The effect of a run that the transport uses."""
+    """The effects of a run that the transport uses."""
 
+    async def check_length(self, agent: str, observation: Any, parameters: dict[str, Any]) -> None: ...
     async def act(self, agent: str, observation: Any, slot: str | None = None, **parameters: Any) -> Action: ...
 
 
@@ -87,6 +89,8 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
             return 200, await self._answer(method, path, body)
         except WorkflowError as error:  # kept by the run, which it ends
             return refused(path, RequestError(str(error), status=500, code="workflow_error"))
+        except ContextLengthExceeded as error:
+            return refused(path, RequestError(str(error), "messages", code="context_length_exceeded"))
         except RequestError as error:
             return refused(path, error)
 
@@ -106,7 +110,7 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
 
     async def _chat(self, body: dict[str, Any]) -> Content:
         asked = chat_completions.read(body)
-        agent = self._who(asked)
+        agent = await self._who(asked)
         id = self._id(agent)
         if asked.n == 1:
             actions = [await self._act(agent, asked)]
@@ -117,12 +121,12 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
             actions = list(await asyncio.gather(*acts))
         found = chat_completions.response(id, asked.model, actions)
         if asked.stream:
-            return chat_completions.stream(chat_completions.chunks(found))
+            return chat_completions.stream(chat_completions.chunks(found, asked.usage))
         return found
 
     async def _responses(self, body: dict[str, Any]) -> Content:
         asked = responses.read(body)
-        agent = self._who(asked)
+        agent = await self._who(asked)
         id = self._id(agent)
         found = responses.response(id, asked.model, await self._act(agent, asked), asked)
         if asked.stream:
@@ -131,7 +135,7 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
 
     async def _messages(self, body: dict[str, Any]) -> Content:
         asked = anthropic_messages.read(body)
-        agent = self._who(asked)
+        agent = await self._who(asked)
         id = self._id(agent)
         found = anthropic_messages.response(id, asked.model, await self._act(agent, asked))
         if asked.stream:
@@ -141,13 +145,14 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
     async def _act(self, agent: str, asked: Request) -> Action:
         return await self._run.act(agent, asked.messages, self._slot, **asked.parameters)
 
-    def _who(self, asked: Request) -> str:
-        if self._agent is not None:
-            return self._agent
-        if asked.model not in self._agents:
-            what = f"the team has no agent '{asked.model}': {nearest(asked.model, self._agents)}"
+    async def _who(self, asked: Request) -> str:
+        """The agent of a request. RequestError or ContextLengthExceeded if it cannot act on it."""
+        agent = asked.model if self._agent is None else self._agent
+        if agent not in self._agents:
+            what = f"the team has no agent '{agent}': {nearest(agent, self._agents)}"
             raise RequestError(what, "model", 404, "model_not_found")
-        return asked.model
+        await self._run.check_length(agent, asked.messages, asked.parameters)
+        return agent
 
     def _id(self, agent: str) -> str:
         number = self._counts.get((agent, self._slot), 0)

@@ -98,13 +98,19 @@ class PolicyClient:
 
     def encode(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[int]:
         """Token ids of a conversation with the generation prompt. ObservationTooLong above `rollout.prompt_length`."""
-        ids = self.chat.encode_request(messages, tools)
-        if len(ids) > self.prompt_length:
-            raise ObservationTooLong(
-                f"an observation of {len(ids)} tokens exceeds the limit of policy '{self.name}', {self.prompt_length} "
-                f"(data.max_prompt_length, or marl.policies.{self.name}.rollout.prompt_length for this policy)"
-            )
-        return list(ids)
+        if (why := self.too_long(messages, tools)) is not None:
+            raise ObservationTooLong(why)
+        return list(self.chat.encode_request(messages, tools))
+
+    def too_long(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str | None:
+        """See `Client`. The chat keeps the token ids for the request that follows."""
+        length = len(self.chat.encode_request(messages, tools))
+        if length <= self.prompt_length:
+            return None
+        return (
+            f"an observation of {length} tokens exceeds the limit of policy '{self.name}', {self.prompt_length} "
+            f"(data.max_prompt_length, or marl.policies.{self.name}.rollout.prompt_length for this policy)"
+        )
 
     async def answer(
         self,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from marl_verl.episode import Act, Action, Message
+from marl_verl.episode.messages import Observation
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Candidate
@@ -33,6 +34,9 @@ class Client(Protocol):
     @property
     def sampling(self) -> Mapping[str, Any]:
         """Default sampling parameters: `temperature`, `top_p`, `top_k`, and others that its servers accept."""
+
+    def too_long(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str | None:
+        """Why a conversation exceeds the policy's limit; None if it does not, or only its server knows."""
 
     async def answer(
         self,
@@ -130,6 +134,10 @@ class PolicySamplingContext(BaseSamplingContext):
     def seed(self, session: int) -> int:
         """A seed from (run seed, step, task, session)."""
         return request_seed(self._parts.seed, self._step, self.task.id, session)
+
+    def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
+        who = self.task_context.agents[agent]
+        return self._parts.clients[who.policy].too_long(who.conversation(observation), tools)
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """Sample an action from the agent's policy. Raises ObservationTooLong, and TimeoutError after `act_seconds`."""

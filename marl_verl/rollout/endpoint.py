@@ -66,6 +66,10 @@ class EndpointClient:
             base_url=endpoint.url, api_key=self._key, max_retries=retries, timeout=request_seconds
         )
 
+    def too_long(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str | None:
+        """None: only the server knows its limit."""
+        return None
+
     async def answer(
         self,
         messages: Sequence[Message],

@@ -10,6 +10,7 @@ from typing import Any
 
 from marl_verl.advantage.rows import RowTable
 from marl_verl.episode import Act, Action, Episode, Journal, Limits, Run, Turn, Workflow, perform
+from marl_verl.episode.messages import Observation
 from marl_verl.episode.row import row
 from marl_verl.errors import MarlError, shown
 from marl_verl.rewards.mix import RewardMix
@@ -59,8 +60,12 @@ class BaseSamplingContext(SamplingContext):
 
     def start(self, session: int, journal: Journal | None = None) -> Run:
         self._begun.setdefault(session, time.monotonic())
-        seed = self.seed(session)
-        return Run(self.task_context.workflow, self.task, self.agents, journal, seed=seed, limits=self.limits)
+        given: dict[str, Any] = {"seed": self.seed(session), "limits": self.limits, "too_long": self.too_long}
+        return Run(self.task_context.workflow, self.task, self.agents, journal, **given)
+
+    def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
+        """Why a request of a client is too long for the policy of its agent; None if it is not, or not known."""
+        return None
 
     def turn(self, act: Act, action: Action, session: int, *, agent: str | None = None, **position: Any) -> Turn:
         policy = self.task_context.agents[agent or act.agent].policy

@@ -20,6 +20,7 @@ from marl_verl.testing.given import both, must
 from marl_verl.testing.hash_seeds import elsewhere
 from marl_verl.testing.scripted import ScriptedContext, ScriptedPolicy, check_scene, shuffled
 from marl_verl.testing.time_limit import SECONDS, time_limit
+from marl_verl.testing.unrecorded import no_mcp_calls
 
 
 def check_workflow(
@@ -86,7 +87,8 @@ def _stored(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int) -
 
 async def _scripted(context: ScriptedContext, seed: int, journal: Journal | None = None, strict: bool = False) -> Run:
     workflow = context.task_context.workflow
-    async with Run(workflow, context.task, context.agents, journal, seed, strict=strict) as run:
+    given: Any = {"strict": strict, "too_long": context.too_long}
+    async with Run(workflow, context.task, context.agents, journal, seed, **given) as run:
         await drive(run, lambda act: context.act(act, 0))
     return run
 
@@ -115,7 +117,9 @@ async def replayable(
 
     first = await run("")
     whole = first.journal
-    _same(first, await replay(workflow, task, policy.agents, whole), f"{name}, replayed")
+    with no_mcp_calls(f"{name}, replayed"):
+        again = await replay(workflow, task, policy.agents, whole)
+    _same(first, again, f"{name}, replayed")
     await run("restarted from its journal", whole, strict=True)
     stored = decode_journal(json.loads(json.dumps(encode_journal(whole))))
     await run("restarted from its journal as JSON", stored, strict=True)

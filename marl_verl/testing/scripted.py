@@ -6,11 +6,11 @@ import asyncio
 import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marl_verl.episode import Act, Action, Workflow
-from marl_verl.episode.messages import as_message, message_text
+from marl_verl.episode.messages import Observation, as_message, message_text
 from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError, unknown
 from marl_verl.sampling import Candidate
@@ -48,9 +48,11 @@ class ScriptedPolicy:
 
     Attributes:
         replies: agent -> its reply, for every agent of the team.
+        context: agent -> the characters of a conversation above which a client gets `context_length_exceeded`.
     """
 
     replies: Mapping[str, Reply]
+    context: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -138,6 +140,12 @@ class ScriptedContext(BaseSamplingContext):
 
     def seed(self, session: int) -> int:
         return self._seed + session
+
+    def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
+        limit, length = self.policy.context.get(agent), sum(len(message_text(each)) for each in observation)
+        if limit is None or length <= limit:
+            return None
+        return f"an observation of {length} characters exceeds the limit of agent '{agent}', {limit}"
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """The scripted action, after its delay."""

@@ -44,6 +44,30 @@ class EveryFramework(Workflow):
         return await getattr(load(name), TEAMS[name])().run(task, team)
 
 
+class Formats(Workflow):
+    """What a request may ask: a JSON schema with several choices and streamed, calls of tools; and one too long."""
+
+    async def run(self, task: Any, team: Any) -> Any:
+        from openai import BadRequestError
+
+        digit = {"type": "object", "properties": {"digit": {"enum": list(range(10))}}, "required": ["digit"]}
+        digit["additionalProperties"] = False
+        asked: Any = {"model": "first", "messages": [{"role": "user", "content": task.prompt}]}
+        asked["response_format"] = {"type": "json_schema", "json_schema": {"name": "digit", "schema": digit}}
+        create = team.openai("first").chat.completions.create
+        try:
+            await create(**asked | {"messages": asked["messages"] * 100})
+        except BadRequestError as error:
+            refused = error.code
+        both = await create(**asked, n=2)
+        parts = [chunk.choices[0].delta.content or "" async for chunk in await create(**asked, stream=True)]
+        tool = {"type": "function", "function": {"name": "largest", "parameters": digit}}
+        await team["second"].act(task.prompt, tools=[tool], tool_choice="required")
+        named = {"type": "function", "function": {"name": "largest"}}
+        await team["second"].act(task.prompt, "named", tools=[tool], tool_choice=named)
+        return json.dumps([refused, [choice.message.content for choice in both.choices], "".join(parts)])
+
+
 def mixed() -> type:
     """The task of the recipes, with demonstrations of every tool."""
     digits = load("digits").Digits
@@ -91,5 +115,6 @@ def note_tokens() -> None:
 @hookimpl
 def marl_register(registry: Any) -> None:
     registry.workflow("every-framework", EveryFramework)
+    registry.workflow("formats", Formats)
     if FOLDER.name:
         registry.task("mixed-digits", mixed())
