@@ -16,12 +16,14 @@ import torch
 
 from tests import test_critic_worker
 from tests.test_losses import ROWS, log_probs
+from tests.test_merging import UNMOVED
 from tests.verl_actor import Actor, cpu_verl
 
 LORA = ("marl.policies.one.model.lora_rank=4", "marl.policies.one.model.lora_alpha=8")
 EPOCHS = "actor_rollout_ref.actor.ppo_epochs=2"
 LIMIT = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=130"
 """Tokens of a micro-batch: a row of padding, which is 128 tokens long, is almost alone in one."""
+MERGED, SEPARATE = "turns of conversations, merged", "turns of conversations, separate"
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "a mean over tokens": ("ppo-clip", 7, ()),
     "a mean over rows of means over tokens": ("gspo", 7, ()),
@@ -30,6 +32,8 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "two epochs": ("ppo-clip", 5, (EPOCHS,)),
     "a rank without a row": ("reinforce", 1, ()),
     "adapters": ("ppo-clip", 7, LORA),
+    MERGED: ("ppo-clip-tis", 7, ()),
+    SEPARATE: ("ppo-clip-tis", 7, ("marl.run.merge_turns=false",)),
 }
 """Name -> loss, number of rows, overrides."""
 Found = dict[str, tuple[dict[str, Any], dict[str, float]]]
@@ -67,11 +71,14 @@ def find(folder: Path, ranks: int) -> Found:
     found: Found = {}
     with torch.no_grad():
         plain = AutoModelForCausalLM.from_pretrained(folder / "model").double()
-        now = log_probs(plain, ROWS)
+        given = dict.fromkeys(CASES, ROWS) | dict.fromkeys((MERGED, SEPARATE), UNMOVED)
+        now = {name: log_probs(plain, rows) for name, rows in given.items()}
     for name, (loss, rows, overrides) in CASES.items():
         with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)  # of the adapters
-            found[name] = Actor(folder / "model", loss, patch, LIMIT, *overrides).update(ROWS[:rows], now[:rows])
+            found[name] = Actor(folder / "model", loss, patch, LIMIT, *overrides).update(
+                given[name][:rows], now[name][:rows]
+            )
     found["a critic"] = _critic(folder, ranks)
     return found
 

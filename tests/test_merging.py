@@ -39,6 +39,8 @@ TALK = (
     Row([20, 14], [6, 26, 13], 0.8, [0.0, 0.1, -0.4], [0.5, -0.3, 0.0]),
 )
 """Three turns of a conversation, rows that share its beginning, and one that does not."""
+UNMOVED = [Row(row.prompt, row.response, row.advantage, [0.0] * len(row.moved), row.gap) for row in TALK]
+"""The same with the actor where its update began."""
 
 
 def tokens(row: Row) -> list[int]:
@@ -318,7 +320,6 @@ def test_verls_workers_update_from_merged_rows_as_from_rows(
     """Old log-probs, importance weights and two optimiser updates through verl's worker, with its micro-batches."""
     with torch.no_grad():
         now = log_probs(model, TALK)
-    still = [Row(row.prompt, row.response, row.advantage, [0.0] * len(row.moved), row.gap) for row in TALK]
     found = {}
     for merges in (False, True):
         overrides = (f"marl.run.merge_turns={merges}", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=40")
@@ -326,7 +327,7 @@ def test_verls_workers_update_from_merged_rows_as_from_rows(
             actor = Actor(engine, "ppo-clip-tis", patch, *overrides)
             returned: list[Any] = []
             patch.setattr(actor.runtime, "update", partial(_kept, actor.runtime.update, returned))
-            found[merges] = actor.update(still, now, updates=2)
+            found[merges] = actor.update(UNMOVED, now, updates=2)
             # the trainer removes all of them from TransferQueue, under both schedules
             assert set(returned[0][0].keys) == set(actor.store.rows)
     assert close(found[True][0], found[False][0])

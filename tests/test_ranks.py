@@ -20,7 +20,7 @@ import torch
 from marl_verl.config.placement import Pool
 from marl_verl.rollout.devices import Devices
 from marl_verl.threads import at_once
-from tests.rank import CASES, Found, find
+from tests.rank import CASES, MERGED, SEPARATE, Found, find
 from tests.verl_actor import Store, cpu_verl, make_model
 
 pytest.importorskip("verl")
@@ -265,6 +265,16 @@ def test_two_ranks_change_the_weights_as_one_does(found: tuple[Found, Found, Fou
         for name, value in change.items():
             assert torch.allclose(changed[name], value, rtol=0, atol=1e-5 * size), name
         assert _exact(measured) == pytest.approx(_exact(metrics), rel=1e-5, abs=1e-6)
+
+
+def test_merged_turns_change_the_weights_as_separate_ones_do(found: tuple[Found, Found, Found]) -> None:
+    for results in found:
+        (merged, few), (separate, many) = results[MERGED], results[SEPARATE]
+        size = max(float(value.abs().max()) for value in separate.values())
+        assert all(torch.allclose(merged[name], value, rtol=0, atol=1e-5 * size) for name, value in separate.items())
+        assert (few["merge/rows_after"], many["merge/rows_after"]) == (4, 7)
+        for name in ("loss", "grad_norm", "entropy"):
+            assert few[name] == pytest.approx(many[name], rel=1e-4), name
 
 
 def _exact(metrics: dict[str, float]) -> dict[str, float]:
