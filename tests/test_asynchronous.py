@@ -31,6 +31,7 @@ from marl_verl.team import TeamConfig, read_team
 from marl_verl.threads import in_thread
 from marl_verl.trainer import batches
 from marl_verl.trainer.asynchronous import Asynchronous, advantages
+from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.learner import Waiting
 from marl_verl.trainer.metrics import team_metrics
 
@@ -81,6 +82,7 @@ class Workers:
     def __init__(self, servers: Servers, policies: Sequence[str]) -> None:
         self.servers, self.policies = servers, policies
         self.seconds: Callable[[int], float] = lambda index: 0.002
+        self.rows_of: Callable[..., dict[str, Any]] = tag
         self.out: list[str] = []
         self.most = 0
         self.sampled: list[str] = []
@@ -102,7 +104,7 @@ class Workers:
         for session in range(SESSIONS):
             for index, policy in enumerate(self.policies):
                 keys.append(f"{task['uid']}_{session}_{index}")
-                tags.append(tag(task["uid"], session, index, policy, versions.get(policy, 0)))
+                tags.append(self.rows_of(task["uid"], session, index, policy, versions.get(policy, 0)))
         with self._lock:
             self.out.remove(task["uid"])
             self.sampled += keys
@@ -180,6 +182,7 @@ class Trainer:
         self.global_steps, self.total_training_steps = 1, 100
         self.reports: list[Any] = []
         self.stored: list[int] = []
+        self.filters = False
         self.position, self.tasks = 0, tasks
 
     @property
@@ -204,6 +207,9 @@ class Trainer:
         for report in reports:
             if report.error:
                 raise MarlError(report.error)
+
+    def signal(self, tags: Any, result: Any) -> Any:
+        return Signal.of(tags, result, {runtime.name for runtime in self.runtimes}) if self.filters else None
 
     def store_rows(self, table: Any, result: Any) -> dict[str, float]:
         self.stored.append(len(table))
@@ -265,6 +271,30 @@ def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
     assert max(Counter(cleared).values()) == 1
     assert trainer.agent_loop_manager.most <= 8  # (1 + ahead) batches
     assert trainer.stored == [4 * SESSIONS * 2] * 12
+
+
+def test_rows_of_groups_without_variance_do_not_enter_a_buffer() -> None:
+    trainer = Trainer()
+    trainer.filters = True
+    flat = {f"s{batch}t{task:05d}" for batch in range(1, 20) for task in (0, 3)}
+    rows = trainer.agent_loop_manager.rows_of
+    trainer.agent_loop_manager.rows_of = lambda *place: {
+        **rows(*place),
+        **({"rewards": {"team": 1.0}} if place[0] in flat else {}),
+    }
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
+    lines, cleared = steps(trainer, schedule, 12)
+    schedule.settle()
+    learnt = {key for runtime in trainer.runtimes for keys, _, _ in runtime.updates for key in keys}
+    waiting = {row.key for learner in schedule.learners.values() for row in learner.buffer.rows}
+    assert learnt
+    assert not {key.split("_")[0] for key in learnt | waiting} & flat
+    assert sum(line["filter/dropped_rows"] for line in lines) == len(
+        [key for key in trainer.advantages if key.split("_")[0] in flat]
+    )
+    # rows that are not trained on leave TransferQueue
+    assert {key for key in trainer.advantages if key.split("_")[0] in flat} <= set(cleared)
+    assert max(Counter(cleared).values()) == 1
 
 
 def test_the_fast_policy_learns_on_while_the_slow_one_updates() -> None:

@@ -246,7 +246,7 @@ LINES = (  # override, message
     ("data.image_key=picture", "agents see text only"),
     ("data.tool_config_path=tools.yaml", "tools are functions that the workflow calls"),
     ("data.gen_batch_size=16", "a step samples data.train_batch_size tasks"),
-    ("algorithm.filter_groups.enable=true", "groups without a difference have advantage 0"),
+    ("algorithm.filter_groups.enable=true", "set marl.sampler.filter={no_variance: true}"),
     ("algorithm.kl_ctrl.kl_coef=0.1", "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true"),
     ("trainer.rollout_data_dir=x", "episodes are in journals/ of the run directory"),
     ("trainer.default_local_dir=x", "a run is written to marl.run.dir"),

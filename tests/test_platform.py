@@ -243,7 +243,8 @@ PARAMETERS = {
         "on_sample_end": ["self"],
         "on_step_end": ["self"],
         "_fetch_one_gen_batch": ["self"],
-        "_add_batch_to_generate": ["self"],
+        "_next_train_batch": ["self", "num_prompts"],
+        "_add_prompts_to_generate": ["self", "num_prompts"],
         "_validate": ["self"],
         "_compute_metrics": ["self", "batch", "metrics", "timing_raw", "global_steps", "epoch"],
         "_save_checkpoint": ["self"],
@@ -317,7 +318,7 @@ def test_fit_calls_what_the_team_trainer_overrides() -> None:
         (PPOTrainer.init, ("_setup(", "on_init_end(")),
         (PPOTrainer.fit, ("_validate(", "step(", "_compute_metrics(", "_save_checkpoint(", "on_step_end(")),
         (PPOTrainer.fit, ("logger = Tracking(", "on_train_begin(", "on_step_begin(", "logger.log(data=metrics, ")),
-        (PPOTrainer._add_batch_to_generate, ("_next_train_batch(",)),
+        (PPOTrainer._add_prompts_to_generate, ("_next_train_batch(", "_submit_batch_to_rollout(")),
         (PPOTrainer._next_train_batch, ("_fetch_one_gen_batch(",)),
     ):
         for name in called:

@@ -32,6 +32,7 @@ VERL_OPEN = re.compile(
 )
 OPEN = re.compile(
     rf"marl\.(agents|policies|pools|critic)(\..+)?|marl\.(task|workflow|algorithm|sampler|validation)\.options(\..+)?"
+    r"|marl\.(sampler\.filter|data\.curriculum)(\..+)?"
     rf"|ray_kwargs\.ray_init(\..+)?|(reward\.)?custom_reward_function\.reward_kwargs(\..+)?|{VERL_OPEN.pattern}"
 )
 

@@ -43,7 +43,7 @@ UNUSED = {  # keys or sections, separated by spaces -> what to use instead
     "data.tokenizer": "set actor_rollout_ref.model.tokenizer_path",
     "data.trust_remote_code": "set actor_rollout_ref.model.trust_remote_code",
     "data.use_shm": TASKS,
-    "algorithm.filter_groups": "groups without a difference have advantage 0 and stay in the batch",
+    "algorithm.filter_groups": "set marl.sampler.filter={no_variance: true}",
     "algorithm.kl_ctrl algorithm.kl_penalty": KL,
     "algorithm.use_pf_ppo algorithm.pf_ppo": "marl-verl has no reweighting of samples",
     "trainer.rollout_data_dir": "episodes are in journals/ of the run directory (marl.run.keep_journals)",

@@ -120,9 +120,13 @@ class Asynchronous(Schedule):
             if training.global_steps >= training.total_training_steps:
                 self.settle()  # include the remaining updates in the last step's metrics and weights
         tags = {key: tag for each in done for key, tag in zip(each.keys, each.tags, strict=True)}
-        table = RowTable.from_tags([tags[key] for key in sorted(tags, key=row_order)], training.components)
+        ordered = [tags[key] for key in sorted(tags, key=row_order)]
+        table = RowTable.from_tags(ordered, training.components)
         # advantages do not depend on other tasks (`check_schedule`)
-        metrics.update(training.store_rows(table, training.algorithm.compute(table)))
+        result = training.algorithm.compute(table)
+        metrics.update(training.store_rows(table, result))
+        if (signal := training.signal(ordered, result)) is not None:
+            metrics.update(signal.metrics())
         metrics.update(self._metrics())
         # TransferQueue has a key for each task, too
         return self._clear([each.report.uid for each in done])
@@ -154,8 +158,10 @@ class Asynchronous(Schedule):
         batch = KVBatchMeta(partition_id=PARTITION, keys=done.keys, tags=done.tags)
         found = advantages(self.training.algorithm, done.tags, self.training.components)
         self.training.policies.put_advantages(batch, found)
-        for key, tag in zip(done.keys, done.tags, strict=True):
-            if tag["policy"] in self.learners:
+        signal = self.training.signal(done.tags, found)
+        learnt = range(len(done.keys)) if signal is None else set(signal.rows)
+        for row, (key, tag) in enumerate(zip(done.keys, done.tags, strict=True)):
+            if tag["policy"] in self.learners and row in learnt:
                 self.learners[tag["policy"]].buffer.add([Waiting(key, tag, int(tag["min_global_steps"]))])
             else:
                 self._spent[key] = tag

@@ -30,17 +30,23 @@ def by_policy(batch: KVBatchMeta) -> dict[str, KVBatchMeta]:
     rows: dict[str, list[int]] = {}
     for row, tag in enumerate(batch.tags):
         rows.setdefault(tag["policy"], []).append(row)
-    return {name: _part(batch, chosen) for name, chosen in rows.items()}
+    return {name: part_of(batch, chosen) for name, chosen in rows.items()}
 
 
 def with_padding(batch: KVBatchMeta, part: KVBatchMeta) -> KVBatchMeta:
     """The batch with the padding rows of a policy's part, so that TransferQueue removes them, too."""
     known = set(batch.keys)
-    new = _part(part, [row for row, key in enumerate(part.keys) if key not in known])
-    return KVBatchMeta(partition_id=batch.partition_id, keys=[*batch.keys, *new.keys], tags=[*batch.tags, *new.tags])
+    new = part_of(part, [row for row, key in enumerate(part.keys) if key not in known])
+    return joined(batch, new)
 
 
-def _part(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
+def joined(one: KVBatchMeta, two: KVBatchMeta) -> KVBatchMeta:
+    """The rows of two batches of one partition."""
+    return KVBatchMeta(partition_id=one.partition_id, keys=[*one.keys, *two.keys], tags=[*one.tags, *two.tags])
+
+
+def part_of(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
+    """Some rows of a batch, in this order."""
     keys, tags = [batch.keys[row] for row in rows], [batch.tags[row] for row in rows]
     return KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=tags)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -12,7 +13,8 @@ from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.rollout.worker import Report
 from marl_verl.threads import in_thread
-from marl_verl.trainer.batches import with_padding
+from marl_verl.trainer.batches import part_of, with_padding
+from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.policies import Policies
 
@@ -41,6 +43,8 @@ class Training(Protocol):
     def store_reports(self, reports: list[Report]) -> None: ...
     # store how a step's advantages were computed; returns the step's metrics of team and agents
     def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]: ...
+    # which rows to train on; None without a filter: all
+    def signal(self, tags: Sequence[Mapping[str, Any]], result: AdvantageResult) -> Signal | None: ...
 
 
 class Schedule(ABC):
@@ -81,9 +85,13 @@ class Synchronous(Schedule):
         with timed(timing_raw, "advantage"), training.phase("computing advantages"):
             table, result = self.put_advantages(batch)
             metrics.update(training.store_rows(table, result))
+            signal, learnt = training.signal(batch.tags, result), batch
+            if signal is not None:
+                metrics.update(signal.metrics())
+                learnt = part_of(batch, signal.rows)
         with timed(timing_raw, "update"), training.phase("updating"):
             critics = in_thread("update-critics", lambda: self.policies.critics.update(batch, result.target))
-            updated = self.policies.update(batch)
+            updated = self.policies.update(learnt)
             metrics.update(critics.result())
         for name, (part, values) in updated.items():
             metrics.update({f"policy/{name}/{key}": value for key, value in values.items()})

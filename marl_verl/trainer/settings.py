@@ -11,6 +11,7 @@ from marl_verl.config import checks, fit
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
 from marl_verl.config.placement import check_own_cpus, check_placement
 from marl_verl.config.stored import marl_section
+from marl_verl.config.task_choice import check_task_choice
 from marl_verl.episode import Workflow
 from marl_verl.options import build
 from marl_verl.process import private_network
@@ -40,6 +41,7 @@ def check_settings(config: DictConfig) -> Parts:
     private_network.check(config, team)
     checks.check_sandbox(config)
     algorithm = algorithm_of(team)
+    check_task_choice(config, algorithm)
     samplers = samplers_of(algorithm, marl)
     workflow, task_set = build_parts(team)
     fit.check_replays(workflow, samplers, sampler_names(algorithm, marl), team, algorithm)

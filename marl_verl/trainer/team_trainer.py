@@ -5,30 +5,36 @@ Uses verl internals: the methods of `PPOTrainer` overridden below, its `fit`, wh
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from omegaconf import open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.rl_dataset import collate_fn
 
 from marl_verl import plugins
 from marl_verl.advantage import AdvantageResult, RowTable
 from marl_verl.checkpoint.team import Checkpoints
 from marl_verl.config.parts import algorithm_of, metrics_of
 from marl_verl.config.stored import team_of
+from marl_verl.config.task_choice import curriculum_of, filter_of
 from marl_verl.process.run_dir import RunDir, emit
 from marl_verl.process.watch import Phases
 from marl_verl.rollout.worker import Report
 from marl_verl.trainer import trackers
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.batches import row_order
+from marl_verl.trainer.batches import joined, row_order
+from marl_verl.trainer.curriculum import Curriculum
+from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.metrics import team_metrics
 from marl_verl.trainer.policies import Policies
 from marl_verl.trainer.records import Records
@@ -59,6 +65,10 @@ class TeamTrainer(PPOTrainer):
         self.records = Records(config, self.team, self.algorithm, self.run_dir)
         self.components = self.algorithm.components(self.team.agents)
         self.reports: list[Report] = []
+        self.filter = filter_of(config)
+        self.curriculum: Curriculum | None = None
+        self.drawn: list[int] = []  # the tasks of the step, by number
+        self.refills = 0
         super().__init__(config)
         # verl treats any name except "sync" as an asynchronous mode
         self.trainer_mode = "sync"
@@ -70,7 +80,7 @@ class TeamTrainer(PPOTrainer):
     def _build_replay_buffer(self) -> TeamReplayBuffer:
         sampler = self.config.trainer.v1.sampler
         return TeamReplayBuffer(
-            wait=lambda: self.store_reports(self.agent_loop_manager.collect()),
+            wait=lambda: self.store_reports([*self.reports, *self.agent_loop_manager.collect()]),
             trainer_mode="sync",
             trainer_config=self.config.trainer.v1.sync,
             max_off_policy_threshold=sampler.max_off_policy_threshold,
@@ -81,11 +91,18 @@ class TeamTrainer(PPOTrainer):
     def _setup(self) -> None:
         """verl's setup without the workers, which `Policies.start` has started, and without a reward loop."""
         self._init_tokenizer()
+        sync = isinstance(self.schedule, Synchronous)
+        if self.filter is not None and sync:  # a refill draws any number of tasks
+            with open_dict(self.config):
+                self.config.data.gen_batch_size = 1
         self._init_dataloader()
         self._init_dump_executor()
         self.reward_loop_manager = self.teacher_model_manager = None
         parts: dict[str, Any] = {f"policies/{runtime.name}": runtime for runtime in self.policies.trained}
         parts |= {f"critics/{name}": critic for name, critic in self.policies.critics.runtimes.items()}
+        if (settings := curriculum_of(self.config)) is not None:
+            ids = [json.loads(row)["id"] for row in self.train_dataset.rows]
+            parts["curriculum"] = self.curriculum = Curriculum(settings, ids, int(self.config.marl.run.seed))
         models = [runtime.config.actor_rollout_ref.model for runtime in self.policies.trained]
         full = [Path(model.path) for model in models if not model.get("lora_rank")]
         folder = self.run_dir.folder
@@ -113,8 +130,27 @@ class TeamTrainer(PPOTrainer):
 
     def _fetch_one_gen_batch(self) -> TensorDict:
         """verl's batch, with uids that are equal in all runs of the same config."""
-        batch = super()._fetch_one_gen_batch()
-        step, positions = self.global_steps, range(len(batch))
+        return self._identified(super()._fetch_one_gen_batch(), 0)
+
+    def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
+        """The next tasks of a step: the data's next ones, or those of the curriculum; none that the step has had."""
+        if self.filter is None and self.curriculum is None:
+            return super()._next_train_batch(num_prompts)
+        count, first = num_prompts or int(self.config.data.train_batch_size), len(self.drawn)
+        if self.curriculum is not None:
+            self.drawn += self.curriculum.draw(self.global_steps, count, self.drawn)
+        while len(self.drawn) < first + count:
+            (number,) = map(int, super()._fetch_one_gen_batch()["index"])
+            if number not in self.drawn:  # else the next epoch has begun
+                self.drawn.append(number)
+        rows = [self.train_dataset[number] for number in self.drawn[first:]]
+        batch = self._identified(tu.get_tensordict(collate_fn(rows)), first)
+        tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+        return batch
+
+    def _identified(self, batch: TensorDict, first: int) -> TensorDict:
+        """The batch with the uids of tasks, which are at positions from `first` of the step."""
+        step, positions = self.global_steps, range(first, first + len(batch))
         tu.assign_non_tensor_stack(batch, "uid", [f"s{step}t{position:05d}" for position in positions])
         tu.assign_non_tensor_stack(batch, "keep", [self.records.keeps(step, position) for position in positions])
         return batch
@@ -125,14 +161,38 @@ class TeamTrainer(PPOTrainer):
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def sample(self) -> KVBatchMeta:
-        self._add_batch_to_generate()
-        batch, _ = self.replay_buffer.sample(
-            global_steps=self.global_steps, partition_id="train", batch_size=self.config.data.train_batch_size
-        )
+        self.reports, self.drawn, self.refills = [], [], 0
+        size, rounds = int(self.config.data.train_batch_size), self.filter.refill if self.filter is not None else 0
+        batch = self._sample(size)
+        while self.refills < rounds:
+            missing = min(size - self._useful_tasks(batch), len(self.train_dataset) - len(self.drawn))
+            if not missing:
+                break
+            self.refills += 1
+            batch = joined(batch, self._sample(missing))
+        if self.curriculum is not None:
+            self.curriculum.record(self.reports)
         # where servers and training share a GPU, the servers free its memory until the weights are synced
         self.policies.sleep()
         batch.reorder(sorted(range(len(batch)), key=lambda row: row_order(batch.keys[row])))
         return batch
+
+    def _sample(self, tasks: int) -> KVBatchMeta:
+        """Sample further tasks of the step and wait; their rows."""
+        self._add_prompts_to_generate(tasks)
+        return self.replay_buffer.sample(self.global_steps, "train", batch_size=tasks)[0]
+
+    def _useful_tasks(self, batch: KVBatchMeta) -> int:
+        """Number of tasks with something to learn from; a task without rows has failed."""
+        if not len(batch):
+            return 0
+        signal = self.signal(batch.tags, self.algorithm.compute(RowTable.from_tags(batch.tags, self.components)))
+        return len(signal.tasks) if signal is not None else 0
+
+    def signal(self, tags: Sequence[Mapping[str, Any]], result: AdvantageResult) -> Signal | None:
+        if self.filter is None:
+            return None
+        return Signal.of(tags, result, {runtime.name for runtime in self.policies.trained})
 
     def store_reports(self, reports: list[Report]) -> None:
         self.reports = reports
@@ -140,7 +200,10 @@ class TeamTrainer(PPOTrainer):
 
     def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         self.records.rows(self.global_steps, table, result)
-        return team_metrics(self.algorithm.credited(table), result, self.reports, metrics_of(self.algorithm))
+        values = team_metrics(self.algorithm.credited(table), result, self.reports, metrics_of(self.algorithm))
+        if self.filter is not None and self.drawn:
+            values |= {"filter/refill_rounds": float(self.refills), "filter/tasks": float(len(self.drawn))}
+        return values | (self.curriculum.metrics() if self.curriculum is not None else {})
 
     def _validate(self) -> dict[str, float]:
         """Run every held-out task twice: with greedy decoding, then with the sampling parameters of training."""

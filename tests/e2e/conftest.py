@@ -125,6 +125,7 @@ SIX_STEPS: dict[str, Any] = {
     **{"marl.task.test_size": 20, "marl.run.seed": 3, "trainer.logger": ["tensorboard"]},
     # what is sampled depends on scores
     **{"marl.algorithm.options.sampler": "greedy-tree", "marl.sampler.options.candidates": 4},
+    "marl.sampler.filter.refill": 1,
 }
 
 

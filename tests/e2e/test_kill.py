@@ -7,6 +7,7 @@ run is killed while it writes a checkpoint.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from marl_verl.trainer.curriculum import FILE
 from tests.e2e import killer
 from tests.e2e.conftest import (
     INVENTORY,
@@ -90,7 +92,32 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     for metric, steps in (("agent/sender/reward", [1, 2, 3, 4, 5, 6]), ("validation/success", [0, 2, 4, 6])):
         assert tracked(done, metric) == tracked(whole.run, metric), metric
         assert [step for step, _ in tracked(done, metric)] == steps
+    refills = [line["filter/refill_rounds"] for line in done.lines("filter/refill_rounds")]
+    assert len(refills) == 6
+    assert max(refills) == 1  # the run that is continued has filled a batch, too
     assert all(policy["weight_change"] > 0 for policy in done.summary["policies"].values())
+
+
+@long
+def test_a_curriculum_continues_with_the_measured_rates(tmp_path: Path) -> None:
+    my_team(tmp_path)
+    steps, curriculum = "trainer.total_training_steps", {"marl.data.curriculum.weights.easy": 0}
+    given = {**SIX_STEPS, **curriculum, "marl.task.train_size": 24, steps: 4}
+    whole, halved = (tmp_path / "runs" / name for name in ("whole", "halved"))
+    for folder, own in ((whole, given), (halved, {**given, steps: 2})):
+        done = train(folder, *(f"{key}={value}" for key, value in own.items()), recipe=tmp_path / "my_team.yaml")
+        assert done.code == 0, done.output
+    continued = resume(halved, f"{steps}=4")
+    assert continued.code == 0, continued.output
+    expected = recorded(Finished(whole, 0, "", []))
+    assert recorded(continued)["metrics"] == expected["metrics"]
+    assert recorded(continued)["files"] == expected["files"]
+    saved = [json.loads((run / "checkpoints" / "step_4" / "curriculum" / FILE).read_text()) for run in (whole, halved)]
+    assert saved[0] == saved[1]
+    drawn = sum(int(line["filter/tasks"]) for line in continued.lines("filter/tasks"))
+    pools = [key for line in continued.lines("curriculum/drawn/new") for key in line if key.startswith("curriculum/d")]
+    assert len(saved[0]["tasks"]) <= min(24, drawn)
+    assert {"curriculum/drawn/new", "curriculum/drawn/easy"} <= set(pools)
 
 
 @long  # test_topologies.py has it at the end of a run

@@ -1,0 +1,45 @@
+"""Groups with a learning signal (`marl.sampler.filter`), as DAPO's dynamic sampling (arXiv 2503.14476, section 3.2).
+
+A group teaches if the advantage of one of its rows is not 0, i.e. A_i = (R_i - b) / (sigma + eps) != 0 for some i of a
+trained policy. Groups are those that the algorithm declares: of a task, a turn, siblings of a tree. With a mean as
+baseline, a group without variance does not teach, nor a group of one row with `singleton: zero`. A task teaches if one
+of its groups does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marl_verl.advantage import AdvantageResult
+
+ZERO = 1e-9
+"""An advantage up to this size is the rounding of 0."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The rows of a batch by whether their group teaches."""
+
+    rows: list[int]  # rows of groups that teach, ascending
+    tasks: frozenset[str]  # uids of the tasks that teach
+    dropped_groups: int
+    dropped_rows: int
+
+    @classmethod
+    def of(cls, tags: Sequence[Mapping[str, Any]], result: AdvantageResult, trained: Collection[str]) -> Signal:
+        """The signal of a batch's n rows. Groups without a row of a trained policy are neither used nor dropped."""
+        own = np.array([tag["policy"] in trained for tag in tags], dtype=np.bool_) & (result.group >= 0)
+        size = [np.abs(result.of_tokens(row, int(tag["response_len"]))).max(initial=0) for row, tag in enumerate(tags)]
+        teaching = np.unique(result.group[own & (np.array(size) > ZERO)])
+        rows = np.flatnonzero(np.isin(result.group, teaching))
+        groups, tasks = len(np.unique(result.group[own])), frozenset(str(tags[row]["uid"]) for row in rows)
+        return cls(rows.tolist(), tasks, groups - len(teaching), len(tags) - len(rows))
+
+    def metrics(self) -> dict[str, float]:
+        """Counts of what is trained on and what is not."""
+        counts = {"dropped_groups": self.dropped_groups, "dropped_rows": self.dropped_rows}
+        return {f"filter/{name}": float(count) for name, count in {**counts, "useful_tasks": len(self.tasks)}.items()}
