@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import json
 import mmap
 import struct
@@ -151,6 +152,79 @@ def test_former_reasoning_that_a_template_strips(name: str, tmp_path: Path) -> N
     assert "so 2 and 2" not in words.decode(second.action.prompt_ids)
     whole = [*first.action.prompt_ids, *first.action.response_ids]
     assert second.action.prompt_ids[: len(whole)] != whole
+
+
+# Conversations whose prompts begin with the sampled tokens
+
+TURNS = (
+    "{% for m in messages %}{{ '<|turn|>' ~ m['role'] ~ ' ' ~ m['content'] ~ END }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|turn|>assistant ' }}{% endif %}"
+)
+
+
+class Talks(Workflow):
+    """Three turns of one agent in a conversation."""
+
+    async def run(self, task: Task, team: Any) -> str:
+        conversation = team["solver"].conversation(system="brief")
+        for said in ("what is 2", "and 4", [{"role": "user", "content": "so"}]):
+            action = await conversation.act(said)
+        assert [message["role"] for message in conversation.messages] == ["system", *["user", "assistant"] * 3]
+        return str(action.text)
+
+
+def test_a_prompt_begins_with_the_sampled_tokens(tmp_path: Path) -> None:
+    """They are not those that the tokenizer has for their text, and are never tokenised again."""
+    words = make_bpe_tokenizer(WORDS)
+    template = TURNS.replace("END", repr(words.eos_token))
+    letters = [token for letter in "so is" for token in words.encode(letter, add_special_tokens=False)]
+    assert letters != words.encode("so is", add_special_tokens=False)
+    assert words.decode(letters) == "so is"
+    cut = words.encode("2 4", add_special_tokens=False)  # by its length, without an end
+    policy = client(tmp_path, [[*letters, words.eos_token_id], cut, "4"], bpe=True, custom_chat_template=template)
+    turns = play(policy, Talks(), AgentConfig("solver", "p"))
+    for former, turn in itertools.pairwise(turns):
+        whole = [*former.action.prompt_ids, *former.action.response_ids]
+        assert turn.action.prompt_ids[: len(whole)] == whole
+        said = ({"role": "system", "content": "brief"}, *turn.observation[1:])
+        assert policy.chat.tokenizer.decode(turn.action.prompt_ids) == policy.chat.render(said)
+
+
+def test_another_text_is_tokenised_whole(tmp_path: Path) -> None:
+    words = make_bpe_tokenizer(WORDS)
+    spoken = Chat(with_turns(words), {}, "policy 'p'")
+    first = spoken.encode_request(SPOKEN[:2], None)
+    same, other = (words.encode(text, add_special_tokens=False) for text in ("4", "2"))
+    whole = spoken.encode_request(SPOKEN, None)
+    assert spoken.encode_request(SPOKEN, None, [*first, *same])[: len(first) + 1] == [*first, *same]
+    assert whole[: len(first) + 1] != [*first, *same]  # the tokenizer joins the space before it
+    assert spoken.encode_request(SPOKEN, None, [*first, *other]) == whole
+    assert spoken.encode_request(SPOKEN, None, [len(words) + 5, *first]) == whole  # of another tokenizer
+
+
+def with_turns(tokenizer: Any) -> Any:
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
+    tokenizer.chat_template = TURNS.replace("END", repr(tokenizer.eos_token))
+    return tokenizer
+
+
+def test_only_a_lane_continues_its_own_conversation(tmp_path: Path) -> None:
+    """Two conversations of one agent at the same time, in slots."""
+
+    class Two(Workflow):
+        async def run(self, task: Task, team: Any) -> str:
+            pair = [team["solver"].conversation(slot=name) for name in ("left", "right")]
+            for said in ("2", "4"):
+                await asyncio.gather(*(each.act(said) for each in pair))
+            return "done"
+
+    template = TURNS.replace("END", repr(make_tokenizer(WORDS).eos_token))
+    policy = client(tmp_path, ["so", "is", "so", "is"], custom_chat_template=template)
+    found = {}
+    for turn in play(policy, Two(), AgentConfig("solver", "p")):
+        found.setdefault(turn.slot.split("#")[0], []).append(turn)
+    for turns in found.values():
+        assert turns[1].observation[:2] == (*turns[0].observation, turns[0].action.message)
 
 
 # Ends of actions

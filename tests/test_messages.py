@@ -319,7 +319,7 @@ class Echo:
 
     sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 
-    async def answer(self, messages: Any, sampling: Any, request_id: str, parameters: Any = None) -> Action:
+    async def answer(self, messages: Any, sampling: Any, request_id: str, parameters: Any, former: Any) -> Action:
         self.got = sampling
         return Action("x", malformed="no call" if parameters else None)
 

@@ -205,7 +205,7 @@ class Recorder:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int | None]] = []
 
-    async def answer(self, messages: Any, sampling: Any, request_id: str) -> Action:
+    async def answer(self, messages: Any, sampling: Any, request_id: str, *more: Any) -> Action:
         self.asked.append((request_id, sampling.get("seed")))
         return Action("4", [1], [2], [-1.0])
 

@@ -66,7 +66,7 @@ def decode_journal(data: Any, deltas: Deltas | None = None) -> Journal:
 def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, Any]:
     """An effect as a JSON value; arguments and result of a call are parsed from their JSON texts."""
     if isinstance(record, ActRecord):
-        return {"effect": "act", **_fields(record.act), "action": _fields(record.action, without)}
+        return {"effect": "act", **_fields(record.act, ("former",)), "action": _fields(record.action, without)}
     arguments = json.loads(record.arguments)
     called = {"effect": "call", "agent": record.agent, "function": record.function, "arguments": arguments}
     if record.raised is not None:
@@ -78,7 +78,7 @@ def encode_record(record: Record, without: Collection[str] = ()) -> dict[str, An
 def encode_turn(turn: Turn) -> dict[str, Any]:
     """Position and rewards of a turn, without the observation and action that its journal record contains."""
     rewards = {component: float(turn.rewards[component]) for component in sorted(turn.rewards)}
-    without = ("uid", "observation", "action", "parameters", *(() if turn.columns else ("columns",)))
+    without = ("uid", "observation", "action", "parameters", "former", *(() if turn.columns else ("columns",)))
     return {**_fields(turn, without), "length": turn.length, "rewards": rewards}
 
 

@@ -263,7 +263,8 @@ class Effects:
             raise self._fail(message)
         same = shared_messages(earlier := self._seen.get(agent, ()), observation)
         observation = self._seen[agent] = (*earlier[:same], *observation[same:])  # the same objects: less memory
-        act = Act(agent, slot_name(name, turn), turn, self._acts, observation, joint, asked)
+        former = self._action(agent, slot_name(name, turn - 1)) if turn else None
+        act = Act(agent, slot_name(name, turn), turn, self._acts, observation, joint, asked, former)
         self._lanes[agent, name] = turn + 1
         self._acts, self._last = self._acts + 1, act
         record = self._given.act(agent, act.slot)
@@ -280,6 +281,10 @@ class Effects:
         self._records.append(None)
         self._waiting[act.key] = wait
         return wait
+
+    def _action(self, agent: str, slot: str) -> Action | None:
+        found = (each for each in reversed(self._records) if isinstance(each, ActRecord))
+        return next((each.action for each in found if each.act.key == (agent, slot)), None)
 
     def _answered(self, position: int, act: Act, action: Action) -> None:
         self._records[position] = ActRecord(act, action)

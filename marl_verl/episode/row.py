@@ -14,6 +14,9 @@ JOIN = "+"
 LABELS = ("uid", "agent", "policy", "slot", "node", "parent")
 """Columns of names; all but the first two are optional."""
 COUNTS = ("session", "index", "turn", "length")  # columns of whole numbers
+DIFFERS_AT = "differs_at"
+"""A column of rows whose turn continues a conversation: `Turn.differs_at`."""
+
 COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", "obs", "invalid", "columns")  # the keys of a row
 
 
@@ -21,11 +24,12 @@ def row(turn: Turn) -> dict[str, Any]:
     """The columns `COLUMNS` of a turn: identity, rewards and length."""
     shown: list[Any] = [[m["role"], m["content"]] if len(m) == 2 else m for m in turn.observation]
     seen = json.dumps(shown if turn.parameters is None else [shown, turn.parameters], sort_keys=True)
+    differs = turn.differs_at
     return {
         **{name: getattr(turn, name) for name in (*LABELS, *COUNTS)},
         "rewards": dict(turn.rewards),
         "team_reward": turn.team_reward,
         "obs": hashlib.blake2s(seen.encode(), digest_size=8).hexdigest(),  # equal if messages and parameters are equal
         "invalid": turn.invalid is not None,
-        "columns": dict(turn.columns),
+        "columns": turn.columns | ({} if differs is None else {DIFFERS_AT: differs}),
     }

@@ -23,6 +23,7 @@ class Act:
         observation: what the agent sees, as chat messages.
         joint: number of its joint move, None for a single act.
         parameters: of the request beside the messages (`tools`, `max_tokens`, ...); None without any.
+        former: the action of the act before it in its lane, whose tokens the prompt repeats if the observation does.
     """
 
     agent: str
@@ -32,6 +33,7 @@ class Act:
     observation: Observation
     joint: int | None = None
     parameters: dict[str, Any] | None = None
+    former: Action | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -157,6 +159,7 @@ class Turn:
         called: the agent that the workflow called, if another agent took the act.
         parameters: those of its act.
         columns: what the algorithm's column functions computed: name -> a number, or a number per response token.
+        former: the action of the turn before it in its lane, where the turn was sampled; not stored.
     """
 
     uid: str
@@ -176,6 +179,7 @@ class Turn:
     called: str | None = None
     parameters: dict[str, Any] | None = None
     columns: dict[str, float | list[float]] = field(default_factory=dict)
+    former: Action | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -215,4 +219,21 @@ class Turn:
         turn = cls(uid, session, place, who, policy, act.slot, act.turn, node, parent, act.observation, action)
         turn.called = None if who == act.agent else act.agent
         turn.parameters = act.parameters
+        turn.former = act.former
         return turn
+
+    @property
+    def differs_at(self) -> int | None:
+        """The position of the first token of the prompt that is not that of the turn that it continues.
+
+        -1 if it begins with all tokens of that turn, so that both can be trained as one sequence; None if the turn
+        continues none of its lane.
+        """
+        former, prompt = self.former, self.action.prompt_ids
+        if former is None or not former.response_ids or not prompt or former.message not in self.observation:
+            return None
+        whole = [*former.prompt_ids, *former.response_ids]
+        if prompt[: len(whole)] == whole:
+            return -1
+        pairs = enumerate(zip(whole, prompt, strict=False))
+        return next((at for at, (one, other) in pairs if one != other), len(prompt))

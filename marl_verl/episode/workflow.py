@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from marl_verl.episode.conversation import Conversation
 from marl_verl.episode.turn import Action
 from marl_verl.options import Options
 from marl_verl.tasks.base import Task
@@ -87,6 +89,15 @@ class Member:
                 `max_tokens`, `temperature`, `top_p`. With `tools`, `action.tool_calls` are the calls in the action.
         """
         return self._run.act(self.name, observation, slot, **parameters)
+
+    def conversation(self, system: str | None = None, slot: str | None = None) -> Conversation:
+        """A conversation with the agent, which keeps its messages: `await conversation.act("2 + 2 = ?")`.
+
+        Args:
+            system: a system message at its start, after the agent's instructions.
+            slot: needed if the agent has several conversations at the same time.
+        """
+        return Conversation(partial(self.act, slot=slot), system)
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
         """As `team.call`, attributed to this agent: its tool reward is the share of its calls that did not raise."""

@@ -86,16 +86,34 @@ class Chat:
         ids: list[int] = self.render(({"role": role, "content": content} for role, content in messages), tokenize=True)
         return ids
 
-    def encode_request(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None) -> list[int]:
-        """Token ids of any conversation with the generation prompt; as `encode`, with tools and tool calls."""
-        if not tools and all(len(message) == 2 for message in messages):
-            return self.encode(tuple((message["role"], message["content"]) for message in messages))
-        return self._encode_json(json.dumps([list(messages), tools]))
+    def encode_request(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, begun: Sequence[int] = ()
+    ) -> list[int]:
+        """Token ids of any conversation with the generation prompt; as `encode`, with tools and tool calls.
 
-    def _encode_text(self, text: str) -> list[int]:
+        Args:
+            begun: token ids of an earlier prompt and its response. If their text is the beginning of the prompt, they
+                are the beginning of its ids: what a model sampled is not tokenised again.
+        """
+        if not tools and not begun and all(len(message) == 2 for message in messages):
+            return self.encode(tuple((message["role"], message["content"]) for message in messages))
+        return self._encode_json(json.dumps([list(messages), tools]), tuple(begun))
+
+    def _encode_text(self, text: str, begun: tuple[int, ...]) -> list[int]:
         messages, tools = json.loads(text)
+        if begun and (extended := self._extended(begun, self.render(messages, tools=tools))) is not None:
+            return extended
         ids: list[int] = self.render(messages, tokenize=True, tools=tools)
         return ids
+
+    def _extended(self, begun: Sequence[int], text: str) -> list[int] | None:
+        """`begun` and the ids of the rest of a text; None if that is another text, e.g. without former reasoning."""
+        decode = functools.partial(self.tokenizer.decode, clean_up_tokenization_spaces=False)
+        # ids of another policy's tokenizer may be unknown to this one, which leaves them out of the text
+        if max(begun) >= len(self.tokenizer) or not text.startswith(start := decode(begun)):
+            return None
+        ids = [*begun, *self.tokenizer.encode(text[len(start) :], add_special_tokens=False)]
+        return ids if decode(ids) == text else None  # some tokenizers begin a text with a space
 
     @functools.cached_property
     def takes_tools(self) -> bool:

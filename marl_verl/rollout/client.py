@@ -96,15 +96,19 @@ class PolicyClient:
         ids = {self.chat.tokenizer.eos_token_id, *(given if isinstance(given, list | tuple) else [given])}
         return frozenset(ids - {None})
 
-    def encode(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[int]:
+    def encode(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, former: Action | None = None
+    ) -> list[int]:
         """Token ids of a conversation with the generation prompt. ObservationTooLong above `rollout.prompt_length`."""
-        if (why := self.too_long(messages, tools)) is not None:
+        if (why := self.too_long(messages, tools, former)) is not None:
             raise ObservationTooLong(why)
-        return list(self.chat.encode_request(messages, tools))
+        return list(self.chat.encode_request(messages, tools, _tokens(former)))
 
-    def too_long(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str | None:
+    def too_long(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, former: Action | None = None
+    ) -> str | None:
         """See `Client`. The chat keeps the token ids for the request that follows."""
-        length = len(self.chat.encode_request(messages, tools))
+        length = len(self.chat.encode_request(messages, tools, _tokens(former)))
         if length <= self.prompt_length:
             return None
         return (
@@ -118,6 +122,7 @@ class PolicyClient:
         sampling: Mapping[str, Any],
         request_id: str,
         parameters: Mapping[str, Any] | None = None,
+        former: Action | None = None,
     ) -> Action:
         """See `Client`. `sampling` is passed to vLLM unchanged except for `max_tokens` and `stop`.
 
@@ -126,7 +131,7 @@ class PolicyClient:
         """
         begun = time.monotonic()
         asked = parameters or {}
-        prompt_ids = self.encode(messages, asked.get("tools"))
+        prompt_ids = self.encode(messages, asked.get("tools"), former)
         limit = sampling.get("max_tokens") or self.response_length
         given = sampling.get("stop")
         stop, tokens = self.chat.stops(self.stop if given is None else given)
@@ -158,3 +163,8 @@ class PolicyClient:
             reasoning=parsed.reasoning,
             malformed=parsed.malformed,
         )
+
+
+def _tokens(former: Action | None) -> list[int]:
+    """The tokens of a turn, prompt and response; none of an action without ids."""
+    return [] if former is None or not former.response_ids else [*former.prompt_ids, *former.response_ids]

@@ -44,6 +44,7 @@ class Client(Protocol):
         sampling: Mapping[str, Any],
         request_id: str,
         parameters: Mapping[str, Any] | None = None,
+        former: Action | None = None,
     ) -> Action:
         """Sample one action. ObservationTooLong if the prompt exceeds the policy's limit, MarlError without an action.
 
@@ -54,6 +55,7 @@ class Client(Protocol):
                 to the run's own servers.
             request_id: equal for all requests of an episode.
             parameters: `tools`, `tool_choice`, `response_format` of the act, where set.
+            former: the action before it, whose token ids the prompt begins with if the conversation continues it.
         """
 
 
@@ -163,9 +165,8 @@ class PolicySamplingContext(BaseSamplingContext):
                 async with limit:
                     # one id for all requests of an episode: verl routes them to the server with their cached prefix
                     request_id = f"{self.uid}-{session}"
-                    if not asked:
-                        return await client.answer(messages, sampling, request_id)
-                    return with_ids(act, await client.answer(messages, sampling, request_id, asked))
+                    action = await client.answer(messages, sampling, request_id, asked or None, act.former)
+                    return with_ids(act, action) if asked else action
             except TimeoutError as error:
                 if not limit.expired():
                     raise

@@ -76,6 +76,7 @@ class EndpointClient:
         sampling: Mapping[str, Any],
         request_id: str,
         parameters: Mapping[str, Any] | None = None,
+        former: Action | None = None,
     ) -> Action:
         """See `Client`: text and number of tokens, no ids, no log-probabilities. An empty text is a valid action."""
         from openai import omit

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from marl_verl.algorithms.losses import OWN
 from marl_verl.config.loss import unmerged_reason
+from marl_verl.episode.row import DIFFERS_AT
 from marl_verl.platforms.active import cpu_run
 from marl_verl.process.run_dir import awaited
 from marl_verl.rollout.client import PolicyServerManager
@@ -133,6 +134,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
             rows = len(batch)
             updates = min(updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
             lengths = {"tokens/sampled": sum(tag["response_len"] for tag in batch.tags), "merge/rows_before": rows}
+            lengths |= _mismatches(batch.tags)
             given, batch = batch, arranged(batch, updates, self.data_parallel_size, self._merges)
             real = [tag for tag in batch.tags if not tag.get("is_padding")]
             lengths |= {"merge/rows_after": len(real), "tokens/trained": sum(tag["seq_len"] for tag in real)}
@@ -197,6 +199,12 @@ class PolicyRuntime(TrainingWorkers, Servers):
         """Send the trained weights to the servers, which wake up and clear caches of the old weights."""
         with self.lock:
             self.sync.update_weights(version)
+
+
+def _mismatches(tags: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """`merge/mismatches`: of the rows that continue a conversation, the share whose prompt has other tokens."""
+    found = [tag["columns"][DIFFERS_AT] for tag in tags if DIFFERS_AT in tag.get("columns", ())]
+    return {"merge/mismatches": sum(at >= 0 for at in found) / len(found)} if found else {}
 
 
 def _wait_until_launched(manager: PolicyServerManager, servers: Any) -> None:
