@@ -85,7 +85,8 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
                     own.actor_rollout_ref.actor.fsdp_config[key] = True
         check_policy(own, name, called, loss)
     if own.trainer.device == "cpu":
-        with_model_settings(own.actor_rollout_ref, f"marl.policies.{name}")
+        repeatable = bool(OmegaConf.select(config, "marl.run.repeatable"))
+        with_model_settings(own.actor_rollout_ref, f"marl.policies.{name}", repeatable)
     template = own.data.get("apply_chat_template_kwargs") or {}
     return {
         "data": {"apply_chat_template_kwargs": {**template, **(policy.apply_chat_template_kwargs or {})}},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from marl_verl import Task, Workflow, hookimpl
+from marl_verl import Episode, Task, Turn, Workflow, hookimpl
 from marl_verl.plugins import Registry
 from marl_verl.tasks.inventory import NOTHING, asker_sees, holder_sees
 
@@ -19,18 +19,20 @@ class Talk(Workflow):
     rounds: int = 4
 
     async def run(self, task: Task, team: Any) -> str:
-        said: dict[str, list[dict[str, Any]]] = {"holder": [], "asker": []}
-        message = NOTHING
+        holder, asker = (team[agent].conversation() for agent in ("holder", "asker"))
+        answer = NOTHING
         for _ in range(self.rounds):
-            for agent in said:
-                seen = holder_sees(task) if agent == "holder" else asker_sees(task, message)
-                said[agent].append({"role": "user", "content": seen})
-                action = await team[agent].act(said[agent])
-                said[agent].append(action.message)
-                message = action.text.strip() or NOTHING
-        return message
+            message = (await holder.act(holder_sees(task))).text.strip() or NOTHING
+            answer = (await asker.act(asker_sees(task, message))).text.strip() or NOTHING
+        return answer
+
+
+def varied(task: Task, turn: Turn, episode: Episode) -> float:
+    """A number that differs between any two actions, so that every row has a gradient."""
+    return sum(turn.action.response_ids) % 7 / 7
 
 
 @hookimpl
 def marl_register(registry: Registry) -> None:
     registry.workflow("talk", Talk)
+    registry.reward("varied", varied)

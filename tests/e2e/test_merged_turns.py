@@ -15,6 +15,7 @@ STEPS, TASKS, EPISODES, ROUNDS = 3, 4, 4, 4
 OPTIONS = (
     f"marl.plugins=[{Path(__file__).with_name('talk.py')}]",
     *("marl.workflow.name=talk", f"marl.workflow.options.rounds={ROUNDS}", "marl.task.test_size=4"),
+    *("marl.agents.holder.reward=varied", "marl.agents.asker.reward=varied"),
     *("marl.algorithm.name=grpo", f"marl.sampler.options.episodes={EPISODES}"),
     *(f"data.train_batch_size={TASKS}", f"actor_rollout_ref.actor.ppo_mini_batch_size={TASKS}"),
     *("data.max_prompt_length=192", "actor_rollout_ref.rollout.max_model_len=256", "marl.run.seed=3"),
@@ -40,6 +41,7 @@ def test_every_conversation_is_one_sequence(runs: dict[bool, Finished]) -> None:
             assert before == TASKS * EPISODES * ROUNDS
             # conversations of one task may begin alike, and one that ends early is cut off by its length
             assert TASKS * EPISODES / 2 <= after <= TASKS * EPISODES * 2, line
+            assert line[f"policy/{policy}/merge/mismatches"] == 0
 
 
 def test_the_run_is_that_of_separate_rows(runs: dict[bool, Finished]) -> None:
@@ -51,4 +53,5 @@ def test_the_run_is_that_of_separate_rows(runs: dict[bool, Finished]) -> None:
             metric = f"policy/{policy}/{name}"
             first, second = (runs[merged].lines(metric)[0][metric] for merged in (True, False))
             assert first == pytest.approx(second, rel=1e-3, abs=1e-5), metric
+            assert first > 0 or name != "grad_norm"
     assert all(policy["weight_change"] > 0 for policy in runs[True].summary["policies"].values())
