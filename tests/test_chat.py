@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import json
 import mmap
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -188,6 +189,17 @@ def test_a_prompt_begins_with_the_sampled_tokens(tmp_path: Path) -> None:
         assert turn.action.prompt_ids[: len(whole)] == whole
         said = ({"role": "system", "content": "brief"}, *turn.observation[1:])
         assert policy.chat.tokenizer.decode(turn.action.prompt_ids) == policy.chat.render(said)
+
+
+def test_the_conversation_of_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "merging.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    found: dict[str, Any] = {"Workflow": Workflow}
+    exec(block, found)
+    template = TURNS.replace("END", repr(make_bpe_tokenizer(WORDS).eos_token))
+    policy = client(tmp_path, ["so is", "4"], bpe=True, custom_chat_template=template)
+    first, second = play(policy, found["Improve"](), AgentConfig("solver", "p"))
+    assert (first.differs_at, second.differs_at) == (None, -1)
 
 
 def test_another_text_is_tokenised_whole(tmp_path: Path) -> None:

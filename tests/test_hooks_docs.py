@@ -55,6 +55,7 @@ ELSEWHERE = {
     ("trackers.md", "yaml"): "test_trackers.py",
     ("frameworks.md", "diff"): "test_frameworks.py",
     ("frameworks.md", "python"): "test_gateway.py",
+    ("merging.md", "python"): "test_chat.py",
     ("teams.md", "python"): "test_messages.py",  # as the act of `UsesTool`
     ("teams.md", "yaml"): "test_recipes.py",  # and what comes out is looked at
 }
