@@ -55,7 +55,7 @@ class Deltas:
                 whole = [*earlier[:messages], *added]
             except (TypeError, ValueError, LookupError) as error:
                 raise ValueError(f"no earlier observation has what is shared: {data['shared']!r:.60}") from error
-        self._seen.append(whole if isinstance(whole, list) else ())
+        self._seen.append(whole if isinstance(whole, list | tuple) else ())
         return {**data, "observation": whole} if whole is not None else data
 
 

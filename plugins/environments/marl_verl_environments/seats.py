@@ -1,0 +1,156 @@
+"""Games with a seat per player: outcomes as the team's answer, the team reward, and role rewards of the players."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from marl_verl import Task, TaskSet, Workflow
+from marl_verl.episode import Episode, Team, Turn
+from marl_verl.errors import MarlError, unknown
+from marl_verl.options import NonNegative, Positive
+from marl_verl.tasks import Split, held_out
+
+TEST = 4  # one seed in four is a seed of test tasks
+SEEDS = 1 << 31
+
+
+class Game(Protocol):
+    """A game in progress. It depends only on its arguments, the seed and the moves."""
+
+    def to_move(self) -> Mapping[int, str]:
+        """Seat -> observation of the players that move now, at the same time; empty when the game is over."""
+        ...
+
+    def play(self, moves: Mapping[int, str]) -> Mapping[int, str]:
+        """Make the moves of these seats. Returns seat -> reason for the moves that are illegal."""
+        ...
+
+    def outcomes(self) -> list[float]:
+        """One number per seat: of the finished game, or so far."""
+        ...
+
+
+class SeatedTasks(TaskSet):
+    """Tasks of a game that differ in their seed. The answer is what `Seated` returns.
+
+    Options:
+        env: name of the environment.
+        arguments: keyword arguments of its constructor.
+        side: seat whose outcome is the team reward; null: the mean of all seats.
+    """
+
+    env: str
+    arguments: Mapping[str, Any] | None = None
+    side: NonNegative | None = None
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` tasks with different seeds of the game. A seed is in one split only."""
+        rng = random.Random(f"{self.env} {split} {seed}")
+        data = {"env": self.env, "arguments": dict(self.arguments or {})}
+        tasks: dict[str, Task] = {}
+        while len(tasks) < count:
+            drawn = rng.randrange(SEEDS)
+            name = f"{self.env} {drawn}"
+            if held_out(name, TEST) == (split == "test"):
+                tasks[name] = Task(name, name, {**data, "seed": drawn})
+        return list(tasks.values())
+
+    def score(self, task: Task, answer: Any) -> float:
+        """The outcome of seat `side`, or the mean of all seats. MarlError for an answer without outcomes."""
+        found = outcomes_in(answer)
+        if self.side is None:
+            return sum(found) / len(found)
+        if self.side >= len(found):
+            raise MarlError(f"marl.task.options.side is {self.side}, but the game has the seats 0 to {len(found) - 1}")
+        return found[self.side]
+
+
+class Seated(Workflow):
+    """The team's agents take the seats of a game; each sees its own observations and makes its own moves.
+
+    An answer has `outcomes` (one number per seat), `seats` (the agent of each seat) and `finished`. The answer so far
+    is proposed after every move.
+
+    Options:
+        seats: the agent of each seat; an agent may have several. Default: all agents in the order of the team.
+        moves: maximum number of moves of all players; after it the game ends with the outcomes so far.
+    """
+
+    seats: Sequence[str] = ()
+    moves: Positive = 200
+
+    def start(self, task: Task, seats: int) -> Game:
+        """Start the game of a task."""
+        raise NotImplementedError
+
+    async def run(self, task: Task, team: Team) -> dict[str, Any]:
+        seats = list(self.seats or team.agents)
+        for agent in seats:
+            if agent not in team.agents:
+                raise unknown("agent in marl.workflow.options.seats", agent, team.agents)
+        game, made = self.start(task, len(seats)), 0
+        answer: dict[str, Any] = {"outcomes": game.outcomes(), "seats": seats, "finished": False}
+        while made < self.moves and (seen := game.to_move()):
+            if len(seen) == 1:
+                actions = {seat: await team[seats[seat]].act(text) for seat, text in seen.items()}
+            else:
+                if len({seats[seat] for seat in seen}) < len(seen):
+                    raise MarlError(f"{task.data['env']}: players that move at the same time must be different agents")
+                joint = await team.act({seats[seat]: text for seat, text in seen.items()})
+                actions = {seat: joint[seats[seat]] for seat in seen}
+            made += len(actions)
+            for seat, why in game.play({seat: action.text for seat, action in actions.items()}).items():
+                team.invalid(actions[seat], why)
+            answer = {**answer, "outcomes": game.outcomes(), "finished": not game.to_move()}
+            team.propose(answer)
+        return answer
+
+
+def outcomes_in(answer: Any) -> list[float]:
+    """The outcomes of an answer. MarlError if it has none."""
+    found = answer.get("outcomes") if isinstance(answer, Mapping) else None
+    if not isinstance(found, list) or not found or not all(isinstance(each, int | float) for each in found):
+        raise MarlError(f"a game is scored from a mapping with 'outcomes', one number per seat, got {answer!r:.60}")
+    return [float(each) for each in found]
+
+
+def player_outcome(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: the outcome of the agent's seat (of several seats, the mean), on each of its turns."""
+    found = outcomes_in(episode.answer)
+    mine = [found[seat] for seat, agent in enumerate(episode.answer["seats"]) if agent == turn.agent]
+    return sum(mine) / len(mine)
+
+
+def player_legal(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: -1 for an illegal move, else 0."""
+    return 0.0 if turn.invalid is None else -1.0
+
+
+def player_outcome_legal(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: the sum of `player_outcome` and `player_legal`."""
+    return player_outcome(task, turn, episode) + player_legal(task, turn, episode)
+
+
+class OwnRandom:
+    """The global random numbers of `random` and NumPy, as one game sees them: seeded, and apart from all others."""
+
+    def __init__(self, seed: int) -> None:
+        self._states = random.Random(seed).getstate(), np.random.RandomState(seed % (1 << 32)).get_state()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Continue the game's own random numbers in this block, then restore those of the process."""
+        before = random.getstate(), np.random.get_state()
+        random.setstate(self._states[0])
+        np.random.set_state(self._states[1])
+        try:
+            yield
+        finally:
+            self._states = random.getstate(), np.random.get_state()
+            random.setstate(before[0])
+            np.random.set_state(before[1])

@@ -1,0 +1,159 @@
+"""Games of TextArena as task sets. They run offline, and depend on their seed and the moves only."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from marl_verl import Task
+from marl_verl.errors import MarlError, unknown
+from marl_verl_environments.packages import required
+from marl_verl_environments.seats import Game, OwnRandom, Seated, SeatedTasks
+
+LANGUAGE_MODEL = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
+"""Games whose moves are judged or answered by a language model of a web service."""
+BROKEN = ("CharacterConclave", "ScorableGames")
+"""Games that raise an exception in textarena 0.7.4, at their first messages or at the start."""
+LOST = -1.0  # the outcome of a player whose reward TextArena sets to a text: it mixes up two arguments of a loss
+
+
+class TextArenaTasks(SeatedTasks):
+    """One game of TextArena, e.g. TicTacToe-v0. The tasks are its seeds; an outcome is the reward of a player."""
+
+    def __post_init__(self) -> None:
+        _made(self.env, self.arguments or {})
+
+
+class TextArena(Seated):
+    """Agents play a game of TextArena, which judges illegal moves: in most games a player may try again once, then it
+    loses."""
+
+    def start(self, task: Task, seats: int) -> Game:
+        return TextArenaGame(task.data["env"], task.data["arguments"], task.data["seed"], seats)
+
+
+class TextArenaGame:
+    """A game in progress. MarlError if the game does not have this number of seats."""
+
+    def __init__(self, env: str, arguments: Mapping[str, Any], seed: int, seats: int) -> None:
+        self._name, self._seats, self._random, self._over = env, seats, OwnRandom(seed), False
+        self._rewards: Mapping[int, Any] = {}
+        with self._random.used(), redirect_stdout(io.StringIO()):  # some games print their search for a puzzle
+            self._env = _made(env, arguments)
+            try:
+                self._env.reset(num_players=seats, seed=seed)
+            except Exception as error:
+                raise MarlError(f"textarena '{env}' cannot be played by {seats} agents: {error}") from error
+        self._refused: str | None = None
+        self._watch()
+        if hasattr(self._env.state, "elimination_order"):
+            self._env.state.elimination_order = _Eliminated(seats)
+        self._next = self._seen()
+
+    def to_move(self) -> Mapping[int, str]:
+        return {} if self._over else self._next
+
+    def play(self, moves: Mapping[int, str]) -> Mapping[int, str]:
+        ((seat, text),) = moves.items()
+        self._refused = None
+        with self._random.used(), _offline():
+            try:
+                self._over, _ = self._env.step(action=text)
+            except _NobodyLeft:
+                self._over = True
+                self._rewards = dict.fromkeys(range(self._seats), LOST)
+                return {} if self._refused is None else {seat: self._refused}
+            except Exception as error:
+                what = f"textarena '{self._name}' raised {type(error).__name__} on the move {text!r:.60}: {error}"
+                raise RuntimeError(what) from error
+            if self._over:
+                self._rewards = self._env.close()[0] or {}
+        if not self._over:
+            self._next = self._seen()
+        return {} if self._refused is None else {seat: self._refused}
+
+    def outcomes(self) -> list[float]:
+        found = [self._rewards.get(seat, 0.0) for seat in range(self._seats)]
+        return [float(each) if isinstance(each, int | float) else LOST for each in found]
+
+    def _seen(self) -> dict[int, str]:
+        with self._random.used():
+            player, text = self._env.get_observation()
+        if player >= self._seats:
+            raise MarlError(
+                f"textarena '{self._name}' has a player {player}: the team needs more than {self._seats} seats"
+            )
+        return {player: text}
+
+    def _watch(self) -> None:
+        """Record what the game says of an illegal move: it tells the player only."""
+        refuse = self._env.state.set_invalid_move
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            self._refused = str(
+                kwargs.get("reason") or next((each for each in args if isinstance(each, str)), "illegal")
+            )
+            return refuse(*args, **kwargs)
+
+        self._env.state.set_invalid_move = recorded
+
+
+def _made(name: str, arguments: Mapping[str, Any]) -> Any:
+    """A new environment. MarlError with the reason if there is none, or if it does not run offline."""
+    with _offline():
+        registry = required("textarena").envs.registration
+        if name not in registry.ENV_REGISTRY:
+            raise unknown("marl.task.options.env", name, registry.ENV_REGISTRY)
+        game = str(registry.ENV_REGISTRY[name].entry_point).split(".")[2]
+        what = f"textarena '{name}' cannot be used"
+        if name.endswith("-raw"):
+            raise MarlError(f"{what}: its observations are no texts. Use '{name.removesuffix('-raw')}'.")
+        if game in LANGUAGE_MODEL:
+            raise MarlError(f"{what}: it asks a language model of a web service")
+        if game in BROKEN:
+            raise MarlError(f"{what}: it fails in textarena 0.7.4")
+        try:
+            return registry.make(name, **arguments)
+        except LookupError as error:
+            data = "python -m nltk.downloader words averaged_perceptron_tagger_eng"
+            raise MarlError(f"{what}: it needs data of NLTK: {data}") from error
+        except SyntaxError as error:
+            raise MarlError(f"{what}: its source needs Python 3.12") from error
+        except (ImportError, FileNotFoundError) as error:
+            raise MarlError(f"{what}: the package lacks a file of it ({type(error).__name__})") from error
+        except (TypeError, ValueError, AssertionError) as error:
+            raise MarlError(f"{what} with marl.task.options.arguments {dict(arguments)}: {error}") from error
+
+
+class _NobodyLeft(Exception):
+    """All players were eliminated by illegal moves; TextArena would search for the next one forever."""
+
+
+class _Eliminated(list[int]):
+    """The eliminated players of a game."""
+
+    def __init__(self, seats: int) -> None:
+        super().__init__()
+        self._seats = seats
+
+    def __contains__(self, seat: object) -> bool:
+        if len(set(self)) == self._seats:
+            raise _NobodyLeft
+        return super().__contains__(seat)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Downloads of NLTK's data, which TextArena starts in imports and constructors, do nothing in this block."""
+    nltk = required("nltk", "textarena")
+    before, nltk.download = nltk.download, _no_download
+    try:
+        yield
+    finally:
+        nltk.download = before
+
+
+def _no_download(*args: Any, **kwargs: Any) -> bool:
+    return False
