@@ -34,7 +34,7 @@ EXTRAS: Mapping[str, str] = {
     "code-coder code-tester cooperation",
     "writing": "joint-writing word-writing two-writers tldr-length arxiv-length",
     "search": "search look-up search-routed search-alone search-planner search-verdict search-hit",
-    "environments": "textarena player-outcome player-legal player-outcome-legal",
+    "environments": "textarena pettingzoo player-outcome player-legal player-outcome-legal",
 }
 """Extra (also the entry point, and the suffix of the distribution's name) -> the names that its plugin registers.
 

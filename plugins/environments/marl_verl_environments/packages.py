@@ -8,10 +8,9 @@ from typing import Any
 from marl_verl.errors import MarlError
 
 
-def required(module: str, extra: str = "") -> Any:
+def required(module: str) -> Any:
     """Import a module of an optional package. MarlError with the pip command if it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        how = f'pip install "marl-verl-environments[{extra or module}]"'
-        raise MarlError(f"{module} cannot be imported ({error}): {how}") from error
+        raise MarlError(f'{module} cannot be imported ({error}): pip install "marl-verl[environments]"') from error

@@ -9,6 +9,8 @@ from marl_verl.plugins import Registry, hookimpl
 def marl_register(registry: Registry) -> None:
     registry.task("textarena", "marl_verl_environments.textarena:TextArenaTasks")
     registry.workflow("textarena", "marl_verl_environments.textarena:TextArena")
+    registry.task("pettingzoo", "marl_verl_environments.pettingzoo:PettingZooTasks")
+    registry.workflow("pettingzoo", "marl_verl_environments.pettingzoo:PettingZoo")
     registry.reward("player-outcome", "marl_verl_environments.seats:player_outcome")
     registry.reward("player-legal", "marl_verl_environments.seats:player_legal")
     registry.reward("player-outcome-legal", "marl_verl_environments.seats:player_outcome_legal")

@@ -72,6 +72,9 @@ class TextArenaGame:
                 self._rewards = self._env.close()[0] or {}
         if not self._over:
             self._next = self._seen()
+            eliminated = getattr(self._env.state, "elimination_order", ())
+            if next(iter(self._next)) in eliminated:  # some games ask an eliminated player again, forever
+                self._over, self._rewards = True, dict.fromkeys(eliminated, LOST)
         return {} if self._refused is None else {seat: self._refused}
 
     def outcomes(self) -> list[float]:
@@ -147,7 +150,7 @@ class _Eliminated(list[int]):
 @contextmanager
 def _offline() -> Iterator[None]:
     """Downloads of NLTK's data, which TextArena starts in imports and constructors, do nothing in this block."""
-    nltk = required("nltk", "textarena")
+    nltk = required("nltk")
     before, nltk.download = nltk.download, _no_download
     try:
         yield

@@ -183,14 +183,14 @@ def test_role_rewards_are_those_of_the_agents_seats() -> None:
     assert player_outcome_legal(TICTACTOE, turn, episode) == -1.25
 
 
-def test_a_game_ends_when_all_players_are_eliminated() -> None:
+def test_a_game_ends_when_it_would_ask_an_eliminated_player() -> None:
     game = TextArenaGame("PublicGoodsGame-v0", {}, 1, 2)
     for _ in range(60):
         if not (seen := game.to_move()):
             break
         game.play({next(iter(seen)): "nothing"})
     assert not game.to_move()
-    assert game.outcomes() == [-1, -1]
+    assert game.outcomes() == [-1, 0]
 
 
 def test_a_game_that_is_cut_off_has_the_outcomes_so_far() -> None:

@@ -1,0 +1,173 @@
+"""Environments of PettingZoo as task sets: turns of AEC environments, and parallel ones as simultaneous moves.
+
+An agent sees its observation as text: a text as it is, numbers as JSON. Its action is the first integer in its text, or
+the whole text where the action space is one of texts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from marl_verl import Task
+from marl_verl.errors import MarlError
+from marl_verl_environments.packages import required
+from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedTasks
+
+
+class PettingZooTasks(SeatedTasks):
+    """One environment of PettingZoo. The tasks are its seeds; an outcome is the sum of a player's rewards.
+
+    Options:
+        env: module of the environment, e.g. pettingzoo.classic.tictactoe_v3, or of your own with PettingZoo's API:
+            a function `env` (AEC) or `parallel_env`.
+    """
+
+    def __post_init__(self) -> None:
+        _made(self.env, self.arguments or {})
+
+    def vocabulary(self) -> list[str]:
+        """For tiny models: the words of random games, and all actions."""
+        pairs = self.demonstrations("", 2000, 0, 1.0)
+        return sorted({word for pair in pairs for word in " ".join(pair).split()})
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """For tiny models: (observation, action) pairs of random games of all players. A share `good` of the actions is
+        legal; the others are any."""
+        rng, found = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
+        while len(found) < count:
+            game = PettingZooGame(self.env, self.arguments or {}, rng.randrange(SEEDS))
+            while seen := game.to_move():
+                moves = {seat: str(rng.choice(game.actions(seat))) for seat in seen}
+                for seat, text in seen.items():
+                    careless = str(rng.choice(game.actions(seat, illegal=True)))
+                    found.append((text, moves[seat] if rng.random() < good else careless))
+                game.play(moves)
+        return found[:count]
+
+
+class PettingZoo(Seated):
+    """Agents play an environment of PettingZoo, the seats in the order of its `possible_agents`. An illegal move is
+    replaced by the first legal one."""
+
+    def start(self, task: Task, seats: int) -> Game:
+        return PettingZooGame(task.data["env"], task.data["arguments"], task.data["seed"], seats)
+
+
+class PettingZooGame:
+    """A game in progress. MarlError if the environment does not have this number of players."""
+
+    def __init__(self, env: str, arguments: Mapping[str, Any], seed: int, seats: int | None = None) -> None:
+        self._name, self._random = env, OwnRandom(seed)
+        with self._random.used():
+            self._env, self._parallel = _made(env, arguments)
+            found = self._env.reset(seed=seed)
+        self._players = list(self._env.possible_agents)
+        if seats not in (None, len(self._players)):
+            raise MarlError(f"pettingzoo '{env}' has {len(self._players)} players; the team has {seats} seats")
+        self._seen = found[0] if self._parallel else {}
+        self._rewards = dict.fromkeys(self._players, 0.0)
+
+    def to_move(self) -> Mapping[int, str]:
+        if self._parallel:
+            return {self._players.index(player): as_text(self._seen[player]) for player in self._env.agents}
+        while self._env.agents and self._ended(self._env.agent_selection):
+            self._step(None)
+        if not self._env.agents:
+            return {}
+        player = self._env.agent_selection
+        return {self._players.index(player): as_text(self._env.observe(player))}
+
+    def play(self, moves: Mapping[int, str]) -> Mapping[int, str]:
+        refused: dict[int, str] = {}
+        actions = {self._players[seat]: self._action(seat, text, refused) for seat, text in moves.items()}
+        if not self._parallel:
+            self._step(*actions.values())
+            return refused
+        with self._random.used():
+            self._seen, rewards, *_ = self._env.step(actions)
+        for player, reward in rewards.items():
+            self._rewards[player] += float(reward)
+        return refused
+
+    def outcomes(self) -> list[float]:
+        return [self._rewards[player] for player in self._players]
+
+    def _ended(self, player: str) -> bool:
+        return bool(self._env.terminations[player] or self._env.truncations[player])
+
+    def _step(self, action: Any) -> None:
+        with self._random.used():
+            self._env.step(action)
+        for player, reward in self._env.rewards.items():  # of this step, for all players
+            self._rewards[player] += float(reward)
+
+    def _action(self, seat: int, text: str, refused: dict[int, str]) -> Any:
+        """The action that a text names; an illegal one is noted in `refused`."""
+        if not hasattr(self._env.action_space(self._players[seat]), "n"):  # a space of texts
+            return text
+        legal = self.actions(seat)
+        number = re.search(r"-?\d+", text)
+        action = None if number is None else int(number[0])
+        if action in legal:
+            return action
+        refused[seat] = f"{text!r:.40} names no legal action: {', '.join(map(str, legal[:20]))}"
+        return legal[0]
+
+    def actions(self, seat: int, illegal: bool = False) -> list[int]:
+        """The legal actions of a player that moves now, of a space of numbers; with `illegal`, all actions."""
+        player = self._players[seat]
+        space, mask = self._env.action_space(player), None if illegal else self._mask(player)
+        return [int(space.start) + n for n in range(int(space.n)) if mask is None or mask[n]]
+
+    def _mask(self, player: str) -> Any:
+        seen = self._seen[player] if self._parallel else self._env.observe(player)
+        info = self._env.infos[player] if not self._parallel else {}
+        return seen["action_mask"] if isinstance(seen, Mapping) and "action_mask" in seen else info.get("action_mask")
+
+
+def as_text(observation: Any) -> str:
+    """An observation as text: a text as it is, anything else as JSON, and the legal actions by number."""
+    if isinstance(observation, str):
+        return observation
+    if isinstance(observation, Mapping) and "action_mask" in observation:
+        legal = np.flatnonzero(observation["action_mask"]).tolist()
+        return f"{as_text(observation['observation'])}\nLegal actions: {', '.join(map(str, legal))}"
+    if isinstance(observation, Mapping):
+        return json.dumps({name: _plain(value) for name, value in observation.items()})
+    return json.dumps(_plain(observation))
+
+
+def _plain(value: Any) -> Any:
+    found = np.asarray(value)
+    return found.astype(int).tolist() if found.dtype == np.bool_ else found.tolist()
+
+
+def _made(name: str, arguments: Mapping[str, Any]) -> tuple[Any, bool]:
+    """(a new environment, whether it is a parallel one). MarlError with the reason if there is none, or if its actions
+    are neither numbers nor texts."""
+    what = f"pettingzoo '{name}' cannot be used"
+    required("pettingzoo")
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise MarlError(f"{what}: {error}. Give a module, such as pettingzoo.classic.tictactoe_v3.") from error
+    parallel = not hasattr(module, "env")
+    make = getattr(module, "parallel_env" if parallel else "env", None)
+    if make is None:
+        raise MarlError(f"{what}: the module has neither `env` nor `parallel_env`")
+    try:
+        env = make(**arguments)
+    except Exception as error:
+        raise MarlError(f"{what} with marl.task.options.arguments {dict(arguments)}: {error}") from error
+    for player in env.possible_agents:
+        kind = type(env.action_space(player)).__name__
+        if kind not in ("Discrete", "Text"):
+            raise MarlError(f"{what}: the actions of '{player}' are a {kind}, neither numbers nor texts")
+    return env, parallel

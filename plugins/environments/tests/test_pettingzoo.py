@@ -1,0 +1,101 @@
+"""PettingZoo's environments: turns, simultaneous moves, illegal ones, and environments that do not fit."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pettingzoo")
+
+from marl_verl_environments.pettingzoo import PettingZoo, PettingZooGame, PettingZooTasks, as_text
+from pettingzoo.classic import rps_v2
+
+from marl_verl import Task, plugins
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+from marl_verl.testing import ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+
+TICTACTOE = "pettingzoo.classic.tictactoe_v3"
+TASK = Task("t", "t", {"env": TICTACTOE, "arguments": {}, "seed": 3})
+WINS = ScriptedPolicy({"cross": ["I take 0", "1", "2"], "nought": ["3", "4"]})
+
+
+def test_two_agents_play_in_turns() -> None:
+    run = check_workflow(PettingZoo(), TASK, WINS)
+    assert run.answer == {"outcomes": [1.0, -1.0], "seats": ["cross", "nought"], "finished": True}
+    assert "Legal actions: 0, 1, 2, 3, 4, 5, 6, 7, 8" in shown(run.turns[0][0])
+    assert "Legal actions: 1, 2, 3, 4, 5, 6, 7, 8" in shown(run.turns[1][0])
+    assert not run.invalid
+
+
+def test_an_illegal_move_becomes_the_first_legal_one() -> None:
+    run = check_workflow(
+        PettingZoo(), TASK, ScriptedPolicy({"cross": ["0", "2", "4", "6"], "nought": ["0", "none", "5"]})
+    )
+    assert list(run.invalid) == [("nought", "0"), ("nought", "1")]
+    assert "names no legal action: 1, 2, 3" in run.invalid["nought", "0"]
+    assert run.answer["finished"]
+
+
+def parallel_rps(name: str) -> types.ModuleType:
+    """PettingZoo's rock, paper, scissors, of which only the parallel environment is offered."""
+    module = types.ModuleType(name)
+    module.parallel_env = rps_v2.parallel_env  # type: ignore[attr-defined]
+    return module
+
+
+def test_players_of_a_parallel_environment_move_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "parallel_rps", parallel_rps("parallel_rps"))
+    task = Task("t", "t", {"env": "parallel_rps", "arguments": {"max_cycles": 3}, "seed": 1})
+    policy = ScriptedPolicy({"left": ["0", "0", "2"], "right": ["2", "2", "2"]})  # rock beats scissors, twice
+    run = check_workflow(PettingZoo(), task, policy)
+    assert run.answer["finished"]
+    assert run.answer["outcomes"] == [2.0, -2.0]
+    assert {act.joint for act, _ in run.turns} == {0, 1, 2}
+
+
+def test_the_kit_accepts_the_task_set_and_samplers_replay_a_game() -> None:
+    tasks = PettingZooTasks(env=TICTACTOE, side=0)
+
+    def answers(task: Task) -> list[Any]:
+        return [{"outcomes": each, "seats": ["a", "b"], "finished": True} for each in ([1, -1], [0, 0], [-1, 1])]
+
+    check_task(tasks, answers, scores=(-1, 1))
+
+    def choose(act: Any, session: int, candidate: int) -> str:
+        return str((act.turn * 3 + session + (candidate if isinstance(candidate, int) else 0)) % 9)
+
+    for name in ("independent", "greedy-tree"):
+        sampler = plugins.load().get("samplers", name)()
+        check_sampler(
+            sampler, PettingZoo(moves=3), TASK, ScriptedPolicy({"cross": choose, "nought": choose}), tasks=tasks
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"env": "pettingzoo.classic.tictacto_v3"}, "No module named"),
+        ({"env": "json"}, "neither `env` nor `parallel_env`"),
+        ({"env": TICTACTOE, "arguments": {"size": 4}}, "arguments {'size': 4}"),
+    ],
+)
+def test_an_environment_that_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(MarlError, match=said):
+        build(PettingZooTasks, options, "marl.task.options")
+
+
+def test_another_number_of_players_is_refused() -> None:
+    with pytest.raises(MarlError, match="has 2 players; the team has 3 seats"):
+        PettingZooGame(TICTACTOE, {}, 1, 3)
+
+
+def test_observations_as_text() -> None:
+    import numpy as np
+
+    assert as_text("you see 2") == "you see 2"
+    assert as_text(np.int64(3)) == "3"
+    assert as_text({"a": np.array([True, False])}) == '{"a": [1, 0]}'
