@@ -110,6 +110,21 @@ def test_a_conversation_is_one_slot_and_another_request_begins_the_next() -> Non
     assert slots == {("0", 0, 1), ("1", 1, 3), subagent, ("2", 2, 5), again}
 
 
+def test_several_choices_are_slots_of_their_conversation_and_each_may_go_on() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        other = [{"role": "user", "content": "a subagent"}]
+        found, _ = await asyncio.gather(chat(endpoints, n=2), chat(endpoints, other, n=2))
+        for choice in reversed(found.choices):
+            await chat(endpoints, [*ASK, choice.message.model_dump(exclude_none=True), *ASK])
+        return "4"
+
+    turns = one(sampled(do, lambda act: f"{act.slot}!")).turns
+    assert sorted((turn.slot, turn.turn) for turn in turns) == [
+        *(("choice0", 0), ("choice0#1", 1), ("choice1", 0), ("choice1#1", 1)),
+        *(("conversation-2.choice0", 0), ("conversation-2.choice1", 0)),
+    ]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropics_api_has_tools_and_continues_its_conversation(stream: bool) -> None:
     async def do(endpoints: Endpoints) -> str:

@@ -112,14 +112,7 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         asked = chat_completions.read(body)
         agent = await self._who(asked)
         id = self._id(agent)
-        if asked.n == 1:
-            actions = [await self._act(agent, asked)]
-        else:
-            prefix = "" if self._slot is None else f"{self._slot}."
-            slots = [f"{prefix}choice{index}" for index in range(asked.n)]
-            acts = [self._run.act(agent, asked.messages, slot, **asked.parameters) for slot in slots]
-            actions = list(await asyncio.gather(*acts))
-        found = chat_completions.response(id, asked.model, actions)
+        found = chat_completions.response(id, asked.model, await self._acts(agent, asked))
         if asked.stream:
             return chat_completions.stream(chat_completions.chunks(found, asked.usage))
         return found
@@ -128,7 +121,8 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         asked = responses.read(body)
         agent = await self._who(asked)
         id = self._id(agent)
-        found = responses.response(id, asked.model, await self._act(agent, asked), asked)
+        (action,) = await self._acts(agent, asked)
+        found = responses.response(id, asked.model, action, asked)
         if asked.stream:
             return chat_completions.stream(responses.events(found), named=True)
         return found
@@ -137,13 +131,25 @@ class TeamTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         asked = anthropic_messages.read(body)
         agent = await self._who(asked)
         id = self._id(agent)
-        found = anthropic_messages.response(id, asked.model, await self._act(agent, asked))
+        (action,) = await self._acts(agent, asked)
+        found = anthropic_messages.response(id, asked.model, action)
         if asked.stream:
             return chat_completions.stream(anthropic_messages.events(found), named=True)
         return found
 
-    async def _act(self, agent: str, asked: Request) -> Action:
-        return await self._run.act(agent, asked.messages, self._slot, **asked.parameters)
+    async def _acts(self, agent: str, asked: Request) -> list[Action]:
+        """The actions of a request, one per choice, each in a slot of its own."""
+        return await self._in_slots(agent, asked, self._slot)
+
+    async def _in_slots(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
+        if asked.n == 1:
+            return [await self._act(agent, asked, slot)]
+        prefix = "" if slot is None else f"{slot}."
+        acts = [self._act(agent, asked, f"{prefix}choice{index}") for index in range(asked.n)]
+        return list(await asyncio.gather(*acts))
+
+    async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
+        return await self._run.act(agent, asked.messages, slot, **asked.parameters)
 
     async def _who(self, asked: Request) -> str:
         """The agent of a request. RequestError or ContextLengthExceeded if it cannot act on it."""

@@ -90,9 +90,11 @@ class EpisodeTransport(TeamTransport):
         super().__init__(run, agents, agent, None, {}, asyncio.get_running_loop())
         self._talks, self._ignored = Conversations(), ignored
 
-    async def _act(self, agent: str, asked: Request) -> Action:
+    async def _acts(self, agent: str, asked: Request) -> list[Action]:
+        return await self._in_slots(agent, asked, self._talks.slot(asked.messages))
+
+    async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
         parameters = {key: value for key, value in asked.parameters.items() if key not in self._ignored}
-        slot = self._talks.slot(asked.messages)
         action = await self._run.act(agent, asked.messages, slot, **parameters)
         self._talks.answered(slot, asked.messages, action)
         return action
