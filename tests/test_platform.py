@@ -70,6 +70,16 @@ def test_with_an_accelerator_only_the_servers_are_registered() -> None:
     assert state["servers"] == ["vllm-mover", "vllm-scout"]
 
 
+def test_a_training_worker_does_not_import_the_server() -> None:
+    code = """
+import json, sys
+from verl.workers.rollout.base import get_rollout_class
+found = get_rollout_class("vllm-scout", "async")
+print(json.dumps([found.__name__, [name for name in sys.modules if name.endswith("vllm_async_server")]]))
+"""
+    assert _in_process(NO_ACCELERATOR + code, run=True) == ["PolicyServerAdapter", []]
+
+
 def test_other_uses_of_verl_are_not_affected() -> None:
     state = _in_process(NO_ACCELERATOR + STATE, run=False)
     assert not state["loaded"]

@@ -41,14 +41,14 @@ def _resident(*_: Any) -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _empty_cache(*_: Any) -> None:
+def return_memory(*_: Any) -> None:
     """Return the memory that malloc keeps for later, up to 1 GiB after an update of 135M parameters."""
     with suppress(AttributeError):  # a C library without malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _allocated(*_: Any) -> int:
-    _empty_cache()
+    return_memory()
     return _resident()
 
 
@@ -65,7 +65,7 @@ def _device_module() -> types.ModuleType:
         found[name] = _resident
     for name in ("reset_peak_memory_stats", "ipc_collect", "set_device", "manual_seed_all"):
         found[name] = _nothing
-    found |= {"memory_allocated": _allocated, "max_memory_allocated": _allocated, "empty_cache": _empty_cache}
+    found |= {"memory_allocated": _allocated, "max_memory_allocated": _allocated, "empty_cache": return_memory}
     found |= {"mem_get_info": _mem_get_info, "manual_seed": torch.manual_seed, "get_device_name": _always("CPU")}
     found["get_rng_state"] = lambda *_: torch.get_rng_state()
     found["set_rng_state"] = lambda state, *_: torch.set_rng_state(state)
@@ -87,7 +87,7 @@ class CPUPlatform(PlatformBase):
     ray_noset_envvars = _always(["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"])
     is_ipc_supported = _always(False)
     set_device = synchronize = set_allocator_settings = _nothing
-    empty_cache = staticmethod(_empty_cache)
+    empty_cache = staticmethod(return_memory)
     profiler_start = profiler_stop = cudart = _nothing
     manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
     nvtx_range = nullcontext

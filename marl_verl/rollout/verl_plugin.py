@@ -44,7 +44,7 @@ def register_policy_servers() -> None:
     for policy in json.loads(os.environ.get(POLICIES_VARIABLE, "[]")):
         name = rollout_name(policy)
         RolloutReplicaRegistry.register(name, _load_replica)
-        _ROLLOUT_REGISTRY[(name, "async")] = "marl_verl.rollout.vllm_servers.PolicyServerAdapter"
+        _ROLLOUT_REGISTRY[(name, "async")] = "marl_verl.rollout.server_adapter.PolicyServerAdapter"
 
 
 def _load_replica() -> Any:

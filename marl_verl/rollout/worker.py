@@ -26,6 +26,7 @@ from marl_verl.episode import Episode, Limits
 from marl_verl.errors import MarlError, format_error, message_of
 from marl_verl.journals.write import sample_lines
 from marl_verl.options import build
+from marl_verl.platforms.active import cpu_run
 from marl_verl.rollout.client import PolicyClient
 from marl_verl.rollout.context import Client, Gate, PolicySamplingContext, WorkerContext
 from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations
@@ -142,6 +143,10 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         self._finished: asyncio.Queue[str] = asyncio.Queue()
         self._gates = {name: Gate() for name in self.learning} if self._streams else {}
         self._logged: set[tuple[str, str]] = set()
+        if cpu_run():
+            from marl_verl.platforms.cpu import return_memory
+
+            return_memory()  # of loading tokenizers
 
     def plugin_fingerprint(self) -> tuple[str, ...]:
         """The fingerprint of the loaded plugins, which the driver compares with its own."""

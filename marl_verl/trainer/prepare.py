@@ -9,6 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -29,6 +30,7 @@ from marl_verl.errors import MarlError, shown
 from marl_verl.models.pretrained import cached, fetch
 from marl_verl.models.sizes import sizes
 from marl_verl.models.tiny import TinyModel, ensure_all
+from marl_verl.process.child import check_in_child
 from marl_verl.process.machine import machine, packages
 from marl_verl.process.progress import Display
 from marl_verl.process.run_dir import STARTS
@@ -180,7 +182,8 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     fit.check_engine(resolved, team)
     fit.check_critic_rows(resolved)
     check_lengths(resolved, team, tiny)
-    check_templates(resolved, team, [act for acts in moves for act in acts], tiny)
+    seen = [act for acts in moves for act in acts]
+    check_in_child(partial(check_templates, resolved, team, seen, tiny))  # imports torch
     rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     needs = tuple(memory.estimate(resolved, team, tiny, batch, folder))

@@ -1,0 +1,27 @@
+"""Adapter (training worker side) of a policy's servers, with names and ranks per policy.
+
+Uses verl internals: `ServerAdapter`. It is apart from `vllm_servers.py`, whose imports a training worker does not need.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from verl.workers.rollout.vllm_rollout import ServerAdapter
+
+from marl_verl.config.model_settings import uses_all_cores
+from marl_verl.config.placement import server_gpus
+from marl_verl.config.server_names import first_replica_rank
+
+
+class PolicyServerAdapter(ServerAdapter):
+    """Training worker side: finds the server of its policy by name and sends weights to it."""
+
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
+        if replica_rank == -1:
+            replica_rank = first_replica_rank(config.name) + int(os.environ["RANK"]) // server_gpus(config)
+        if uses_all_cores(model_config.path):
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"])))
+        super().__init__(config, model_config, device_mesh, replica_rank=replica_rank)
