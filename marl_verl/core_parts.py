@@ -25,12 +25,12 @@ CORE_PARTS: Mapping[str, Mapping[str, str]] = {
         "gae": "marl_verl.advantage.returns:GAE",
     },
     "groups": {
-        "batch": "marl_verl.advantage.rows:BATCH",
-        "task": "marl_verl.advantage.rows:TASK",
-        "agent": "marl_verl.advantage.rows:AGENT",
-        "turn": "marl_verl.advantage.rows:TURN",
-        "siblings": "marl_verl.advantage.rows:SIBLINGS",
-        "observation": "marl_verl.advantage.rows:OBSERVATION",
+        "batch": "marl_verl.advantage.groups:BATCH",
+        "task": "marl_verl.advantage.groups:TASK",
+        "agent": "marl_verl.advantage.groups:AGENT",
+        "turn": "marl_verl.advantage.groups:TURN",
+        "siblings": "marl_verl.advantage.groups:SIBLINGS",
+        "observation": "marl_verl.advantage.groups:OBSERVATION",
     },
     "baselines": {
         "mean": "marl_verl.advantage.compare:Mean",

@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.fit import check_critic_rows
+from marl_verl.config.engine import check_critic_rows
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.resolve import check_critic, resolve, tiny_critic
 from marl_verl.episode import Workflow

@@ -12,7 +12,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from marl_verl.config.fit import PACKED, check_kernels
+from marl_verl.config.engine import PACKED, check_kernels
 from marl_verl.errors import MarlError
 from tests.test_losses import ROWS, log_probs
 from tests.verl_actor import Actor, cpu_verl, make_model

@@ -457,6 +457,6 @@ def test_policies_and_runs_have_ranges_of_replica_ranks(monkeypatch: pytest.Monk
 def test_a_row_of_padding_is_as_long_as_the_check_of_micro_batches_says() -> None:
     from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 
-    from marl_verl.config.fit import PADDING
+    from marl_verl.config.engine import PADDING
 
     assert PADDING == SYNTHETIC_PADDING_SEQ_LEN

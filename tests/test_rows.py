@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from marl_verl.advantage import RowTable
+from marl_verl.advantage.columns import CACHED
 from marl_verl.episode import Action, Turn
 from marl_verl.rollout.rows import Row, identity, row_fields, row_tag, turn_rows
 from tests.batches import algorithm
@@ -147,3 +148,16 @@ def test_a_batch_is_split_by_policy_and_gets_back_the_padding_of_a_part() -> Non
     whole = with_padding(batch, padded)
     assert whole.keys == [*keys, "pad"]
     assert whole.tags == [*tags, {"is_padding": True}]
+
+
+def test_a_column_that_later_rows_lack_has_its_default_there() -> None:
+    """Columns are read in blocks of rows: the first block has the slot, a later row does not."""
+    count = CACHED + 5
+    rows = [
+        {"uid": "t", "session": i, "index": 0, "turn": 0, "agent": "a", "slot": f"{i % 2}", "rewards": {}, "length": 1}
+        for i in range(count)
+    ]
+    del rows[-2]["slot"]
+    table = RowTable.from_rows(rows)
+    assert [table.slot.value(i) for i in range(count)] == [row.get("slot") for row in rows]
+    assert not table.padding.any()

@@ -6,10 +6,11 @@ NumPy only, float64. The algorithms are in `marl_verl.algorithms`, credits in `m
 from marl_verl.advantage.columns import FloatArray, IntArray, combine, dense, group_mean
 from marl_verl.advantage.compare import Baseline, LeaveOneOut, Max, Mean, NoBaseline, Population, Scale, Unbiased
 from marl_verl.advantage.estimator import Advantage, Estimator, GroupEstimator, Overlong, Rows
+from marl_verl.advantage.groups import AGENT, BATCH, OBSERVATION, SIBLINGS, TASK, TURN, check_columns, group_ids
 from marl_verl.advantage.part import Part, PartField
 from marl_verl.advantage.result import AdvantageResult, agent_statistics
 from marl_verl.advantage.returns import GAE, Discounted, Immediate, PathSum, Returns, TreeMean
-from marl_verl.advantage.rows import AGENT, BATCH, OBSERVATION, SIBLINGS, TASK, TURN, RowTable, check_columns, group_ids
+from marl_verl.advantage.rows import RowTable
 
 __all__ = ["Advantage", "AdvantageResult", "Estimator", "GroupEstimator", "Overlong", "Part", "PartField", "RowTable"]
 __all__ += ["Baseline", "LeaveOneOut", "Max", "Mean", "NoBaseline", "Population", "Scale", "Unbiased"]

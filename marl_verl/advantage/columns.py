@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -26,6 +25,8 @@ OPTIONAL: Mapping[str, object] = {**dict.fromkeys(("policy", "slot", "node", "pa
 """Optional columns and their defaults."""
 
 Rows = Sequence[Mapping[str, Any]]
+CACHED = 1000
+"""Rows of which all columns are read before those of further rows: a processor's cache holds them."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,15 @@ _USUAL: Mapping[type, type] = {str: str, numbers.Integral: int, bool: bool, Mapp
 
 def by_column(rows: Rows, keys: Sequence[str]) -> dict[str, Sequence[Any]]:
     """Key -> its value in each row; without the keys that a row lacks."""
-    found: dict[str, Sequence[Any]] = {}
-    for key in keys:
-        with suppress(KeyError):
-            found[key] = list(map(itemgetter(key), rows))
-    return found
+    found: dict[str, list[Any]] = {key: [] for key in keys}
+    for start in range(0, len(rows), CACHED):
+        part = rows[start : start + CACHED]
+        for key in list(found):
+            try:
+                found[key].extend(map(itemgetter(key), part))
+            except KeyError:
+                del found[key]
+    return dict(found)
 
 
 def cells(rows: Rows, key: str, kind: type, values: Sequence[Any] | None = None) -> Sequence[Any]:
@@ -74,6 +79,8 @@ def cells(rows: Rows, key: str, kind: type, values: Sequence[Any] | None = None)
     Args:
         values: the column, if all rows have it: values of the usual types are not checked one by one.
     """
+    if values is None and key in OPTIONAL and not any(key in row for row in rows):
+        return [OPTIONAL[key]] * len(rows)
     found: list[Any] = []
     whole, usual = (
         kind is numbers.Integral,
@@ -103,9 +110,9 @@ def texts(rows: Rows, key: str, values: Sequence[Any] | None = None) -> Sequence
     return [None if row.get(key) is None else str(row[key]) for row in rows]
 
 
-def numbers_or_nan(rows: Rows, key: str) -> FloatArray:
-    """[n] float64, NaN where a row has no value."""
-    values = [row.get(key) for row in rows]
+def numbers_or_nan(rows: Rows, key: str, column: Sequence[Any] | None = None) -> FloatArray:
+    """[n] float64, NaN where a row has no value. `column`: the values, if all rows have the key."""
+    values = [row.get(key) for row in rows] if column is None else column
     kinds = set(map(type, values))
     if kinds <= {type(None)}:
         return np.full(len(values), math.nan)
@@ -132,7 +139,7 @@ def numbers_of(values: Any, n: int, what: str) -> FloatArray:
 def rewards_of(rows: Rows, column: Sequence[Any] | None = None) -> tuple[dict[str, FloatArray], dict[str, BoolArray]]:
     """(component -> values, 0 where a row lacks it; component -> whether the row has it), [n] each."""
     given: Sequence[Mapping[str, Any]] = cells(rows, "rewards", Mapping, column)
-    components = sorted(set().union(*given))
+    components = sorted({name for names in set(map(tuple, given)) for name in names})
     each = {name: [rewards.get(name) for rewards in given] for name in components}
     if all(set(map(type, own)) <= {float, type(None)} for own in each.values()):
         has = {name: np.array([value is not None for value in own]) for name, own in each.items()}
@@ -154,11 +161,14 @@ def _filled(values: Sequence[float | None]) -> FloatArray:
     return np.array([0.0 if value is None else value for value in values], dtype=np.float64)
 
 
-def computed_columns(rows: Rows) -> tuple[dict[str, FloatArray], dict[str, TokenArray]]:
+def computed_columns(
+    rows: Rows, column: Sequence[Any] | None = None
+) -> tuple[dict[str, FloatArray], dict[str, TokenArray]]:
     """(column -> numbers [n], column -> numbers per token [n]) of the rows' `columns`; NaN where a row lacks one."""
-    if not any(row.get("columns") for row in rows):
+    column = [row.get("columns") for row in rows] if column is None else column
+    if not any(column):
         return {}, {}
-    given = [row.get("columns") or {} for row in rows]
+    given = [each or {} for each in column]
     per_row: dict[str, FloatArray] = {}
     per_token: dict[str, TokenArray] = {}
     for name in sorted({name for each in given for name in each}):

@@ -10,10 +10,11 @@ import numpy as np
 
 from marl_verl.advantage.columns import BoolArray, FloatArray, group_mean, numbers_of
 from marl_verl.advantage.compare import SINGLETONS, Baseline, Scale, check_eps, compare
+from marl_verl.advantage.groups import SAMPLES, check_columns, group_ids, sample_ids
 from marl_verl.advantage.part import Part, PartField, check_known
 from marl_verl.advantage.result import AdvantageResult
 from marl_verl.advantage.returns import Returns, Scope
-from marl_verl.advantage.rows import SAMPLES, RowTable, check_columns, group_ids, sample_ids
+from marl_verl.advantage.rows import RowTable
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import check_type
 

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_verl.advantage.columns import BoolArray, FloatArray, IntArray, combine
+from marl_verl.advantage.groups import check_shared
 from marl_verl.advantage.part import Part
-from marl_verl.advantage.rows import RowTable, check_shared
+from marl_verl.advantage.rows import RowTable
 from marl_verl.advantage.tree import Tree, deepest_first
 from marl_verl.errors import MarlError
 

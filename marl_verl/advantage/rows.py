@@ -1,4 +1,4 @@
-"""The row table: all turns of a batch in columns, and groups of its rows. The input of every advantage estimator."""
+"""The row table: all turns of a batch in columns. The input of every advantage estimator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from marl_verl.advantage.columns import (
     Labels,
     Rows,
     TokenArray,
-    combine,
     first_true,
 )
 from marl_verl.advantage.tree import Tree
@@ -28,16 +27,6 @@ from marl_verl.episode.row import COUNTS, LABELS
 from marl_verl.errors import MarlError, unknown
 
 COLUMNS = (*LABELS, *COUNTS, "rewards", "team_reward", *FLAGS, "value", "columns")
-
-
-SAMPLES = ("row", "session_mean")
-BATCH: tuple[str, ...] = ()
-TASK = ("uid",)
-AGENT = ("uid", "agent")
-# with the slot, since an agent in two concurrent lanes has two different acts with the same turn number
-TURN = ("uid", "turn", "agent", "slot")
-SIBLINGS = ("uid", "parent", "agent", "slot")
-OBSERVATION = ("uid", "obs")
 
 
 @dataclass(frozen=True)
@@ -123,7 +112,7 @@ class RowTable:
         names = {name: columns.cells(rows, name, str, given.get(name)) for name in LABELS}
         tree = [*names["node"], *names["parent"]]
         rewards, present = columns.rewards_of(rows, given.get("rewards"))
-        computed, per_token = columns.computed_columns(rows)
+        computed, per_token = columns.computed_columns(rows, given.get("columns"))
         counts = {name: columns.cells(rows, name, numbers.Integral, given.get(name)) for name in COUNTS}
         flags = {name: columns.cells(rows, name, bool, given.get(name)) for name in FLAGS}
         found: dict[str, Any] = {
@@ -132,8 +121,8 @@ class RowTable:
             **{name: np.array(each, dtype=np.bool_) for name, each in flags.items()},
             "rewards": rewards,
             "present": present,
-            "team_reward": columns.numbers_or_nan(rows, "team_reward"),
-            "values": columns.numbers_or_nan(rows, "value"),
+            "team_reward": columns.numbers_or_nan(rows, "team_reward", given.get("team_reward")),
+            "values": columns.numbers_or_nan(rows, "value", given.get("value")),
             "numbers": computed,
             "tokens": per_token,
             "extra": {key: Labels.of(columns.texts(rows, key, given.get(key))) for key in extra},
@@ -282,16 +271,6 @@ class RowTable:
         return rows
 
 
-def check_shared(table: RowTable, values: FloatArray, ids: IntArray, what: str) -> None:
-    """Raise MarlError unless rows with the same id [n] have the same value [n]. `what` describes rows of one id."""
-    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
-    shared = first[inverse.reshape(-1)]
-    if (row := first_true(values != values[shared])) is not None:
-        other = int(shared[row])
-        message = f"are {what} and have {values[other]:g} and {values[row]:g}: the shared reward must be the same"
-        raise MarlError(f"rows '{table.key(other)}' and '{table.key(row)}' {message}")
-
-
 def _taken(column: Any, rows: IntArray) -> Any:
     """Some rows of a column, or of each column of a mapping."""
     if isinstance(column, Mapping):
@@ -299,30 +278,3 @@ def _taken(column: Any, rows: IntArray) -> Any:
     if isinstance(column, Labels):
         return Labels(column.codes[rows], column.names)
     return column[rows] if isinstance(column, np.ndarray) else column
-
-
-def check_columns(option: str, columns: object) -> tuple[str, ...]:
-    """The columns of a group as a tuple. MarlError unless they are a list of different texts."""
-    if not isinstance(columns, Sequence) or isinstance(columns, str):
-        raise MarlError(f"'{option}' must be a list of columns, got {columns!r}")
-    for column in columns:
-        if not isinstance(column, str):
-            raise MarlError(f"'{option}' must be a list of columns, got {column!r} in it")
-        if list(columns).count(column) > 1:
-            raise MarlError(f"'{option}' has the column '{column}' twice")
-    return tuple(columns)
-
-
-def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:
-    """[n] ids 0..G-1: two rows have the same id if and only if they agree in all `columns`; () is the whole batch.
-
-    MarlError (with the nearest name) for an unknown column.
-    """
-    return combine([table.codes(column) for column in columns], len(table))
-
-
-def sample_ids(table: RowTable, group: IntArray, sample: str) -> IntArray:
-    """[n] ids 0..S-1 of samples: every row ("row"), or all rows of one session in a group ("session_mean")."""
-    if sample == "row":
-        return np.arange(len(table), dtype=np.int64)
-    return combine([group, table.uid.codes, table.session], len(table))

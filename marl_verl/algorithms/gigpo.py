@@ -10,10 +10,11 @@ import numpy as np
 from marl_verl.advantage.columns import FloatArray, group_mean
 from marl_verl.advantage.compare import Mean, Scale, check_eps, compare
 from marl_verl.advantage.estimator import Estimator, Rows
+from marl_verl.advantage.groups import check_columns, check_shared, group_ids, sample_ids
 from marl_verl.advantage.part import PartField
 from marl_verl.advantage.result import AdvantageResult
 from marl_verl.advantage.returns import check_gamma
-from marl_verl.advantage.rows import RowTable, check_columns, check_shared, group_ids, sample_ids
+from marl_verl.advantage.rows import RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.credit.table import Mode, same_observation, step_returns
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from marl_verl.advantage.columns import FloatArray, IntArray, first_true
 from marl_verl.advantage.compare import LeaveOneOut, Mean, Scale, check_eps, compare
+from marl_verl.advantage.groups import SIBLINGS, group_ids
 from marl_verl.advantage.part import PartField
 from marl_verl.advantage.returns import check_gamma, sum_joint_turns
-from marl_verl.advantage.rows import SIBLINGS, RowTable, group_ids
+from marl_verl.advantage.rows import RowTable
 from marl_verl.advantage.tree import deepest_first
 from marl_verl.credit.base import TableCredit
 from marl_verl.errors import MarlError

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
 from marl_verl.checkpoint import fingerprint, folders, pickles
-from marl_verl.config import checks, fit, memory
+from marl_verl.config import checks, engine, fit, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.lengths import check_lengths
 from marl_verl.config.overlong import drop_overlong
@@ -178,9 +178,9 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     checks.check_machine(config, team, folder)
     resolved = resolve(config, team)
     check_schedule(resolved, team, algorithm, synthetic)
-    fit.check_reference(resolved, team)
-    fit.check_engine(resolved, team)
-    fit.check_critic_rows(resolved)
+    engine.check_reference(resolved, team)
+    engine.check_engine(resolved, team)
+    engine.check_critic_rows(resolved)
     check_lengths(resolved, team, tiny)
     seen = [act for acts in moves for act in acts]
     check_in_child(partial(check_templates, resolved, team, seen, tiny))  # imports torch
