@@ -298,6 +298,27 @@ LINES = (  # override, message
     ("actor_rollout_ref.rollout.prometheus.enable=true", "no server of metrics is started"),
     ("actor_rollout_ref.rollout.multi_turn.format=x", "a team's turns are those of its workflow"),
     ("actor_rollout_ref.rollout.agent.default_agent_loop=x", "what an agent does is marl.workflow"),
+    ("actor_rollout_ref.hybrid_engine=false", "a policy's servers are on the GPUs of its training workers"),
+    ("actor_rollout_ref.rollout.nnodes=1", "set trainer.nnodes, or nodes of a pool"),
+    ("+marl.policies.one.rollout.nnodes=1", "'marl.policies.one.rollout.nnodes' has no effect on a team, got 1"),
+    ("actor_rollout_ref.rollout.skip_tokenizer_init=false", "vLLM's servers have a tokenizer"),
+    ("actor_rollout_ref.rollout.moe_load_balance_metrics_interval=5", "metrics.jsonl has no values of experts"),
+    ("actor_rollout_ref.rollout.multi_stage_wake_up=true", "wake up for weights and KV cache by themselves"),
+    ("actor_rollout_ref.rollout.layered_summon=3", "must be true or false, got 3"),
+    ("actor_rollout_ref.rollout.router_config_path=x.yaml", "spread over a policy's servers by verl's own balancer"),
+    ("data.filter_overlong_prompts_workers=4", "tasks are filtered in one process"),
+    ("data.validation_shuffle=true", "validation plays every held-out task, whatever their order"),
+    ("actor_rollout_ref.model.lora.alpha=64", "'actor_rollout_ref.model.lora.alpha' has no effect on a team, got 64"),
+    ("actor_rollout_ref.model.lora.target_modules=[x]", "set model.lora_rank, lora_alpha, target_modules"),
+    ("+marl.policies.one.model.lora.dropout=0.5", "'marl.policies.one.model.lora.dropout' has no effect on a team"),
+    ("marl.critic={model:{lora:{merge:true}}}", "'marl.critic.model.lora.merge' has no effect on a team, got True"),
+    ("actor_rollout_ref.model.lora.merge=3", "must be true or false or null, got 3"),
+    ("actor_rollout_ref.model.use_shm=true", "verl would leave a copy of the model in /dev/shm"),
+    ("marl.critic={model:{use_shm:true}}", "'marl.critic.model.use_shm' must be False, got True"),
+    ("actor_rollout_ref.model.use_liger=3", "must be true or false, got 3"),
+    ("actor_rollout_ref.actor.pad_to_length=3", "'actor_rollout_ref.actor.pad_to_length' must be true or false, got 3"),
+    ("actor_rollout_ref.actor.fsdp_config.pad_to_length_bucket=0", "must be a whole number >= 1, got 0"),
+    ("actor_rollout_ref.actor.policy_loss.clip_cov_lb=x", "must be a number, got 'x'"),
     ("transfer_queue.backend.storage_backend=MooncakeStore", "rows are kept in SimpleStorage"),
     ("transfer_queue.metrics.enabled=true", "no server of metrics is started"),
     ("skip.rollout.enable=true", "marl-verl has no cache of rollouts"),
@@ -395,6 +416,12 @@ WHOLE = (  # overrides, separated by spaces, and the message of a check that nee
     ("marl.policies.one.tiny={agents:[nobody]}", "unknown agent of inventory 'nobody'"),
     ("marl.algorithm.name=mappo marl.critic.tiny={heads:3}", "marl.critic.tiny: heads=3 must be a multiple of"),
     ("marl.policies.one.loss=nope", "unknown loss 'nope'"),
+    (
+        "+marl.policies.one.actor.policy_loss={loss_mode:clip_cov,clip_cov_lb:5,clip_cov_ub:5}",
+        "policy 'one': policy_loss.clip_cov_lb=5 must be below clip_cov_ub=5, else no token is clipped",
+    ),
+    ("+marl.policies.one.model.use_liger=true", "'marl.policies.one.model.use_liger' needs a GPU"),
+    ("+marl.policies.one.model.lora={rank:8}", "model.lora.rank=8 is for the Megatron backend, but actor.strategy"),
     ("marl.task.train_file=/dev/zero", "marl.task.train_file: no task file '/dev/zero'. Check the path."),
     ("marl.task.train_file=/tmp", "marl.task.train_file: no task file '/tmp'. Check the path."),
     ("marl.task.train_size=1000000", "inventory: found only 35798 of 1000000 different train tasks"),
@@ -472,6 +499,11 @@ def test_other_values(refused: Callable[..., str], line: str, message: str) -> N
 def test_values_that_do_not_go_together(refused: Callable[..., str], tmp_path: Path, lines: str, message: str) -> None:
     split = [lines] if "'" in lines else lines.split()
     assert message in refused(*split, check=lambda config: prepare._check(config, tmp_path / "run"))
+
+
+def test_a_file_system_without_storage(refused: Callable[..., str]) -> None:
+    found = refused(check=lambda config: prepare._check(config, Path("/proc/x/y")))
+    assert found == "run directory '/proc/x/y' cannot be created: '/proc' is on a file system without storage"
 
 
 def test_the_table_names_keys_of_verl(base: DictConfig) -> None:

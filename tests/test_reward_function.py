@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose
-from marl_verl.config.reward_function import FunctionScored, use_reward_function
+from marl_verl.config.reward_function import FunctionScored, check_score, use_reward_function
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.process.progress import Display
@@ -110,6 +110,23 @@ def test_an_async_function_is_awaited() -> None:
 def test_a_wrong_setting_is_an_error(reward: Any, message: str) -> None:
     with pytest.raises(MarlError, match=message):
         scored(config(reward=reward))
+
+
+@pytest.mark.parametrize("returned", ["'good'", "None", "{'acc': 1}", "[1.0]", "float('nan')"])
+def test_a_function_that_returns_no_number_is_refused_by_the_dry_run(
+    tmp_path: Path, returned: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong.py").write_text(f"def compute_score(**given):\n    return {returned}\n")
+    small = ("marl.task.train_size=40", "marl.task.reward=wrong.py")
+    assert main(["train", str(RECIPE), "--dry-run", *small]) == 2
+    assert "marl.task.reward: the score of 'wrong.py:compute_score' must be " in capsys.readouterr().err
+
+
+def test_an_error_at_an_empty_answer_is_no_mistake() -> None:
+    Path("mine/my_reward.py").write_text(
+        "def compute_score(solution_str, **given):\n    return 1 / len(solution_str)\n"
+    )
+    check_score(scored(config(reward="my_reward.py")), Task("t", "p"))
 
 
 def test_two_different_settings_are_an_error() -> None:

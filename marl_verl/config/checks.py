@@ -11,7 +11,6 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.ranges import check_ranges
-from marl_verl.config.unused import check_unused
 from marl_verl.episode import Act, Action, Limits, Run, StepTimeout, UnknownAgentError, Workflow, WorkflowError
 from marl_verl.errors import MarlError, missing
 from marl_verl.options import Positive, check_type
@@ -24,53 +23,6 @@ DISK_BYTES = GIB = 1 << 30
 # from the measured peaks, 4.7 GiB with one policy and 7.4 with two (docs/benchmarks.md), rounded up
 CPU_BYTES, CPU_BYTES_A_POLICY, CPU_BYTES_A_SERVER = 2 * GIB, 3 * GIB, 2 * GIB
 REHEARSAL_MOVES, REHEARSAL_SECONDS = 1000, 20.0
-
-FIXED = (  # a verl key that a team does not use, its required value, and the key that replaces it
-    ("data.train_files", None, "a team's tasks are marl.task.train_file, or marl.task.name=verl"),
-    ("data.val_files", None, "a team's held-out tasks are marl.task.test_file, or marl.task.name=verl"),
-    ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
-    ("actor_rollout_ref.rollout.n", 1, "the number of attempts per task is in marl.sampler.options"),
-    ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
-    (
-        "actor_rollout_ref.rollout.pipeline_model_parallel_size",
-        1,
-        "verl's vLLM servers support tensor parallelism only",
-    ),
-    ("actor_rollout_ref.rollout.disaggregation.enabled", False, "verl supports it with SGLang only"),
-    ("actor_rollout_ref.rollout.checkpoint_engine.backend", "naive", "a policy's servers are on its training GPUs"),
-    ("actor_rollout_ref.rollout.mode", "async", "verl has no other mode"),
-    ("actor_rollout_ref.rollout.do_sample", True, "an agent's temperature is in marl.agents.<name>.sampling"),
-    ("actor_rollout_ref.rollout.val_kwargs.n", 1, "the number of episodes per task is in marl.validation.options"),
-    ("actor_rollout_ref.rollout.multi_turn.enable", False, "a team's turns are those of its workflow"),
-    ("actor_rollout_ref.actor.grad_clip", 1.0, "verl's FSDP engine clips at actor.optim.clip_grad"),
-    (
-        "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
-        "marl_verl.rollout.manager.TeamRolloutManager",
-        "it samples a team's episodes",
-    ),
-    ("data.custom_cls.path", "pkg://marl_verl.tasks.dataset", "a team's tasks are marl.task"),
-    ("algorithm.gamma", 1.0, "a team's discount is in marl.algorithm.options"),
-    ("algorithm.lam", 1.0, "a team's lambda is in marl.algorithm.options"),
-    ("algorithm.norm_adv_by_std_in_grpo", True, "a team's scale is marl.algorithm.options.scale"),
-    ("algorithm.use_kl_in_reward", False, "a team's KL penalty is actor.use_kl_loss"),
-    ("trainer.critic_warmup", 0, "a team's critics have none"),
-    ("trainer.val_only", False, "a trained run is evaluated by `marl-verl eval`"),
-    ("trainer.use_v1", True, "teams are trained by verl's V1 trainer"),
-)
-
-
-def check_fixed(config: DictConfig, team: TeamConfig) -> None:
-    """MarlError for a verl key that has no effect on a team: another key replaces it."""
-    for key, value, why in FIXED:
-        found = [(key, OmegaConf.select(config, key))]
-        if (part := key.removeprefix("actor_rollout_ref.")) != key:
-            for name, policy in team.policies.items():
-                given = OmegaConf.select(OmegaConf.create(policy.override), part)
-                found.append((f"marl.policies.{name}.{part}", value if given is None else given))
-        for where, given in found:
-            if given != value:
-                raise MarlError(f"'{where}' must be {value!r}, got {given!r}: {why}")
-    check_unused(config, team)
 
 
 def check_numbers(config: DictConfig, team: TeamConfig | None = None) -> None:
@@ -200,7 +152,10 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
     parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise MarlError(f"run directory '{folder}' cannot be created: '{parent}' is not a writable folder")
-    free = shutil.disk_usage(parent).free
+    disk = shutil.disk_usage(parent)
+    free = disk.free
+    if not disk.total:  # /proc, /sys
+        raise MarlError(f"run directory '{folder}' cannot be created: '{parent}' is on a file system without storage")
     if free < DISK_BYTES:
         raise MarlError(f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB")
     if on_gpu(config):

@@ -115,6 +115,9 @@ def check_kernels(model: DictConfig, where: str, attention: str, device: str) ->
     if model.use_remove_padding and found and attention in MASKED and kind not in PACKED:
         what = f"'{where}.model.use_remove_padding': models of type '{kind}' are not known to separate packed rows"
         raise MarlError(f"{what} with attention '{attention}': set {where}.model.use_remove_padding=false")
+    if model.use_liger and (device == "cpu" or importlib.util.find_spec("liger_kernel") is None):
+        why = "needs a GPU" if device == "cpu" else "needs the package liger-kernel"
+        raise MarlError(f"'{where}.model.use_liger' {why}: set {where}.model.use_liger=false")
     if not model.use_fused_kernels:
         return
     backend, named = model.fused_kernel_options.impl_backend, f"'{where}.model.use_fused_kernels'"

@@ -8,6 +8,7 @@ The signature is verl's; all arguments are passed by name. Before a run starts, 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +24,13 @@ from marl_verl.episode.codec import plain
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import build
 from marl_verl.plugins.one_file import REWARDS, load_file, reward_file
+from marl_verl.sampling.context import number
 from marl_verl.tasks.base import Split, Task, TaskSet
 
 NAME, DEFAULT = "function-scored", "compute_score"
 KEY = "marl.task.reward"
 VERL = ("reward.custom_reward_function", "custom_reward_function")
+TRY_SECONDS = 10.0
 ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
@@ -73,6 +76,18 @@ class FunctionScored(TaskSet):
         given = (task.data.get("data_source", self.task), text, truth, task.data.get("extra_info", task.data))
         found = self._fn(**{**dict(zip(ARGUMENTS, given, strict=True)), **self.kwargs})
         return _awaited(found) if inspect.isawaitable(found) else _number(found)
+
+
+def check_score(task_set: TaskSet, task: Task) -> None:
+    """MarlError where a reward function returns no number for an empty answer. It may raise: that fails an attempt."""
+    if not isinstance(task_set, FunctionScored):
+        return
+    try:
+        asyncio.run(number(task_set.score, (task, ""), f"the score of '{task_set.function}'", TRY_SECONDS))
+    except MarlError as error:
+        raise MarlError(f"{KEY}: {error}") from error
+    except Exception:  # noqa: BLE001 - it may need a real answer, or a server that is not there yet
+        return
 
 
 async def _awaited(found: Any) -> Any:

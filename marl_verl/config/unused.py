@@ -30,6 +30,16 @@ METRICS = "no server of metrics is started (docs/security.md)"
 QAT = "marl-verl has no training with quantisation"
 FSDP = "policies are trained by verl's FSDP engine"
 TEXT_ROWS = "agents see text only, and every row is computed for itself"
+LORA = "it is for Megatron: set model.lora_rank, lora_alpha, target_modules, exclude_modules"
+
+
+def _lora(model: str) -> str:
+    """The keys of a model's `lora` section, but `rank`, which has a message of its own, and `merge`, which is used."""
+    names = "type alpha dropout target_modules exclude_modules dropout_position lora_A_init_method lora_B_init_method"
+    others = "a2a_experimental dtype adapter_path freeze_vision_model freeze_vision_projection freeze_language_model"
+    return " ".join(f"{model}.lora.{name}" for name in f"{names} {others}".split())
+
+
 UNUSED = {  # keys or sections, separated by spaces -> what to use instead
     "reward.reward_manager reward_model.reward_manager": OVERLONG,
     "reward.reward_model reward_model": JUDGE,
@@ -73,13 +83,54 @@ UNUSED = {  # keys or sections, separated by spaces -> what to use instead
     "actor_rollout_ref.rollout.agent.default_agent_loop": "what an agent does is marl.workflow",
     "critic.forward_micro_batch_size": "set critic.forward_micro_batch_size_per_gpu",
     "actor_rollout_ref.actor.optim.total_training_steps critic.optim.total_training_steps": STEPS,
+    "actor_rollout_ref.hybrid_engine": "a policy's servers are on the GPUs of its training workers",
+    "actor_rollout_ref.rollout.nnodes": "set trainer.nnodes, or nodes of a pool (marl.pools)",
+    "actor_rollout_ref.rollout.skip_tokenizer_init": "vLLM's servers have a tokenizer, which stop strings need",
+    "actor_rollout_ref.rollout.moe_load_balance_metrics_interval": "metrics.jsonl has no values of experts",
+    "actor_rollout_ref.rollout.multi_stage_wake_up": "vLLM's servers wake up for weights and KV cache by themselves",
+    "data.filter_overlong_prompts_workers": "tasks are filtered in one process",
+    "data.validation_shuffle": "validation plays every held-out task, whatever their order",
+    f"{_lora('actor_rollout_ref.model')} {_lora('critic.model')} critic.model.lora.merge": LORA,
     "distillation": "marl-verl has no distillation",
     "skip": "marl-verl has no cache of rollouts",
 }
 
 
+FIXED = (  # a key, the only value that it may have (a recipe's default), and what replaces it
+    ("data.train_files", None, "a team's tasks are marl.task.train_file, or marl.task.name=verl"),
+    ("data.val_files", None, "a team's held-out tasks are marl.task.test_file, or marl.task.name=verl"),
+    ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
+    ("actor_rollout_ref.rollout.n", 1, "the number of attempts per task is in marl.sampler.options"),
+    ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
+    (
+        "actor_rollout_ref.rollout.pipeline_model_parallel_size",
+        1,
+        "verl's vLLM servers support tensor parallelism only",
+    ),
+    ("actor_rollout_ref.rollout.checkpoint_engine.backend", "naive", "a policy's servers are on its training GPUs"),
+    ("actor_rollout_ref.rollout.mode", "async", "verl has no other mode"),
+    ("actor_rollout_ref.rollout.do_sample", True, "an agent's temperature is in marl.agents.<name>.sampling"),
+    ("actor_rollout_ref.rollout.val_kwargs.n", 1, "the number of episodes per task is in marl.validation.options"),
+    ("actor_rollout_ref.actor.grad_clip", 1.0, "verl's FSDP engine clips at actor.optim.clip_grad"),
+    (
+        "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
+        "marl_verl.rollout.manager.TeamRolloutManager",
+        "it samples a team's episodes",
+    ),
+    ("data.custom_cls.path", "pkg://marl_verl.tasks.dataset", "a team's tasks are marl.task"),
+    ("algorithm.gamma", 1.0, "a team's discount is in marl.algorithm.options"),
+    ("algorithm.lam", 1.0, "a team's lambda is in marl.algorithm.options"),
+    ("algorithm.norm_adv_by_std_in_grpo", True, "a team's scale is marl.algorithm.options.scale"),
+    ("algorithm.use_kl_in_reward", False, "a team's KL penalty is actor.use_kl_loss"),
+    ("trainer.critic_warmup", 0, "a team's critics have none"),
+    ("trainer.val_only", False, "a trained run is evaluated by `marl-verl eval`"),
+    ("trainer.use_v1", True, "teams are trained by verl's V1 trainer"),
+)
+
+
 def check_unused(config: DictConfig, team: TeamConfig) -> None:
-    """MarlError for a key of `UNUSED` in a composed config whose value is not verl's default."""
+    """MarlError for a key of `UNUSED` in a composed config whose value is not verl's default, or one of `FIXED`."""
+    _check_fixed(config, team)
     default, roots = verl_defaults(), {names.split(".")[0] for names in " ".join(UNUSED).split()}
     whole = {root: OmegaConf.to_container(config[root]) for root in roots if isinstance(config.get(root), DictConfig)}
     critic = config.marl.get("critic")
@@ -95,6 +146,18 @@ def check_unused(config: DictConfig, team: TeamConfig) -> None:
             where = ours + name.removeprefix(verl)
             if (found := _difference(_at(given, name), _at(default, name), where)) is not None:
                 raise MarlError(f"'{found[0]}' has no effect on a team, got {shown(found[1])}: {why}")
+
+
+def _check_fixed(config: DictConfig, team: TeamConfig) -> None:
+    for key, value, why in FIXED:
+        found = [(key, OmegaConf.select(config, key))]
+        if (part := key.removeprefix("actor_rollout_ref.")) != key:
+            for name, policy in team.policies.items():
+                given = OmegaConf.select(OmegaConf.create(policy.override), part)
+                found.append((f"marl.policies.{name}.{part}", value if given is None else given))
+        for where, given in found:
+            if given != value:
+                raise MarlError(f"'{where}' must be {value!r}, got {given!r}: {why}")
 
 
 def _at(section: Any, key: str) -> Any:

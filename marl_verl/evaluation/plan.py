@@ -19,6 +19,7 @@ from marl_verl.config.placement import check_placement
 from marl_verl.config.resolve import resolve
 from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import check_run, marl_section, read_config
+from marl_verl.config.unused import check_unused
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.models import check_lengths, chosen_step, find_models
 from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assign, parse_swap
@@ -119,7 +120,7 @@ def plan(
     evaluated = read_team(marl_section(config), allow_frozen=True)
     workflow, task_set = build_parts(evaluated)
     checks.check_numbers(config, evaluated)
-    checks.check_fixed(config, evaluated)
+    check_unused(config, evaluated)
     private_network.check(config, evaluated)
     checks.check_sandbox(config)
     checks.check_sampling(config, evaluated)

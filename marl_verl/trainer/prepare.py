@@ -22,7 +22,7 @@ from marl_verl.config.lengths import check_lengths
 from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
-from marl_verl.config.reward_function import check_unchanged, use_reward_function
+from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
 from marl_verl.config.schedule import check_schedule
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.config.verl_data import use_verl_data
@@ -172,6 +172,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     checks.check_tasks(tasks, config)
     checks.set_steps(config, len(tasks["train"]))
     moves = checks.rehearse(parts.workflow, tasks["train"][0], team)
+    check_score(parts.task_set, tasks["train"][0])
     agents = tuple(tuple(dict.fromkeys(act.agent for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
     fit.check_advantage(synthetic)

@@ -12,6 +12,7 @@ from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_o
 from marl_verl.config.placement import check_own_cpus, check_placement
 from marl_verl.config.stored import marl_section
 from marl_verl.config.task_choice import check_task_choice
+from marl_verl.config.unused import check_unused
 from marl_verl.episode import Workflow
 from marl_verl.options import build
 from marl_verl.process import private_network
@@ -37,7 +38,7 @@ def check_settings(config: DictConfig) -> Parts:
     marl = marl_section(config)
     team = read_team(marl)
     checks.check_numbers(config, team)
-    checks.check_fixed(config, team)
+    check_unused(config, team)
     private_network.check(config, team)
     checks.check_sandbox(config)
     algorithm = algorithm_of(team)
