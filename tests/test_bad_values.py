@@ -9,8 +9,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from omegaconf import DictConfig
+from safetensors.numpy import save_file
 
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.ranges import ALLOWED
@@ -299,7 +301,29 @@ LINES = (  # override, message
     ("actor_rollout_ref.rollout.multi_turn.format=x", "a team's turns are those of its workflow"),
     ("actor_rollout_ref.rollout.agent.default_agent_loop=x", "what an agent does is marl.workflow"),
     ("actor_rollout_ref.hybrid_engine=false", "a policy's servers are on the GPUs of its training workers"),
-    ("actor_rollout_ref.rollout.nnodes=1", "set trainer.nnodes, or nodes of a pool"),
+    ("actor_rollout_ref.rollout.nnodes=1", "set those of trainer, or marl.pools"),
+    ("actor_rollout_ref.rollout.n_gpus_per_node=3", "set those of trainer, or marl.pools"),
+    ("+marl.extra=3", "unknown key 'marl.extra'"),
+    ("+marl.rollout.act_second=3", "unknown key 'marl.rollout.act_second': did you mean 'act_seconds'?"),
+    ("critic.enable=true", "algorithms with a critic are ippo and mappo (marl.algorithm.name)"),
+    ("actor_rollout_ref.actor.calculate_sum_pi_squared=true", "it is for verl's optimal token baseline"),
+    ("actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=x", "servers are on the GPUs of its training"),
+    ("actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs={x:1}", "servers are on the GPUs of its training"),
+    ("actor_rollout_ref.rollout.agent.custom_async_server.path=x.py", "a team is served by vLLM"),
+    ("actor_rollout_ref.rollout.ignore_eos=true", "an action ends with the model's end token"),
+    ("actor_rollout_ref.rollout.enable_rollout_routing_replay=true", "training does not repeat the choice of experts"),
+    ("data.shuffle=null", "'data.shuffle' must be true or false, got None"),
+    ("data.dataloader_num_workers=100000", "must be a whole number >= 0 and <= 256, got 100000"),
+    ("reward.num_workers=100000", "must be a whole number >= 1 and <= 1024, got 100000"),
+    ("actor_rollout_ref.actor.fsdp_config.wrap_policy={min_num_params:-3}", "must be a whole number >= 0, got -3"),
+    ("actor_rollout_ref.actor.fsdp_config.strategy=nope", "must be one of 'fsdp2', 'fsdp', got 'nope'"),
+    ("actor_rollout_ref.ref.use_torch_compile=3", "must be true or false, got 3"),
+    ("actor_rollout_ref.rollout.quantization=nope", "must be one of 'fp8', 'torchao' or null, got 'nope'"),
+    ("actor_rollout_ref.rollout.cudagraph_capture_sizes=[-1]", "cudagraph_capture_sizes[0]' must be a whole number"),
+    ("actor_rollout_ref.rollout.cudagraph_capture_sizes=[1,x]", "cudagraph_capture_sizes[1]' must be a whole number"),
+    ("+ray_kwargs.ray_init.object_store_memory=3", "got 3: bytes; Ray needs 75 MiB"),
+    ("+ray_kwargs.ray_init.runtime_env=3", "'ray_kwargs.ray_init.runtime_env' must be a mapping or null, got 3"),
+    ("transfer_queue.backend.SimpleStorage.total_storage_size=0", "must be a whole number >= 1 or null, got 0"),
     ("+marl.policies.one.rollout.nnodes=1", "'marl.policies.one.rollout.nnodes' has no effect on a team, got 1"),
     ("actor_rollout_ref.rollout.skip_tokenizer_init=false", "vLLM's servers have a tokenizer"),
     ("actor_rollout_ref.rollout.moe_load_balance_metrics_interval=5", "metrics.jsonl has no values of experts"),
@@ -420,6 +444,11 @@ WHOLE = (  # overrides, separated by spaces, and the message of a check that nee
         "+marl.policies.one.actor.policy_loss={loss_mode:clip_cov,clip_cov_lb:5,clip_cov_ub:5}",
         "policy 'one': policy_loss.clip_cov_lb=5 must be below clip_cov_ub=5, else no token is clipped",
     ),
+    (
+        "+marl.policies.one.model.override_config={num_hidden_layers:1}",
+        "'marl.policies.one.model.override_config.num_hidden_layers' changes the shape of the trained model only",
+    ),
+    ("+marl.policies.one.model.external_lib=nowhere.lib", "is 'nowhere.lib', which is not installed"),
     ("+marl.policies.one.model.use_liger=true", "'marl.policies.one.model.use_liger' needs a GPU"),
     ("+marl.policies.one.model.lora={rank:8}", "model.lora.rank=8 is for the Megatron backend, but actor.strategy"),
     ("marl.task.train_file=/dev/zero", "marl.task.train_file: no task file '/dev/zero'. Check the path."),
@@ -511,7 +540,7 @@ def test_the_table_names_keys_of_verl(base: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     absent = [key for key in ALLOWED if OmegaConf.select(base, key, default="absent") == "absent"]
-    assert absent == ["ray_kwargs.ray_init.num_gpus", "ray_kwargs.ray_init.address"]
+    assert absent == [f"ray_kwargs.ray_init.{name}" for name in ("num_gpus", "object_store_memory", "address")]
 
 
 def test_the_keys_that_a_team_does_not_use_are_keys_of_verl() -> None:
@@ -531,6 +560,22 @@ def test_the_engine_arguments_are_read_from_vllm() -> None:
     from marl_verl.config.engine_arguments import REPLACED, engine_arguments
 
     assert {*REPLACED, "kv_cache_memory_bytes", "max_loras", "enable_log_requests"} <= engine_arguments()
+
+
+def test_target_modules_that_the_model_lacks(tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+
+    from marl_verl.config.fit import check_model
+
+    save_file(
+        {f"layers.0.{name}.weight": np.zeros((2, 2)) for name in ("q_proj", "v_proj")}, tmp_path / "m.safetensors"
+    )
+    model = {"path": str(tmp_path), "lora_rank": 8, "override_config": {}, "external_lib": None}
+    for modules, message in ((["q_porj"], "did you mean 'q_proj'"), ([], "name one of q_proj, v_proj")):
+        with pytest.raises(MarlError, match=message):
+            check_model(OmegaConf.create({**model, "target_modules": modules}), "marl.policies.one")
+    for right in (["q_proj"], "all-linear", None):
+        check_model(OmegaConf.create({**model, "target_modules": right}), "marl.policies.one")
 
 
 def test_a_frozen_policy_may_act_greedily(base: DictConfig) -> None:

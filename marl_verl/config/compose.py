@@ -81,7 +81,7 @@ def _composed(recipe: Path, given: Sequence[Override], hardware: str | None) -> 
     for change in plain:
         _check_known(change, base)
     config = _hydra(folder, recipe.stem, [*groups, *map(_forced, plain)])
-    added = tuple(change.key_or_group for change in plain if _adds(change))
+    added = tuple(change.key_or_group for change in plain if _adds(change) and not _of_team(change))
     check_keys(OmegaConf.to_container(config), base, "", added)
     return config
 
@@ -101,7 +101,7 @@ def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             if isinstance(section, DictConfig):
                 section.pop(last, None)
             continue
-        if not _adds(change):
+        if not _adds(change) or _of_team(change):
             given = functools.reduce(lambda value, part: {part: value}, reversed(key.split(".")), change.value())
             check_keys(given, known, "")
         try:
@@ -208,6 +208,11 @@ def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             path = f"{prefix}.{key}" if prefix else str(key)
             yield path, value
             yield from key_paths(value, path)
+
+
+def _of_team(change: Override) -> bool:
+    """Whether a `+` adds a key to the `marl` section, where nothing would read it."""
+    return change.key_or_group.startswith("marl.") and change.key_or_group != "marl.run.recipe"
 
 
 def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = (), free: re.Pattern[str] = OPEN) -> None:

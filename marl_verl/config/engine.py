@@ -6,8 +6,9 @@ import importlib.util
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.model_settings import model_folder
 from marl_verl.errors import MarlError, nearest
-from marl_verl.models.count import model_config
+from marl_verl.models.count import model_config, shapes
 from marl_verl.team import TeamConfig
 
 OPTIMISERS = (
@@ -22,6 +23,11 @@ PACKED = (
     *("phi3", "smollm3", "olmo2", "olmoe", "granite", "cohere", "glm", "glm4", "starcoder2", "gpt2", "gpt_neox"),
 )
 """Model types whose packed rows were compared with separate ones (tests/test_packed.py)."""
+SHAPE = (
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "vocab_size", "num_experts", "tie_word_embeddings"),
+)
+"""Keys of a model's config that change the shape of its weights."""
 SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Keys of a model's config that change its logits after the output layer."""
 PADDING = 128
@@ -53,6 +59,7 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
             remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
             raise MarlError(f"{what}, which gives wrong log-probs with attention '{attention}': {remedy}")
         check_kernels(part.model, where, str(attention), resolved.trainer.device)
+        check_model(part.model, where)
         longest = int(rollout.prompt_length) + int(rollout.response_length)
         dynamic = {"actor.ppo": actor.use_dynamic_bsz, "rollout.log_prob": rollout.log_prob_use_dynamic_bsz}
         if len(set(dynamic.values())) > 1:
@@ -106,6 +113,28 @@ def check_critic_rows(resolved: DictConfig) -> None:
             raise MarlError(f"'marl.critic.ppo_micro_batch_size_per_gpu' is missing: {remedy}")
         attention = str(critic.model.override_config.get("attn_implementation"))
         check_kernels(critic.model, "marl.critic", attention, resolved.trainer.device)
+
+
+def check_model(model: DictConfig, where: str) -> None:
+    """MarlError for a change of a model's shape, which its servers would not have, and for code that is not installed.
+
+    Also for names of `target_modules` that no matrix of the model has.
+    """
+    if changed := [key for key in model.override_config if key in SHAPE]:
+        what = f"'{where}.model.override_config.{changed[0]}' changes the shape of the trained model only"
+        raise MarlError(f"{what}, not that of its servers: set model.path to a model with this shape")
+    package = str(model.external_lib or "").partition(".")[0]
+    if package and importlib.util.find_spec(package) is None:
+        raise MarlError(f"'{where}.model.external_lib' is '{model.external_lib}', which is not installed")
+    modules, found = model.target_modules, shapes(model_folder(str(model.path)))
+    if not model.lora_rank or not found or isinstance(modules, str | None):
+        return
+    names = sorted({name.split(".")[-2] for name, shape in found.items() if len(shape) > 1 and "." in name})
+    if unknown := [name for name in modules if str(name).split(".")[-1] not in names]:
+        what = f"unknown module '{unknown[0]}' of '{where}.model.target_modules'"
+        raise MarlError(f"{what}: {nearest(str(unknown[0]), names)}")
+    if not modules:
+        raise MarlError(f"'{where}.model.target_modules' is empty: leave it out, or name one of {', '.join(names)}")
 
 
 def check_kernels(model: DictConfig, where: str, attention: str, device: str) -> None:

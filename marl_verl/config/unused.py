@@ -30,6 +30,7 @@ METRICS = "no server of metrics is started (docs/security.md)"
 QAT = "marl-verl has no training with quantisation"
 FSDP = "policies are trained by verl's FSDP engine"
 TEXT_ROWS = "agents see text only, and every row is computed for itself"
+SERVERS = "a policy's servers are on the GPUs of its training workers"
 LORA = "it is for Megatron: set model.lora_rank, lora_alpha, target_modules, exclude_modules"
 
 
@@ -83,8 +84,15 @@ UNUSED = {  # keys or sections, separated by spaces -> what to use instead
     "actor_rollout_ref.rollout.agent.default_agent_loop": "what an agent does is marl.workflow",
     "critic.forward_micro_batch_size": "set critic.forward_micro_batch_size_per_gpu",
     "actor_rollout_ref.actor.optim.total_training_steps critic.optim.total_training_steps": STEPS,
-    "actor_rollout_ref.hybrid_engine": "a policy's servers are on the GPUs of its training workers",
-    "actor_rollout_ref.rollout.nnodes": "set trainer.nnodes, or nodes of a pool (marl.pools)",
+    "actor_rollout_ref.hybrid_engine": SERVERS,
+    "critic.enable": "algorithms with a critic are ippo and mappo (marl.algorithm.name)",
+    "actor_rollout_ref.actor.calculate_sum_pi_squared": "it is for verl's optimal token baseline",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": SERVERS,
+    "actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs": SERVERS,
+    "actor_rollout_ref.rollout.agent.custom_async_server": "a team is served by vLLM",
+    "actor_rollout_ref.rollout.ignore_eos": "an action ends with the model's end token",
+    "actor_rollout_ref.rollout.enable_rollout_routing_replay": "training does not repeat the choice of experts",
+    "actor_rollout_ref.rollout.nnodes actor_rollout_ref.rollout.n_gpus_per_node": "set those of trainer, or marl.pools",
     "actor_rollout_ref.rollout.skip_tokenizer_init": "vLLM's servers have a tokenizer, which stop strings need",
     "actor_rollout_ref.rollout.moe_load_balance_metrics_interval": "metrics.jsonl has no values of experts",
     "actor_rollout_ref.rollout.multi_stage_wake_up": "vLLM's servers wake up for weights and KV cache by themselves",
