@@ -149,7 +149,7 @@ NAMES = (  # key of a policy, a value, the nearest valid one
     ("rollout.multi_turn.tool_config_path", "x.yaml", "must be null, got 'x.yaml': a workflow calls its tools"),
     ("rollout.agent.agent_loop_config_path", "x", "must be null, got 'x': what an agent does is marl.workflow"),
     ("rollout.cudagraph_capture_sizes", "x", "must be a list or null, got 'x'"),
-    ("rollout.quantization", "3", "must be text or null, got 3"),
+    ("rollout.quantization", "3", "must be one of 'fp8', 'torchao' or null, got 3"),
     ("actor.ppo_micro_batch_size", "4", "must be null, got 4: set the key that ends in _per_gpu"),
     ("actor.optim.warmup_style", "cosine", "must be null, got 'cosine': set lr_scheduler_type"),
     ("actor.optim.override_optimizer_config", "3", "must be a mapping or null, got 3"),
