@@ -28,8 +28,6 @@ def settings(monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], *flags: st
                 "dtype": None,
                 "checkpoint_engine": {"update_weights_bucket_megabytes": None},
                 "enable_chunked_prefill": False,
-                "max_num_batched_tokens": None,
-                "max_model_len": None,
             },
         }
     )
@@ -60,17 +58,6 @@ def test_bucket_precision_and_merging_follow_from_the_model(
     config = settings(monkeypatch, shapes, *flags)
     assert chosen(config) == expected
     assert config.actor.fsdp_config.mixed_precision.reduce_dtype == "fp32"  # gradients
-
-
-def test_the_longest_prompt_fits_into_a_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tokens(**given: Any) -> Any:
-        return settings(monkeypatch, TINY, **given).rollout.max_num_batched_tokens
-
-    assert tokens() == 8192
-    assert tokens(rollout__max_model_len=20_000) == 20_000
-    assert tokens(rollout__max_num_batched_tokens=512) == 512
-    monkeypatch.setattr(model_settings, "model_config", lambda path: {"max_position_embeddings": 40_960})
-    assert tokens() == 40_960
 
 
 def test_given_values_stay(monkeypatch: pytest.MonkeyPatch) -> None:

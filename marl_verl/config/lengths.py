@@ -32,15 +32,9 @@ def check_lengths(resolved: DictConfig, team: TeamConfig, tiny: Mapping[str, Tin
             what = f"'{where}.rollout.max_model_len' is {given}, but its model has a context of {context} tokens"
             raise MarlError(f"{what}: lower it" + (f", or raise {where}.tiny.context" if name in tiny else ""))
         tokens, rows = rollout.max_num_batched_tokens, rollout.max_num_seqs
-        key, longest = f"'{where}.rollout.max_num_batched_tokens'", given or context
-        if tokens is None:
-            raise MarlError(f"{key} must be a positive whole number on an accelerator, got null")
         if tokens < rows:
-            what = f"{key} is {tokens}, but must be at least max_num_seqs={rows}"
+            what = f"'{where}.rollout.max_num_batched_tokens' is {tokens}, but must be at least max_num_seqs={rows}"
             raise MarlError(f"{what}: raise it, or lower rollout.max_num_seqs")
-        if not rollout.enable_chunked_prefill and longest is not None and tokens < longest:
-            what = f"{key} is {tokens}, but without enable_chunked_prefill a prompt of up to {longest} tokens must fit"
-            raise MarlError(f"{what}: raise it, or lower rollout.max_model_len")
         for agent in team.agents.values():
             if agent.policy == name and (words := len(agent.instructions.split())) > prompt:
                 raise too_long(agent.name, name, f"{words} words", prompt)

@@ -1,6 +1,5 @@
 """Settings on a CPU that follow from a policy's model, where the config leaves them out (null): the size of the buckets
-in which verl sends weights to the servers, the precision, the tokens of a server's forward pass, and whether the
-servers receive an adapter merged.
+in which verl sends weights to the servers, the precision, and whether the servers receive an adapter merged.
 
 On a CPU with instructions for bfloat16, a model of 135M parameters trains 1.6 to 1.9 times as fast as in float32;
 weights, gradients and optimiser stay float32. Small models stay in float32: they gain nothing.
@@ -17,12 +16,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marl_verl.errors import MarlError
-from marl_verl.models.count import model_config, parameters, shapes
+from marl_verl.models.count import parameters, shapes
 from marl_verl.platforms.active import cpu_run
 
 BUCKET = "rollout.checkpoint_engine.update_weights_bucket_megabytes"
 SMALLEST_BUCKET, MIB = 64, 1 << 20
-FORWARD = 8192  # tokens of a server's forward pass, verl's default
 LARGE = 10_000_000  # parameters from which bfloat16 is faster
 BFLOAT16_FLAGS = {"amx_bf16", "avx512_bf16"}
 
@@ -53,7 +51,6 @@ def with_model_settings(actor_rollout_ref: DictConfig, where: str, repeatable: b
     settings: dict[str, Any] = {
         BUCKET: max(SMALLEST_BUCKET, needed),
         "rollout.dtype": "bfloat16" if half else "float32",
-        "rollout.max_num_batched_tokens": max(FORWARD, _longest(actor_rollout_ref)),
         "actor.fsdp_config.mixed_precision": {"param_dtype": kind, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
     }
     with open_dict(actor_rollout_ref):
@@ -65,13 +62,6 @@ def with_model_settings(actor_rollout_ref: DictConfig, where: str, repeatable: b
             # vLLM serves an adapter several times slower on a CPU. verl sends merged weights in bfloat16, which only
             # servers in bfloat16 round anyway.
             lora.merge = actor_rollout_ref.rollout.dtype == "bfloat16"
-
-
-def _longest(actor_rollout_ref: DictConfig) -> int:
-    """Tokens of the longest sequence of a policy's servers, whose prompt must fit into one forward pass."""
-    given = actor_rollout_ref.rollout.max_model_len
-    context = model_config(str(model_folder(str(actor_rollout_ref.model.path)))).get("max_position_embeddings")
-    return int(given or context or 0)
 
 
 def uses_all_cores(path: str) -> bool:
