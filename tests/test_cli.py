@@ -559,7 +559,7 @@ def test_a_checkpoint_with_code_is_not_loaded(
 
 # in a process of its own
 
-HEAVY = ("torch", "ray", "verl", "vllm", "transformers")
+HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "openai", "httpx", "anthropic", "mcp", "uvicorn")
 
 
 def _python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
