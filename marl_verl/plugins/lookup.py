@@ -35,6 +35,7 @@ EXTRAS: Mapping[str, str] = {
     "writing": "joint-writing word-writing two-writers tldr-length arxiv-length",
     "search": "search look-up search-routed search-alone search-planner search-verdict search-hit",
     "environments": "textarena pettingzoo player-outcome player-legal player-outcome-legal",
+    "self-play": "kuhn-poker",
 }
 """Extra (also the entry point, and the suffix of the distribution's name) -> the names that its plugin registers.
 

@@ -1,0 +1,120 @@
+"""Kuhn Poker: its exact solution, and what the two players see, do and are paid."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from marl_verl_self_play.kuhn import (
+    DEALS,
+    ENDS,
+    INFORMATION_SETS,
+    best_response,
+    equilibrium,
+    exploitability,
+    payoff,
+    value,
+)
+from marl_verl_self_play.kuhn_poker import KuhnPoker, KuhnPokerGame
+
+from marl_verl import Episode, MarlError, Task
+from marl_verl.plugins import discover
+from marl_verl.sampling import Independent
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+
+ALL = (*INFORMATION_SETS[0], *INFORMATION_SETS[1])
+TASK = Task("k", "rules", {"cards": ["K", "Q"]})
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 1 / 3])
+def test_the_known_equilibria_have_value_minus_one_eighteenth_and_no_exploitability(alpha: float) -> None:
+    assert value(equilibrium(alpha)) == pytest.approx(-1 / 18, abs=1e-12)
+    assert best_response(equilibrium(alpha), 0)[0] == pytest.approx(-1 / 18, abs=1e-12)
+    assert best_response(equilibrium(alpha), 1)[0] == pytest.approx(1 / 18, abs=1e-12)
+    assert exploitability(equilibrium(alpha)) == pytest.approx(0, abs=1e-12)
+
+
+def test_exploitability_of_strategies_solved_by_hand() -> None:
+    # All bet and call: every game is for 2 chips. The best answer loses 1 with J (it folds), 0 on average with Q and
+    # wins 2 with K: 1/3 a game for either player.
+    assert value(dict.fromkeys(ALL, 1.0)) == pytest.approx(0)
+    assert exploitability(dict.fromkeys(ALL, 1.0)) == pytest.approx(1 / 3)
+    # All check and fold: whoever bets always wins 1 chip.
+    assert exploitability(dict.fromkeys(ALL, 0.0)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_strategy_beats_a_best_response(seed: int) -> None:
+    rng = random.Random(seed)
+    strategy = {name: rng.random() for name in ALL}
+    assert exploitability(strategy) > 0
+    for player, sign in ((0, 1), (1, -1)):
+        best, pure = best_response(strategy, player)
+        assert sign * value({**strategy, **pure}) == pytest.approx(best)
+        for _ in range(20):
+            other = {name: rng.random() for name in INFORMATION_SETS[player]}
+            assert sign * value({**strategy, **other}) <= best + 1e-12
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(MarlError, match=r"strategy\['Kb'\] must be the probability of a bet or call, 0 to 1, got 2"):
+        exploitability({**equilibrium(), "Kb": 2})
+    with pytest.raises(MarlError, match=r"alpha must be from 0 to 1/3, got 0\.5"):
+        equilibrium(0.5)
+    with pytest.raises(MarlError, match="not finished after 'pb'"):
+        payoff(("J", "Q"), "pb")
+
+
+PLAYS = {"pp": 1, "bp": 1, "bb": 2, "pbp": -1, "pbb": 2}  # payoffs of the first player with K against Q
+
+
+@pytest.mark.parametrize("history", ENDS)
+def test_every_play_pays_what_the_rules_say(history: str) -> None:
+    words = [("call" if "b" in history[:i] else "Bet!") if move == "b" else ("fold" if "b" in history[:i] else "check")
+             for i, move in enumerate(history)]  # fmt: skip
+    policy = ScriptedPolicy({"first": words[::2], "second": words[1::2]})
+    run = check_workflow(KuhnPokerGame(), TASK, policy)
+    assert run.answer["rewards"] == {"first": PLAYS[history], "second": -PLAYS[history]}
+    assert (run.invalid, run.answer["illegal"], len(run.turns)) == ({}, 0, len(history))
+    assert payoff(("Q", "K"), history) == {"bp": 1, "pbp": -1}.get(history, -PLAYS[history])
+
+
+def test_a_player_sees_its_own_card_the_moves_and_the_legal_moves() -> None:
+    policy = ScriptedPolicy({"first": ["check", "fold"], "second": "bet"})
+    seen = [shown(act) for act, _ in check_workflow(KuhnPokerGame(), TASK, policy).turns]
+    assert ["card: K" in text for text in seen] == [True, False, True]
+    assert ["card: Q" in text for text in seen] == [False, True, False]
+    assert "Moves so far: none." in seen[0]
+    assert "first check, second bet." in seen[2]
+    legal = [text.split("one legal move: ")[1] for text in seen]
+    assert legal == ["check or bet.", "check or bet.", "fold or call."]
+
+
+@pytest.mark.parametrize("text", ["", "raise", "bet or check", "call"])
+def test_an_illegal_move_is_marked_and_counts_as_a_check(text: str) -> None:
+    run = check_workflow(KuhnPokerGame(), TASK, ScriptedPolicy({"first": text, "second": "check"}))
+    assert run.invalid == {("first", "0"): "no single legal move: check or bet"}
+    assert run.answer["text"] == "K Q: first check, second check"
+    assert (KuhnPoker().score(TASK, run.answer), KuhnPoker().success(TASK, run.answer)) == (0, False)
+
+
+def test_each_player_is_rewarded_with_its_own_payoff() -> None:
+    policy = ScriptedPolicy({"first": "bet", "second": "call"})
+    returned = discover("").get("rewards", "returned")
+    rewards = dict.fromkeys(("first", "second"), returned)
+    context = ScriptedContext(KuhnPokerGame(), TASK, policy, tasks=KuhnPoker(), rewards=rewards)
+    (episode,) = asyncio.run(Independent(episodes=1).sample(context)).episodes
+    assert isinstance(episode, Episode)
+    assert (episode.score, episode.success) == (0, True)
+    assert {turn.agent: sum(turn.components.values()) for turn in episode.turns} == {"first": 2, "second": -2}
+    check_sampler(Independent(episodes=2), KuhnPokerGame(), TASK, policy, tasks=KuhnPoker())
+
+
+def test_the_kit_accepts_the_task_set() -> None:
+    answer = {"text": "", "rewards": {"first": 1.0, "second": -1.0}, "illegal": 0}
+    tasks = check_task(KuhnPoker(), lambda task: [answer], count=12)
+    deals = [tuple(task.data["cards"]) for task in tasks]
+    assert sorted(deals[:6]) == sorted(deals[6:]) == sorted(DEALS)
+    with pytest.raises(MarlError, match="scores answers of workflow 'kuhn-poker', got 'bet'"):
+        KuhnPoker().score(TASK, "bet")
