@@ -29,6 +29,7 @@ from marl_verl.episode import (
     replay,
 )
 from marl_verl.episode.codec import decode_journal, encode_journal
+from marl_verl.episode.watchdog import _watchdogs
 from marl_verl.errors import MarlError
 from marl_verl.sampling import Independent, Sample, drive
 from marl_verl.tasks.base import Task
@@ -498,6 +499,28 @@ def test_only_the_step_is_interrupted_and_nothing_after_it() -> None:
         sys.setswitchinterval(interval)
     assert len(found.episodes) + len(found.failures) == 80
     assert all("0.001 s without an effect" in failure.detail for failure in found.failures)
+
+
+def test_a_step_is_never_interrupted_while_it_wakes_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in the middle of `Future.set_result` would lose its callbacks: the sampler would wait for ever."""
+    inside: list[Any] = []
+    call_soon = asyncio.BaseEventLoop.call_soon
+
+    def recorded(loop: Any, callback: Any, *given: Any, **context: Any) -> Any:
+        inside.extend(dog.step for dog in _watchdogs.get(loop, {}).values())
+        return call_soon(loop, callback, *given, **context)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_soon", recorded)
+
+    async def work(task: Task, team: Team) -> str:
+        for _ in range(3):
+            action = await team["solver"].act("x")
+        return action.text
+
+    (found,) = sampled(Plain(work), episodes=2, step_seconds=5.0)
+    assert len(found.episodes) == 2
+    assert inside
+    assert set(inside) == {None}
 
 
 def test_a_rehearsal_detects_a_loop_before_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:

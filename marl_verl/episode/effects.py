@@ -323,5 +323,9 @@ class Effects:
         return self._fail(with_line(error))
 
     def _wake(self) -> None:
-        if self._driver is not None and not self._driver.done():
+        if self._driver is None or self._driver.done():
+            return
+        if self._watch is None:
             self._driver.set_result(None)
+        else:
+            self._watch.uninterrupted(self._driver.set_result, None)

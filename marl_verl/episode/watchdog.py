@@ -98,6 +98,18 @@ class Watchdog:
         if bitten:
             raise StepTooLong
 
+    def uninterrupted(self, do: Callable[..., Any], *given: Any) -> None:
+        """Call a function within a step, but never raise in it: in `Future.set_result`, that would lose the callbacks,
+        and who waits for the future would wait for ever. An exception that is due is raised before."""
+        step, self.step = self.step, None
+        if self.bitten:
+            self.settle()
+        try:
+            do(*given)
+        finally:
+            self.steps += 1
+            self.step = step
+
     def _watch(self, seconds: float) -> None:
         """Poll until the loop is closed or deleted. A poll counts for at most two pauses: while the process is stopped,
         or a call into C holds the GIL, the workflow's code does not run."""
