@@ -561,7 +561,7 @@ def test_the_engine_arguments_are_read_from_vllm() -> None:
 def test_target_modules_that_the_model_lacks(tmp_path: Path) -> None:
     from omegaconf import OmegaConf
 
-    from marl_verl.config.fit import check_model
+    from marl_verl.config.engine import check_model
 
     save_file(
         {f"layers.0.{name}.weight": np.zeros((2, 2)) for name in ("q_proj", "v_proj")}, tmp_path / "m.safetensors"
