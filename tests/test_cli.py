@@ -320,7 +320,7 @@ def test_a_path_that_is_not_writable(refused: Refused) -> None:
 
 def test_too_little_disk_or_memory(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=100 << 20))
+        patch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(total=1 << 40, free=100 << 20))
         assert "0.1 GiB are free on the disk of" in refused("train", str(RECIPE))
     with monkeypatch.context() as patch:
         patch.setattr(checks.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=1 << 30))
