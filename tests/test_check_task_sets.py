@@ -35,11 +35,18 @@ PAIRS: dict[str, Any] = {
     ],
     "joint-writing": [{"one": "A short text.", "two": "Moreover, it is a longer text."}, {"one": "", "two": ""}],
     "word-writing": [{"one": "a", "two": "b c"}, {"one": "", "two": ""}],
+    **{
+        name: [{"outcomes": found, "seats": ["a", "b"], "finished": True} for found in ([1, -1], [0, 0])]
+        for name in ("textarena", "pettingzoo")
+    },
+    "kuhn-poker": [{"text": "", "rewards": {"first": 1.0, "second": -1.0}, "illegal": 0}],
 }
 RANGES = {"joint-code": (0.0, 4.0), "joint-writing": (0.0, 3.0), "word-writing": (0.0, 3.0), "plan-path": (-1.0, 2.0)}
 OPTIONS: dict[str, dict[str, Any]] = {
     "reasoning-gym": {"dataset": "chain_sum"},
     "joint-writing": {"bands": "tldr"},
+    "textarena": {"env": "TicTacToe-v0"},
+    "pettingzoo": {"env": "pettingzoo.classic.tictactoe_v3"},
     **{name: {"train": "humaneval", "test": "humaneval"} for name in ("code-with-tests", "joint-code")},
 }
 COUNT = 4

@@ -75,7 +75,7 @@ def test_what_would_give_wrong_log_probs_is_refused(
     settings: dict[str, Any], config: dict[str, Any], message: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma2", **config}))
-    kernels = {"use_fused_kernels": False, "fused_kernel_options": {"impl_backend": "torch"}}
+    kernels = {"use_liger": False, "use_fused_kernels": False, "fused_kernel_options": {"impl_backend": "torch"}}
     model = OmegaConf.create({"path": str(tmp_path), "use_remove_padding": True, **kernels, **settings})
     with pytest.raises(MarlError, match=message) if message else nullcontext():
         check_kernels(model, "marl.policies.one", "sdpa", "cuda")

@@ -320,7 +320,7 @@ def test_the_module_prints_the_team(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_the_docs_name_every_key_of_the_tables() -> None:
     for key in [*REFUSED, *MOVED, *RENAMED]:
-        assert f"`{key}`" in DOCS, key
+        assert f"`{key}`" in DOCS or f"`{key.rpartition('.')[0]}.*`" in DOCS, key
     for name in [*ESTIMATORS, *WITHOUT]:
         assert f"`{name}`" in DOCS, name
 
