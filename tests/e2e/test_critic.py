@@ -143,6 +143,7 @@ def check_rows(run: Finished, step: int, learning: Sequence[str], variables: dic
     return targets
 
 
+@long
 def test_ippo_has_a_critic_for_each_policy(ippo: Finished) -> None:
     check_learning(ippo, ["holder", "asker"], range(1, 7))
     first = ippo.lines("train/success")[0]
@@ -151,12 +152,14 @@ def test_ippo_has_a_critic_for_each_policy(ippo: Finished) -> None:
         assert learnt(ippo, name) > 1e-4
 
 
+@long
 def test_ippo_stores_values(ippo: Finished) -> None:
     for step in (1, 6):
         check_rows(ippo, step, ["holder", "asker"], {})
     assert len({row["value"] for row in stored(ippo.folder, 6)["rows"]}) > 10
 
 
+@long
 def test_nothing_stays_in_transfer_queue(ippo: Finished) -> None:
     lines = [json.loads(line) for line in (ippo.folder / "queue.jsonl").read_text().splitlines()]
     assert [step for step, _ in lines][:6] == [1, 2, 3, 4, 5, 6]
@@ -165,6 +168,7 @@ def test_nothing_stays_in_transfer_queue(ippo: Finished) -> None:
         assert set(held["train"]) <= {f"s{step}"}
 
 
+@long
 def test_ctrl_c_in_a_step_leaves_nothing_running(ippo: Finished) -> None:
     assert ippo.code == 130, ippo.output
     assert "interrupted" in ippo.output
