@@ -153,6 +153,9 @@ NAMES = (  # key of a policy, a value, the nearest valid one
     ("actor.ppo_micro_batch_size", "4", "must be null, got 4: set the key that ends in _per_gpu"),
     ("actor.optim.warmup_style", "cosine", "must be null, got 'cosine': set lr_scheduler_type"),
     ("actor.optim.override_optimizer_config", "3", "must be a mapping or null, got 3"),
+    ("actor.fsdp_config.mixed_precision", "{param_dtype: int8}", "mixed_precision.param_dtype' must be one of 'fp32'"),
+    ("actor.fsdp_config.mixed_precision", "{buffer_dtype: 3}", "mixed_precision.buffer_dtype' must be one of 'fp32'"),
+    ("ref.strategy", "megatron", "must be one of 'fsdp2', 'fsdp', got 'megatron': policies are trained by verl's FSDP"),
     ("actor.use_remove_padding", "3", "must be true or false, got 3"),
     ("actor.data_loader_seed", "-3", "must be a whole number >= 0 or null, got -3"),
     ("actor.fsdp_config.seed", "-1", "must be a whole number >= 0, got -1"),
@@ -199,6 +202,17 @@ LINES = (  # override, message
     ("ray_kwargs=null", "'ray_kwargs' must be a mapping, got None"),
     ("ray_kwargs.ray_init=3", "'ray_kwargs.ray_init' must be a mapping, got 3"),
     ("transfer_queue=null", "'transfer_queue' must be a mapping, got None"),
+    (
+        "transfer_queue.enable=false",
+        "'transfer_queue.enable' must be True, got False: the rows of a team are in Transfer",
+    ),
+    (
+        "data.custom_cls.name=Mine",
+        "'data.custom_cls.name' must be 'TaskDataset', got 'Mine': a team's tasks are marl.task",
+    ),
+    ("marl.critic={strategy:megatron}", "'marl.critic.strategy' must be one of 'fsdp2', 'fsdp', got 'megatron'"),
+    ("+ray_kwargs.ray_init.num_cpu=9", "unknown key 'ray_kwargs.ray_init.num_cpu': did you mean 'num_cpus'?"),
+    ("+ray_kwargs.ray_init._temp_dir=/x", "'ray_kwargs.ray_init._temp_dir' cannot be set: the run's scratch folder is"),
     ("ray_kwargs.ray_init.num_cpus=1", "'ray_kwargs.ray_init.num_cpus' is 1, but the run needs 12 (logical) CPUs"),
     ("+ray_kwargs.ray_init.num_gpus=x", "'ray_kwargs.ray_init.num_gpus' must be a whole number >= 1 or null, got 'x'"),
     ("+ray_kwargs.ray_init.num_gpus=-1", "must be a whole number >= 1 or null, got -1"),
@@ -408,6 +422,16 @@ WHOLE = (  # overrides, separated by spaces, and the message of a check that nee
     ("actor_rollout_ref.rollout.enable_chunked_prefill=true", "a server ends when it divides the prompt of a request"),
     (f"marl.agents.holder.instructions='{'word ' * 65}'", "the instructions of agent 'holder' have 65 words, but a"),
     ("actor_rollout_ref.actor.optim.optimizer=AdmaW", "did you mean 'AdamW'?"),
+    (
+        "+marl.policies.one.actor.optim.override_optimizer_config={fussed:true}",
+        "unknown key 'marl.policies.one.actor.optim.override_optimizer_config.fussed' of AdamW: did you mean 'fused'?",
+    ),
+    (
+        "marl.algorithm.name=mappo marl.critic={optim:{override_optimizer_config:{nope:3}}}",
+        "unknown key 'marl.critic.optim.override_optimizer_config.nope' of AdamW",
+    ),
+    ("marl.policies.one.actor.fsdp_config.mixed_precision={parm_dtype:bf16}", "did you mean 'param_dtype'?"),
+    ("marl.policies.two.rollout.quantization_config_file=/no.json", "is '/no.json', which is no file"),
     ("actor_rollout_ref.actor.optim.optimizer_impl=nowhere.optim", "is 'nowhere.optim', which is not installed"),
     ("marl.policies.one.actor.checkpoint.save_contents=[]", "lacks 'model', which resuming and export need"),
     ("marl.algorithm.name=mappo marl.critic={ppo_mini_batch_size:3}", "not a multiple of marl.critic.ppo_mini_batch_s"),
@@ -536,7 +560,10 @@ def test_the_table_names_keys_of_verl(base: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     absent = [key for key in ALLOWED if OmegaConf.select(base, key, default="absent") == "absent"]
-    assert absent == [f"ray_kwargs.ray_init.{name}" for name in ("num_gpus", "object_store_memory", "address")]
+    within = [key for key in absent if ".mixed_precision." in key]  # null by default
+    assert len(within) == 6
+    other = [key for key in absent if key not in within]
+    assert other == [f"ray_kwargs.ray_init.{name}" for name in ("num_gpus", "object_store_memory", "address")]
 
 
 def test_the_keys_that_a_team_does_not_use_are_keys_of_verl() -> None:
@@ -556,6 +583,37 @@ def test_the_engine_arguments_are_read_from_vllm() -> None:
     from marl_verl.config.engine_arguments import REPLACED, engine_arguments
 
     assert {*REPLACED, "kv_cache_memory_bytes", "max_loras", "enable_log_requests"} <= engine_arguments()
+
+
+def test_the_arguments_of_ray_are_those_of_ray() -> None:
+    """A name that Ray drops would be accepted, and fail after start-up."""
+    import inspect
+
+    import ray
+
+    from marl_verl.config.ray_init import ARGUMENTS, REPLACED
+
+    private = re.findall(r'kwargs.pop\(\s*"(\w+)"', inspect.getsource(ray.init))
+    assert {*ARGUMENTS, *REPLACED} <= {*inspect.signature(ray.init).parameters, *private}
+
+
+def test_keys_of_a_models_config(tmp_path: Path) -> None:
+    from marl_verl.config.library_options import _check_model
+
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3", "mine": 1}')
+    _check_model(str(tmp_path), ["attention_dropout", "mine", "use_cache"], "marl.policies.one.model.override_config")
+    with pytest.raises(MarlError, match="of models of type 'qwen3': did you mean 'attention_dropout'"):
+        _check_model(str(tmp_path), ["atention_dropout"], "marl.policies.one.model.override_config")
+
+
+def test_a_key_of_verls_data_with_another_task_set(base: DictConfig) -> None:
+    from marl_verl.config.verl_data import use_verl_data
+
+    for line in ("data.prompt_key=question", "data.train_max_samples=9", "reward.sandbox_fusion.url=http://x"):
+        key, _, value = line.partition("=")
+        with pytest.raises(MarlError, match=f"'{re.escape(key)}' has no effect on task set 'inventory', got '?{value}"):
+            use_verl_data(with_overrides(base, [line]))
+    use_verl_data(base)
 
 
 def test_target_modules_that_the_model_lacks(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -16,6 +17,7 @@ OPTIMISERS = (
     *("RMSprop", "Rprop", "SGD"),
 )
 """Names in `torch.optim` (tests/test_platform.py compares them): importing torch takes seconds."""
+PRECISIONS = ("param_dtype", "reduce_dtype", "buffer_dtype")
 MASKED = ("sdpa", "eager")
 """Attention implementations that separate packed rows by a mask, which transformers makes from the position ids."""
 PACKED = (
@@ -52,6 +54,7 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
         if actor.strategy not in ("fsdp", "fsdp2"):
             raise MarlError(f"'{where}.actor.strategy' must be fsdp2 or fsdp, got '{actor.strategy}'")
         check_optimiser(actor.optim, f"{where}.actor")
+        check_precision(actor.fsdp_config.get("mixed_precision"), f"{where}.actor.fsdp_config")
         if "model" not in actor.checkpoint.save_contents:
             raise MarlError(f"'{where}.actor.checkpoint.save_contents' lacks 'model', which resuming and export need")
         if actor.ulysses_sequence_parallel_size > 1 and attention not in (None, "flash_attention_2"):
@@ -60,6 +63,7 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
             raise MarlError(f"{what}, which gives wrong log-probs with attention '{attention}': {remedy}")
         check_kernels(part.model, where, str(attention), resolved.trainer.device)
         check_model(part.model, where)
+        check_quantisation(rollout, where)
         longest = int(rollout.prompt_length) + int(rollout.response_length)
         dynamic = {"actor.ppo": actor.use_dynamic_bsz, "rollout.log_prob": rollout.log_prob_use_dynamic_bsz}
         if len(set(dynamic.values())) > 1:
@@ -89,10 +93,18 @@ def check_optimiser(optim: DictConfig, where: str) -> None:
         raise MarlError(f"unknown value '{optim.optimizer}' of '{where}.optim.optimizer': {near}")
 
 
+def check_precision(given: DictConfig | None, where: str) -> None:
+    """MarlError for a key of `mixed_precision` that verl does not read."""
+    for key in map(str, given or {}):
+        if key not in PRECISIONS:
+            raise MarlError(f"unknown key '{where}.mixed_precision.{key}': {nearest(key, PRECISIONS)}")
+
+
 def check_critic_rows(resolved: DictConfig) -> None:
     """MarlError where a critic's row, an observation and one token, may exceed its token limit of a micro-batch."""
     for name, settings in resolved.critics.items():
         check_optimiser(settings.critic.optim, "marl.critic")
+        check_precision(settings.critic.fsdp.get("mixed_precision"), "marl.critic.fsdp")
         size, batch = int(settings.critic.ppo_mini_batch_size), int(resolved.data.train_batch_size)
         if batch % min(size, batch):
             what = f"data.train_batch_size={batch} is not a multiple of marl.critic.ppo_mini_batch_size={size}"
@@ -113,6 +125,15 @@ def check_critic_rows(resolved: DictConfig) -> None:
             raise MarlError(f"'marl.critic.ppo_micro_batch_size_per_gpu' is missing: {remedy}")
         attention = str(critic.model.override_config.get("attn_implementation"))
         check_kernels(critic.model, "marl.critic", attention, resolved.trainer.device)
+
+
+def check_quantisation(rollout: DictConfig, where: str) -> None:
+    """MarlError for a file that vLLM would look for after start-up."""
+    file = rollout.quantization_config_file
+    if file is not None and not Path(str(file)).expanduser().is_file():
+        raise MarlError(f"'{where}.rollout.quantization_config_file' is '{file}', which is no file")
+    if file is not None and rollout.quantization is None:
+        raise MarlError(f"'{where}.rollout.quantization_config_file' has no effect without rollout.quantization")
 
 
 def check_model(model: DictConfig, where: str) -> None:

@@ -152,7 +152,7 @@ def check_unused(config: DictConfig, team: TeamConfig) -> None:
     for (names, why), (verl, ours, given) in itertools.product(UNUSED.items(), sections):
         for name in names.split():
             where = ours + name.removeprefix(verl)
-            if (found := _difference(_at(given, name), _at(default, name), where)) is not None:
+            if (found := _difference(at(given, name), at(default, name), where)) is not None:
                 raise MarlError(f"'{found[0]}' has no effect on a team, got {shown(found[1])}: {why}")
 
 
@@ -168,7 +168,8 @@ def _check_fixed(config: DictConfig, team: TeamConfig) -> None:
                 raise MarlError(f"'{where}' must be {value!r}, got {given!r}: {why}")
 
 
-def _at(section: Any, key: str) -> Any:
+def at(section: Any, key: str) -> Any:
+    """The value of a dotted key of nested dicts; None where there is none."""
     for name in key.split("."):
         section = section.get(name) if isinstance(section, dict) else None
     return section

@@ -5,7 +5,8 @@ from __future__ import annotations
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.reward_function import KEY, VERL
-from marl_verl.errors import MarlError
+from marl_verl.config.unused import at, verl_defaults
+from marl_verl.errors import MarlError, shown
 from marl_verl.tasks.verl_rows import KEYS, VerlRows, files_of
 
 NAME = "verl"
@@ -22,13 +23,17 @@ OPTIONS = {
     "reward.sandbox_fusion.memory_limit_mb": "sandbox_memory_mb",
 }
 """Key of verl's config -> option of the task set."""
+ELSEWHERE = ("data.train_files", "data.val_files", "data.shuffle")
+"""Keys of `OPTIONS` that every run uses, or that are refused with what replaces them."""
 
 
 def use_verl_data(config: DictConfig) -> None:
-    """Set the options of task set `verl` from verl's keys; other task sets are not changed. MarlError: wrong files."""
+    """Set the options of task set `verl` from verl's keys. MarlError: wrong files, or a key for another task set."""
     task = config.marl.task
-    if OmegaConf.is_missing(task, "name") or task.name != NAME:
+    if OmegaConf.is_missing(task, "name"):
         return
+    if task.name != NAME:
+        return _check_other(config, str(task.name))
     for split in KEYS:
         if task[f"{split}_file"] is not None:
             raise MarlError(f"'marl.task.{split}_file' has no effect on task set 'verl': set {KEYS[split]}")
@@ -42,3 +47,12 @@ def use_verl_data(config: DictConfig) -> None:
         options["own_score"] = False
     task.options = options
     config.data.train_files = config.data.val_files = None  # the run's own copies, once they are written
+
+
+def _check_other(config: DictConfig, name: str) -> None:
+    for key in OPTIONS:
+        given, usual = OmegaConf.select(config, key), at(verl_defaults(), key)
+        if key not in ELSEWHERE and given not in (None, usual):
+            raise MarlError(
+                f"'{key}' has no effect on task set '{name}', got {shown(given)}: it is for marl.task.name=verl"
+            )

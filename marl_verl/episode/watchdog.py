@@ -29,6 +29,7 @@ from typing import Any, Protocol, SupportsIndex
 
 from marl_verl.episode.errors import at_line
 
+WATCHDOG = "marl-verl watchdog"  # name of its thread
 POLLS = 20  # polls per `step_seconds`: a step is ended after 1 to 1 + 2 / POLLS times that
 PIECE = 0.1  # seconds of `time.sleep` in a step that cannot be interrupted
 AGAIN = 1.0  # seconds until the exception is raised again in a step that caught it
@@ -81,7 +82,7 @@ class Watchdog:
 
         loop.set_task_factory(make)
         if seconds is not None:
-            threading.Thread(target=self._watch, args=(seconds,), name="marl-verl watchdog", daemon=True).start()
+            threading.Thread(target=self._watch, args=(seconds,), name=WATCHDOG, daemon=True).start()
             time.sleep = sleep
 
     def start(self, run: WatchedRun, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -6,29 +6,38 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-HEAVY = "torch"  # 0.2 GiB, which transformers imports with a tokenizer
+from marl_verl.episode.watchdog import WATCHDOG
+
+HEAVY = "torch"  # 0.3 GiB, which transformers imports with a tokenizer
+ENDING = 2.0
+"""Seconds to wait for a watchdog's thread to end."""
 
 
-def check_in_child(check: Callable[[], object]) -> None:
-    """Run a check that only raises, in a forked child. Where it fails there, run it here, which raises its error.
+def check_in_child(*checks: Callable[[], object]) -> None:
+    """Run checks that only raise, in a forked child. Where one fails there, run them here, which raises its error.
 
-    The check runs here at once where a child saves nothing (torch is imported already) or where forking is unsafe
+    They run here at once where a child saves nothing (torch is imported already) or where forking is unsafe
     (this process has threads, as in a notebook).
     """
-    if HEAVY in sys.modules or threading.active_count() > 1 or sys.platform != "linux" or not _succeeds(check):
-        check()
+    for thread in threading.enumerate():
+        if thread.name == WATCHDOG:  # of the rehearsal: it ends at its next poll
+            thread.join(ENDING)
+    if HEAVY in sys.modules or threading.active_count() > 1 or sys.platform != "linux" or not _succeeds(checks):
+        for check in checks:
+            check()
 
 
-def _succeeds(check: Callable[[], object]) -> bool:
+def _succeeds(checks: Sequence[Callable[[], object]]) -> bool:
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if not child:
         code = 1
         try:
-            check()
+            for check in checks:
+                check()
             code = 0
         finally:
             os._exit(code)  # nothing of this process is closed or printed twice

@@ -19,6 +19,7 @@ from marl_verl.checkpoint import fingerprint, folders, pickles
 from marl_verl.config import checks, engine, fit, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.lengths import check_lengths
+from marl_verl.config.library_options import check_library_options
 from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
@@ -184,7 +185,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     engine.check_critic_rows(resolved)
     check_lengths(resolved, team, tiny)
     seen = [act for acts in moves for act in acts]
-    check_in_child(partial(check_templates, resolved, team, seen, tiny))  # imports torch
+    check_in_child(partial(check_templates, resolved, team, seen, tiny), partial(check_library_options, resolved, team))
     rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     needs = tuple(memory.estimate(resolved, team, tiny, batch, folder))

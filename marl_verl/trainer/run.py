@@ -92,7 +92,6 @@ def train(folder: Path) -> None:
 def session(folder: Path) -> Iterator[tuple[Any, Any]]:
     """Trainer and rollout manager of a run directory, ready to fit; Ray is shut down at the end of the context."""
     config: Any = OmegaConf.load(folder / "config.yaml")
-    config.transfer_queue.enable = True
     plugins.use_files(plugins.files_of_run(folder))
     for name, endpoint in _endpoints(config).items():
         reach(name, endpoint)
@@ -186,7 +185,8 @@ def start_ray(config: Any) -> None:
         # "local": never connect to a Ray session that is already running. Workers inherit this environment.
         scratch = os.environ.get(SCRATCH_VARIABLE)
         folder = scratch and f"{scratch}/ray"  # Ray makes its folder writable for all users; the scratch folder is not
-        ray.init(address="local", include_dashboard=False, _temp_dir=folder, runtime_env=given or None, **options)
+        options.setdefault("include_dashboard", False)
+        ray.init(address="local", _temp_dir=folder, runtime_env=given or None, **options)
     check_slots(config)
 
 

@@ -10,6 +10,7 @@ from marl_verl.algorithms import Algorithm
 from marl_verl.config import checks, fit
 from marl_verl.config.parts import algorithm_of, part, sampler_names, samplers_of
 from marl_verl.config.placement import check_own_cpus, check_placement
+from marl_verl.config.ray_init import check_ray_init
 from marl_verl.config.stored import marl_section
 from marl_verl.config.task_choice import check_task_choice
 from marl_verl.config.unused import check_unused
@@ -49,6 +50,7 @@ def check_settings(config: DictConfig) -> Parts:
     fit.check_samplers(samplers, sampler_names(algorithm, marl), team, task_set)
     checks.check_batches(config, team)
     check_trackers(config)
+    check_ray_init(config)
     check_placement(config, team)
     check_own_cpus(config, team)
     checks.check_sampling(config, team)
