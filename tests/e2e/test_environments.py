@@ -1,4 +1,4 @@
-"""Two players of a PettingZoo environment are trained, by a tree and with counterfactual credit. MARL_VERL_LONG=1."""
+"""Two players of PettingZoo and TextArena are trained, by a tree and with counterfactual credit. MARL_VERL_LONG=1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.e2e.conftest import long
 
 pytestmark = [pytest.mark.e2e, long]
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "games" / "tictactoe.yaml"
+RECIPES = Path(__file__).parents[2] / "recipes" / "games"
 WAYS: dict[str, Any] = {
     "greedy-tree": {"algorithm": {"name": "at-grpo"}, "sampler": {"options": {"candidates": 2}}},
     "counterfactual": {
@@ -23,9 +23,10 @@ WAYS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("recipe_name", ["tictactoe", "textarena"])
 @pytest.mark.parametrize("way", WAYS)
-def test_players_are_trained(way: str, tmp_path: Path) -> None:
-    recipe: Any = OmegaConf.load(RECIPE)
+def test_players_are_trained(way: str, recipe_name: str, tmp_path: Path) -> None:
+    recipe: Any = OmegaConf.load(RECIPES / f"{recipe_name}.yaml")
     recipe.marl.algorithm, recipe.marl.sampler = WAYS[way]["algorithm"], WAYS[way]["sampler"]
     recipe.trainer = {"total_training_steps": 2, "test_freq": 2, "save_freq": 2}
     OmegaConf.save(recipe, tmp_path / "recipe.yaml")

@@ -32,11 +32,6 @@ class PettingZooTasks(SeatedTasks):
     def __post_init__(self) -> None:
         _made(self.env, self.arguments or {})
 
-    def vocabulary(self) -> list[str]:
-        """For tiny models: the words of random games, and all actions."""
-        pairs = self.demonstrations("", 2000, 0, 1.0)
-        return sorted({word for pair in pairs for word in " ".join(pair).split()})
-
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """For tiny models: (observation, action) pairs of random games of all players. A share `good` of the actions is
         legal; the others are any."""

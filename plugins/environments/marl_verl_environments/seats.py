@@ -60,6 +60,15 @@ class SeatedTasks(TaskSet):
                 tasks[name] = Task(name, name, {**data, "seed": drawn})
         return list(tasks.values())
 
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """For tiny models: (observation, move) pairs of random games."""
+        raise NotImplementedError
+
+    def vocabulary(self) -> list[str]:
+        """For tiny models: the words of random games."""
+        pairs = self.demonstrations("", 2000, 0, 1.0)
+        return sorted({word for pair in pairs for word in " ".join(pair).split()})
+
     def score(self, task: Task, answer: Any) -> float:
         """The outcome of seat `side`, or the mean of all seats. MarlError for an answer without outcomes."""
         found = outcomes_in(answer)

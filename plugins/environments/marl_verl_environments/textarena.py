@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import random
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
@@ -10,12 +12,14 @@ from typing import Any
 from marl_verl import Task
 from marl_verl.errors import MarlError, unknown
 from marl_verl_environments.packages import required
-from marl_verl_environments.seats import Game, OwnRandom, Seated, SeatedTasks
+from marl_verl_environments.seats import SEEDS, Game, OwnRandom, Seated, SeatedTasks
 
 LANGUAGE_MODEL = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
 """Games whose moves are judged or answered by a language model of a web service."""
 BROKEN = ("CharacterConclave", "ScorableGames")
 """Games that raise an exception in textarena 0.7.4, at their first messages or at the start."""
+SEATS = (2, 1, 3, 4, 5, 6, 7)
+LONGEST = 100  # moves of a demonstrated game
 LOST = -1.0  # the outcome of a player whose reward TextArena sets to a text: it mixes up two arguments of a loss
 
 
@@ -24,6 +28,35 @@ class TextArenaTasks(SeatedTasks):
 
     def __post_init__(self) -> None:
         _made(self.env, self.arguments or {})
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """For tiny models: (observation, move) pairs of random games of all players. A share `good` of the moves is
+        among those that the end of the observation suggests; the others are suggested anywhere in it. MarlError for a
+        game that suggests none."""
+        rng, found = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
+        while len(found) < count:
+            game = self._of_any_seats(rng.randrange(SEEDS))
+            for _ in range(LONGEST):
+                if not (seen := game.to_move()):
+                    break
+                ((seat, text),) = seen.items()
+                legal, other = suggested(text)
+                if not legal:
+                    raise MarlError(f"textarena '{self.env}' suggests no moves, which a tiny model would learn from")
+                move = rng.choice(legal)
+                found.append((text, move if rng.random() < good else rng.choice(other)))
+                game.play({seat: move})
+        return found[:count]
+
+    def _of_any_seats(self, seed: int) -> TextArenaGame:
+        """A game with as few players as it takes, two if it can."""
+        for seats in SEATS:
+            try:
+                return TextArenaGame(self.env, self.arguments or {}, seed, seats)
+            except MarlError as error:
+                if "cannot be played by" not in str(error):
+                    raise
+        raise MarlError(f"textarena '{self.env}' takes no number of players up to {max(SEATS)}")
 
 
 class TextArena(Seated):
@@ -101,6 +134,12 @@ class TextArenaGame:
             return refuse(*args, **kwargs)
 
         self._env.state.set_invalid_move = recorded
+
+
+def suggested(text: str) -> tuple[list[str], list[str]]:
+    """The moves in quoted brackets, such as '[4]', of the last line that has any, and of all lines."""
+    lines = [found for line in text.splitlines() if (found := re.findall(r"'(\[[^\[\]\n']{1,20}\])'", line))]
+    return (lines[-1], [move for line in lines for move in line]) if lines else ([], [])
 
 
 def _made(name: str, arguments: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("textarena")
 
 from marl_verl_environments.seats import Seated, player_legal, player_outcome, player_outcome_legal
-from marl_verl_environments.textarena import TextArena, TextArenaGame, TextArenaTasks
+from marl_verl_environments.textarena import SEATS, TextArena, TextArenaGame, TextArenaTasks
 
 from marl_verl import Task, plugins
 from marl_verl.errors import MarlError
@@ -43,7 +43,7 @@ def of_each_game() -> dict[str, str]:
 
 def transcript(name: str, moves: int = 12) -> list[Any]:
     """Seats, then observations, illegal moves and outcomes of random moves, many of which the game suggests."""
-    for seats in (2, 1, 3, 4, 5, 6, 7):
+    for seats in SEATS:
         try:
             game = TextArenaGame(name, {}, 5, seats)
         except MarlError as error:
@@ -138,6 +138,19 @@ def test_the_kit_accepts_the_task_set() -> None:
     both = TextArenaTasks(env="TicTacToe-v0")
     assert [both.score(TICTACTOE, answer) for answer in answers(TICTACTOE)] == [0, 0, 0]
     assert TextArenaTasks(env="TicTacToe-v0", side=1).score(TICTACTOE, answers(TICTACTOE)[0]) == -1
+
+
+def test_demonstrations_of_tiny_models() -> None:
+    tasks = TextArenaTasks(env="TicTacToe-v0-train")
+    pairs = tasks.demonstrations("cross", 60, 3, 1.0)
+    assert pairs == tasks.demonstrations("cross", 60, 3, 1.0) != tasks.demonstrations("cross", 60, 4, 1.0)
+    assert len(pairs) == 60
+    assert all(f"'{move}'" in text.partition("Available Moves:")[2] for text, move in pairs)
+    careless = tasks.demonstrations("cross", 200, 3, 0.0)
+    assert any(f"'{move}'" not in text.partition("Available Moves:")[2] for text, move in careless)
+    assert {word for pair in pairs for word in " ".join(pair).split()} <= set(tasks.vocabulary())
+    with pytest.raises(MarlError, match="'FrozenLake-v0-train' suggests no moves"):
+        TextArenaTasks(env="FrozenLake-v0-train").demonstrations("cross", 1, 3, 1.0)
 
 
 def test_two_agents_play_and_each_sees_its_own_observation() -> None:
