@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -44,12 +44,14 @@ class Sampling:
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """A role: its name, its instructions (the system message, none if empty), its policy, and its role reward."""
+    """A role: its name, its instructions (the system message, none if empty), its policy, its role reward, and its side
+    if the team's agents compete."""
 
     name: str
     policy: str
     instructions: str = ""
     reward: str | None = None
+    side: str | None = None
     sampling: Sampling = field(default_factory=Sampling)
 
     def conversation(self, observation: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -120,6 +122,24 @@ class TeamConfig:
         return [agent.name for agent in self.agents.values() if agent.policy == policy]
 
 
+def sides_of(agents: Mapping[str, AgentConfig]) -> tuple[str, ...]:
+    """The sides of a team, in the order of its agents."""
+    return tuple(dict.fromkeys(agent.side for agent in agents.values() if agent.side is not None))
+
+
+def check_sides(what: str, scored: Iterable[str], sides: Collection[str]) -> None:
+    """MarlError unless a task set's score is for exactly the sides of a team; `what` begins the message."""
+    named = list(scored)
+    for side in named:
+        if side not in sides:
+            remedy = "set marl.agents.NAME.side of its agents" if not sides else nearest(side, sides)
+            raise MarlError(f"{what} side '{side}', which no agent of the team has: {remedy}")
+    for side in sides:
+        if side not in named:
+            hint = nearest(side, named)
+            raise MarlError(f"{what} no side '{side}', which agents of the team have (marl.agents.NAME.side): {hint}")
+
+
 def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig:
     """Read the team of a composed `marl` section (plain containers).
 
@@ -188,6 +208,9 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig]) -> Agen
     agent = build(AgentConfig, {key: value for key, value in given.items() if value is not None}, where)
     if agent.policy not in policies:
         raise MarlError(f"agent '{name}' has unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
+    if agent.side is not None and not _NAME.fullmatch(agent.side):
+        what = "a side must consist of letters, digits and '-' and begin with a letter"
+        raise MarlError(f"'{where}.side': {what}, got '{agent.side}'")
     return agent
 
 

@@ -176,6 +176,7 @@ class _Trainer:
         self.val_dataset = [0, 1, 2]
         self.stored: list[str] = []
         self.checked = 0
+        self.outcomes: list[dict[str, float]] = []
         self.records, self.val_dataloader, self.agent_loop_manager, self.global_steps = self, None, None, 4
         self.asked: list[dict[str, Any]] = []
 
@@ -196,6 +197,7 @@ class _Trainer:
             lines = [episode] * len(good) + failures
             attempts = len(good) + len(failed)
             report = {"uid": f"u{task}", "task": "t", "successes": good, "failures": failed, "lines": lines}
+            report["outcomes"] = self.outcomes[task : task + 1]
             reports.append(types.SimpleNamespace(**report, attempts=attempts, response_seconds=[0.5] * len(good)))
         yield reports[:2]
         yield reports[2:]
@@ -219,6 +221,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     assert result["tokens"] == 24
     assert result["tokens_per_second"] > 24
     assert result["response_seconds"] == 0.5
+    assert "sides" not in result
     # the first task's greedy episode, and every failure
     assert [line.partition(":")[0] for line in trainer.stored] == [
         '{"turns"',
@@ -232,12 +235,16 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
 
 def test_a_greedy_evaluation_samples_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = _Trainer()
+    trainer.outcomes = [{"red": 1.0, "blue": -1.0}, {"red": 0.0, "blue": 0.0}, {"red": 2.0, "blue": -2.0}]
     monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
     request = Request(step=4, episodes=0, ks=(), seed=0, assignments={"a": Assignment("p", "trained", "p")})
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert len(trainer.asked) == 1
     assert not [name for name in result if name.startswith(("avg@", "pass@"))]
     assert "sampled" not in result["agents"]["a"]
+    assert result["sides"]["red"] == {"outcome": 1.0, "wins": 2 / 3, "wins_interval": wilson(2, 3)}
+    assert result["sides"]["blue"]["wins"] == 0
+    assert "sides_sampled" not in result
 
 
 def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:

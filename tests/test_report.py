@@ -91,6 +91,33 @@ def test_validation_counts_tasks_and_a_failed_one_as_unsolved() -> None:
 
 
 @pytest.mark.slow
+def test_metrics_and_curves_are_per_side() -> None:
+    games = [
+        {"red": 1.0, "blue": -1.0},
+        {"red": 0.0, "blue": 0.0},
+        {"red": -2.0, "blue": 2.0},
+        {"red": 3.0, "blue": 0.0},
+    ]
+    from marl_verl.inspect.page import curves
+    from marl_verl.trainer.metrics import side_metrics
+    from marl_verl.trainer.validation import validation_metrics
+
+    assert side_metrics([], "train/") == {}
+    reports = [reported([True], outcomes=[each]) for each in games]
+    found = validation_metrics(reports, reports[2:3])
+    assert (found["validation/draws"], found["validation/draws_sampled"]) == (0.25, 0.0)
+    assert found["validation/side/red/wins"] == found["validation/side/red/outcome"] == 0.5
+    assert (found["validation/side/blue/wins_sampled"], found["validation/side/blue/outcome_sampled"]) == (1.0, 2.0)
+    records = [{"step": 0, **found, **side_metrics(games, "train/")}]
+    lines = [line for line in curves.lines(records, tasks=4) if line["chart"] == "Wins of each side"]
+    assert {line["label"]: line["y"] for line in lines} == {
+        **{"red, held-out, greedy": [0.5], "blue, held-out, greedy": [0.25]},
+        **{"red, held-out, sampled": [0.0], "blue, held-out, sampled": [1.0]},
+        **{"red, training, sampled": [0.5], "blue, training, sampled": [0.25]},
+    }
+
+
+@pytest.mark.slow
 def test_a_run_ends_above_its_share_of_failed_attempts_and_not_at_it() -> None:
     from marl_verl.trainer.records import Records
 

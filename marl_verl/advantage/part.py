@@ -32,10 +32,13 @@ class Part:
     Attributes:
         kind: "returns", "baselines", ...; a key of `plugins.KINDS` if plugins can register such parts.
         name: the registered name (default: the class name in kebab-case).
+        one_side: why all agents must be of one side, because it compares or adds up rewards of different agents; None
+            if sides may compete.
     """
 
     kind: ClassVar[str]
     name: ClassVar[str]
+    one_side: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

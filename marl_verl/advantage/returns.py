@@ -96,6 +96,7 @@ class PathSum(_SessionSum):
     """
 
     name: ClassVar[str] = "path_sum"
+    one_side: ClassVar[str | None] = "it sums the turns of all agents"
 
     def team_rows(self, table: RowTable) -> BoolArray:
         """[n] bool, the rows of the session's last joint turn."""
@@ -116,6 +117,7 @@ class TreeMean(Returns):
     """
 
     name: ClassVar[str] = "tree_mean"
+    one_side: ClassVar[str | None] = "it sums the turns of all agents on a path"
     gamma: float = 1.0
     sums_turns = True
     of = "trees"

@@ -38,6 +38,7 @@ class GroupInGroup(Estimator):
     """
 
     name: ClassVar[str] = "group-in-group"
+    one_side: ClassVar[str | None] = "it sums the steps of all agents"
     group: PartField[tuple[str, ...]] = PartField("groups", "task")
     group_by_agent: bool = False
     mode: Mode = "mean_norm"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 from zlib import crc32
 
 from marl_verl.advantage import RowTable
 from marl_verl.advantage.estimator import Rows
+from marl_verl.advantage.part import Part
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.credit.base import Credit, ReplayCredit
@@ -25,7 +26,8 @@ from marl_verl.sampling import Candidate, Sampler
 from marl_verl.sampling.context import BaseSamplingContext, TaskContext
 from marl_verl.sampling.turn_columns import add_columns
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import TeamConfig
+from marl_verl.team import TeamConfig, sides_of
+from marl_verl.team import check_sides as team_sides
 
 MOST_MOVES, SECONDS = 3, 30.0
 
@@ -45,6 +47,30 @@ def check_samplers(found: dict[str, Sampler], names: dict[str, str], team: TeamC
         remedy = "use 'independent', 'best-of', or 'tree-search' with options {guide: public}"
         what = f"sampler '{names['validation']}' selects by the true score, which a validation must not use"
         raise MarlError(f"{what}: {remedy}")
+
+
+def check_sides(
+    found: dict[str, Sampler], names: dict[str, str], algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
+) -> None:
+    """MarlError unless the task set scores the team's sides, and all parts work with agents of several sides."""
+    sides = sides_of(team.agents)
+    if tasks.sides:
+        team_sides(f"task set '{team.task.name}' scores", tasks.sides, sides)
+    if not sides:
+        return
+    parts: list[tuple[str, Sampler | Part]] = [(f"sampler '{names[each]}'", found[each]) for each in found]
+    parts += [(f"credit '{each.name}'", each) for each in algorithm.credit.each]
+    nested = (getattr(algorithm.advantage, field.name) for field in fields(algorithm.advantage))  # type: ignore[arg-type]
+    for part in (algorithm.advantage, *nested):
+        if isinstance(part, Part):
+            parts.append((f"{part.kind.removesuffix('s')} '{part.name}'", part))
+    for what, each in parts:
+        if each.one_side is not None:
+            raise MarlError(f"{what} needs agents of one side, but the team has {_listed(sides)}: {each.one_side}")
+
+
+def _listed(sides: Sequence[str]) -> str:
+    return " and ".join(f"'{side}'" for side in sides)
 
 
 def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig) -> None:
@@ -119,7 +145,7 @@ class SyntheticTeam:
         acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
         moves = (*self.moves[:MOST_MOVES], *((agent,) for agent in agents if agent not in acting))
         workflow, mix = _SyntheticWorkflow(moves), self.algorithm.rewards
-        task_context = TaskContext(workflow, _SyntheticTasks(), agents, rewards, mix)
+        task_context = TaskContext(workflow, _SyntheticTasks(scored=sides_of(agents)), agents, rewards, mix)
         task = Task(f"synthetic-{number}", "", {"number": number})
         context = _SyntheticContext(task_context, task, task.id)
         try:
@@ -163,10 +189,13 @@ class _SyntheticWorkflow(Workflow):
 
 
 class _SyntheticTasks(TaskSet):
-    """Task set whose scores differ between answers, and more between tasks."""
+    """Task set whose scores differ between answers and sides (`scored`), and more between tasks."""
 
-    def score(self, task: Task, answer: Any) -> float:
-        return _number(answer, 97) / 8 + 20.0 * int(task.data["number"])
+    scored: tuple[str, ...] = ()
+
+    def score(self, task: Task, answer: Any) -> float | dict[str, float]:
+        score = _number(answer, 97) / 8 + 20.0 * int(task.data["number"])
+        return {side: score + number for number, side in enumerate(self.scored)} or score
 
     def public_score(self, task: Task, answer: Any) -> float:
         return _number(answer, 53) / 8

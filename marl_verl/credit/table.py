@@ -33,6 +33,7 @@ class C3(TableCredit):
     """
 
     name: ClassVar[str] = "c3"
+    one_side: ClassVar[str | None] = "it gives a turn the team rewards of the turns after it, of all agents"
     of: str = "team"
 
     def incompatibility(self, branches: bool) -> str | None:
@@ -74,6 +75,7 @@ class StepGroups(TableCredit):
     """
 
     name: ClassVar[str] = "step-groups"
+    one_side: ClassVar[str | None] = "it sums the steps of all agents"
     step: str = "step"
     gamma: float = 0.95
     group: PartField[tuple[str, ...]] = PartField("groups", "task")

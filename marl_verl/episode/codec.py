@@ -24,7 +24,7 @@ from marl_verl.episode.turn import Act, Action, Turn
 SCHEMA = 3  # version of the stored format: increment it with every change
 CLOCK = ("seconds",)
 TOKENS = ("prompt_ids", "response_ids", "log_probs")
-OPTIONAL = ("parameters", "tool_calls", "reasoning", "malformed")  # stored where set
+OPTIONAL = ("parameters", "tool_calls", "reasoning", "malformed", "outcomes")  # stored where set
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ def encode_episode(episode: Episode, tokens: bool) -> dict[str, Any]:
 
 def decode_episode(data: Mapping[str, Any]) -> Episode:
     """Decode the result of `encode_episode`. JournalError: as in `decode_journal`, or a turn without a journal act."""
-    stored = msgspec.structs.asdict(decode(_Stored, data, "the episode"))
+    stored = msgspec.structs.asdict(decode(_Stored, {"outcomes": {}, **data}, "the episode"))
     deltas = Deltas()
     journal, uid = decode_journal(stored["journal"], deltas), stored["uid"]
     turns = [_turn(each, uid, f"turn {i}", journal) for i, each in enumerate(stored["turns"])]

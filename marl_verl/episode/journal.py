@@ -195,7 +195,8 @@ class Episode:
         success: whether the task set counts the answer as a solution.
         journal: replays the episode.
         seconds: wall-clock time from its start to its score.
-        score: the task's score of the answer, 0 without one.
+        score: the task's score of the answer, 0 without one; the mean of `outcomes` if it has any.
+        outcomes: side -> its score, if the task set scores each side of the team.
         finished: whether the workflow has ended; a path in a tree may stop earlier.
         off_path_turns: in a tree, sampled turns that are not on its path; they are rows as well.
         leaf: in a tree, the last node of its path, set if the last row is at several nodes.
@@ -213,6 +214,11 @@ class Episode:
     finished: bool = True
     off_path_turns: list[Turn] = field(default_factory=list)
     leaf: str | None = None
+    outcomes: dict[str, float] = field(default_factory=dict)
+
+    def outcome(self, side: str | None) -> float:
+        """The team reward of the agents of a side (None: of no side)."""
+        return self.score if side is None else self.outcomes.get(side, self.score)
 
     @property
     def id(self) -> str:

@@ -154,7 +154,8 @@ class Turn:
         node, parent: position in a sampled tree; None without a tree.
         rewards: reward component -> value for this turn: "role", "tool", a replay credit. In a tree also "team", the
             score of the state that the turn leads to.
-        team_reward: score of the finished episode of the turn; None in a tree, and without an episode.
+        team_reward: score of the finished episode of the turn, or of the agent's side; None in a tree, and without an
+            episode.
         invalid: why the workflow marked the action as invalid; None if it did not.
         called: the agent that the workflow called, if another agent took the act.
         parameters: those of its act.

@@ -132,6 +132,11 @@ def results(document: dict[str, Any], display: Display) -> None:
         label = "success, greedy" if name == "success" else name
         scores.add_row(label, f"{document[name]:.1%}", f"{low:.1%} to {high:.1%}")
     display.console.print(scores)
+    for how, name in (("greedy", "sides"), ("sampled", "sides_sampled")):
+        for side, own in document.get(name, {}).items():
+            low, high = own["wins_interval"]
+            wins = f"wins {own['wins']:.1%} ({low:.1%} to {high:.1%}), mean outcome {own['outcome']:.3f}"
+            display.print(f"side {side}, {how}: {wins}")
     display.console.print(_agents(document["agents"]))
     failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
     speed = f"{document['tokens_per_second'] or 0:,.0f} tokens/s, {document['response_seconds'] or 0:.2f} s a response"

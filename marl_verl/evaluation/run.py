@@ -13,6 +13,7 @@ from marl_verl.evaluation.request import MODELS, RESULT, Request
 from marl_verl.evaluation.statistics import Tally, sampled_scores
 from marl_verl.journals.write import as_line, failure_data
 from marl_verl.process.run_dir import emit
+from marl_verl.tasks.sides import side_statistics
 from marl_verl.trainer import run
 from marl_verl.trainer.report import wilson
 
@@ -107,7 +108,15 @@ def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:
     if request.episodes:
         times = [sum(report.successes) for report in sampled.reports]
         scores.update(sampled_scores(times, request.episodes, request.ks, request.seed))
-    return scores
+    sides = {name: _sides(each.reports) for name, each in (("sides", greedy), ("sides_sampled", sampled))}
+    return {**scores, **{name: own for name, own in sides.items() if own}}
+
+
+def _sides(reports: list[Report]) -> dict[str, dict[str, Any]]:
+    """Side -> its mean outcome and the share of episodes that it won, with Wilson's interval over the tasks."""
+    found = side_statistics([each for report in reports for each in report.outcomes])
+    tasks = len(reports)
+    return {side: {**own, "wins_interval": wilson(own["wins"] * tasks, tasks)} for side, own in found.items()}
 
 
 def _agents(greedy: Pass, sampled: Pass, request: Request) -> dict[str, dict[str, Any]]:

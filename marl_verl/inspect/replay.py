@@ -20,7 +20,7 @@ from marl_verl.episode.turn import changed
 from marl_verl.errors import MarlError, format_error, nearest
 from marl_verl.journals.read import EpisodeFile, Supplied
 from marl_verl.options import build
-from marl_verl.sampling.context import judged
+from marl_verl.sampling.context import by_side, judged
 from marl_verl.tasks.base import TaskSet
 from marl_verl.version import __version__
 
@@ -59,6 +59,7 @@ class Rerun:
     answer: Any = None  # as a JSON value; if unfinished, the latest proposal or None
     invalid: dict[Key, str] = field(default_factory=dict)
     score: float | None = None
+    outcomes: dict[str, float] = field(default_factory=dict)  # side -> its score
     success: bool | None = None
     ended: str | None = None  # why the replay failed
 
@@ -201,9 +202,8 @@ async def rerun(
     to_record = not episode.finished and not again.missed and (again.masked or _same(again.answer, episode.answer))
     if again.ended is None and (again.finished or to_record):  # the replay reached the answer that was scored
         try:
-            again.score, again.success = (
-                await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
-            )
+            found, again.success = await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
+            again.score, again.outcomes = by_side(found)
         except Exception as error:  # raised by the task set
             name, task = type(tasks).__name__, episode.task.id
             raise MarlError(
@@ -241,6 +241,8 @@ def differences(episode: Episode, again: Rerun) -> list[str]:
         found.append(f"the answer is {again.answer!r}, stored is {episode.answer!r}")
     if again.score is not None and not _same(again.score, episode.score):
         found.append(f"the score is {again.score:g}, stored is {episode.score:g}")
+    elif again.score is not None and again.outcomes != episode.outcomes:
+        found.append(f"the scores of the sides are {again.outcomes}, stored are {episode.outcomes}")
     elif again.success is not None and again.success != episode.success:
         found.append(f"success is {again.success}, stored is {episode.success}")
     for turn in (turn for turn in episode.turns if turn.node is None):  # in a tree a later act may set the mark

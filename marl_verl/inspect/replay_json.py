@@ -55,6 +55,7 @@ def episode_record(file: EpisodeFile, episode: Episode, again: Rerun | None, mas
         "task": _fields(episode.task, "id", "prompt", "data"),
         "agents": {name: vars(agent) for name, agent in file.header.agents.items()},
         **_fields(episode, "finished", "answer", "score", "success"),
+        **({"outcomes": episode.outcomes} if episode.outcomes else {}),
         "effects": effects,
         "off_path_turns": [_turn(turn) for turn in episode.off_path_turns],
     }

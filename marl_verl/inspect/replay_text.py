@@ -219,7 +219,10 @@ def _beside(episode: Episode, trained: bool) -> list[str]:
 
 
 def _score(of: Episode | Rerun) -> str:
-    return "not known" if of.score is None else f"score {of.score:g}, {'success' if of.success else 'no success'}"
+    if of.score is None:
+        return "not known"
+    sides = "".join(f", {side} {outcome:g}" for side, outcome in of.outcomes.items())
+    return f"score {of.score:g}{sides}, {'success' if of.success else 'no success'}"
 
 
 def _answer(of: Episode | Rerun) -> str:

@@ -130,10 +130,13 @@ class Sampler(Options):
         branches: whether turns have siblings. Returns, groups and credits on a tree need such a sampler.
         incremental: in a tree, whether component `team` is what a turn adds to its path, so that returns must sum it;
             otherwise it is the score of the state that the turn leads to.
+        one_side: why all agents must be of one side, because it compares or adds up rewards of different agents; None
+            if sides may compete.
     """
 
     branches: ClassVar[bool] = False
     incremental: ClassVar[bool] = False
+    one_side: ClassVar[str | None] = None
 
     async def sample(self, context: SamplingContext) -> Sample:
         """Sample the episodes of one task. A failed attempt becomes a `Failure`; cancellation propagates."""

@@ -16,8 +16,10 @@ from marl_verl.errors import MarlError, shown
 from marl_verl.rewards.mix import RewardMix
 from marl_verl.sampling.base import SamplingContext
 from marl_verl.tasks.base import Task, TaskSet
-from marl_verl.team import AgentConfig
+from marl_verl.tasks.sides import winner
+from marl_verl.team import AgentConfig, check_sides, sides_of
 
+Score = float | dict[str, float]  # the team's, or side -> its score
 RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async
 
 
@@ -75,23 +77,30 @@ class BaseSamplingContext(SamplingContext):
         turns = [self.turn(act, action, session) for act, action in run.turns]
         episode = await self.state(run, session, turns, run.answer)
         for turn in turns:
-            turn.team_reward = episode.score
+            turn.team_reward = self._outcome(turn, episode)
         await self._reward_turns(turns, episode, run)
         return episode
 
     async def state(self, run: Run, session: int, turns: Sequence[Turn], answer: Any) -> Episode:
-        score, success = 0.0, False
+        found: Score = 0.0
+        success = False
         if answer is not None:
-            score, success = await judged(self.task_context.tasks, self.task, answer, self.limits.call_seconds)
+            found, success = await judged(self.task_context.tasks, self.task, answer, self.limits.call_seconds)
+        score, outcomes = by_side(found, self.task_context.agents)
         taken = time.monotonic() - self._begun[session]
         return Episode(
-            self.uid, session, self.task, list(turns), answer, success, run.journal, taken, score, finished=run.finished
+            *(self.uid, session, self.task, list(turns), answer, success, run.journal, taken, score),
+            finished=run.finished,
+            outcomes=outcomes,
         )
+
+    def _outcome(self, turn: Turn, episode: Episode) -> float:
+        return episode.outcome(self.task_context.agents[turn.agent].side)
 
     async def reward(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
         turns = list(turns)
         for turn in turns:
-            turn.rewards["team"] = episode.score
+            turn.rewards["team"] = self._outcome(turn, episode)
         await self._reward_turns(turns, episode, run)
 
     async def _reward_turns(self, turns: Iterable[Turn], episode: Episode, run: Run) -> None:
@@ -135,8 +144,10 @@ async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], what: str, 
     Raises:
         MarlError: the result is not a finite number; the message begins with `what`.
     """
-    found = await perform(fn, arguments, seconds)
-    name = getattr(fn, "__qualname__", fn)
+    return _finite(await perform(fn, arguments, seconds), what, getattr(fn, "__qualname__", fn))
+
+
+def _finite(found: Any, what: str, name: Any) -> float:
     try:
         value = float(found)
     except (TypeError, ValueError) as error:
@@ -146,9 +157,27 @@ async def number(fn: Callable[..., Any], arguments: tuple[Any, ...], what: str, 
     return value
 
 
-async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None = None) -> tuple[float, bool]:
+async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None = None) -> tuple[Score, bool]:
     """(score, success) of an answer. A task set that does not override `success` is called only once."""
-    value = await number(tasks.score, (task, answer), "the score", seconds)
-    if type(tasks).success is TaskSet.success:
-        return value, value >= 1.0  # as in TaskSet.success
+    found, name = await perform(tasks.score, (task, answer), seconds), tasks.score.__qualname__
+    value: Score
+    if isinstance(found, Mapping):
+        value = {str(side): _finite(each, f"the score of side '{side}'", name) for side, each in found.items()}
+    else:
+        value = _finite(found, "the score", name)
+    if type(tasks).success is TaskSet.success:  # as there
+        return value, winner(value) is not None if isinstance(value, dict) else value >= 1.0
     return value, bool(await perform(tasks.success, (task, answer), seconds))
+
+
+def by_side(score: Score, agents: Mapping[str, AgentConfig] | None = None) -> tuple[float, dict[str, float]]:
+    """(the team's score, side -> its score): the mean of the sides, or a number and {}.
+
+    Raises:
+        MarlError: the score does not have exactly the sides of `agents` (None: any); with the nearest name.
+    """
+    if not isinstance(score, dict):
+        return score, {}
+    if agents is not None:
+        check_sides("the score has", score, sides_of(agents))
+    return sum(score.values()) / max(len(score), 1), score

@@ -9,7 +9,7 @@ other, nor do concurrent agents. The time for a task is that of the critical pat
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from marl_verl.episode import Episode
 from marl_verl.options import Count
@@ -45,6 +45,7 @@ class BestOf(Sampler):
         episodes: n.
     """
 
+    one_side: ClassVar[str | None] = "it chooses an episode by one public score of the whole team"
     episodes: Count = 8
 
     @property

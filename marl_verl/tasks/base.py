@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Options
+from marl_verl.tasks.sides import winner
 from marl_verl.tasks.task import Split, Task
 from marl_verl.tasks.task_files import read_tasks
 
@@ -30,14 +31,22 @@ class TaskSet(Options):
         """The tasks of `marl.task.SPLIT_file`. MarlError for an unreadable file or row."""
         return read_tasks(path)
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The sides that `score` has a number for; () if it returns the team's. Compared with the agents' before a run
+        starts."""
+        return ()
+
     def score(self, task: Task, answer: Any) -> Any:
-        """The team reward of an episode with this answer, a number. May be async."""
+        """The team reward of an episode with this answer, a number; or side -> number, a number for each side of the
+        team (`marl.agents.NAME.side`), which is the team reward of its agents. May be async."""
         raise NotImplementedError(f"{type(self).__name__} has no score")
 
     def success(self, task: Task, answer: Any) -> Any:
         """Whether the team solved the task, as counted by validation. May be async. This default is not called if the
-        answer has already been scored."""
-        return self.score(task, answer) >= 1.0
+        answer has already been scored; of a score per side it is whether a side won: has more than every other."""
+        score = self.score(task, answer)
+        return winner(score) is not None if isinstance(score, Mapping) else score >= 1.0
 
     def public_score(self, task: Task, answer: Any) -> Any:
         """The score of an answer without the solution (public tests, a format check), a number. Inference chooses among

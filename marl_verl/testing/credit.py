@@ -52,7 +52,7 @@ def check_credit(
         tasks: scores the answers; without it every answer scores 1, and most credits are 0.
         episodes: number of episodes, with different seeds.
         seconds: time limit of the check; it works in the main thread only.
-        options: of `ScriptedContext`: rewards, mix, limits.
+        options: of `ScriptedContext`: rewards, sides, mix, limits.
 
     Returns:
         The credited episodes of the first pass; your test must check their credits.

@@ -215,7 +215,7 @@ def _actions(journal: Journal) -> dict[Key, Action]:
 
 def _check_end(episode: Episode, end: Episode, journal: Journal, which: str) -> None:
     """Compare the end of an episode with the replayed one."""
-    for name in ("answer", "score", "success"):
+    for name in ("answer", "score", "outcomes", "success"):
         expected, found = getattr(episode, name), getattr(end, name)
         must(expected == found, f"{which} has {name} {expected!r:.80}; replayed it is {found!r:.80}")
     must(_actions(episode.journal) == _actions(journal), f"{which} has a journal with other actions than its turns")

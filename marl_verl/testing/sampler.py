@@ -69,7 +69,7 @@ def check_sampler(
             the workflow's end is scored, or None. Without it only the rewards of final states are checked.
         may_fail: whether the workflow may fail with some or all actions, for tests with random workflows.
         seconds: time limit of the check; it works in the main thread only.
-        options: of `ScriptedContext`: rewards, mix, limits.
+        options: of `ScriptedContext`: rewards, sides, mix, limits.
 
     Warns with MarlWarning if a sampler that branches has sampled no two rows with the same parent, so that nothing of a
     tree was checked.

@@ -101,6 +101,7 @@ class ScriptedContext(BaseSamplingContext):
         seed: session g runs with seed + g.
         delay: (act, session) -> event loop iterations before the action arrives, for deterministic arrival orders.
         rewards: agent -> its role reward.
+        sides: agent -> its side, for a task set that scores sides.
         options: of the `TaskContext`: mix, limits.
 
     Attributes:
@@ -120,19 +121,26 @@ class ScriptedContext(BaseSamplingContext):
         seed: int = 0,
         delay: Callable[[Act, int], int] | None = None,
         rewards: Mapping[str, RoleReward] | None = None,
+        sides: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         check_scene(workflow, task, policy, tasks)
-        rewards = rewards or {}
+        rewards, sides = rewards or {}, sides or {}
         for who, reward in rewards.items():
             if who not in policy.agents:
                 raise unknown("agent in `rewards`", who, policy.agents)
             if not callable(reward):
                 raise MarlError(f"the role reward of agent '{who}' must be a function, got {reward!r:.60}")
+        for who in sides:
+            if who not in policy.agents:
+                raise unknown("agent in `sides`", who, policy.agents)
         for name in options:
             if name not in ("mix", "limits"):
                 raise unknown("option", name, ("mix", "limits"))
-        agents = {who: AgentConfig(who, policy=who, reward=who if who in rewards else None) for who in policy.agents}
+        agents = {
+            who: AgentConfig(who, policy=who, reward=who if who in rewards else None, side=sides.get(who))
+            for who in policy.agents
+        }
         super().__init__(TaskContext(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id)
         self.policy, self._seed, self.delay = policy, seed, delay
         self.asked: list[tuple[int, Act, Candidate]] = []

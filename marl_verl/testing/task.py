@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,8 @@ def check_task(
 
     Tasks of a seed are the same when they are generated again, also in processes with other hash seeds; their ids are
     unique; no test task is a training task, by id and by content, whatever the seeds; a task comes back from JSON as it
-    was. Scores are finite numbers within `scores`, and equal for a task from JSON, and when asked again.
+    was. Scores, or those of each side (`TaskSet.sides`), are finite numbers within `scores`, and equal for a task from
+    JSON, and when asked again.
 
     Args:
         answers: task -> answers to score, right, wrong and in a bad format.
@@ -73,8 +74,11 @@ def _check_scores(tasks: TaskSet, task: Task, answers: list[Any], scores: tuple[
     for answer in answers:
         score = _score(tasks, task, answer)
         what = f"{name}, task '{task.id}': answer {answer!r:.60} scores {score!r}"
-        number = isinstance(score, int | float) and not isinstance(score, bool)
-        must(number and scores[0] <= score <= scores[1], f"{what}, not a number from {scores[0]} to {scores[1]}")
+        sides = tuple(score) if isinstance(score, Mapping) else ()
+        must(set(sides) == set(tasks.sides), f"{what}, but its `sides` are {tuple(tasks.sides)}")
+        for each in score.values() if isinstance(score, Mapping) else (score,):
+            number = isinstance(each, int | float) and not isinstance(each, bool)
+            must(number and scores[0] <= each <= scores[1], f"{what}, not a number from {scores[0]} to {scores[1]}")
         must(score == _score(tasks, task, answer), f"{what}, and another score when asked again")
         must(score == _score(tasks, stored, answer), f"{what}, and another score for the task from JSON")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from marl_verl.advantage import AdvantageResult, RowTable, agent_statistics
 from marl_verl.algorithms import Metric
 from marl_verl.rollout.worker import Report
+from marl_verl.tasks.sides import draws, side_statistics
 
 
 @contextmanager
@@ -22,10 +23,24 @@ def timed(times: dict[str, float], name: str) -> Iterator[None]:
     times[name] = times.get(name, 0.0) + time.monotonic() - begun
 
 
+def side_metrics(outcomes: Sequence[Mapping[str, float]], prefix: str, suffix: str = "") -> dict[str, float]:
+    """Of each side: its mean outcome and the share of episodes that it won; and the share of draws, which none did.
+
+    `outcomes`: per episode, side -> its score; none if the task set does not score sides.
+    """
+    if not outcomes:
+        return {}
+    values = {f"{prefix}draws{suffix}": draws(outcomes)}
+    for side, own in side_statistics(outcomes).items():
+        values |= {f"{prefix}side/{side}/{name}{suffix}": value for name, value in own.items()}
+    return values
+
+
 def team_metrics(
     table: RowTable, result: AdvantageResult, reports: list[Report], metrics: Sequence[Metric] = ()
 ) -> dict[str, float]:
-    """Team success of the sampled episodes, failures, each agent's statistics, and the algorithm's own metrics."""
+    """Team success of the sampled episodes, outcomes of sides, failures, each agent's statistics, and the algorithm's
+    own metrics."""
     successes = [success for report in reports for success in report.successes]
     failures = [failure for report in reports for failure in report.failures]
     values: dict[str, float] = {
@@ -34,6 +49,7 @@ def team_metrics(
         "train/attempts": float(sum(report.attempts for report in reports)),
         "train/failed_episodes": float(len(failures)),
     }
+    values.update(side_metrics([each for report in reports for each in report.outcomes], "train/"))
     extra: Counter[str] = Counter()  # sampled tokens that are in no row
     for report in reports:
         extra.update(report.extra_tokens)

@@ -10,16 +10,20 @@ from verl.utils import tensordict_utils as tu
 
 from marl_verl.rollout.manager import TeamRolloutManager
 from marl_verl.rollout.worker import Report
+from marl_verl.trainer.metrics import side_metrics
 
 
 def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> dict[str, float]:
-    """Team success on the held-out tasks (0 if all episodes failed), and each agent's rewards in the greedy pass."""
+    """Team success on the held-out tasks (0 if all episodes failed), outcomes of sides, and each agent's rewards in the
+    greedy pass."""
     values = {
         "validation/success": float(np.mean([_success(report) for report in greedy])),
         "validation/success_sampled": float(np.mean([_success(report) for report in sampled])),
         "validation/success_any": float(np.mean([any(report.successes) for report in sampled])),
         "validation/failed_episodes": float(sum(len(report.failures) for report in (*greedy, *sampled))),
     }
+    for suffix, reports in (("", greedy), ("_sampled", sampled)):
+        values |= side_metrics([each for report in reports for each in report.outcomes], "validation/", suffix)
     columns: dict[str, list[float]] = {}
     for report in greedy:
         for episode in report.rewards:

@@ -36,6 +36,7 @@ SUCCESS = (
     ("held-out, sampled", "validation/success_sampled"),
     ("training, sampled", "train/success"),
 )
+SIDE = re.compile(r"(?P<when>train|validation)/side/(?P<side>.+)/wins(?:_(?P<how>sampled))?")
 NOTES = (
     "Bands are 95 % intervals. Held-out success: Wilson's interval over the held-out tasks. A metric of training: mean "
     "of the last steps and 1.96 standard errors of that mean, as if steps were independent.",
@@ -64,6 +65,13 @@ def lines(records: Sequence[Mapping[str, float]], tasks: int) -> list[Line]:
         if name in metrics:
             band = (name, tasks) if name.startswith("validation/") else None
             found.append(_line("Team success", "share of episodes", label, name, metrics[name], band))
+    for name in metrics:
+        if match := SIDE.fullmatch(name):
+            held_out = match["when"] == "validation"
+            how = "training, sampled" if not held_out else f"held-out, {match['how'] or 'greedy'}"
+            band = (name, tasks) if held_out else None
+            label = f"{match['side']}, {how}"
+            found.append(_line("Wins of each side", "share of episodes", label, name, metrics[name], band))
     for title, pattern, unit in CHARTS:
         for name in metrics:
             if match := re.fullmatch(pattern, name):

@@ -87,6 +87,7 @@ class JointTree(Sampler):
 
     branches: ClassVar[bool] = True
     incremental: ClassVar[bool] = True
+    one_side: ClassVar[str | None] = "a joint action has one reward for all agents that act in it"
     joint_actions: Count = 8
     joint: Literal["aligned", "cross"] = "aligned"
     partial_value: Literal["proposal", "zero"] = "proposal"

@@ -28,6 +28,7 @@ class Shaped(Returns):
     """
 
     name: ClassVar[str] = "shaped"
+    one_side: ClassVar[str | None] = "it compares a turn with its parent's, which may be another agent's"
     gamma: float = 0.5
     lam: float = 0.5
     shaping_from: Literal["raw"] = "raw"

@@ -88,6 +88,7 @@ class TreeSearch(Sampler):
     """
 
     branches: ClassVar[bool] = True
+    one_side: ClassVar[str | None] = "the value of a node counts for all agents that acted above it"
     nodes: Count = 8
     strategy: Strategy = "bandit"
     prior: Prior = "normal"

@@ -23,9 +23,11 @@ RULES = (
 class KuhnPoker(TaskSet):
     """Deals of Kuhn Poker: every six tasks are the six deals, in random order.
 
-    The game has no other deals, so held-out tasks measure how the players play, not whether they generalise. The score
-    is the sum of both payoffs, 0 in every game: a player's own payoff is its role reward `returned`.
+    The game has no other deals, so held-out tasks measure how the players play, not whether they generalise. Each
+    side, `first` and `second`, scores its payoff in chips; the two add up to 0.
     """
+
+    sides = PLAYERS
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` numbered deals. Ids have the split, so that no test task is a training task."""
@@ -35,9 +37,9 @@ class KuhnPoker(TaskSet):
             deals += rng.sample(DEALS, len(DEALS))
         return [_task(f"kuhn-poker {split} {seed}-{number}", deal) for number, deal in enumerate(deals[:count])]
 
-    def score(self, task: Task, answer: Any) -> float:
-        """The sum of the payoffs, 0. MarlError unless the answer is one of workflow `kuhn-poker`."""
-        return float(sum(_played(answer)["rewards"].values()))
+    def score(self, task: Task, answer: Any) -> dict[str, float]:
+        """Side -> its payoff. MarlError unless the answer is one of workflow `kuhn-poker`."""
+        return dict(_played(answer)["rewards"])
 
     def success(self, task: Task, answer: Any) -> bool:
         """Whether all moves of both players were legal. MarlError as in `score`."""
@@ -45,7 +47,7 @@ class KuhnPoker(TaskSet):
 
 
 class KuhnPokerGame(Workflow):
-    """Agents `first` and `second` play one deal. The answer has their payoffs, for role reward `returned`.
+    """Agents `first` and `second`, of the sides of these names, play one deal. The answer has their payoffs.
 
     A move is the only legal one that the text names as a word, in any case. Any other text is marked as invalid and
     counts as a check or fold, so that every game ends and stays zero-sum.

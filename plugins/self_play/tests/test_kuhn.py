@@ -19,7 +19,6 @@ from marl_verl_self_play.kuhn import (
 from marl_verl_self_play.kuhn_poker import KuhnPoker, KuhnPokerGame
 
 from marl_verl import Episode, MarlError, Task
-from marl_verl.plugins import discover
 from marl_verl.sampling import Independent
 from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 
@@ -96,24 +95,24 @@ def test_an_illegal_move_is_marked_and_counts_as_a_check(text: str) -> None:
     run = check_workflow(KuhnPokerGame(), TASK, ScriptedPolicy({"first": text, "second": "check"}))
     assert run.invalid == {("first", "0"): "no single legal move: check or bet"}
     assert run.answer["text"] == "K Q: first check, second check"
-    assert (KuhnPoker().score(TASK, run.answer), KuhnPoker().success(TASK, run.answer)) == (0, False)
+    assert KuhnPoker().score(TASK, run.answer) == {"first": 1, "second": -1}
+    assert not KuhnPoker().success(TASK, run.answer)
 
 
-def test_each_player_is_rewarded_with_its_own_payoff() -> None:
+def test_each_side_is_rewarded_with_its_own_payoff() -> None:
     policy = ScriptedPolicy({"first": "bet", "second": "call"})
-    returned = discover("").get("rewards", "returned")
-    rewards = dict.fromkeys(("first", "second"), returned)
-    context = ScriptedContext(KuhnPokerGame(), TASK, policy, tasks=KuhnPoker(), rewards=rewards)
+    sides = {name: name for name in ("first", "second")}
+    context = ScriptedContext(KuhnPokerGame(), TASK, policy, tasks=KuhnPoker(), sides=sides)
     (episode,) = asyncio.run(Independent(episodes=1).sample(context)).episodes
     assert isinstance(episode, Episode)
-    assert (episode.score, episode.success) == (0, True)
+    assert (episode.score, episode.outcomes, episode.success) == (0, {"first": 2, "second": -2}, True)
     assert {turn.agent: sum(turn.components.values()) for turn in episode.turns} == {"first": 2, "second": -2}
-    check_sampler(Independent(episodes=2), KuhnPokerGame(), TASK, policy, tasks=KuhnPoker())
+    check_sampler(Independent(episodes=2), KuhnPokerGame(), TASK, policy, tasks=KuhnPoker(), sides=sides)
 
 
 def test_the_kit_accepts_the_task_set() -> None:
     answer = {"text": "", "rewards": {"first": 1.0, "second": -1.0}, "illegal": 0}
-    tasks = check_task(KuhnPoker(), lambda task: [answer], count=12)
+    tasks = check_task(KuhnPoker(), lambda task: [answer], count=12, scores=(-2, 2))
     deals = [tuple(task.data["cards"]) for task in tasks]
     assert sorted(deals[:6]) == sorted(deals[6:]) == sorted(DEALS)
     with pytest.raises(MarlError, match="scores answers of workflow 'kuhn-poker', got 'bet'"):

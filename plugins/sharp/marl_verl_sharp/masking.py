@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from marl_verl.credit import ReplayCredit
 from marl_verl.episode import Act, Action, Episode, Journal, TokenBudgetExceeded, WorkflowError
@@ -42,6 +42,7 @@ class MaskingCredit(ReplayCredit):
         without: agents that are not credited: they are never masked, and their turns get no credit.
     """
 
+    one_side: ClassVar[str | None] = "it compares scores of the whole team with and without an agent"
     mode: Mode = "regenerate"
     placeholder: str = "(no answer)"
     only: tuple[str, ...] = ()

@@ -1,0 +1,31 @@
+"""Statistics of episodes whose sides compete: who won, and how much each side got."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def winner(outcomes: Mapping[str, float]) -> str | None:
+    """The side with the highest outcome; None if several have it, or without outcomes."""
+    best = [side for side, outcome in outcomes.items() if outcome == max(outcomes.values())]
+    return best[0] if len(best) == 1 else None
+
+
+def side_statistics(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
+    """Side -> `outcome`, the mean of its scores, and `wins`, the share of episodes that it won.
+
+    Args:
+        episodes: side -> its score, of each episode; none if the task set does not score sides.
+    """
+    winners = [winner(each) for each in episodes]
+    found: dict[str, dict[str, Any]] = {}
+    for side in dict.fromkeys(side for each in episodes for side in each):
+        own = [each[side] for each in episodes if side in each]
+        found[side] = {"outcome": sum(own) / len(own), "wins": winners.count(side) / len(episodes)}
+    return found
+
+
+def draws(episodes: Sequence[Mapping[str, float]]) -> float:
+    """The share of episodes without a winner; there must be an episode."""
+    return [winner(each) for each in episodes].count(None) / len(episodes)

@@ -1,0 +1,268 @@
+"""Sides: a score for each, what every sampler, credit and return does with them, and how they are shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marl_verl import Task, TaskSet, Workflow, plugins
+from marl_verl.advantage import Advantage, RowTable
+from marl_verl.algorithms import Algorithm
+from marl_verl.config.fit import SyntheticTeam, check_advantage, check_sides
+from marl_verl.episode import Team
+from marl_verl.episode.codec import decode_episode, encode_episode
+from marl_verl.errors import MarlError
+from marl_verl.inspect.replay import differences, rerun
+from marl_verl.inspect.replay_text import _score
+from marl_verl.sampling import Independent, Sample, Sampler
+from marl_verl.tasks.sides import draws, side_statistics, winner
+from marl_verl.team import TeamConfig, read_team
+from marl_verl.testing import ScriptedContext, ScriptedPolicy
+from marl_verl.testing.rows import row
+
+TASK = Task("t", "begin")
+SIDES = {"ann": "red", "bob": "blue"}
+KNOWN = plugins.load()
+
+
+class Duel(Workflow):
+    """Ann and Bob act in turn; every state has a score."""
+
+    async def run(self, task: Task, team: Team) -> str:
+        said = task.prompt
+        for _ in range(2):
+            for agent in SIDES:
+                said += (await team[agent].act(said)).text
+                team.propose(said)
+        return said
+
+
+class ZeroSum(TaskSet):
+    """Red gets between 1 and 2, which blue loses."""
+
+    sides = ("red", "blue")
+
+    def score(self, task: Task, answer: Any) -> Any:
+        value = 1.0 + zlib.crc32(answer.encode()) % 97 / 97
+        return {"red": value, "blue": -value}
+
+    def public_score(self, task: Task, answer: Any) -> float:
+        return 0.5
+
+
+def context(tasks: TaskSet | None = None, sides: dict[str, str] | None = None) -> ScriptedContext:
+    says: Any = lambda act, session, candidate: f"{act.agent[0]}{session}{candidate}"  # noqa: E731
+    given = SIDES if sides is None else sides
+    return ScriptedContext(Duel(), TASK, ScriptedPolicy({"ann": says, "bob": says}), tasks or ZeroSum(), sides=given)
+
+
+def sampled(sampler: Sampler | None = None, tasks: TaskSet | None = None, **sides: str) -> Sample:
+    return asyncio.run((sampler or Independent(2)).sample(context(tasks, sides or None)))
+
+
+def team(**sides: str | None) -> TeamConfig:
+    agents = {name: {"policy": "p", "side": side} for name, side in (sides or SIDES).items()}
+    return read_team(
+        {
+            "agents": agents,
+            "policies": {"p": {}},
+            **{part: {"name": part} for part in ("task", "workflow", "algorithm")},
+        }
+    )
+
+
+def check(sampler: Sampler | None = None, algorithm: Algorithm | None = None, tasks: TaskSet | None = None) -> None:
+    found = {"sampler": sampler or Independent()}
+    check_sides(found, {"sampler": "its-name"}, algorithm or Algorithm(), team(), tasks or ZeroSum())
+
+
+def test_each_turn_has_the_outcome_of_its_agents_side_and_one_number_is_everyones() -> None:
+    for episode in sampled().episodes:
+        value = episode.outcomes["red"]
+        assert episode.score == 0
+        assert value >= 1
+        assert {(turn.agent, turn.team_reward) for turn in episode.turns} == {("ann", value), ("bob", -value)}
+        assert episode.success  # there is a winner
+
+    class One(TaskSet):
+        def score(self, task: Task, answer: Any) -> float:
+            return 0.25
+
+    (first, _) = sampled(tasks=One()).episodes
+    assert (first.outcomes, first.score, {turn.team_reward for turn in first.turns}) == ({}, 0.25, {0.25})
+
+
+class Referee(ZeroSum):
+    def score(self, task: Task, answer: Any) -> Any:
+        return {"red": 3.0, "blue": 1.0}
+
+
+def test_an_agent_without_a_side_gets_the_mean() -> None:
+    class Third(Duel):
+        async def run(self, task: Task, team: Team) -> str:
+            await team["judge"].act("watch")
+            return await super().run(task, team)
+
+    policy = ScriptedPolicy({"ann": "a", "bob": "b", "judge": "j"})
+    scene = ScriptedContext(Third(), TASK, policy, Referee(), sides=SIDES)
+    (episode,) = asyncio.run(Independent(1).sample(scene)).episodes
+    assert {turn.agent: turn.team_reward for turn in episode.turns} == {"judge": 2.0, "ann": 3.0, "bob": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        ({"red": 1.0, "blu": 0.0}, "the score has side 'blu', which no agent of the team has: did you mean 'blue'?"),
+        (
+            {"red": 1.0},
+            "the score has no side 'blue', which agents of the team have (marl.agents.NAME.side): valid: red",
+        ),
+        ({"red": 1.0, "blue": float("nan")}, "the score of side 'blue' must be finite, "),
+        ({"red": "much", "blue": 1}, "the score of side 'red' must be a number, "),
+    ],
+)
+def test_a_score_that_does_not_fit_the_sides_fails_with_its_reason(score: Any, message: str) -> None:
+    class Wrong(ZeroSum):
+        def score(self, task: Task, answer: Any) -> Any:
+            return score
+
+    found = sampled(tasks=Wrong())
+    assert not found.episodes
+    assert {failure.reason for failure in found.failures} == {"score-error"}
+    assert message in found.failures[0].detail
+
+
+def test_a_score_per_side_needs_a_team_with_sides() -> None:
+    class Late(ZeroSum):
+        sides = ()
+
+    found = asyncio.run(Independent(1).sample(context(Late(), sides={})))
+    assert "side 'red', which no agent of the team has: set marl.agents.NAME.side" in found.failures[0].detail
+
+
+@pytest.mark.parametrize("name", KNOWN.names("samplers"))
+def test_every_sampler_rewards_each_side_or_is_refused_before_the_start(name: str) -> None:
+    sampler = KNOWN.get("samplers", name)()
+    if sampler.one_side is not None:
+        with pytest.raises(MarlError, match=r"'its-name' needs agents of one side, but .* 'red' and 'blue': "):
+            check(sampler)
+        return
+    check(sampler)
+    sample = sampled(sampler)
+    assert {turn.agent for turn in sample.turns} == set(SIDES)
+    for turn in sample.turns:
+        assert (turn.components["team"] > 0) == (turn.agent == "ann")
+    if not sampler.branches:
+        return
+    chosen = {turn.node for each in sample.episodes for turn in each.turns}
+    for parent in {turn.parent for turn in sample.turns}:  # the best child, for the side of the agent that acts
+        children = [turn for turn in sample.turns if turn.parent == parent]
+        best = max(turn.components["team"] for turn in children)
+        assert [turn.components["team"] for turn in children if turn.node in chosen] == [best]
+
+
+@pytest.mark.parametrize("name", KNOWN.names("credits"))
+def test_every_credit_is_refused_or_changes_no_reward_of_another_side(name: str) -> None:
+    found = KNOWN.get("credits", name)
+    credit = found() if isinstance(found, type) else found
+    if credit.one_side is not None:
+        with pytest.raises(MarlError, match=f"credit '{name}' needs agents of one side, but"):
+            check(algorithm=Algorithm(credit=credit))
+        return
+    check(algorithm=Algorithm(credit=credit))
+    assert name == "none"  # another credit that accepts sides needs a test here of what it gives each side
+
+
+def table(blue: float, step: float = 0.0) -> RowTable:
+    """Two episodes in which both sides act twice; blue's outcomes and rewards differ by the arguments."""
+    found = []
+    for session in range(2):
+        for index, agent in enumerate(("ann", "bob", "ann", "bob")):
+            own = 1.0 + session + (blue if agent == "bob" else 0.0)
+            role = 0.5 * index + (step if agent == "bob" else 0.0)
+            made = row("q", session, index, index // 2, agent, role=role)
+            found.append({**made, "team_reward": own, "value": 0.1 * index})
+    return RowTable.from_rows(found, declared={"role"})
+
+
+@pytest.mark.parametrize("name", KNOWN.names("returns"))
+def test_every_return_is_of_ones_own_side_or_is_refused(name: str) -> None:
+    algorithm = Algorithm(advantage=Advantage(returns=KNOWN.get("returns", name)()))  # type: ignore[call-arg]
+    estimator: Any = algorithm.advantage
+    if estimator.returns.one_side is not None:
+        with pytest.raises(MarlError, match=f"returns? '{name}' needs agents of one side, but"):
+            check(algorithm=algorithm)
+        return
+    check(algorithm=algorithm)
+    one, other = algorithm.compute(table(0.0)), algorithm.compute(table(-5.0, step=3.0))
+    ann = table(0.0).agent.codes == table(0.0).agent.names.index("ann")
+    assert np.array_equal(one.ret[ann], other.ret[ann])
+    assert not np.array_equal(one.ret[~ann], other.ret[~ann])
+
+
+@pytest.mark.parametrize("name", KNOWN.names("algorithms"))
+def test_every_algorithm_computes_advantages_with_sides_or_names_the_part_that_does_not(name: str) -> None:
+    algorithm = KNOWN.get("algorithms", name)
+    algorithm = algorithm.with_options({}, find=KNOWN.get)
+    sampler = KNOWN.get("samplers", algorithm.sampler)()
+    parts: list[Any] = [sampler, *algorithm.credit.each, algorithm.advantage]
+    parts.append(getattr(algorithm.advantage, "returns", None))
+    if any(getattr(part, "one_side", None) is not None for part in parts):
+        with pytest.raises(MarlError, match="needs agents of one side"):
+            check(sampler, algorithm)
+        return
+    check(sampler, algorithm)
+    if set(algorithm.rewards.required()) <= {"team"}:  # others need role rewards
+        check_advantage(SyntheticTeam(sampler, algorithm, team()))
+
+
+def test_the_task_sets_sides_are_compared_with_the_teams_before_the_start() -> None:
+    class Other(ZeroSum):
+        sides = ("red", "blu")
+
+    with pytest.raises(MarlError, match=r"'task' scores side 'blu', which no agent .* has: did you mean 'blue'\?"):
+        check(tasks=Other())
+    with pytest.raises(MarlError, match=r"'task' scores side 'red', which no agent .*: set marl\.agents\.NAME\.side"):
+        check_sides({}, {}, Algorithm(), team(ann=None, bob=None), ZeroSum())
+    with pytest.raises(MarlError, match=r"'marl.agents.ann.side': a side must consist of letters.*got '1 2'"):
+        team(ann="1 2", bob="blue")
+
+
+def test_sides_are_stored_and_replayed() -> None:
+    (episode, _) = sampled().episodes
+    stored = json.loads(json.dumps(encode_episode(episode, tokens=False)))
+    again = decode_episode(stored)
+    assert again.outcomes == episode.outcomes
+    replayed = asyncio.run(rerun(Duel(), ZeroSum(), list(SIDES), again))
+    assert differences(again, replayed) == []
+    assert f", red {episode.outcomes['red']:g}, blue {episode.outcomes['blue']:g}, success" in _score(replayed)
+    again.outcomes["red"] += 1
+    assert differences(again, replayed)[0].startswith("the scores of the sides are {'red': ")
+
+    class One(TaskSet):
+        def score(self, task: Task, answer: Any) -> float:
+            return 1.0
+
+    (plain, _) = sampled(tasks=One()).episodes
+    assert "outcomes" not in encode_episode(plain, tokens=False)
+
+
+EPISODES = [
+    {"red": 1.0, "blue": -1.0},
+    {"red": 0.0, "blue": 0.0},
+    {"red": -2.0, "blue": 2.0},
+    {"red": 3.0, "blue": 0.0},
+]
+
+
+def test_a_side_wins_with_more_than_every_other() -> None:
+    assert [winner(each) for each in (*EPISODES, {})] == ["red", None, "blue", "red", None]
+    assert draws(EPISODES) == 0.25
+    found = {"red": {"outcome": 0.5, "wins": 0.5}, "blue": {"outcome": 0.25, "wins": 0.25}}
+    assert side_statistics(EPISODES) == found
+    assert side_statistics([]) == {}
