@@ -5,7 +5,7 @@ NumPy only, float64. The algorithms are in `marl_verl.algorithms`, credits in `m
 
 from marl_verl.advantage.columns import FloatArray, IntArray, combine, dense, group_mean
 from marl_verl.advantage.compare import Baseline, LeaveOneOut, Max, Mean, NoBaseline, Population, Scale, Unbiased
-from marl_verl.advantage.estimator import Advantage, Estimator, GroupEstimator, Overlong, Rows
+from marl_verl.advantage.estimator import Advantage, Estimator, GroupEstimator, Memory, Overlong, Rows
 from marl_verl.advantage.groups import AGENT, BATCH, OBSERVATION, SIBLINGS, TASK, TURN, check_columns, group_ids
 from marl_verl.advantage.part import Part, PartField
 from marl_verl.advantage.result import AdvantageResult, agent_statistics
@@ -16,4 +16,4 @@ __all__ = ["Advantage", "AdvantageResult", "Estimator", "GroupEstimator", "Overl
 __all__ += ["Baseline", "LeaveOneOut", "Max", "Mean", "NoBaseline", "Population", "Scale", "Unbiased"]
 __all__ += ["Discounted", "GAE", "Immediate", "PathSum", "Returns", "TreeMean"]
 __all__ += ["AGENT", "BATCH", "OBSERVATION", "SIBLINGS", "TASK", "TURN", "check_columns", "group_ids"]
-__all__ += ["FloatArray", "IntArray", "Rows", "agent_statistics", "combine", "dense", "group_mean"]
+__all__ += ["FloatArray", "IntArray", "Memory", "Rows", "agent_statistics", "combine", "dense", "group_mean"]

@@ -18,6 +18,9 @@ from marl_verl.advantage.rows import RowTable
 from marl_verl.errors import MarlError, unknown
 from marl_verl.options import check_type
 
+Memory = Mapping[str, float]
+"""What an estimator keeps of earlier steps: names and numbers, stored in checkpoints."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -59,6 +62,20 @@ class Estimator(Part):
     def incompatibility(self, rows: Rows) -> str | None:
         """Why the estimator is incompatible with such rows; None if it is compatible."""
         return None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether advantages depend on earlier steps, through `recall`."""
+        return False
+
+    def recall(self, table: RowTable, reward: FloatArray, memory: Memory) -> tuple[Mapping[str, FloatArray], Memory]:
+        """Columns [n] for `compute` (`RowTable.column`) that depend on earlier steps, and the memory after this step.
+
+        Training calls it once a step, before `compute`, with the same arguments; the memory of the first step is empty.
+        The columns are stored with the rows, so that `marl-verl explain` computes the same. Rows without them are
+        those of a check or of a document: then `compute` must do as in a first step.
+        """
+        raise NotImplementedError
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """Compute one advantage per row. `table` has no padding and is sorted by key; `reward` [n] is finite."""

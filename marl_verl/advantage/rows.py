@@ -226,6 +226,10 @@ class RowTable:
         everywhere = np.ones(len(self), dtype=np.bool_)
         return replace(self, rewards={**self.rewards, name: values}, present={**self.present, name: everywhere})
 
+    def with_columns(self, columns: Mapping[str, FloatArray]) -> RowTable:
+        """The table with these computed columns, in place of those of the same names."""
+        return replace(self, numbers={**self.numbers, **columns})
+
     def setting_aside(self, names: Iterable[str]) -> RowTable:
         """The table with these components excluded from the sum of all components."""
         return replace(self, own=self.own | frozenset(names))

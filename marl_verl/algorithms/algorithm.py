@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from marl_verl.advantage.columns import FloatArray, first_true, numbers_of
-from marl_verl.advantage.estimator import Estimator
+from marl_verl.advantage.columns import FloatArray, IntArray, first_true, numbers_of
+from marl_verl.advantage.estimator import Estimator, Memory
 from marl_verl.advantage.part import Find, PartField, changed, check_known, flat, replaced
 from marl_verl.advantage.result import AdvantageResult
 from marl_verl.advantage.rows import RowTable
@@ -134,6 +134,33 @@ class Algorithm:
             MarlError: no row besides padding; a NaN or infinite reward (with component, row and task); a missing
                 component or group column; a parent that is not a node; rewards too large for float64 statistics.
         """
+        rows, real, reward = self._mixed(table)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # raised below, with the row
+            result = _checked(self.advantage.compute(real, reward), real, self.advantage.described)
+        _finite(result.scale, real, "scale")  # an infinite scale would silently make the advantage 0
+        _finite(result.advantage, real, "advantage")
+        return result.scatter(rows, len(table))
+
+    def recall(self, table: RowTable, memory: Memory) -> tuple[RowTable, Memory]:
+        """The table with the columns that the advantage computes from earlier steps, and the memory after this step.
+
+        The same table if the advantage does not remember. MarlError as in `compute`, or for a number of the memory
+        that is not finite.
+        """
+        if not self.advantage.remembers:
+            return table, memory
+        rows, real, reward = self._mixed(table)
+        columns, after = self.advantage.recall(real, reward, memory)
+        for name, value in after.items():
+            if not np.isfinite(value):
+                raise MarlError(f"the memory '{name}' of advantage '{self.advantage.name}' is {value}")
+        found = {name: np.full(len(table), np.nan) for name in columns}
+        for name, values in columns.items():
+            found[name][rows] = numbers_of(values, len(real), f"column '{name}' of '{self.advantage.name}'")
+        return table.with_columns(found), after
+
+    def _mixed(self, table: RowTable) -> tuple[IntArray, RowTable, FloatArray]:
+        """The rows that are not padding, in order; their table with the credit; and their mixed reward."""
         rows = table.order()
         if not len(rows):
             raise MarlError("there are no rows besides padding. An advantage needs at least one.")
@@ -144,11 +171,8 @@ class Algorithm:
             if (real.parent.codes >= 0).any():
                 _ = real.tree  # raises for a parent that is not a node, even if no part uses the tree
             reward = numbers_of(self.rewards.compute(real), len(real), self.rewards.described)
-            _finite(reward, real, "mixed reward")
-            result = _checked(self.advantage.compute(real, reward), real, self.advantage.described)
-        _finite(result.scale, real, "scale")  # an infinite scale would silently make the advantage 0
-        _finite(result.advantage, real, "advantage")
-        return result.scatter(rows, len(table))
+        _finite(reward, real, "mixed reward")
+        return rows, real, reward
 
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
         """The reward components that a run sets while sampling."""

@@ -47,6 +47,9 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
     settings = settings_of(config)
     if settings.mode == "sync":
         return
+    if algorithm.advantage.remembers:
+        what = f"advantage '{algorithm.advantage.name}' depends on earlier steps, but with"
+        raise MarlError(f"{what} {WHERE}.mode=async steps overlap: use mode=sync")
     if algorithm.advantage.wants_critic() or OmegaConf.select(config, "marl.critic.scope") is not None:
         what = f"{WHERE}.mode=async does not train a critic, but algorithm '{team.algorithm.name}' has one"
         raise MarlError(f"{what}: use mode=sync")

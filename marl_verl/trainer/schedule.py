@@ -15,6 +15,7 @@ from marl_verl.rollout.worker import Report
 from marl_verl.threads import in_thread
 from marl_verl.trainer.batches import part_of, with_padding
 from marl_verl.trainer.filtering import Signal
+from marl_verl.trainer.memory import AdvantageMemory
 from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.policies import Policies
 
@@ -31,6 +32,7 @@ class Training(Protocol):
     agent_loop_manager: Any
     algorithm: Algorithm
     components: frozenset[str]  # the reward components of the run
+    memory: AdvantageMemory  # of earlier steps
     policies: Policies
 
     # names the run's activity during the context, for error messages
@@ -103,7 +105,7 @@ class Synchronous(Schedule):
         tags, values = batch.tags, self.policies.critics.values(batch)
         if values:
             tags = [{**tag, "value": value} for tag, value in zip(tags, values, strict=False)]
-        table = RowTable.from_tags(tags, self.training.components)
+        table = self.training.memory.recall(RowTable.from_tags(tags, self.training.components))
         result = self.training.algorithm.compute(table)
         self.policies.put_advantages(batch, result)
         return table, result

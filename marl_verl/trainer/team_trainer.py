@@ -35,6 +35,7 @@ from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.batches import joined, row_order
 from marl_verl.trainer.curriculum import Curriculum
 from marl_verl.trainer.filtering import Signal
+from marl_verl.trainer.memory import AdvantageMemory
 from marl_verl.trainer.metrics import team_metrics
 from marl_verl.trainer.policies import Policies
 from marl_verl.trainer.records import Records
@@ -64,6 +65,7 @@ class TeamTrainer(PPOTrainer):
         self.algorithm = algorithm_of(self.team)
         self.records = Records(config, self.team, self.algorithm, self.run_dir)
         self.components = self.algorithm.components(self.team.agents)
+        self.memory = AdvantageMemory(self.algorithm)
         self.reports: list[Report] = []
         self.filter = filter_of(config)
         self.curriculum: Curriculum | None = None
@@ -103,6 +105,8 @@ class TeamTrainer(PPOTrainer):
         if (settings := curriculum_of(self.config)) is not None:
             ids = [json.loads(row)["id"] for row in self.train_dataset.rows]
             parts["curriculum"] = self.curriculum = Curriculum(settings, ids, int(self.config.marl.run.seed))
+        if self.algorithm.advantage.remembers:
+            parts["advantage"] = self.memory
         models = [runtime.config.actor_rollout_ref.model for runtime in self.policies.trained]
         full = [Path(model.path) for model in models if not model.get("lora_rank")]
         folder = self.run_dir.folder
@@ -186,7 +190,8 @@ class TeamTrainer(PPOTrainer):
         """Number of tasks with something to learn from; a task without rows has failed."""
         if not len(batch):
             return 0
-        signal = self.signal(batch.tags, self.algorithm.compute(RowTable.from_tags(batch.tags, self.components)))
+        table = self.memory.recall(RowTable.from_tags(batch.tags, self.components), keep=False)
+        signal = self.signal(batch.tags, self.algorithm.compute(table))
         return len(signal.tasks) if signal is not None else 0
 
     def signal(self, tags: Sequence[Mapping[str, Any]], result: AdvantageResult) -> Signal | None:

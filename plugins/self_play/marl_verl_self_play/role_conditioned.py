@@ -1,0 +1,108 @@
+"""Role-conditioned advantage estimation (RAE): a moving-average baseline for each game and role, kept between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marl_verl.advantage import (
+    AdvantageResult,
+    FloatArray,
+    GroupEstimator,
+    IntArray,
+    Memory,
+    PartField,
+    Returns,
+    RowTable,
+    check_columns,
+    combine,
+    group_ids,
+    group_mean,
+)
+from marl_verl.errors import MarlError
+
+BASELINE = "rae_baseline"
+"""The column of b, which training computes from earlier steps and `marl-verl explain` shows."""
+
+
+@dataclass(frozen=True)
+class RoleConditioned(GroupEstimator):
+    """A(tau, p) = R(tau, p) - b_p, a baseline of its own for each role p of the game.
+
+    For each episode tau, in the order of the tasks, and each role p that acted in it, first the baseline is updated,
+    then the advantage is computed:
+
+        b_p <- alpha * b_p + (1 - alpha) * R(tau, p)
+        A(tau, p) = R(tau, p) - b_p
+
+    b_p begins at 0. R(tau, p) is the mean of the returns of the role's turns; with the outcome of its side as the only
+    reward, that outcome. All turns of the role in the episode have its advantage. In a two-player game one policy that
+    plays all roles would otherwise compare a second player with first players, who have another value. The baselines
+    are a part of checkpoints. If the returns of an episode's roles add up to 0 and every role acts in every episode,
+    the advantages of an episode add up to 0, too.
+
+    Source: SPIRAL, arXiv 2506.24119 (role-conditioned advantage estimation), with alpha 0.95, per game and role.
+
+    Attributes:
+        returns: computes the return of a turn.
+        alpha: share of the old baseline that is kept, 0 to below 1.
+        role: the columns that name a role.
+        game: a computed column (`marl.algorithm.options.columns`) that numbers the game of a row; "": all rows are of
+            one game.
+    """
+
+    name: ClassVar[str] = "role-conditioned"
+    returns: PartField[Returns] = PartField("returns", "immediate")
+    alpha: float = 0.95
+    role: tuple[str, ...] = ("agent",)  # not `group`, which an option of the algorithm's own advantage would set
+    game: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "role", check_columns("role", self.role))
+        if not 0 <= self.alpha < 1:
+            raise MarlError(f"'alpha' must be from 0 to below 1, got {self.alpha}")
+
+    @property
+    def group(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The columns of `role`."""
+        return self.role
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+    def recall(self, table: RowTable, reward: FloatArray, memory: Memory) -> tuple[Mapping[str, FloatArray], Memory]:
+        """The column `BASELINE`; and the memory: role, after its game if there is one -> b."""
+        ret = self.returns.compute(table, reward)
+        sample = self._samples(table)
+        mean, (_, first) = group_mean(ret, sample), np.unique(sample, return_index=True)
+        baselines, b = dict(memory), np.empty(len(first))
+        for at in np.argsort(first, kind="stable"):  # samples by their first row: by task, session and first act
+            role = self._role(table, int(first[at]))
+            b[at] = self.alpha * baselines.get(role, 0.0) + (1 - self.alpha) * mean[at]
+            baselines[role] = float(b[at])
+        return {BASELINE: b[sample]}, baselines
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        """See `Estimator.compute`. Rows without the column `BASELINE` are those of a first step."""
+        if BASELINE not in table.numbers:
+            baseline = self.recall(table, reward, {})[0][BASELINE]
+        else:
+            baseline = table.column(BASELINE)
+        stages = self.returns.stages(table, reward)
+        sample = self._samples(table)
+        ret = group_mean(stages[-1][1], sample)[sample]
+        group, ones = group_ids(table, self.group), np.ones(len(table))
+        return AdvantageResult.of(ret, reward, baseline, ones, group, sample, self.group, stages)
+
+    def _samples(self, table: RowTable) -> IntArray:
+        """[n] ids of (role, game, episode)."""
+        games = [] if not self.game else [np.unique(table.column(self.game), return_inverse=True)[1].reshape(-1)]
+        return combine([group_ids(table, self.group), *games, table.uid.codes, table.session], len(table))
+
+    def _role(self, table: RowTable, row: int) -> str:
+        game = [f"{table.column(self.game)[row]:g}"] if self.game else []
+        return "/".join([*game, *(str(table.value(column, row)) for column in self.group)])
