@@ -93,7 +93,7 @@ class FromFile(TaskSet):
 
 FILES = ("at-final-answers", "dr-mas-math", "dr-mas-search", "math", "multi-hop-paragraphs", "search", "joint-writing")
 FROM_FILES = (*FILES, "verl", "code-with-tests", "joint-code")
-OTHERS = ("function-scored",)  # a set within another, which a reward function scores
+OTHERS = ("function-scored", "verifiers")  # a set within another, which a reward function scores; test_verifiers.py
 
 
 def test_every_task_set_is_generated_or_read() -> None:

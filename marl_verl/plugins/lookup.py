@@ -34,8 +34,8 @@ EXTRAS: Mapping[str, str] = {
     "code-coder code-tester cooperation",
     "writing": "joint-writing word-writing two-writers tldr-length arxiv-length",
     "search": "search look-up search-routed search-alone search-planner search-verdict search-hit",
-    "environments": "textarena pettingzoo player-outcome player-legal player-outcome-legal",
-    "self-play": "kuhn-poker",
+    "environments": "textarena pettingzoo verifiers player-outcome player-legal player-outcome-legal seat-reward",
+    "self-play": "kuhn-poker role-conditioned",
 }
 """Extra (also the entry point, and the suffix of the distribution's name) -> the names that its plugin registers.
 
