@@ -11,7 +11,7 @@ from marl_verl import Task, TaskSet, Workflow
 from marl_verl.episode import Team
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split
-from marl_verl_self_play.kuhn import DEALS, ENDS, legal_moves, payoff
+from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, legal_moves, payoff
 
 PLAYERS = ("first", "second")
 RULES = (
@@ -37,6 +37,27 @@ class KuhnPoker(TaskSet):
             deals += rng.sample(DEALS, len(DEALS))
         return [_task(f"kuhn-poker {split} {seed}-{number}", deal) for number, deal in enumerate(deals[:count])]
 
+    def vocabulary(self) -> list[str]:
+        """For tiny models: the words of brief observations, and all moves."""
+        return [*CARDS, *legal_moves(""), *legal_moves("b")]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """For tiny models: (brief observation, move) pairs of an agent at random information sets. A share
+        `good` of the moves is legal, by a strategy that the seed draws: P(bet or call) is 0.3 or 0.7."""
+        draw = random.Random(f"kuhn-poker strategy {seed}").choice
+        strategy = {name: draw((0.3, 0.7)) for sets in INFORMATION_SETS for name in sets}
+        rng, seen = (
+            random.Random(f"kuhn-poker demonstrations {agent} {seed}"),
+            observations(PLAYERS.index(agent), brief=True),
+        )
+        pairs = []
+        for _ in range(count):
+            name = rng.choice(list(seen))
+            legal, other = (legal_moves(history) for history in (name[1:], "" if name.endswith("b") else "b"))
+            move = legal[rng.random() < strategy[name]]
+            pairs.append((seen[name], move if rng.random() < good else rng.choice(other)))
+        return pairs
+
     def score(self, task: Task, answer: Any) -> dict[str, float]:
         """Side -> its payoff. MarlError unless the answer is one of workflow `kuhn-poker`."""
         return dict(_played(answer)["rewards"])
@@ -51,35 +72,62 @@ class KuhnPokerGame(Workflow):
 
     A move is the only legal one that the text names as a word, in any case. Any other text is marked as invalid and
     counts as a check or fold, so that every game ends and stays zero-sum.
+
+    Options:
+        brief: whether an observation is the card and the moves so far only, such as "K check bet". Tiny models know
+            these.
     """
+
+    brief: bool = False
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
         one, two = task.data["cards"]
-        history, told, illegal = "", list[str](), 0
+        history, illegal = "", 0
         while history not in ENDS:
             player = len(history) % 2
-            legal = legal_moves(history)
-            action = await team[PLAYERS[player]].act(_observation((one, two)[player], player, told, legal))
-            named = set(re.findall(r"[a-z]+", action.text.lower())) & set(legal)
-            if len(named) != 1:
-                team.invalid(action, f"no single legal move: {legal[0]} or {legal[1]}")
+            action = await team[PLAYERS[player]].act(observation((one, two)[player], history, self.brief))
+            bets = named_move(action.text, history)
+            if bets is None:
+                first, second = legal_moves(history)
+                team.invalid(action, f"no single legal move: {first} or {second}")
                 illegal += 1
-            move = legal[1] if named == {legal[1]} else legal[0]
-            told.append(f"{PLAYERS[player]} {move}")
-            history += "b" if move == legal[1] else "p"
+            history += "b" if bets else "p"
         won = payoff((one, two), history)
         rewards = dict(zip(PLAYERS, (float(won), float(-won)), strict=True))
-        return {"text": f"{one} {two}: {', '.join(told)}", "rewards": rewards, "illegal": illegal}
+        return {"text": f"{one} {two}: {_told(history)}", "rewards": rewards, "illegal": illegal}
 
 
 def _task(name: str, deal: tuple[str, str]) -> Task:
     return Task(name, RULES, {"cards": list(deal), "deal": name})
 
 
-def _observation(card: str, player: int, told: list[str], legal: tuple[str, str]) -> str:
-    moves = ", ".join(told) or "none"
-    where = f"You are the {PLAYERS[player]} player. Your card: {card}. Moves so far: {moves}."
-    return f"{RULES}\n{where}\nAnswer with one legal move: {legal[0]} or {legal[1]}."
+def observation(card: str, history: str, brief: bool) -> str:
+    """What the player to move sees after a history; `brief` as of `KuhnPokerGame`."""
+    moves = [legal_moves(history[:at])[move == "b"] for at, move in enumerate(history)]
+    if brief:
+        return " ".join((card, *moves))
+    first, second = legal_moves(history)
+    where = (
+        f"You are the {PLAYERS[len(history) % 2]} player. Your card: {card}. Moves so far: {_told(history) or 'none'}."
+    )
+    return f"{RULES}\n{where}\nAnswer with one legal move: {first} or {second}."
+
+
+def observations(player: int, brief: bool) -> dict[str, str]:
+    """Information set -> observation of a player (0 or 1)."""
+    return {name: observation(name[0], name[1:], brief) for name in INFORMATION_SETS[player]}
+
+
+def named_move(text: str, history: str) -> bool | None:
+    """Whether a text bets or calls after a history; None if it does not name exactly one legal move."""
+    first, second = legal_moves(history)
+    named = set(re.findall(r"[a-z]+", text.lower())) & {first, second}
+    return second in named if len(named) == 1 else None
+
+
+def _told(history: str) -> str:
+    moves = (legal_moves(history[:at])[move == "b"] for at, move in enumerate(history))
+    return ", ".join(f"{PLAYERS[at % 2]} {move}" for at, move in enumerate(moves))
 
 
 def _played(answer: Any) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import pytest
+from marl_verl_self_play.exploitability import move_probabilities
 from marl_verl_self_play.kuhn import (
     DEALS,
     ENDS,
@@ -117,3 +118,41 @@ def test_the_kit_accepts_the_task_set() -> None:
     assert sorted(deals[:6]) == sorted(deals[6:]) == sorted(DEALS)
     with pytest.raises(MarlError, match="scores answers of workflow 'kuhn-poker', got 'bet'"):
         KuhnPoker().score(TASK, "bet")
+
+
+def test_a_brief_observation_is_the_card_and_the_moves() -> None:
+    policy = ScriptedPolicy({"first": ["check", "fold"], "second": "bet"})
+    seen = [shown(act) for act, _ in check_workflow(KuhnPokerGame(brief=True), TASK, policy).turns]
+    assert seen == ["K", "Q check", "K check bet"]
+
+
+def test_demonstrations_for_tiny_models_are_a_strategy_in_words_of_the_vocabulary() -> None:
+    words, tasks = set(KuhnPoker().vocabulary()), KuhnPoker()
+    pairs = tasks.demonstrations("first", 4000, 1, 1.0)
+    assert {word for pair in pairs for word in " ".join(pair).split()} <= words
+    bets = [move in ("bet", "call") for seen, move in pairs if seen == "J"]
+    assert min(abs(sum(bets) / len(bets) - share) for share in (0.3, 0.7)) < 0.06
+    assert all((move in ("fold", "call")) == seen.endswith("bet") for seen, move in pairs)
+    assert not any(
+        (move in ("fold", "call")) == seen.endswith("bet") for seen, move in tasks.demonstrations("first", 50, 1, 0)
+    )
+    assert {seen for seen, _ in tasks.demonstrations("second", 99, 1, 1.0)} == {
+        f"{c} {m}" for c in "JQK" for m in ("check", "bet")
+    }
+
+
+WORDS = ("bet", "check", "call", "fold", "<end>")
+
+
+def test_the_probability_of_a_move_is_that_of_all_texts_that_name_it() -> None:
+    """From "", the texts "bet", "check" and "fold" of 0.5, 0.3 and 0.2, each followed by "bet" with probability 0.1."""
+    chances = {True: (0.5, 0.3, 0.0, 0.2, 0.0), False: (0.1, 0.0, 0.0, 0.0, 0.9)}
+
+    def moves(history: str, most: int = 2) -> tuple[float, float]:
+        decode = lambda tokens: " ".join(WORDS[each] for each in tokens)  # noqa: E731
+        return move_probabilities(lambda tokens: chances[not tokens], decode, frozenset({4}), history, most)
+
+    # "bet", "bet bet", "fold bet"; illegal: "check bet", "fold"
+    assert moves("") == pytest.approx((0.5 + 0.2 * 0.1, 0.3 * 0.1 + 0.2 * 0.9))
+    assert moves("b") == pytest.approx((0.0, 0.8))  # "bet" and "check" are no answers to a bet
+    assert moves("", most=1) == pytest.approx((0.5, 0.2))
