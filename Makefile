@@ -1,6 +1,6 @@
 # marl-verl: `make` lists the targets. Needs Python 3.11 or 3.12, and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-pretrained test test-fast lint bench clean
+.PHONY: help install demo demo-pretrained test test-fast lint docs bench clean
 .DELETE_ON_ERROR:
 # Without bytecode files, every process of a run compiles 1,700 modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,6 +41,9 @@ test: lint  ## lint and all tests, including those of the real stack
 test-fast: lint  ## lint and the tests without the real stack
 	$(BIN)/python -m pytest -m 'not e2e' -n 3 --dist loadfile
 
+docs: $(STAMP)  ## build the documentation site into site/; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
 bench: $(STAMP)  ## run the benchmarks of docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks.advantage
 	$(BIN)/python -m tests.benchmarks.sampling
@@ -48,5 +51,5 @@ bench: $(STAMP)  ## run the benchmarks of docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks.run
 
 clean:  ## remove .venv and caches (runs/ stays)
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,10 +32,10 @@ def _set_stop(options: "Sampling | PolicyConfig") -> None:
 class Sampling:
     """Sampling options of an agent; None keeps the value of verl's `rollout`."""
 
-    temperature: Annotated[float, Ge(0)] | None = None
-    top_p: Annotated[float, Interval(gt=0, le=1)] | None = None
-    top_k: Literal[-1] | Positive | None = None
-    max_tokens: Positive | None = None
+    temperature: Annotated[float, Ge(0)] | None = None  # of a trained policy: only its own one
+    top_p: Annotated[float, Interval(gt=0, le=1)] | None = None  # share of the probability from which tokens are drawn
+    top_k: Literal[-1] | Positive | None = None  # number of most likely tokens that are drawn; -1 for all
+    max_tokens: Positive | None = None  # of a response, at most data.max_response_length
     stop: str | list[str] | None = None  # texts that end an action; None for those of the policy
 
     def __post_init__(self) -> None:
@@ -48,11 +48,11 @@ class AgentConfig:
     if the team's agents compete."""
 
     name: str
-    policy: str
-    instructions: str = ""
-    reward: str | None = None
-    side: str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
+    policy: str  # name of the policy that acts for the agent
+    instructions: str = ""  # system message; none if empty
+    reward: str | None = None  # registered role reward
+    side: str | None = None  # the side of a team whose agents compete
+    sampling: Sampling = field(default_factory=Sampling)  # over the settings of verl's `rollout`
 
     def conversation(self, observation: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages of a request: an observation after the agent's instructions."""

@@ -200,7 +200,7 @@ def install_packages(gpu: bool) -> None:
     """Install marl-verl (editable) and its dependencies in one resolution."""
     pip_config = run(PYTHON, "-m", "pip", "config", "list").stdout
     uv, env = get_uv(), uv_settings(pip_config, os.environ)
-    wanted = ["-e", ".[vllm,test,frameworks]"] if gpu else ["-e", ".[cpu,test,frameworks]", TORCH]
+    wanted = ["-e", ".[vllm,test,docs,frameworks]"] if gpu else ["-e", ".[cpu,test,docs,frameworks]", TORCH]
     wanted += [word for project in sorted(ROOT.glob("plugins/*/pyproject.toml")) for word in ("-e", project.parent)]
     installer: list[str | Path] = [UV, "pip", "install", "--python", PYTHON]
     if not uv:

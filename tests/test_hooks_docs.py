@@ -45,6 +45,14 @@ ELSEWHERE = {
     ("from-verl.md", "json"): "test_verl_script.py",
     ("gpu.md", "yaml"): "test_readme.py",  # a whole recipe, for models that are not on this machine
     ("sandbox.md", "python"): "test_sandbox.py",
+    ("equations.md", "math"): "test_site.py",
+    ("tutorial-algorithm.md", "python"): "test_tutorials.py",
+    ("tutorial-first-team.md", "python"): "test_tutorials.py",
+    ("tutorial-first-team.md", "yaml"): "test_tutorials.py",
+    ("tutorial-reward.md", "python"): "test_tutorials.py",
+    ("tutorial-reward.md", "yaml"): "test_tutorials.py",
+    ("tutorial-tree.md", "python"): "test_tutorials.py",
+    ("tutorial-tree.md", "yaml"): "test_tutorials.py",
     ("algorithms.md", "python"): "test_docs.py",  # its numbers are compared
     ("algorithms.md", "py"): "test_docs.py",  # its numbers, too
     ("algorithms.md", "yaml"): "test_docs.py",  # with every option of its comments

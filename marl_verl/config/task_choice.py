@@ -31,7 +31,7 @@ class PoolWeights:
 
     new: Weight = 1.0  # not sampled yet
     hard: Weight = 0.5  # success rate below `hard`
-    medium: Weight = 1.0
+    medium: Weight = 1.0  # success rate from `hard` to `easy`
     easy: Weight = 0.2  # success rate above `easy`
 
     def __post_init__(self) -> None:
@@ -43,10 +43,10 @@ class PoolWeights:
 class CurriculumSettings:
     """Pools of tasks by measured success rate, and the probability with which each is drawn."""
 
-    hard: Annotated[float, Interval(ge=0, le=1)] = 0.2
-    easy: Annotated[float, Interval(ge=0, le=1)] = 0.8
+    hard: Annotated[float, Interval(ge=0, le=1)] = 0.2  # a task with a lower success rate is hard
+    easy: Annotated[float, Interval(ge=0, le=1)] = 0.8  # a task with a higher success rate is easy
     memory: Annotated[float, Interval(ge=0, lt=1)] = 0.5  # weight of the former rate when a task is sampled again
-    weights: PoolWeights = field(default_factory=PoolWeights)
+    weights: PoolWeights = field(default_factory=PoolWeights)  # how often tasks of each pool are drawn
 
     def __post_init__(self) -> None:
         if self.hard > self.easy:

@@ -24,6 +24,12 @@ class Shape:
     `head_dim` is 32, the smallest that vLLM's CPU attention supports.
 
     Attributes:
+        hidden: width of the residual stream, a multiple of 8.
+        layers: number of layers.
+        heads: number of attention heads.
+        kv_heads: number of key and value heads; divides `heads`.
+        head_dim: width of a head; vLLM supports few sizes.
+        mlp: width of the feed-forward layer, a multiple of 8.
         context: maximum length of prompt and answer together, in tokens.
         family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding: the same text has
             other and more token ids, so data.max_prompt_length and max_response_length must be larger.

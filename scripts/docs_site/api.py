@@ -1,0 +1,35 @@
+"""The reference of the Python API: a page per public module, which mkdocstrings fills from the docstrings."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+MODULES = (
+    *("advantage", "algorithms", "credit", "episode", "errors", "gateway", "options", "plugins", "rewards"),
+    *("sampling", "sandbox", "tasks", "testing", "testing.real", "testing.rows", "testing.workflows"),
+)
+"""The public modules of marl_verl besides itself."""
+
+
+def _module(name: str) -> str:
+    names = "\n".join(f"        - {each}" for each in importlib.import_module(f"marl_verl.{name}").__all__)
+    return f"# marl_verl.{name}\n\n::: marl_verl.{name}\n    options:\n      members:\n{names}\n"
+
+
+def _top() -> str:
+    """The names that `import marl_verl` has, each with a link to its module's page."""
+    from marl_verl import _MODULES as modules
+
+    rows = [f"| [`{name}`][marl_verl.{module}.{name}] | `marl_verl.{module}` |" for name, module in modules.items()]
+    own = [name for name in sorted(modules) if modules[name] == "api"]
+    members = "\n".join(f"        - {name}" for name in own)
+    lines = ["# Python API", "", "The names of `import marl_verl`. Scripts use `train`, `evaluate`, `explain` and"]
+    lines += ["`load_run` ([examples](../python.md)); plugins use the others ([examples](../plugins.md)).", ""]
+    lines += ["| name | module |", "|---|---|", *sorted(rows, key=str.casefold), ""]
+    listed = " · ".join(f"[`marl_verl.{name}`]({name}.md)" for name in MODULES)
+    lines += [f"Public modules: {listed}.", "", "::: marl_verl.api", "    options:", "      members:", members, ""]
+    return "\n".join(lines)
+
+
+PAGES = {"api/index.md": _top} | {f"api/{name}.md": functools.partial(_module, name) for name in MODULES}

@@ -1,0 +1,250 @@
+"""The reference of configuration keys: meaning, default and allowed values, from the schema and its comments."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from docs_site.commands import cell
+from marl_verl.config import recipe_file, schedule, task_choice
+from marl_verl.config.ranges import ALLOWED
+from marl_verl.config.unused import UNUSED
+from marl_verl.models.tiny import TinyModel
+from marl_verl.options import in_words
+from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
+
+SCHEMA = Path(recipe_file.__file__).with_name("marl_trainer.yaml")
+KEY = re.compile(r"( *)(# )?([\w]+):(?: +([^#]*?))?(?: +# ?(.*))?$")
+SECTIONS = {  # section of a recipe -> the dataclass that has its keys
+    "marl.schedule": schedule.Settings,
+    "marl.sampler.filter": task_choice.FilterSettings,
+    "marl.data.curriculum": task_choice.CurriculumSettings,
+    "marl.data.curriculum.weights": task_choice.PoolWeights,
+    "marl.agents.NAME": AgentConfig,
+    "marl.agents.NAME.sampling": Sampling,
+    "marl.policies.NAME": PolicyConfig,
+    "marl.policies.NAME.endpoint": Endpoint,
+    "marl.policies.NAME.tiny": TinyModel,
+}
+GIVEN = {
+    "AgentConfig": ("name",),
+    "PolicyConfig": ("name", "override"),
+    "TinyModel": ("task", "agents", "task_options"),
+}
+"""Fields that no recipe sets under these names."""
+
+VERL = {  # file of verl's config -> the sections whose keys it explains
+    "ppo_trainer": ("",),
+    "actor/actor": ("actor_rollout_ref.actor",),
+    "actor/dp_actor": ("actor_rollout_ref.actor",),
+    "ref/ref": ("actor_rollout_ref.ref",),
+    "ref/dp_ref": ("actor_rollout_ref.ref",),
+    "rollout/rollout": ("actor_rollout_ref.rollout",),
+    "model/hf_model": ("actor_rollout_ref.model", "critic.model"),
+    "optim/fsdp": ("actor_rollout_ref.actor.optim", "critic.optim"),
+    "engine/fsdp": ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp"),
+    "critic/critic": ("critic",),
+    "critic/dp_critic": ("critic",),
+    "data/legacy_data": ("data",),
+    "algorithm/rollout_correction": ("algorithm.rollout_correction",),
+    "reward/reward": ("reward",),
+    "transfer_queue/transfer_queue": ("transfer_queue",),
+}
+SKIPPED = re.compile(r"(.*\.)?(_target_|megatron|veomni|torchtitan)(\..*)?|(distillation|skip|legacy_reward)(\..*)?")
+
+
+@dataclasses.dataclass
+class Key:
+    """A configuration key: its path, meaning, default as YAML, and allowed values in words."""
+
+    path: str
+    meaning: str
+    default: str
+    allowed: str
+
+
+def explained(text: str, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(path, meaning, default) of each key of a YAML file whose comments are above the keys or behind them."""
+    path: list[tuple[int, str]] = []
+    above: list[str] = []
+    pending: tuple[str, list[str], str] | None = None
+    behind = False  # the last key has a comment behind it
+    for line in text.splitlines():
+        match = KEY.match(line)
+        if match and match[2] and (match[5] is None):  # a comment that looks like a key
+            match = None
+        stripped = line.strip()
+        if behind and pending and stripped.startswith("#") and line.index("#") > path[-1][0] + 2:
+            pending[1].append(stripped.lstrip("# "))
+        elif match:
+            if pending:
+                yield pending[0], " ".join(pending[1]), pending[2]
+            indent = len(match[1])
+            path = [*((depth, name) for depth, name in path if depth < indent), (indent, match[3])]
+            name = ".".join(filter(None, [prefix, *(name for _, name in path)]))
+            default = "" if match[2] else (match[4] or "").strip()
+            pending = name, [*above, match[5]] if match[5] else above, default
+            behind, above = bool(match[5]), []
+        elif stripped.startswith("#"):
+            above.append(stripped.lstrip("# "))
+        elif not stripped:
+            above = []
+    if pending:
+        yield pending[0], " ".join(pending[1]), pending[2]
+
+
+def of_schema() -> list[Key]:
+    """The keys of the `marl` section, and those of its agents, policies and mappings."""
+    keys = [
+        Key(path, meaning, default.replace("???", ""), _allowed(path))
+        for path, meaning, default in explained(SCHEMA.read_text(encoding="utf-8"))
+        if path.startswith("marl.") and (default or not isinstance(_node(path), dict))
+    ]
+    for section, kind in SECTIONS.items():
+        mine = {key.path for key in keys}
+        keys += [key for key in of_class(section, kind) if key.path not in mine]
+        hints = {f"{section}.{name}": in_words(hint) for name, hint in _hints(kind).items()}
+        keys = [dataclasses.replace(key, allowed=key.allowed or hints.get(key.path, "")) for key in keys]
+    return sorted(keys, key=lambda key: _order().index(key.path.split(".")[1]))
+
+
+@functools.cache
+def _schema() -> Any:
+    return yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _order() -> list[str]:
+    return list(_schema()["marl"])
+
+
+def _node(path: str) -> Any:
+    """The value of a key in the schema, None if it has none."""
+    node = _schema()
+    for name in path.split("."):
+        node = node[name] if isinstance(node, dict) and name in node else None
+    return node
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def of_class(section: str, kind: type) -> Iterator[Key]:
+    """The keys of a section that a dataclass has; their meanings are the comments behind its fields."""
+    comments: dict[str, str] = {}
+    for each in reversed(kind.__mro__[:-1]):
+        if dataclasses.is_dataclass(each):
+            comments |= _comments(each)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name in GIVEN.get(kind.__name__, ()):
+            continue
+        default = "" if field.default is dataclasses.MISSING else _yaml(field.default)
+        allowed = in_words(_hints(kind)[field.name])
+        yield Key(f"{section}.{field.name}", comments.get(field.name, ""), default, allowed)
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """Field -> its meaning in the docstring's "Attributes:", or the comment behind it."""
+    attributes = inspect.getdoc(kind).partition("Attributes:\n")[2]  # type: ignore[union-attr]
+    described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE)
+    source = textwrap.dedent(inspect.getsource(kind))
+    lines, found = source.splitlines(), {name: " ".join(text.split()) for name, text in described}
+    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno:
+            _, _, comment = lines[node.end_lineno - 1].partition("  # ")
+            found[node.target.id] = comment or found.get(node.target.id, "")
+    return found
+
+
+def _yaml(value: Any) -> str:
+    return str(yaml.safe_dump(value, default_flow_style=True, width=1000)).removesuffix("\n...\n").strip()
+
+
+def _allowed(path: str) -> str:
+    hint, why = ALLOWED.get(path, (None, ""))
+    if hint is not None:
+        return in_words(hint) + (f" ({why})" if why else "")
+    kind = type(_node(path))  # composing a config refuses values of another type than the schema's
+    return in_words(kind) if kind in (bool, dict, list, str, int, float) else ""
+
+
+def of_verl() -> list[Key]:
+    """The keys of verl that have an effect on a team. Meanings are verl's own comments."""
+    folder = next(each for each in recipe_file.search_path() if (each / "ppo_trainer.yaml").is_file())
+    meanings: dict[str, str] = {}
+    for name, sections in VERL.items():
+        text = (folder / f"{name}.yaml").read_text(encoding="utf-8")
+        for section in sections:
+            meanings |= {path: meaning for path, meaning, _ in explained(text, section) if meaning}
+    defaults = dict(_leaves(yaml.safe_load((folder / "_generated_ppo_trainer.yaml").read_text(encoding="utf-8"))))
+    defaults |= {path: value for path, value in _leaves(_schema()) if path.partition(".")[0] in VERL_SECTIONS}
+    unused = tuple(name for names in UNUSED for name in names.split())
+    return [
+        Key(path, meanings.get(path, ""), _yaml(value), _allowed(path))
+        for path, value in sorted(defaults.items())
+        if path.partition(".")[0] in VERL_SECTIONS
+        and not SKIPPED.fullmatch(path)
+        and not any(path == name or path.startswith(f"{name}.") for name in unused)
+    ]
+
+
+VERL_SECTIONS = tuple(
+    ["actor_rollout_ref", "algorithm", "critic", "data", "reward", "trainer", "ray_kwargs", "transfer_queue"]
+)
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in node.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _tables(keys: list[Key], depth: int) -> Iterator[str]:
+    """A heading and a table per section: the first `depth` names of the keys."""
+    sections: dict[str, list[Key]] = {}
+    for key in keys:
+        names = key.path.split(".")
+        sections.setdefault(".".join(names[: min(depth, len(names) - 1)]), []).append(key)
+    for section, mine in sections.items():
+        yield f"\n## {section}\n\n| key | meaning | default | allowed |\n|---|---|---|---|"
+        for key in mine:
+            name, default = key.path.removeprefix(f"{section}."), cell(f"`{key.default}`" if key.default else "")
+            yield f"| `{name}` | {cell(key.meaning)} | {default} | {cell(key.allowed)} |"
+
+
+def marl_page() -> str:
+    title = """# Configuration keys
+
+The keys of section `marl` of a recipe, generated from the schema. [The keys of verl](config-verl.md) can be set in the
+same recipe, those of `actor_rollout_ref` also in a policy's section. `marl-verl train RECIPE --dry-run` checks every
+key and value, and suggests the nearest valid one.
+"""
+    return "\n".join([title, *_tables(of_schema(), 2)]) + "\n"
+
+
+def verl_page() -> str:
+    title = """# Keys of verl
+
+The keys of verl's configuration that have an effect on a team, generated from the installed verl: meanings are verl's
+comments; a default is that of a marl-verl recipe. [From a verl script](from-verl.md#keys) lists the keys that have no
+effect on a team, and what to use instead. [The keys of section `marl`](config.md) are those of marl-verl itself.
+"""
+    keys = of_verl()
+    deep = [key for key in keys if key.path.startswith("actor_rollout_ref.")]
+    return "\n".join([title, *_tables(deep, 2), *_tables([key for key in keys if key not in deep], 1)]) + "\n"
+
+
+PAGES = {"config.md": marl_page, "config-verl.md": verl_page}
