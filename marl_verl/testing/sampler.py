@@ -63,7 +63,8 @@ def check_sampler(
 
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide bugs.
-        tasks, seed: as for `ScriptedContext`.
+        tasks: as for `ScriptedContext`.
+        seed: as for `ScriptedContext`.
         asked: expected number of requested actions, if known.
         worth: for a sampler that branches, (run at the parent, run at the node) -> the answer by which a state before
             the workflow's end is scored, or None. Without it only the rewards of final states are checked.

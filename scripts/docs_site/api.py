@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from pathlib import Path
 
 MODULES = (
     *("advantage", "algorithms", "credit", "episode", "errors", "gateway", "options", "plugins", "rewards"),
@@ -13,8 +14,15 @@ MODULES = (
 
 
 def _module(name: str) -> str:
-    names = "\n".join(f"        - {each}" for each in importlib.import_module(f"marl_verl.{name}").__all__)
-    return f"# marl_verl.{name}\n\n::: marl_verl.{name}\n    options:\n      members:\n{names}\n"
+    module = importlib.import_module(f"marl_verl.{name}")
+    files = (
+        {path.stem for path in Path(str(module.__file__)).parent.glob("*.py")} if hasattr(module, "__path__") else set()
+    )
+    names = "\n".join(f"        - {each}" for each in module.__all__ if each not in files)
+    page = f"# marl_verl.{name}\n\n::: marl_verl.{name}\n    options:\n      members:\n{names}\n"
+    for each in sorted(files.intersection(module.__all__)):  # a function that has the name of its file
+        page += f"\n::: marl_verl.{name}.{each}.{each}\n    options: {{show_root_heading: true}}\n"
+    return page
 
 
 def _top() -> str:

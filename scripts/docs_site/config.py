@@ -199,8 +199,8 @@ def of_verl() -> list[Key]:
     ]
 
 
-VERL_SECTIONS = tuple(
-    ["actor_rollout_ref", "algorithm", "critic", "data", "reward", "trainer", "ray_kwargs", "transfer_queue"]
+VERL_SECTIONS = (
+    *("actor_rollout_ref", "algorithm", "critic", "data", "reward", "trainer", "ray_kwargs", "transfer_queue"),
 )
 
 
