@@ -138,7 +138,8 @@ def test_every_public_name_has_its_place(name: str, site: Path) -> None:
 
 
 def test_every_algorithm_has_its_equation_drawn(site: Path) -> None:
-    text = (site / "equations.html").read_text(encoding="utf-8")
+    text, source = ((site / "equations.html").read_text("utf-8"), (ROOT / "docs" / "equations.md").read_text("utf-8"))
+    assert text.count('display="block"') == source.count("```math")
     sections = dict(re.findall(r'<h2 id="[^"]*">([^<]+).*?</h2>(.*?)(?=<h2|</article>)', text, re.DOTALL))
     assert set(sections) == set(SHIPPED)
     for name, section in sections.items():
