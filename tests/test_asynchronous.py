@@ -152,7 +152,7 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
     values = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
     return SimpleNamespace(
-        report=SimpleNamespace(**values, extra_tokens={}, lines=[], metrics={}), keys=keys, tags=tags
+        report=SimpleNamespace(**values, extra_tokens={}, outcomes=[], lines=[], metrics={}), keys=keys, tags=tags
     )
 
 

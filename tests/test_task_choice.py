@@ -101,6 +101,7 @@ class Stack:
         from verl.utils import tensordict_utils as tu
 
         from marl_verl.tasks.dataset import TaskDataset
+        from marl_verl.trainer.memory import AdvantageMemory
         from marl_verl.trainer.team_trainer import TeamTrainer
 
         stack = self
@@ -112,6 +113,7 @@ class Stack:
                 self.filter, self.curriculum = filter_of(config), None
                 self.algorithm: Algorithm = algorithm_named("grpo", {}, "options")
                 self.components = COMPONENTS
+                self.memory = AdvantageMemory(self.algorithm)
                 self.policies: Any = SimpleNamespace(trained=[SimpleNamespace(name="a")], sleep=lambda: None)
                 self.records: Any = SimpleNamespace(keeps=lambda step, position: True)
                 self.replay_buffer: Any = SimpleNamespace(sample=self._rows)
