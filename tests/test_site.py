@@ -204,6 +204,9 @@ def test_it_is_readable_in_a_browser(site: Path, tmp_path: Path) -> None:
         for name in ("index", "equations", "config", "api/sampling", "errors-a-to-z"):
             for width, dark in ((400, True), (1600, False)):
                 page.open((site / f"{name}.html").as_uri(), width, dark, ready=False)
-                page.wait("document.readyState === 'complete'")
+                page.wait(f"location.pathname.endsWith('/{name}.html') && document.readyState === 'complete'")
+                page.value("localStorage.clear()")  # Material keeps the first choice of colours
+                page.call("Page.reload")
+                page.wait(f"document.body?.dataset.mdColorScheme === '{'slate' if dark else 'default'}'")
                 assert page.value("document.documentElement.scrollWidth") <= width, f"{name} at {width}"
         assert not page.problems
