@@ -35,6 +35,7 @@ from marl_verl.errors import MarlError
 from marl_verl.models.factory import make_tokenizer
 from marl_verl.process.lock import locked
 from marl_verl.process.progress import Display
+from marl_verl.process.terminal import termination_as_interrupt
 from marl_verl.rewards.mix import valid_answer
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.tasks.task_files import write_tasks
@@ -617,11 +618,25 @@ def test_sigterm_ends_every_part_of_a_command_as_ctrl_c(
         time.sleep(10)
         return 0
 
-    previous = signal.signal(number, signal.SIG_IGN)  # without the handler, the command would sleep and succeed
+    def before(*_: object) -> None:
+        """Without the handler of the command, it would sleep and succeed."""
+
+    previous = signal.signal(number, before)
     monkeypatch.setattr(train, "run", preparing)
     try:
         assert main.main(["train", "recipe.yaml"]) == 130
-        assert signal.getsignal(number) == signal.SIG_IGN
+        assert signal.getsignal(number) is before
     finally:
         signal.signal(number, previous)
     assert capsys.readouterr().err == "marl-verl: interrupted\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_is_ignored_remains_ignored(number: signal.Signals) -> None:
+    """As under nohup: a run goes on when its terminal is closed."""
+    previous = signal.signal(number, signal.SIG_IGN)
+    try:
+        with termination_as_interrupt():
+            os.kill(os.getpid(), number)
+    finally:
+        signal.signal(number, previous)

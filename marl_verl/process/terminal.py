@@ -20,9 +20,11 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """In this context, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Python handles signals in the main
-    thread only: in another one the context changes nothing."""
-    numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    """In this context, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. One that is ignored (SIGHUP under
+    nohup) remains ignored. Python handles signals in the main thread only: in another one the context changes nothing.
+    """
+    numbers = [signal.SIGTERM, signal.SIGHUP] if threading.current_thread() is threading.main_thread() else []
+    numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
     previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield

@@ -85,12 +85,14 @@ def log_of(folder: Path) -> str:
     return log.read_text(errors="replace")[-3000:] if log.is_file() else ""
 
 
-def left_running() -> list[str]:
-    """Command lines of every process of any marl-verl run, and of Ray or vLLM."""
+def left_running(place: Path | None = None) -> list[str]:
+    """Command lines of every process of any marl-verl run, and of Ray or vLLM; with `place`, of those whose PYTHONPATH
+    has a folder in it."""
     found = []
     for process in psutil.process_iter():
         try:
             ours = process.name().startswith(("ray::", "VLLM::")) or "MARL_VERL_RUN" in process.environ()
+            ours = ours and (place is None or str(place) in process.environ().get("PYTHONPATH", ""))
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
         except psutil.Error:
