@@ -11,7 +11,9 @@ import math
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 FAULTS = (
     ("rollout worker|sampling and learning|2", 1, "the rollout worker died while sampling and learning in step 2"),
     ("small disk|writing a checkpoint|3", 2, "no space left while saving step 3 in"),
+    ("vLLM server of policy 'flipper'|sampling and learning|4", 1, "the vLLM server of policy 'flipper' died"),
     ("SIGTERM|sampling and learning|5", 130, "interrupted. Continue with: marl-verl train --resume"),
 )
 """Fault, exit code, message."""
@@ -57,7 +60,9 @@ FAULTS = (
 
 @pytest.fixture(scope="module")
 def faulty(disk: Path) -> Finished:
-    """The same run again, which met one fault after the other, the second in the checkpoint of a training worker."""
+    """The same run again, which met one fault after the other, the second in the checkpoint of a training worker.
+
+    In the end a server is stopped for a minute, and meanwhile a second command is refused."""
     folder, before = disk / "run", left_behind()
     variables = {"PYTHONPATH": os.pathsep.join([str(killer.write_site(disk / "site")), str(ROOT)])}
     for fault, code, message in FAULTS:
@@ -73,8 +78,17 @@ def faulty(disk: Path) -> Finished:
         if fault.startswith(killer.SMALL_DISK):
             assert [path.name for path in sorted((folder / "checkpoints").iterdir())] == ["step_1", "step_2"]
             subprocess.run(["mount", "-o", "remount,size=2g", disk], check=True)
-    done = resume(folder, variables={**variables, killer.VARIABLE: ""})
+    variables[killer.VARIABLE] = "pause vLLM server of policy 'shifter'|sampling and learning|6"
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        paused = threads.submit(resume, folder, variables=variables)
+        time.sleep(20)
+        second = resume(folder, variables=variables)
+        done = paused.result()
+    assert second.code == 2, second.output
+    assert f"run directory '{folder}' is in use by process" in second.output
     assert done.code == 0, done.output
+    (line,) = [line for line in done.lines("seconds/step") if line["step"] == 6]
+    assert line["seconds/step"] > killer.PAUSE
     return done
 
 
