@@ -161,7 +161,22 @@ NAMES = (  # key of a policy, a value, the nearest valid one
     ("actor.fsdp_config.seed", "-1", "must be a whole number >= 0, got -1"),
     ("model.exclude_modules", "3", "must be text or a list or null, got 3"),
     ("model.lora_adapter_path", "3", "must be text or null, got 3"),
-    ("model.tiled_mlp.num_shards", "-3", "must be a whole number >= 1, got -3"),
+    (
+        "model.tiled_mlp.num_shards",
+        "3",
+        "'marl.policies.one.model.tiled_mlp.num_shards' has no effect on a team, got 3",
+    ),
+    (
+        "model.tiled_mlp.enabled",
+        "true",
+        "has no effect on a team, got True: policies are trained by verl's FSDP engine",
+    ),
+    ("actor.checkpoint.strict", "false", "'marl.policies.one.actor.checkpoint.strict' has no effect on a team"),
+    ("actor.rollout_n", "4", "the number of attempts per task is in marl.sampler.options"),
+    ("actor.fsdp_config.ulysses_sequence_parallel_size", "2", "must be 1, got 2: set actor.ulysses_sequence_parallel"),
+    ("actor.fsdp_config.forward_only", "true", "must be False, got True: it is trained"),
+    ("rollout.expert_parallel_size", "2", "rollout.expert_parallel_size=2 must be 1, or all GPUs of a server (1)"),
+    ("rollout.quantization_config_file", "3", "must be text or null, got 3"),
     # misspelt keys, and values of other kinds
     ("rollout.temprature", "1", "unknown key 'marl.policies.one.rollout.temprature': did you mean 'temperature'?"),
     ("rollout.val_kwargs.temprature", "1", "did you mean 'temperature'?"),
@@ -318,7 +333,7 @@ LINES = (  # override, message
     ("actor_rollout_ref.rollout.nnodes=1", "set those of trainer, or marl.pools"),
     ("actor_rollout_ref.rollout.n_gpus_per_node=3", "set those of trainer, or marl.pools"),
     ("+marl.extra=3", "unknown key 'marl.extra'"),
-    ("+marl.rollout.act_second=3", "unknown key 'marl.rollout.act_second': did you mean 'act_seconds'?"),
+    ("+marl.rollout.act_second=3", "unknown key 'marl.rollout.act_second': did you mean 'marl.rollout.act_seconds'?"),
     ("critic.enable=true", "algorithms with a critic are ippo and mappo (marl.algorithm.name)"),
     ("actor_rollout_ref.actor.calculate_sum_pi_squared=true", "it is for verl's optimal token baseline"),
     ("actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=x", "servers are on the GPUs of its training"),
@@ -367,6 +382,37 @@ LINES = (  # override, message
     ("reward.custom_reward_function.name=3", "'reward.custom_reward_function.name' must be text, got 3"),
     ("algorithm.rollout_correction.rollout_is_threshold=-3", "must be a number > 0 or text or null, got -3"),
     ("actor_rollout_ref.nccl_timeout=-3", "must be a whole number >= 1, got -3"),
+    ("marl.critic={optim:{warmup_style:cosine}}", "must be null, got 'cosine': set lr_scheduler_type"),
+    ("marl.critic={ulysses_sequence_parallel_size:2}", "set critic.fsdp.ulysses_sequence_parallel_size"),
+    ("marl.critic={fsdp:{forward_only:true}}", "'marl.critic.fsdp.forward_only' must be False, got True"),
+    ("marl.critic={model:{tiled_mlp:{enabled:true}}}", "'marl.critic.model.tiled_mlp.enabled' has no effect"),
+    ("marl.critic={model:{tokenizer_path:3}}", "'marl.critic.model.tokenizer_path' must be text or null, got 3"),
+    ("marl.critic={model:{override_config:3}}", "'marl.critic.model.override_config' must be a mapping, got 3"),
+    ("critic.rollout_n=4", "'critic.rollout_n' has no effect on a team, got 4: the number of attempts per task"),
+    ("marl.task={name:verl,options:{sandbox_url:nope}}", "'reward.sandbox_fusion.url' must be a URL, got 'nope': e.g."),
+    # keys that `+` would add, without effect
+    ("+trainer.nope=1", "unknown key 'trainer.nope'"),
+    ("+trainer.total_epoch=1", "did you mean 'trainer.total_epochs'?"),
+    ("++trainer.nope=1", "unknown key 'trainer.nope'"),
+    ("+trainer={nope:1}", "unknown key 'trainer.nope'"),
+    ("+data.nope=1", "unknown key 'data.nope'"),
+    ("+nope=1", "unknown key 'nope'"),
+    ("+nope.more=1", "unknown key 'nope.more'"),
+    ("+algorithm.nope=1", "unknown key 'algorithm.nope'"),
+    ("+reward.nope=1", "unknown key 'reward.nope'"),
+    ("+transfer_queue.nope=1", "unknown key 'transfer_queue.nope'"),
+    ("+transfer_queue.backend.nope=1", "unknown key 'transfer_queue.backend.nope'"),
+    ("+transfer_queue.backend.SimpleStorage.nope=1", "unknown key 'transfer_queue.backend.SimpleStorage.nope'"),
+    ("+ray_kwargs.nope=1", "unknown key 'ray_kwargs.nope'"),
+    ("+actor_rollout_ref.nope=1", "unknown key 'actor_rollout_ref.nope'"),
+    ("+actor_rollout_ref.actor.nope=1", "unknown key 'actor_rollout_ref.actor.nope'"),
+    ("+actor_rollout_ref.actor.optim.nope=1", "unknown key 'actor_rollout_ref.actor.optim.nope'"),
+    ("+actor_rollout_ref.actor.use_rollout_log_probs=true", "unknown key 'actor_rollout_ref.actor.use_rollout_log_pr"),
+    ("+actor_rollout_ref.actor.checkpoint.save_lora_only=true", "unknown key 'actor_rollout_ref.actor.checkpoint.sa"),
+    ("+actor_rollout_ref.rollout.repetition_penalty=2", "unknown key 'actor_rollout_ref.rollout.repetition_penalty'"),
+    ("+actor_rollout_ref.rollout.limit_images=2", "unknown key 'actor_rollout_ref.rollout.limit_images'"),
+    ("+actor_rollout_ref.model.hf_config=x", "unknown key 'actor_rollout_ref.model.hf_config'"),
+    ("+ray_kwargs.ray_init.runtime_env={env_var:{}}", "unknown key 'ray_kwargs.ray_init.runtime_env.env_var'"),
     ("marl=null", "'marl' must be a mapping, got None"),
     ("marl.run=[1]", "'marl.run' must be a mapping, got [1]"),
     ("marl.run.dir=''", "'marl.run.dir' is empty"),
@@ -432,6 +478,19 @@ WHOLE = (  # overrides, separated by spaces, and the message of a check that nee
     ),
     ("marl.policies.one.actor.fsdp_config.mixed_precision={parm_dtype:bf16}", "did you mean 'param_dtype'?"),
     ("marl.policies.two.rollout.quantization_config_file=/no.json", "is '/no.json', which is no file"),
+    ("actor_rollout_ref.actor.optim.optimizer=Rprop", "unknown value 'Rprop' of 'marl.policies.one.actor.optim.optimi"),
+    (
+        "marl.policies.one.actor.optim.override_optimizer_config={lr:1}",
+        "would replace 'marl.policies.one.actor.optim.lr': set that instead",
+    ),
+    (
+        "+actor_rollout_ref.ref.fsdp_config.mixed_precision={dtype:fp32}",
+        "unknown key 'marl.policies.one.ref.fsdp_config.mixed_precision.dtype'",
+    ),
+    (
+        "marl.policies.one.model.override_config={rope_theta:1000.0}",
+        "changes the log-probs of the trained model only, not those of its servers",
+    ),
     ("actor_rollout_ref.actor.optim.optimizer_impl=nowhere.optim", "is 'nowhere.optim', which is not installed"),
     ("marl.policies.one.actor.checkpoint.save_contents=[]", "lacks 'model', which resuming and export need"),
     ("marl.algorithm.name=mappo marl.critic={ppo_mini_batch_size:3}", "not a multiple of marl.critic.ppo_mini_batch_s"),
@@ -590,11 +649,13 @@ def test_the_arguments_of_ray_are_those_of_ray() -> None:
     import inspect
 
     import ray
+    from ray.runtime_env import RuntimeEnv
 
-    from marl_verl.config.ray_init import ARGUMENTS, REPLACED
+    from marl_verl.config.ray_init import ARGUMENTS, REPLACED, RUNTIME
 
     private = re.findall(r'kwargs.pop\(\s*"(\w+)"', inspect.getsource(ray.init))
     assert {*ARGUMENTS, *REPLACED} <= {*inspect.signature(ray.init).parameters, *private}
+    assert {*RUNTIME} <= {*inspect.signature(RuntimeEnv).parameters, *RuntimeEnv.known_fields}
 
 
 def test_keys_of_a_models_config(tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def test_a_long_file_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     one, two = (RunDir(tmp_path / name).stored_episodes()[12].read_bytes() for name in ("one", "two"))
     assert one == two
     assert gzip.decompress(one) == content(*lines[1:])
+    assert len(one) < len(gzip.compress(content(*lines[1:]), 1))
 
 
 def test_tokens_are_left_out_unless_wanted() -> None:

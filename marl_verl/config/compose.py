@@ -37,6 +37,14 @@ OPEN = re.compile(
 )
 
 
+ADDED = (
+    *(f"actor_rollout_ref.{part}.fsdp_config.mixed_precision" for part in ("actor", "ref")),
+    *("critic.fsdp.mixed_precision", "actor_rollout_ref.rollout.enable_sleep_mode", "marl.run.recipe"),
+    *("actor_rollout_ref.model.target_parameters", "critic.model.target_parameters"),
+)
+"""Keys that the composed config lacks and that a run reads. Hydra's `+` could add any other one, without effect."""
+
+
 def attention(dtype: str) -> str:
     """The default attention on a GPU, for an actor that computes in `dtype` (hardware/gpu.yaml)."""
     return "flash_attention_2" if dtype not in ("fp32", "float32") and flash_attention() else "sdpa"
@@ -81,8 +89,7 @@ def _composed(recipe: Path, given: Sequence[Override], hardware: str | None) -> 
     for change in plain:
         _check_known(change, base)
     config = _hydra(folder, recipe.stem, [*groups, *map(_forced, plain)])
-    added = tuple(change.key_or_group for change in plain if _adds(change) and not _of_team(change))
-    check_keys(OmegaConf.to_container(config), base, "", added)
+    check_keys(OmegaConf.to_container(config), base, "", ADDED)
     return config
 
 
@@ -101,9 +108,8 @@ def with_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             if isinstance(section, DictConfig):
                 section.pop(last, None)
             continue
-        if not _adds(change) or _of_team(change):
-            given = functools.reduce(lambda value, part: {part: value}, reversed(key.split(".")), change.value())
-            check_keys(given, known, "")
+        given = functools.reduce(lambda value, part: {part: value}, reversed(key.split(".")), change.value())
+        check_keys(given, known, "", ADDED)
         try:
             OmegaConf.update(config, key, change.value(), force_add=True)
         except OmegaConfBaseException as error:
@@ -165,13 +171,14 @@ def _check_name(change: Override, config: DictConfig) -> None:
 
 
 def _check_known(change: Override, base: Any) -> None:
-    """MarlError for an override of a key that `base` lacks, unless it has a `+` or is in a free-form section."""
+    """MarlError for an override of a key that `base` lacks, unless it is one of `ADDED` or in a free-form section."""
     key, paths = change.key_or_group, dict(key_paths(base))
     parent, _, last = key.rpartition(".")
     if change.is_delete() and key in paths and not OPEN.fullmatch(key):
         raise MarlError(f"'~{key}' would remove a setting that every run has: set it to another value instead")
     # keys below an empty mapping or null are checked by the code that reads them
-    if _adds(change) or OPEN.fullmatch(key) or key in paths or paths.get(parent, base) in ({}, None):
+    own = _adds(change) and any(f"{key}.".startswith(f"{name}.") for name in ADDED)
+    if own or OPEN.fullmatch(key) or key in paths or paths.get(parent, base) in ({}, None):
         return
     # suggest the nearest key, of the same section where it exists, else of all: never list all 600 keys
     beside = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
@@ -208,11 +215,6 @@ def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             path = f"{prefix}.{key}" if prefix else str(key)
             yield path, value
             yield from key_paths(value, path)
-
-
-def _of_team(change: Override) -> bool:
-    """Whether a `+` adds a key to the `marl` section, where nothing would read it."""
-    return change.key_or_group.startswith("marl.") and change.key_or_group != "marl.run.recipe"
 
 
 def check_keys(given: Any, valid: Any, where: str, allowed: tuple[str, ...] = (), free: re.Pattern[str] = OPEN) -> None:

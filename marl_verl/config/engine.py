@@ -12,11 +12,9 @@ from marl_verl.errors import MarlError, nearest
 from marl_verl.models.count import model_config, shapes
 from marl_verl.team import TeamConfig
 
-OPTIMISERS = (
-    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "Muon", "NAdam", "RAdam"),
-    *("RMSprop", "Rprop", "SGD"),
-)
-"""Names in `torch.optim` (tests/test_platform.py compares them): importing torch takes seconds."""
+OPTIMISERS = ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "SGD")
+"""Names in `torch.optim` (tests/test_platform.py compares them): importing torch takes seconds. LBFGS and Rprop have no
+weight decay, which verl passes, and Muon takes matrices only."""
 PRECISIONS = ("param_dtype", "reduce_dtype", "buffer_dtype")
 MASKED = ("sdpa", "eager")
 """Attention implementations that separate packed rows by a mask, which transformers makes from the position ids."""
@@ -30,6 +28,14 @@ SHAPE = (
     *("head_dim", "vocab_size", "num_experts", "tie_word_embeddings"),
 )
 """Keys of a model's config that change the shape of its weights."""
+COMPUTED = (
+    *("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rms_norm_eps", "layer_norm_eps"),
+    *("hidden_act", "hidden_activation", "activation_function", "sliding_window", "use_sliding_window", "layer_types"),
+    *("max_window_layers", "attention_bias", "mlp_bias", "query_pre_attn_scalar", "attn_logit_softcapping"),
+    *("num_experts_per_tok", "norm_topk_prob", "residual_multiplier", "embedding_multiplier", "attention_multiplier"),
+    *("final_logit_softcapping", "logit_scale", "logits_scaling"),
+)
+"""Keys of a model's config that change its log-probs."""
 SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Keys of a model's config that change its logits after the output layer."""
 PADDING = 128
@@ -55,6 +61,7 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
             raise MarlError(f"'{where}.actor.strategy' must be fsdp2 or fsdp, got '{actor.strategy}'")
         check_optimiser(actor.optim, f"{where}.actor")
         check_precision(actor.fsdp_config.get("mixed_precision"), f"{where}.actor.fsdp_config")
+        check_precision(part.ref.fsdp_config.get("mixed_precision"), f"{where}.ref.fsdp_config")
         if "model" not in actor.checkpoint.save_contents:
             raise MarlError(f"'{where}.actor.checkpoint.save_contents' lacks 'model', which resuming and export need")
         if actor.ulysses_sequence_parallel_size > 1 and attention not in (None, "flash_attention_2"):
@@ -144,6 +151,9 @@ def check_model(model: DictConfig, where: str) -> None:
     if changed := [key for key in model.override_config if key in SHAPE]:
         what = f"'{where}.model.override_config.{changed[0]}' changes the shape of the trained model only"
         raise MarlError(f"{what}, not that of its servers: set model.path to a model with this shape")
+    if changed := [key for key in model.override_config if key in COMPUTED]:
+        what = f"'{where}.model.override_config.{changed[0]}' changes the log-probs of the trained model only"
+        raise MarlError(f"{what}, not those of its servers: set model.path to a model whose config.json has it")
     package = str(model.external_lib or "").partition(".")[0]
     if package and importlib.util.find_spec(package) is None:
         raise MarlError(f"'{where}.model.external_lib' is '{model.external_lib}', which is not installed")

@@ -16,6 +16,9 @@ from marl_verl.team import TeamConfig
 READ = ("attn_implementation", "moe_config")
 """Keys of `override_config` that verl reads itself."""
 
+OWN = ("lr", "weight_decay", "betas")
+"""Arguments of an optimiser that have keys of their own."""
+
 
 def check_library_options(resolved: DictConfig, team: TeamConfig) -> None:
     """MarlError for an option of an optimiser that its class lacks, and for a key that a model's config lacks."""
@@ -40,6 +43,10 @@ def _check_optimiser(optim: DictConfig, where: str) -> None:
         raise MarlError(f"'{where}.optimizer' is '{optim.optimizer}', which '{optim.optimizer_impl}' does not have")
     names = [name for name in inspect.signature(kind).parameters if name not in ("params", "self")]
     for key in map(str, optim.override_optimizer_config):
+        if key in OWN:
+            raise MarlError(
+                f"'{where}.override_optimizer_config.{key}' would replace '{where}.{key}': set that instead"
+            )
         if key not in names:
             hint = nearest(key, names)
             raise MarlError(f"unknown key '{where}.override_optimizer_config.{key}' of {optim.optimizer}: {hint}")

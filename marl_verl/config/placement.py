@@ -108,6 +108,9 @@ def check_placement(config: DictConfig, team: TeamConfig) -> None:
 
 def _check_servers(pool: Pool, policy: str, rollout: Any) -> None:
     each = server_gpus(rollout)
+    if (experts := int(rollout.get("expert_parallel_size", 1))) not in (1, each):
+        what = f"policy '{policy}': rollout.expert_parallel_size={experts} must be 1, or all GPUs of a server ({each})"
+        raise MarlError(f"{what}: experts are spread over tensor_model_parallel_size x data_parallel_size GPUs")
     product = " x ".join(f"{name}={int(rollout[name])}" for name in WIDTHS)
     if pool.size % each:
         what = f"policy '{policy}' has {pool.gpus} GPUs on {pool.nodes} nodes = {pool.size}, but a server of it needs"

@@ -16,6 +16,11 @@ ARGUMENTS = (
     *("_enable_object_reconstruction",),
 )
 """Arguments of `ray.init` that a config can give (a test compares them): importing Ray takes a second."""
+RUNTIME = (
+    *("env_vars", "working_dir", "py_modules", "py_executable", "pip", "uv", "conda", "container", "image_uri"),
+    *("excludes", "config", "worker_process_setup_hook", "nsight", "rocprof_sys", "java_jars"),
+)
+"""Keys of `runtime_env` (a test compares them): Ray ignores others."""
 REPLACED = {
     "_temp_dir": "the run's scratch folder is in TMPDIR",
     "_node_ip_address": "a run on one machine listens on loopback only (docs/security.md)",
@@ -30,3 +35,6 @@ def check_ray_init(config: DictConfig) -> None:
             raise MarlError(f"'{WHERE}.{name}' cannot be set: {REPLACED[name]}")
         if name not in ARGUMENTS:
             raise MarlError(f"unknown key '{WHERE}.{name}': {nearest(name, ARGUMENTS)}")
+    for name in map(str, config.ray_kwargs.ray_init.get("runtime_env") or ()):
+        if name not in RUNTIME:
+            raise MarlError(f"unknown key '{WHERE}.runtime_env.{name}': {nearest(name, RUNTIME)}")

@@ -31,6 +31,7 @@ QAT = "marl-verl has no training with quantisation"
 FSDP = "policies are trained by verl's FSDP engine"
 TEXT_ROWS = "agents see text only, and every row is computed for itself"
 SERVERS = "a policy's servers are on the GPUs of its training workers"
+ATTEMPTS = "the number of attempts per task is in marl.sampler.options"
 LORA = "it is for Megatron: set model.lora_rank, lora_alpha, target_modules, exclude_modules"
 
 
@@ -76,6 +77,10 @@ UNUSED = {  # keys or sections, separated by spaces -> what to use instead
     "actor_rollout_ref.actor.fsdp_config.turbo_config actor_rollout_ref.ref.fsdp_config.turbo_config": FSDP,
     "critic.fsdp.turbo_config": FSDP,
     "actor_rollout_ref.actor.checkpoint.async_save critic.checkpoint.async_save": FSDP,
+    "actor_rollout_ref.actor.checkpoint.strict": FSDP,
+    "actor_rollout_ref.model.tiled_mlp critic.model.tiled_mlp": FSDP,
+    "actor_rollout_ref.actor.rollout_n actor_rollout_ref.ref.rollout_n critic.rollout_n": ATTEMPTS,
+    "critic.ulysses_sequence_parallel_size": "set critic.fsdp.ulysses_sequence_parallel_size",
     "actor_rollout_ref.actor.freeze_vision_tower actor_rollout_ref.actor.use_prefix_grouper": TEXT_ROWS,
     "actor_rollout_ref.rollout.prometheus transfer_queue.metrics": METRICS,
     "transfer_queue.backend.storage_backend transfer_queue.backend.MooncakeStore": "rows are kept in SimpleStorage",
@@ -108,7 +113,7 @@ FIXED = (  # a key, the only value that it may have (a recipe's default), and wh
     ("data.train_files", None, "a team's tasks are marl.task.train_file, or marl.task.name=verl"),
     ("data.val_files", None, "a team's held-out tasks are marl.task.test_file, or marl.task.name=verl"),
     ("algorithm.adv_estimator", "grpo", "a team's advantage is marl.algorithm.name"),
-    ("actor_rollout_ref.rollout.n", 1, "the number of attempts per task is in marl.sampler.options"),
+    ("actor_rollout_ref.rollout.n", 1, ATTEMPTS),
     ("actor_rollout_ref.rollout.name", "vllm", "a team is served by vLLM"),
     (
         "actor_rollout_ref.rollout.pipeline_model_parallel_size",

@@ -73,6 +73,11 @@ class VerlRows(TaskSet):
     sandbox_memory_mb: Positive = 1024
     own_score: bool = True
 
+    def __post_init__(self) -> None:
+        if self.sandbox_url is not None and not self.sandbox_url.startswith(("http://", "https://")):
+            example = "e.g. http://127.0.0.1:8080/run_code"
+            raise MarlError(f"'reward.sandbox_fusion.url' must be a URL, got {shown(self.sandbox_url)}: {example}")
+
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """Read the tasks of a split; `count` is not used. MarlError names file, row and field."""
         key, files = KEYS[split], self.train_files if split == "train" else self.val_files
