@@ -561,6 +561,8 @@ def test_a_checkpoint_with_code_is_not_loaded(
 # in a process of its own
 
 HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "openai", "httpx", "anthropic", "mcp", "uvicorn")
+HEAVY += ("agents", "langgraph", "langchain_openai", "pydantic_ai", "autogen_agentchat", "smolagents")
+HEAVY += ("textarena", "pettingzoo", "verifiers", "nltk", "pygame")
 
 
 def _python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:

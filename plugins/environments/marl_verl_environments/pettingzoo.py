@@ -30,6 +30,7 @@ class PettingZooTasks(SeatedTasks):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _made(self.env, self.arguments or {})
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:

@@ -42,11 +42,17 @@ class SeatedTasks(TaskSet):
         env: name of the environment.
         arguments: keyword arguments of its constructor.
         side: seat whose outcome is the team reward; null: the mean of all seats.
+        sides: the side of each seat, for agents that compete: the score of a side is the mean outcome of its seats.
     """
 
     env: str
     arguments: Mapping[str, Any] | None = None
     side: NonNegative | None = None
+    sides: tuple[str, ...] = ()  # repeated where a side has several seats
+
+    def __post_init__(self) -> None:
+        if self.sides and self.side is not None:
+            raise MarlError("`side` and `sides` exclude each other: the score is the team's, or one for each side")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` tasks with different seeds of the game. A seed is in one split only."""
@@ -69,9 +75,16 @@ class SeatedTasks(TaskSet):
         pairs = self.demonstrations("", 2000, 0, 1.0)
         return sorted({word for pair in pairs for word in " ".join(pair).split()})
 
-    def score(self, task: Task, answer: Any) -> float:
-        """The outcome of seat `side`, or the mean of all seats. MarlError for an answer without outcomes."""
+    def score(self, task: Task, answer: Any) -> float | dict[str, float]:
+        """The outcome of seat `side`, or the mean of all seats; with `sides`, that of the seats of each. MarlError for
+        an answer without outcomes, or of another number of seats."""
         found = outcomes_in(answer)
+        if self.sides:
+            if len(self.sides) != len(found):
+                what = f"marl.task.options.sides names {len(self.sides)} seats, but the game has {len(found)}"
+                raise MarlError(f"{what}: name the side of each seat")
+            seats = {each: [found[seat] for seat, side in enumerate(self.sides) if side == each] for each in self.sides}
+            return {side: sum(outcomes) / len(outcomes) for side, outcomes in seats.items()}
         if self.side is None:
             return sum(found) / len(found)
         if self.side >= len(found):

@@ -27,6 +27,7 @@ class TextArenaTasks(SeatedTasks):
     """One game of TextArena, e.g. TicTacToe-v0. The tasks are its seeds; an outcome is the reward of a player."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _made(self.env, self.arguments or {})
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:

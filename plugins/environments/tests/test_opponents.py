@@ -1,0 +1,85 @@
+"""Games of TextArena with opponents: legal moves of all players to the end, and the outcomes of sides."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from string import ascii_lowercase
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("textarena")
+
+from marl_verl_environments.pettingzoo import PettingZooTasks
+from marl_verl_environments.textarena import TextArenaGame, TextArenaTasks, _offline
+
+from marl_verl import Task
+from marl_verl.errors import MarlError
+from marl_verl.options import build
+
+TASK = Task("t", "t")
+
+
+def kuhn_poker(seat: int, text: str) -> str:
+    return "[check]" if "'[check]'" in text.splitlines()[-1] else "[call]"
+
+
+def nim(seat: int, text: str) -> str:
+    left = dict(re.findall(r"pile (\d): (\d)", text))  # the last state counts
+    return next(f"[{pile} {count}]" for pile, count in left.items() if count != "0")
+
+
+def mafia(seat: int, text: str) -> str:
+    targets = re.findall(r"\[(\d+)\]", text.splitlines()[-1])
+    return f"[{targets[0]}]" if targets else "I know nothing."
+
+
+def codenames(seat: int, text: str) -> str:
+    hidden = re.findall(r"^(w\w) +$", text.rpartition("Codenames Words:")[2], re.MULTILINE)
+    return "[clue 1]" if seat in (0, 2) else f"[{hidden[0]}]"
+
+
+@pytest.mark.parametrize(
+    ("name", "move", "sides", "private"),
+    [
+        ("KuhnPoker-v0", kuhn_poker, "one two", r"Your card is: '\w'"),
+        ("Nim-v0", nim, "one two", ""),
+        ("SecretMafia-v0", mafia, "a b c d e f", r"Your role: \w+"),
+        ("Codenames-v0", codenames, "red red blue blue", r"Codenames Words:\s+w\w +([RBNA]?) *$"),
+    ],
+)
+def test_legal_moves_end_a_game_with_an_outcome_for_each_side(
+    name: str, move: Any, sides: str, private: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "Codenames-v0":  # with words of our own instead of NLTK's
+        with _offline():
+            game_module: Any = importlib.import_module("textarena.envs.Codenames.env")
+        own = SimpleNamespace(words=lambda _: [f"w{letter}" for letter in ascii_lowercase])
+        monkeypatch.setattr(game_module, "words", own)
+        monkeypatch.setattr(game_module, "pos_tag", lambda words: [(word, "NN") for word in words])
+    tasks = TextArenaTasks(env=name, sides=tuple(sides.split()))
+    game, seen = TextArenaGame(name, {}, 5, len(tasks.sides)), dict[int, str]()
+    while now := game.to_move():
+        ((seat, text),) = now.items()
+        seen.setdefault(seat, text)
+        assert game.play({seat: move(seat, text)}) == {}
+    found = game.outcomes()
+    assert set(found) == {-1, 1}
+    score = tasks.score(TASK, {"outcomes": found})
+    assert score == {side: found[tasks.sides.index(side)] for side in tasks.sides}  # seats of a side win together
+    if private:  # what a player sees of its own differs
+        assert len({tuple(re.findall(private, text, re.MULTILINE)) for text in seen.values()}) > 1
+
+
+def test_sides_are_scored_by_their_seats() -> None:
+    tasks = build(TextArenaTasks, {"env": "TicTacToe-v0", "sides": ["red", "blue", "red"]}, "marl.task.options")
+    score = tasks.score(TASK, {"outcomes": [1, -1, 0]})
+    assert score == {"red": 0.5, "blue": -1}
+    assert set(score) == set(tasks.sides)  # which are compared with the team's before a run
+    with pytest.raises(MarlError, match="sides names 3 seats, but the game has 2: name the side of each seat"):
+        tasks.score(TASK, {"outcomes": [1, -1]})
+    for kind, env in ((TextArenaTasks, "TicTacToe-v0"), (PettingZooTasks, "pettingzoo.classic.rps_v2")):
+        with pytest.raises(MarlError, match="`side` and `sides` exclude each other"):
+            kind(env=env, side=0, sides=("red", "blue"))
