@@ -105,7 +105,7 @@ def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one
 def test_a_correction_goes_with_a_loss_that_has_none(small: DictConfig) -> None:
     given = (
         f"{CORRECTION}.rollout_is=sequence",
-        f"++{CORRECTION}.rollout_is_threshold='0.5_5'",
+        f"{CORRECTION}.rollout_is_threshold='0.5_5'",
         f"{CORRECTION}.rollout_rs='token_k1, seq_max_k2'",
         f"{CORRECTION}.rollout_rs_threshold='0.5_2,0.1'",
     )

@@ -37,6 +37,8 @@ OPEN = re.compile(
 )
 
 
+TEXTS = ("algorithm.rollout_correction.rollout_is_threshold",)
+"""Keys whose default is a number, and which may be a text: two bounds, such as 0.5_5."""
 ADDED = (
     *(f"actor_rollout_ref.{part}.fsdp_config.mixed_precision" for part in ("actor", "ref")),
     *("critic.fsdp.mixed_precision", "actor_rollout_ref.rollout.enable_sleep_mode", "marl.run.recipe"),
@@ -253,7 +255,7 @@ def _check_value(given: Any, valid: Any, where: str, strict: bool) -> None:
         return
     if isinstance(valid, bool):
         check_type(given, bool, where)
-    elif isinstance(valid, int | float):
+    elif isinstance(valid, int | float) and where not in TEXTS:
         check_type(given, int if strict and isinstance(valid, int) else float, where)
     elif isinstance(valid, str) and strict:
         check_type(given, str, where)
