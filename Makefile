@@ -1,6 +1,6 @@
 # marl-verl: `make` lists the targets. Needs Python 3.11 or 3.12, and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-pretrained test test-fast lint docs bench clean
+.PHONY: help install demo demo-pretrained test test-fast lint docs bench results clean
 .DELETE_ON_ERROR:
 # Without bytecode files, every process of a run compiles 1,700 modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,6 +49,9 @@ bench: $(STAMP)  ## run the benchmarks of docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks.sampling
 	$(BIN)/python -m tests.benchmarks.startup
 	$(BIN)/python -m tests.benchmarks.run
+
+results: $(STAMP)  ## write docs/results.md; MARL_VERL_LONG=1 trains its missing runs first, for hours
+	$(BIN)/python -m tests.benchmarks.results
 
 clean:  ## remove .venv and caches (runs/ stays)
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The experiments of docs/results.md: `python -m tests.benchmarks.results`."""

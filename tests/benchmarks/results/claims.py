@@ -1,0 +1,197 @@
+"""The experiments, one or more per paper."""
+
+from __future__ import annotations
+
+from tests.benchmarks.results.claim import Arm, Claim, Comparison
+from tests.benchmarks.results.marginal import broadcast_correlation, credit_correlation
+from tests.benchmarks.results.measures import AREA, GREEDY, SAMPLING, Measure, gain, last, mean, spikes
+
+SHORT = ("marl.task.test_size=100", "trainer.save_freq=-1", "marl.run.keep_journals=0", "marl.run.keep_rows=0")
+
+
+def steps(count: int, every: int) -> tuple[str, ...]:
+    return (f"trainer.total_training_steps={count}", f"trainer.test_freq={every}")
+
+
+def agent(name: str, metric: str, label: str) -> Measure:
+    """A metric of an agent, averaged over the steps."""
+    return Measure(f"{metric}-{name}", label, mean(f"agent/{name}/{metric}"))
+
+
+DR_MAS = Claim(
+    name="dr-mas",
+    title="Dr. MAS: normalisation per agent",
+    claim=(
+        "with one mean and std for all agents, the second moment of agent k's gradient is scaled by its amplification "
+        "(std_k^2 + (mean_k - mean)^2) / std^2, and training is unstable; with an own mean and std for each agent, "
+        "gradient spikes disappear and success is higher (arXiv 2602.08847)."
+    ),
+    setting=(
+        "[Second-guess](../recipes/dr_mas/README.md): a solver is rewarded with 0 or 0.1, a verifier with -5 or 5 in "
+        "addition. A spike is the largest gradient norm of a run, divided by the median over its steps."
+    ),
+    arms=[
+        Arm("per agent", ["recipes/dr_mas/run_cpu.sh"]),
+        Arm("global", ["recipes/dr_mas/run_cpu_grpo.sh"]),
+    ],
+    settings=[*steps(20, 5), *SHORT],
+    measures=[
+        GREEDY,
+        AREA,
+        Measure("spikes-solver", "spike, solver", spikes("solver")),
+        Measure("spikes-verifier", "spike, verifier", spikes("verifier")),
+        agent("solver", "amplification", "amplification, solver"),
+        agent("verifier", "amplification", "amplification, verifier"),
+        agent("solver", "second_moment", "mean of A^2, solver"),
+        agent("verifier", "second_moment", "mean of A^2, verifier"),
+    ],
+    comparisons=[
+        Comparison("Normalisation per agent reaches a higher success", "success", "per agent", "global"),
+        Comparison("The solver's gradient has smaller spikes", "spikes-solver", "per agent", "global", "lower"),
+        Comparison("The verifier's gradient has smaller spikes", "spikes-verifier", "per agent", "global", "lower"),
+    ],
+)
+
+AT_GRPO = Claim(
+    name="at-grpo",
+    title="AT-GRPO: groups by role and turn",
+    claim=(
+        "GRPO's group shares no prompt in a team. With groups by task, turn and agent, of candidates from one state, "
+        "teams reach a success that neither turn-blind groups nor a single agent reach (arXiv 2510.11062)."
+    ),
+    setting=(
+        "[Boards of 4 x 4](../recipes/at_grpo/README.md): a planner knows the goal, an executor the "
+        "walls. The last arm pays 10 more for every plan, so that the roles are on different scales."
+    ),
+    arms=[
+        Arm("AT-GRPO", ["recipes/at_grpo/run_cpu.sh"]),
+        Arm("turn-blind groups", ["recipes/at_grpo/run_cpu_grpo.sh"]),
+        Arm("single agent", ["recipes/at_grpo/run_cpu_single.sh"]),
+        Arm("turn-blind groups, +10", ["recipes/at_grpo/run_cpu_paid_grpo.sh"]),
+    ],
+    settings=[*steps(20, 5), *SHORT],
+    measures=[GREEDY, SAMPLING, AREA],
+    comparisons=[
+        Comparison(
+            "AT-GRPO reaches a higher success than turn-blind groups", "success", "AT-GRPO", "turn-blind groups"
+        ),
+        Comparison("AT-GRPO reaches a higher success than a single agent", "success", "AT-GRPO", "single agent"),
+        Comparison(
+            "Roles on different scales harm turn-blind groups", "success", "turn-blind groups", "turn-blind groups, +10"
+        ),
+    ],
+)
+
+SHARP = Claim(
+    name="sharp",
+    title="SHARP: marginal credit",
+    claim=(
+        "workers that are rewarded with their own marginal contribution, measured by masked runs, learn better than "
+        "with the team's reward alone (arXiv 2602.08335, from secondary sources)."
+    ),
+    setting=(
+        "[Three ledgers](../recipes/sharp/README.md): a planner asks three workers, of which one is needed, one "
+        "is idle and one is wrong. Both arms measure the credits; only SHARP uses them. The truth is the change of the "
+        "planner's probability to answer rightly if one report is taken away, computed from its weights after 10 "
+        "steps, for the 64 episodes of step 11."
+    ),
+    arms=[
+        Arm("SHARP", ["recipes/sharp/run_cpu.sh"]),
+        Arm("broadcast only", ["recipes/sharp/run_cpu_broadcast_only.sh"]),
+    ],
+    settings=[
+        *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
+        *(*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10"),
+    ],
+    measures=[
+        GREEDY,
+        AREA,
+        Measure("credit", "correlation of the credit with the truth", credit_correlation),
+        Measure("broadcast", "of the team's reward", broadcast_correlation),
+        Measure("gap", "difference of the two", lambda run: credit_correlation(run) - broadcast_correlation(run)),
+        Measure("harmful", "harmful calls, last step", last("worker_calls/harmful"), percent=True),
+        Measure("useful", "useful calls, last step", last("worker_calls/useful"), percent=True),
+    ],
+    comparisons=[
+        Comparison("SHARP reaches a higher success", "success", "SHARP", "broadcast only"),
+        Comparison("SHARP learns from fewer samples", "area", "SHARP", "broadcast only"),
+        Comparison("The credit agrees more with the true contribution than the team's reward", "gap", "SHARP"),
+        Comparison("SHARP has fewer harmful calls", "harmful", "SHARP", "broadcast only", "lower"),
+    ],
+)
+
+MAGRPO = Claim(
+    name="magrpo",
+    title="MAGRPO: joint training",
+    claim=(
+        "models that are trained together, with one joint reward and returns over the turns, cooperate better than "
+        "models that are trained separately or with the reward of single turns (arXiv 2508.04652)."
+    ),
+    setting=(
+        "[Rendezvous](../recipes/magrpo/README.md): each of two agents knows half of a place, and has to tell it "
+        "in the first turn to be rewarded in the second."
+    ),
+    arms=[
+        Arm("joint", ["recipes/magrpo/run_cpu.sh"]),
+        Arm("one agent learns", ["recipes/magrpo/run_cpu.sh", "marl.policies.right.frozen=true"]),
+        Arm("turn-blind groups", ["recipes/magrpo/run_cpu_grpo.sh"]),
+    ],
+    settings=[*steps(24, 6), *SHORT],
+    measures=[GREEDY, SAMPLING, AREA],
+    comparisons=[
+        Comparison(
+            "Two agents that learn together reach a higher success than one", "success", "joint", "one agent learns"
+        ),
+        Comparison("Returns over turns reach a higher success", "success", "joint", "turn-blind groups"),
+    ],
+)
+
+MARS2 = Claim(
+    name="mars2",
+    title="MARS2: two different models",
+    claim=(
+        "two different models that search one tree per task and refine each other's attempts improve further than two "
+        "copies of one model (arXiv 2602.07848)."
+    ),
+    setting=(
+        "[Symbol tests](../recipes/mars2/README.md): a Qwen3 is often right on one kind of test, a Llama on the "
+        "other. Success, sampled, is that of a tree of 8 nodes. Runs are asynchronous."
+    ),
+    arms=[
+        Arm("two models", ["recipes/mars2/run_cpu.sh"]),
+        Arm("twice the same", ["recipes/mars2/run_cpu_same_model.sh"]),
+    ],
+    settings=[*steps(20, 10), *SHORT],
+    measures=[
+        SAMPLING,
+        Measure("gain", "gain over step 0, sampled", gain("validation/success_sampled"), percent=True),
+        Measure("gain-cross", "gain from refining the other's", mean("refinement/gain_cross")),
+        Measure("gain-own", "gain from refining the own", mean("refinement/gain_own")),
+        Measure("diversity", "semantic diversity", mean("diversity/semantic")),
+    ],
+    comparisons=[
+        Comparison("Two models reach a higher success", "sampled", "two models", "twice the same"),
+        Comparison("Two models improve more", "gain", "two models", "twice the same"),
+        Comparison("Attempts of two models are more diverse", "diversity", "two models", "twice the same"),
+    ],
+)
+
+PRETRAINED = Claim(
+    name="pretrained",
+    title="A pretrained team",
+    claim="two pretrained language models, one per agent, learn to work together on a CPU (of this project).",
+    setting=(
+        "Two SmolLM2-135M-Instruct: a reader turns a story into a sum, a calculator sees only the sum. 40 held-out "
+        "tasks."
+    ),
+    arms=[Arm("24 steps", ["marl-verl", "train", "recipes/quickstart/pretrained.yaml"])],
+    measures=[GREEDY, SAMPLING, Measure("gain", "gain over step 0, greedy", percent=True)],
+    comparisons=[Comparison("Training raises the success of a pretrained team", "gain", "24 steps")],
+    notes=[
+        "These runs were measured for [Benchmarks](benchmarks.md#two-pretrained-models), with earlier versions, and "
+        "copied from that page."
+    ],
+    runs=False,
+)
+
+CLAIMS = (AT_GRPO, DR_MAS, SHARP, MAGRPO, MARS2, PRETRAINED)

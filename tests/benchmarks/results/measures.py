@@ -1,0 +1,70 @@
+"""Numbers of a run that a claim is about, from its run directory."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from marl_verl.inspect.run_files import Run
+
+SUCCESS, SAMPLED = "validation/success", "validation/success_sampled"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run.
+
+    Attributes:
+        key: its name in the stored cells.
+        label: the head of its column, with the unit.
+        of_run: None for a number that was stored by hand.
+        percent: whether it is a share, shown as a percentage.
+    """
+
+    key: str
+    label: str
+    of_run: Callable[[Run], float] | None = None
+    percent: bool = False
+
+
+def column(run: Run, metric: str) -> list[float]:
+    """A metric over the records that have it. KeyError if none has."""
+    values = [float(line[metric]) for line in run.metrics if metric in line]
+    if not values:
+        raise KeyError(f"run '{run.folder}' has no metric '{metric}'")
+    return values
+
+
+def last(metric: str) -> Callable[[Run], float]:
+    return lambda run: column(run, metric)[-1]
+
+
+def mean(metric: str) -> Callable[[Run], float]:
+    """Over all steps."""
+    return lambda run: statistics.fmean(column(run, metric))
+
+
+def gain(metric: str) -> Callable[[Run], float]:
+    """From the first to the last record."""
+    return lambda run: column(run, metric)[-1] - column(run, metric)[0]
+
+
+def area(run: Run) -> float:
+    """Mean of the greedy success over the validations after the first: the area under the learning curve."""
+    return statistics.fmean(column(run, SUCCESS)[1:])
+
+
+def spikes(policy: str) -> Callable[[Run], float]:
+    """Largest gradient norm of a policy, divided by the median over the steps."""
+
+    def of_run(run: Run) -> float:
+        norms = column(run, f"policy/{policy}/grad_norm")
+        return max(norms) / statistics.median(norms)
+
+    return of_run
+
+
+GREEDY = Measure("success", "success, greedy", last(SUCCESS), percent=True)
+SAMPLING = Measure("sampled", "success, sampled", last(SAMPLED), percent=True)
+AREA = Measure("area", "mean of the learning curve", area, percent=True)

@@ -1,0 +1,210 @@
+"""docs/results.md is what its generator makes of the stored cells, and the statistics on it are right."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from marl_verl_sharp.ledgers import WORKERS
+
+from marl_verl.inspect.run_files import Run
+from tests.benchmarks.results import cells, page
+from tests.benchmarks.results.claim import Arm, Claim, Comparison
+from tests.benchmarks.results.claims import CLAIMS
+from tests.benchmarks.results.marginal import correlations, truths
+from tests.benchmarks.results.measures import GREEDY, Measure, area, gain, last, mean, spikes
+from tests.benchmarks.results.statistics import T, estimate
+
+ROOT = Path(__file__).parents[1]
+CLAIM = Claim(
+    name="toy",
+    title="Toy: it works",
+    claim="a beats b.",
+    setting="A toy.",
+    arms=[Arm("a", ["a.sh"]), Arm("b", ["b.sh", "x=1"])],
+    measures=[GREEDY, Measure("norm", "norm")],
+    comparisons=[
+        Comparison("a is better", "success", "a", "b"),
+        Comparison("a has a smaller norm", "norm", "a", "b", "lower"),
+    ],
+    settings=["steps=2"],
+)
+
+
+def cell(arm: str, seed: int, success: float, norm: float = 1.0) -> cells.Cell:
+    return {
+        "arm": arm,
+        "seed": seed,
+        "command": [],
+        "version": "1",
+        "commit": "c",
+        "machine": {"cpus": 2, "memory_gib": 4, "gpus": [], "python": "3"},
+        "packages": {},
+        "seconds": 10 + seed,
+        "metrics": {"success": success, "norm": norm},
+        "curve": {"step": [0, 2], "greedy": [0.0, success], "sampled": [0.0, success]},
+    }
+
+
+def test_the_page_is_generated_from_the_stored_cells() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.text(CLAIMS), "run make results"
+
+
+def test_every_stored_cell_has_what_a_reader_needs_to_repeat_it() -> None:
+    for claim in CLAIMS:
+        for each in cells.stored(claim):
+            (arm,) = [arm for arm in claim.arms if arm.name == each["arm"]]
+            assert each["command"] == claim.command(arm, each["seed"])
+            assert {measure.key for measure in claim.measures} == set(each["metrics"])
+            assert all(map(math.isfinite, each["metrics"].values()))
+            assert len(each["curve"]["step"]) == len(each["curve"]["greedy"]) == len(each["curve"]["sampled"]) <= 8
+            assert all(each[name] for name in ("seconds", "commit", "machine", "packages", "version"))
+            assert (ROOT / arm.command[0]).is_file() or arm.command[0] == "marl-verl"
+    assert {path.stem for path in cells.STORED.glob("*")} <= {claim.name for claim in CLAIMS}
+
+
+def test_the_interval_by_hand() -> None:
+    found = estimate([1.0, 2.0, 3.0, 4.0, 5.0])  # s^2 = 2.5, t(4) = 2.77645, half = 2.77645 sqrt(0.5)
+    assert (found.mean, found.n) == (3.0, 5)
+    assert found.high - 3.0 == pytest.approx(3.0 - found.low) == pytest.approx(1.963246, abs=1e-5)
+    assert math.isinf(estimate([0.5]).high)
+    assert estimate([0.2, 0.2, 0.2]).low == pytest.approx(0.2)
+
+
+def test_the_quantiles_are_those_of_student_s_t() -> None:
+    """Closed forms for 1, 2 and 4 degrees of freedom (Shaw 2006); decreasing to the normal quantile."""
+    a = 4 * 0.975 * 0.025
+    four = 2 * math.sqrt(math.cos(math.acos(math.sqrt(a)) / 3) / math.sqrt(a) - 1)
+    assert T[0] == pytest.approx(math.tan(math.pi * 0.475), abs=1e-5)
+    assert T[1] == pytest.approx(0.95 * math.sqrt(2 / a), abs=1e-5)
+    assert T[3] == pytest.approx(four, abs=1e-5)
+    assert sorted([1.96, *T], reverse=True) == [*T, 1.96]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "word"),
+    [
+        ([0.9, 0.8, 0.9, 0.8, 0.9], [0.5, 0.4, 0.5, 0.5, 0.4], "replicates"),
+        ([0.5, 0.4, 0.5, 0.5, 0.4], [0.9, 0.8, 0.9, 0.8, 0.9], "the opposite"),
+        ([0.9, 0.1, 0.9, 0.1, 0.5], [0.5, 0.5, 0.5, 0.5, 0.5], "no difference found"),
+        ([0.9, 0.8, 0.9], [0.5, 0.4, 0.5], "replicates, with 3 seeds only"),
+        ([0.9], [0.5], "not measured"),
+    ],
+)
+def test_a_verdict_is_that_of_the_paired_differences(first: list[float], second: list[float], word: str) -> None:
+    both = [*(cell("a", i, x) for i, x in enumerate(first)), *(cell("b", i, x) for i, x in enumerate(second))]
+    assert page.verdict(CLAIM, both, CLAIM.comparisons[0])[0] == word
+
+
+def test_pairs_have_the_same_seed_and_lower_may_be_the_claim() -> None:
+    both = [cell("a", seed, 0.5, seed) for seed in range(5)] + [
+        cell("b", seed, 0.5, seed + 2.0) for seed in range(1, 7)
+    ]
+    word, why = page.verdict(CLAIM, both, CLAIM.comparisons[1])
+    assert word == "replicates, with 4 seeds only"
+    assert "-2.00 (-2.00 to -2.00)" in why
+
+
+def test_the_page_of_a_claim(tmp_path: Path) -> None:
+    for seed in (1, 0):
+        cells.store(CLAIM, cell("b", seed, 0.25), tmp_path)
+        cells.store(CLAIM, cell("a", seed, 0.5 + seed / 2), tmp_path)
+    cells.store(CLAIM, cell("a", 0, 0.25), tmp_path)  # replaces
+    lines = (tmp_path / "toy.json").read_text().splitlines()
+    assert [json.loads(line.rstrip(","))["arm"] for line in lines[1:-1]] == ["a", "a", "b", "b"]
+    shown = page.text([CLAIM], tmp_path)
+    assert "| a | 2 | 62.5% (-414.0% to 539.0%) | 1.00 (1.00 to 1.00) |" in shown  # 12.70620 * 0.375
+    assert "| b | 0% (0% to 0%) | 25% (25% to 25%) |" in shown
+    assert "b.sh x=1 $settings   # b" in shown
+    assert 'settings="steps=2 marl.run.seed=0"' in shown
+    assert "(#toy-it-works)" in shown
+    assert "Not measured yet." in page.text([CLAIM], tmp_path / "empty")
+
+
+def test_missing_cells_come_seed_by_seed(tmp_path: Path) -> None:
+    cells.store(CLAIM, cell("b", 0, 0.5), tmp_path)
+    assert [(arm.name, seed) for arm, seed in cells.missing(CLAIM, (0, 1), tmp_path)] == [("a", 0), ("a", 1), ("b", 1)]
+
+
+def test_measures_of_a_run(tmp_path: Path) -> None:
+    lines: list[dict[str, float]] = [
+        {"step": 0, "validation/success": 0.1},
+        *({"step": step, "policy/p/grad_norm": norm} for step, norm in enumerate((2.0, 1.0, 1.0, 8.0), 1)),
+        {"step": 2, "validation/success": 0.3},
+        {"step": 4, "validation/success": 0.6},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = Run(tmp_path)
+    assert spikes("p")(run) == pytest.approx(8.0 / 1.5)
+    assert mean("policy/p/grad_norm")(run) == 3.0
+    assert gain("validation/success")(run) == pytest.approx(0.5)
+    assert last("validation/success")(run) == 0.6
+    assert area(run) == pytest.approx(0.45)
+    with pytest.raises(KeyError, match="no metric 'absent'"):
+        last("absent")(run)
+
+
+def test_the_true_contribution_of_a_worker_and_how_rewards_agree_with_it() -> None:
+    """A planner that believes the reader with 0.8, and else the gossip with 0.6."""
+
+    def probability(seen: str, right: str) -> float:
+        _, _, _, *reports = seen.split()
+        of = dict(zip(reports[::2], reports[1::2], strict=True))
+        return 0.8 * (of["reader"] == right) + 0.2 * (of["gossip"] == right) + 0.1 * (of["gossip"] == "none")
+
+    def episode(reader: str, gossip: str, score: float, *credit: float) -> Any:
+        seen = [{"role": "user", "content": f"planner item red reader {reader} idler c gossip {gossip}"}]
+        asked = [{"role": "user", "content": "planner item red beside blue"}]
+        turns = [SimpleNamespace(agent="planner", observation=asked, rewards={})]
+        turns += [SimpleNamespace(agent=a, rewards={"mc": c}) for a, c in zip(WORKERS, credit, strict=True)]
+        turns.append(SimpleNamespace(agent="planner", observation=seen, rewards={}))
+        task = SimpleNamespace(data={"item": "red", "ledgers": {"reader": {"red": "5"}}})
+        return SimpleNamespace(turns=turns, task=task, score=score)
+
+    full, without = episode("5", "7", 1.0, 1.0, 0.0, -1.0), episode("none", "none", 0.0, 0.0, 0.0, 0.0)
+    assert truths(full, probability) == pytest.approx([0.8, 0.0, -0.1])
+    assert truths(without, probability) == [0.0, 0.0, 0.0]
+    credit, broadcast = correlations([full, without], probability)
+    # truth (0.8, 0, -0.1, 0, 0, 0), credit (1, 0, -1, 0, 0, 0), score (1, 1, 1, 0, 0, 0)
+    assert credit == pytest.approx(0.9 / math.sqrt(2 * (0.65 - 6 * (0.7 / 6) ** 2)))
+    assert broadcast == pytest.approx(0.35 / math.sqrt(1.5 * (0.65 - 6 * (0.7 / 6) ** 2)))
+
+
+def test_an_interruption_ends_the_run_with_one_of_its_own(tmp_path: Path) -> None:
+    run = """
+import sys, time, pathlib
+pathlib.Path("begun").touch()
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.3)
+    pathlib.Path("ended").write_text("cleanly")
+    sys.exit(130)
+"""
+    script = (
+        "import sys; from tests.benchmarks.results import cells; from pathlib import Path; cells.ROOT = Path.cwd(); "
+    )
+    script += f"cells.train([sys.executable, '-c', {run!r}], Path('run.log'))"
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) != 0
+    assert (tmp_path / "ended").read_text() == "cleanly"
+
+
+def test_a_run_that_fails_is_an_error_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"ended with 3: see .*run\.log"):
+        cells.train([sys.executable, "-c", "print('why'); raise SystemExit(3)"], tmp_path / "run.log")
+    assert (tmp_path / "run.log").read_text() == "why\n"
