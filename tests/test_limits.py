@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -87,6 +88,24 @@ def sampled(*workflows: Workflow, episodes: int = 2, **limits: Any) -> list[Samp
         return list(found)
 
     return asyncio.run(go())
+
+
+class Long(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        conversation = team["a"].conversation(system="a document " * 9_000)
+        for turn in range(200):
+            await conversation.act(f"question {turn}")
+        return "done"
+
+
+def test_a_long_conversation_needs_memory_for_its_new_text_only() -> None:
+    tracemalloc.start()
+    try:
+        sampled(Long(), episodes=8)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 30e6  # the 1,600 observations have 160 MB
 
 
 async def for_ever(task: Task, team: Team) -> None:
