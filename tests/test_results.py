@@ -13,13 +13,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from marl_verl_sharp.ledgers import WORKERS
 
+from marl_verl.episode import Action, Turn
 from marl_verl.inspect.run_files import Run
 from tests.benchmarks.results import cells, page
 from tests.benchmarks.results.claim import Arm, Claim, Comparison
 from tests.benchmarks.results.claims import CLAIMS
+from tests.benchmarks.results.gradients import advantages, ratios
 from tests.benchmarks.results.marginal import correlations, truths
 from tests.benchmarks.results.measures import GREEDY, Measure, area, gain, last, mean, spikes
 from tests.benchmarks.results.statistics import T, estimate
@@ -208,3 +211,24 @@ def test_a_run_that_fails_is_an_error_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"ended with 3: see .*run\.log"):
         cells.train([sys.executable, "-c", "print('why'); raise SystemExit(3)"], tmp_path / "run.log")
     assert (tmp_path / "run.log").read_text() == "why\n"
+
+
+def test_gradients_of_both_normalisations_on_the_same_rows() -> None:
+    """Two rows whose gradients are orthogonal: (A global, A own) = (2, 1) and (0, 1), |g| = 3 and 4."""
+    gradient = np.array([[3.0, 0.0], [0.0, 4.0]])
+    moment, norm = ratios(np.array([1.0, 1.0]), np.array([2.0, 0.0]), gradient)
+    assert moment == pytest.approx(4 * 9 / (9 + 16))
+    assert norm == pytest.approx(6 / 5)
+
+
+def test_the_two_advantages_are_those_of_the_two_algorithms() -> None:
+    """A solver with 0 or 0.1 and a verifier with -5 or 5: only the shift is left to the solver by the global one."""
+    turns = [
+        Turn("q", session, index, agent, agent, "0", 0, None, None, (), Action("x"), rewards, 0.1 * won)
+        for session, (won, verdict) in enumerate([(1, -5.0), (0, -5.0), (1, 5.0), (0, -5.0)])
+        for index, (agent, rewards) in enumerate([("solver", {}), ("verifier", {"role": verdict})])
+    ]
+    own, everyone = advantages(turns, {"penalty": 0.1, "weights": {"team": 1.0, "role": 1.0}})
+    np.testing.assert_allclose(own[::2], [0.866, -0.866, 0.866, -0.866], atol=1e-3)
+    rewards = np.array([0.1, -4.9, 0.0, -5.0, 0.1, 5.1, 0.0, -5.0])
+    np.testing.assert_allclose(everyone, (rewards - rewards.mean()) / rewards.std(ddof=1), atol=1e-5)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from tests.benchmarks.results.claim import Arm, Claim, Comparison
+from tests.benchmarks.results.gradients import moment_ratio, norm_ratio
 from tests.benchmarks.results.marginal import broadcast_correlation, credit_correlation
 from tests.benchmarks.results.measures import AREA, GREEDY, SAMPLING, Measure, gain, last, mean, spikes
 
 SHORT = ("marl.task.test_size=100", "trainer.save_freq=-1", "marl.run.keep_journals=0", "marl.run.keep_rows=0")
+
+KEPT = ("marl.run.keep_journals=11", "marl.run.journal_tokens=true", "marl.run.keep_rows=0")  # episodes of step 11
 
 
 def steps(count: int, every: int) -> tuple[str, ...]:
@@ -28,13 +31,15 @@ DR_MAS = Claim(
     ),
     setting=(
         "[Second-guess](../recipes/dr_mas/README.md): a solver is rewarded with 0 or 0.1, a verifier with -5 or 5 in "
-        "addition. A spike is the largest gradient norm of a run, divided by the median over its steps."
+        "addition. A spike is the largest gradient norm of a run, divided by the median over its steps. The last four "
+        "columns compare gradients of the same rows (of step 11) at the same weights, global to per agent: the second "
+        "moment of a row's gradient, and the norm of the batch's."
     ),
     arms=[
         Arm("per agent", ["recipes/dr_mas/run_cpu.sh"]),
         Arm("global", ["recipes/dr_mas/run_cpu_grpo.sh"]),
     ],
-    settings=[*steps(20, 5), *SHORT],
+    settings=[*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT],
     measures=[
         GREEDY,
         AREA,
@@ -42,8 +47,10 @@ DR_MAS = Claim(
         Measure("spikes-verifier", "spike, verifier", spikes("verifier")),
         agent("solver", "amplification", "amplification, solver"),
         agent("verifier", "amplification", "amplification, verifier"),
-        agent("solver", "second_moment", "mean of A^2, solver"),
-        agent("verifier", "second_moment", "mean of A^2, verifier"),
+        Measure("moment-solver", "moment ratio, solver", moment_ratio("solver")),
+        Measure("moment-verifier", "moment ratio, verifier", moment_ratio("verifier")),
+        Measure("norm-solver", "norm ratio, solver", norm_ratio("solver")),
+        Measure("norm-verifier", "norm ratio, verifier", norm_ratio("verifier")),
     ],
     comparisons=[
         Comparison("Normalisation per agent reaches a higher success", "success", "per agent", "global"),
@@ -101,7 +108,7 @@ SHARP = Claim(
     ],
     settings=[
         *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
-        *(*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10"),
+        *(*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT),
     ],
     measures=[
         GREEDY,
