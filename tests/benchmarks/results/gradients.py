@@ -73,6 +73,7 @@ def gradients(model: Path) -> Gradients:
     import torch  # here: the page is written without it
     from transformers import AutoModelForCausalLM
 
+    torch.set_num_threads(1)  # 20 times faster for a tiny model on a busy machine
     network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     weights = [weight for weight in network.parameters() if weight.requires_grad]
 

@@ -87,6 +87,7 @@ def planner(model: Path) -> Probability:
     import torch  # here: the page is written without it
     from transformers import AutoModelForCausalLM
 
+    torch.set_num_threads(1)  # 20 times faster for a tiny model on a busy machine
     network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     chat = Chat.load({"path": str(model)}, {}, "policy 'team'")
     end = chat.tokenizer.eos_token_id
