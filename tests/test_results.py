@@ -38,6 +38,7 @@ CLAIM = Claim(
     comparisons=[
         Comparison("a is better", "success", "a", "b"),
         Comparison("a has a smaller norm", "norm", "a", "b", "lower"),
+        Comparison("a has a norm above 1", "norm", "a", than=1.0),
     ],
     settings=["steps=2"],
 )
@@ -115,6 +116,8 @@ def test_pairs_have_the_same_seed_and_lower_may_be_the_claim() -> None:
     word, why = page.verdict(CLAIM, both, CLAIM.comparisons[1])
     assert word == "replicates, with 4 seeds only"
     assert "-2.00 (-2.00 to -2.00)" in why
+    word, why = page.verdict(CLAIM, [cell("a", seed, 0.5, 1.5 + seed % 2) for seed in range(5)], CLAIM.comparisons[2])
+    assert (word, why) == ("replicates", " (*norm* 1.90 (1.22 to 2.58))")  # 2.77645 * sqrt(0.3 / 5)
 
 
 def test_the_page_of_a_claim(tmp_path: Path) -> None:

@@ -26,13 +26,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A statement of the claim: `first` has a higher (lower) `measure` than `second`, or than 0 without `second`."""
+    """A statement of the claim: `first` has a higher (lower) `measure` than `second`, or than `than` without it."""
 
     says: str
     measure: str
     first: str
     second: str | None = None
     claimed: Literal["higher", "lower"] = "higher"
+    than: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.benchmarks.results.claim import Arm, Claim, Comparison
 from tests.benchmarks.results.gradients import moment_ratio, norm_ratio
 from tests.benchmarks.results.marginal import broadcast_correlation, credit_correlation
@@ -21,42 +23,63 @@ def agent(name: str, metric: str, label: str) -> Measure:
     return Measure(f"{metric}-{name}", label, mean(f"agent/{name}/{metric}"))
 
 
-DR_MAS = Claim(
-    name="dr-mas",
-    title="Dr. MAS: normalisation per agent",
-    claim=(
-        "with one mean and std for all agents, the second moment of agent k's gradient is scaled by its amplification "
-        "(std_k^2 + (mean_k - mean)^2) / std^2, and training is unstable; with an own mean and std for each agent, "
-        "gradient spikes disappear and success is higher (arXiv 2602.08847)."
-    ),
-    setting=(
-        "[Second-guess](../recipes/dr_mas/README.md): a solver is rewarded with 0 or 0.1, a verifier with -5 or 5 in "
-        "addition. A spike is the largest gradient norm of a run, divided by the median over its steps. The last four "
-        "columns compare gradients of the same rows (of step 11) at the same weights, global to per agent: the second "
-        "moment of a row's gradient, and the norm of the batch's."
-    ),
-    arms=[
-        Arm("per agent", ["recipes/dr_mas/run_cpu.sh"]),
-        Arm("global", ["recipes/dr_mas/run_cpu_grpo.sh"]),
-    ],
-    settings=[*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT],
-    measures=[
-        GREEDY,
-        AREA,
-        Measure("spikes-solver", "spike, solver", spikes("solver")),
-        Measure("spikes-verifier", "spike, verifier", spikes("verifier")),
-        agent("solver", "amplification", "amplification, solver"),
-        agent("verifier", "amplification", "amplification, verifier"),
-        Measure("moment-solver", "moment ratio, solver", moment_ratio("solver")),
-        Measure("moment-verifier", "moment ratio, verifier", moment_ratio("verifier")),
-        Measure("norm-solver", "norm ratio, solver", norm_ratio("solver")),
-        Measure("norm-verifier", "norm ratio, verifier", norm_ratio("verifier")),
-    ],
-    comparisons=[
-        Comparison("Normalisation per agent reaches a higher success", "success", "per agent", "global"),
-        Comparison("The solver's gradient has smaller spikes", "spikes-solver", "per agent", "global", "lower"),
-        Comparison("The verifier's gradient has smaller spikes", "spikes-verifier", "per agent", "global", "lower"),
-    ],
+def normalisations(name: str, title: str, setting: str, settings: Sequence[str], notes: Sequence[str] = ()) -> Claim:
+    """Dr. MAS against one mean and std for all agents, on second-guess."""
+    return Claim(
+        name=name,
+        title=title,
+        claim=(
+            "with one mean and std for all agents, the second moment of agent k's gradient is scaled by its "
+            "amplification (std_k^2 + (mean_k - mean)^2) / std^2, and training is unstable; with an own mean and std "
+            "for each agent, gradient spikes disappear and success is higher (arXiv 2602.08847)."
+        ),
+        setting=setting,
+        arms=[Arm("per agent", ["recipes/dr_mas/run_cpu.sh"]), Arm("global", ["recipes/dr_mas/run_cpu_grpo.sh"])],
+        settings=[*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT, *settings],
+        measures=[
+            GREEDY,
+            AREA,
+            Measure("spikes-solver", "spike, solver", spikes("solver")),
+            Measure("spikes-verifier", "spike, verifier", spikes("verifier")),
+            agent("solver", "amplification", "amplification, solver"),
+            agent("verifier", "amplification", "amplification, verifier"),
+            Measure("moment-solver", "moment ratio, solver", moment_ratio("solver")),
+            Measure("moment-verifier", "moment ratio, verifier", moment_ratio("verifier")),
+            Measure("norm-solver", "norm ratio, solver", norm_ratio("solver")),
+            Measure("norm-verifier", "norm ratio, verifier", norm_ratio("verifier")),
+        ],
+        comparisons=[
+            Comparison("Normalisation per agent reaches a higher success", "success", "per agent", "global"),
+            Comparison(
+                "One mean and std mutes the gradient of the agent with small rewards",
+                *("moment-solver", "per agent", None, "lower", 1.0),
+            ),
+            Comparison(
+                "One mean and std amplifies the gradient of the agent with large rewards",
+                *("moment-verifier", "per agent", None, "higher", 1.0),
+            ),
+            Comparison("The solver's gradient has smaller spikes", "spikes-solver", "per agent", "global", "lower"),
+            Comparison("The verifier's gradient has smaller spikes", "spikes-verifier", "per agent", "global", "lower"),
+        ],
+        notes=notes,
+    )
+
+
+DR_MAS = normalisations(
+    "dr-mas",
+    "Dr. MAS: rewards on different scales",
+    "[Second-guess](../recipes/dr_mas/README.md): a solver is rewarded with 0 or 0.1, a verifier with -5 or 5 in "
+    "addition. A spike is the largest gradient norm of a run, divided by the median over its steps. The last four "
+    "columns compare gradients of the same rows (of step 11) at the same weights, global to per agent: the second "
+    "moment of a row's gradient, and the norm of the batch's.",
+    [],
+)
+
+DR_MAS_EQUAL = normalisations(
+    "dr-mas-equal",
+    "Dr. MAS: rewards on one scale",
+    "The same team, in which both agents are rewarded with 0 or 1, and the verifier with -1 or 1 in addition.",
+    ["marl.algorithm.options.weights.team=1.0", "marl.algorithm.options.weights.role=1.0"],
 )
 
 AT_GRPO = Claim(
@@ -201,4 +224,4 @@ PRETRAINED = Claim(
     runs=False,
 )
 
-CLAIMS = (AT_GRPO, DR_MAS, SHARP, MAGRPO, MARS2, PRETRAINED)
+CLAIMS = (AT_GRPO, DR_MAS, DR_MAS_EQUAL, SHARP, MAGRPO, MARS2, PRETRAINED)

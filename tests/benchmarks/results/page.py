@@ -85,18 +85,22 @@ def verdict(claim: Claim, cells: list[Cell], comparison: Comparison) -> tuple[st
     first, second = by_seed(cells, comparison.first), by_seed(cells, comparison.second)
     seeds = sorted(first if comparison.second is None else first.keys() & second.keys())
     key = comparison.measure
-    pairs = [first[seed]["metrics"][key] - (second[seed]["metrics"][key] if seed in second else 0.0) for seed in seeds]
-    if len(pairs) < 2:
+    values = [first[seed]["metrics"][key] for seed in seeds]
+    others = [second[seed]["metrics"][key] if second else comparison.than for seed in seeds]
+    if len(seeds) < 2:
         return "not measured", ""
-    found = estimate(pairs)
+    found = estimate([x - y for x, y in zip(values, others, strict=True)])
     sign = 1 if comparison.claimed == "higher" else -1
     low, high = sorted((sign * found.low, sign * found.high))
     word = "replicates" if low > 0 else "the opposite" if high < 0 else "no difference found"
     if found.n < len(SEEDS):
         word += f", with {found.n} seeds only"
     (measure,) = [each for each in claim.measures if each.key == key]
-    what = f"*{measure.label}*" if comparison.second is None else f"difference of *{measure.label}*"
-    return word, f" ({what} {interval(found, number(measure, '+'))})"
+    if comparison.second is None:
+        return word, f" (*{measure.label}* {interval(estimate(values), number(measure))})"
+    unit = " points" if measure.percent else ""
+    shown = interval(found, (lambda x: f"{100 * x:+.1f}") if measure.percent else "{:+.2f}".format)
+    return word, f" (difference of *{measure.label}* {shown}{unit})"
 
 
 def curves(claim: Claim, cells: list[Cell]) -> Iterator[str]:
@@ -152,9 +156,9 @@ def column(cells: list[Cell], key: str) -> list[float]:
     return [cell["metrics"][key] for cell in cells if key in cell["metrics"]]
 
 
-def number(measure: Measure, sign: str = "") -> Callable[[float], str]:
+def number(measure: Measure) -> Callable[[float], str]:
     """How a number of a measure is written."""
-    return f"{{:{sign}{'.1%' if measure.percent else '.2f'}}}".format
+    return ("{:.1%}" if measure.percent else "{:.2f}").format
 
 
 def interval(found: Estimate, write: Callable[[float], str]) -> str:
