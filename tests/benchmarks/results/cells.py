@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -61,7 +60,7 @@ def folder_of(claim: Claim, arm: Arm, seed: int) -> Path:
 def run(claim: Claim, arm: Arm, seed: int) -> Cell:
     """Train a cell, unless its run directory is complete, and return its summary.
 
-    An interruption ends the run with one Ctrl-C of its own, and is raised again when all its processes have ended.
+    An interruption ends the run, and is raised again when all its processes have ended.
     """
     folder = folder_of(claim, arm, seed)
     if not (folder / "summary.json").is_file():
@@ -88,7 +87,7 @@ def train(command: list[str], log: Path) -> None:
         try:
             code = child.wait()
         except BaseException:
-            child.send_signal(signal.SIGINT)
+            child.terminate()  # as Ctrl-C, which a shell may have made its background jobs ignore
             child.wait()
             raise
     if code:
