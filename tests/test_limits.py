@@ -90,7 +90,7 @@ def sampled(*workflows: Workflow, episodes: int = 2, **limits: Any) -> list[Samp
     return asyncio.run(go())
 
 
-class Long(Workflow):
+class Conversation(Workflow):
     async def run(self, task: Task, team: Team) -> str:
         conversation = team["a"].conversation(system="a document " * 9_000)
         for turn in range(200):
@@ -101,7 +101,7 @@ class Long(Workflow):
 def test_a_long_conversation_needs_memory_for_its_new_text_only() -> None:
     tracemalloc.start()
     try:
-        sampled(Long(), episodes=8)
+        sampled(Conversation(), episodes=8)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
