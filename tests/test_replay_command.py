@@ -21,6 +21,7 @@ from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, Episode, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.journals.write import as_line, header, sample_lines
+from marl_verl.process.packing import packed
 from marl_verl.process.run_dir import RunDir
 from marl_verl.sampling import Failure, Independent, Sample
 from marl_verl.tasks import grid
@@ -423,11 +424,12 @@ def test_a_failed_attempt_is_printed_in_full(texts: Shown, refused: Shown) -> No
     assert texts(path, "--mask", "judge:0").startswith("episode q_0, ")  # no doubt which is meant
 
 
-def test_packed_with_gzip(texts: Shown, refused: Shown) -> None:
-    packed = gzip.compress(Path(write(play())).read_bytes())
-    Path("f.gz").write_bytes(packed)
+@pytest.mark.parametrize("compress", [gzip.compress, packed], ids=["gzip", "zstd"])
+def test_compressed_episodes(compress: Callable[[bytes], bytes], texts: Shown, refused: Shown) -> None:
+    content = compress(Path(write(play())).read_bytes())
+    Path("f.gz").write_bytes(content)
     assert texts("f.gz") == texts("f.jsonl")
-    Path("f.gz").write_bytes(packed[:-9])
+    Path("f.gz").write_bytes(content[:-9])
     assert "'f.gz' is damaged: it cannot be decompressed" in refused("f.gz")
 
 

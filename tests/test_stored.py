@@ -25,6 +25,7 @@ from marl_verl.inspect.replay import PLACEHOLDER, differences, rerun
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.journals.write import as_line, header, sample_lines
 from marl_verl.process import run_dir
+from marl_verl.process.packing import unpacked
 from marl_verl.process.run_dir import RunDir
 from marl_verl.sampling import Failure, Independent, Sample
 from marl_verl.tasks.base import Task, TaskSet
@@ -145,10 +146,10 @@ def test_a_long_file_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         RunDir(tmp_path / name).episodes(12, lines)
-        assert [path.name for path in (tmp_path / name / "episodes").iterdir()] == ["step_00012.jsonl.gz"]
+        assert [path.name for path in (tmp_path / name / "episodes").iterdir()] == ["step_00012.jsonl.zst"]
     one, two = (RunDir(tmp_path / name).stored_episodes()[12].read_bytes() for name in ("one", "two"))
     assert one == two
-    assert gzip.decompress(one) == content(*lines[1:])
+    assert unpacked(one, "one") == content(*lines[1:])
     assert len(one) < len(gzip.compress(content(*lines[1:]), 1))
 
 
@@ -297,13 +298,14 @@ def test_compressed_files_are_found_and_pruned(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         run.journals(step, [head()])
         run.episodes(step, [head()])
-    for path in [*tmp_path.glob("*/step_00001.jsonl"), *tmp_path.glob("*/step_00003.jsonl")]:
-        path.rename(f"{path}.gz")
+    for step, ending in ((1, "gz"), (3, "zst")):
+        for path in tmp_path.glob(f"*/step_0000{step}.jsonl"):
+            path.rename(f"{path}.{ending}")
     run.journals(3, [head()])  # beside the packed one: the newer counts
     assert [path.name for path in run.stored_journals().values()] == [
         "step_00001.jsonl.gz", "step_00002.jsonl", "step_00003.jsonl"
     ]  # fmt: skip
-    assert run.stored_episodes()[3].name == "step_00003.jsonl.gz"
+    assert run.stored_episodes()[3].name == "step_00003.jsonl.zst"
     run.forget_after(2)
     assert sorted(path.name for path in tmp_path.glob("*/*")) == [
         "step_00001.jsonl.gz", "step_00001.jsonl.gz", "step_00002.jsonl", "step_00002.jsonl"

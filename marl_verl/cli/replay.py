@@ -11,8 +11,9 @@ from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect import replay_json, replay_text
 from marl_verl.inspect.replay import PLACEHOLDER, changes, replay
-from marl_verl.inspect.run_files import read_step, run_of, unpacked, use_plugin_files
+from marl_verl.inspect.run_files import read_step, run_of, use_plugin_files
 from marl_verl.journals.read import EpisodeFile
+from marl_verl.process.packing import unpacked
 from marl_verl.process.run_dir import RunDir
 from marl_verl.process.terminal import harmless, show
 
@@ -23,7 +24,7 @@ EXAMPLES = """
 FILE is a file of a run's journals/ (one per training step) or episodes/ (some episodes of each validation): JSON lines.
 The workflow runs again with the recorded actions and call results; no model is queried and no call is executed. The
 answer is scored again. Exit code 2 where the result differs from the stored one, or a line cannot be read. FILE may be
-gzipped; - is standard input.
+compressed with gzip or zstd; - is standard input.
 
   marl-verl replay runs/inventory-1/journals/step_00012.jsonl    list the file's episodes, or show the only one
   marl-verl replay --run runs/inventory-1 --step 12              the same file; default: the latest step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from marl_verl.errors import MarlError, missing
 from marl_verl.evaluation.request import MODELS, Assignment, acting
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.models.chat import Chat
+from marl_verl.process.packing import unpacked
 from marl_verl.process.run_dir import RunDir
 from marl_verl.team import AgentConfig
 
@@ -109,8 +109,7 @@ def check_lengths(
     if not moved or not files:
         return
     path = files[max(files)]
-    content = path.read_bytes()
-    episodes = EpisodeFile.parse(gzip.decompress(content) if path.suffix == ".gz" else content, f"'{path}'")
+    episodes = EpisodeFile.parse(unpacked(path.read_bytes(), source := f"'{path}'"), source)
     for name, assignment in moved.items():
         observations = _observations(episodes, agents[name])
         if not observations:

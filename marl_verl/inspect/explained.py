@@ -15,8 +15,9 @@ from marl_verl.advantage.part import Part, flat
 from marl_verl.credit.base import ReplayCredit, TableCredit
 from marl_verl.errors import MarlError, nearest
 from marl_verl.inspect.explain import Explanation, Record, derive
-from marl_verl.inspect.run_files import about, unpacked
+from marl_verl.inspect.run_files import about
 from marl_verl.inspect.texts import cell, columns, count
+from marl_verl.process.packing import unpacked
 
 COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
 

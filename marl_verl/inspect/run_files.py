@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from marl_verl import plugins
 from marl_verl.checkpoint.folders import complete, step_of
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, missing
+from marl_verl.process.packing import unpacked
 from marl_verl.process.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -175,16 +175,6 @@ def about(source: str) -> Iterator[None]:
         yield
     except MarlError as error:
         raise MarlError(f"{source}: {error}" if source else str(error)) from error
-
-
-def unpacked(content: bytes, source: str) -> bytes:
-    """The content of a file, decompressed if it is gzip. MarlError if that fails."""
-    if not content.startswith(b"\x1f\x8b"):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (EOFError, OSError, zlib.error) as error:
-        raise MarlError(f"{source} is damaged: it cannot be decompressed ({error})") from error
 
 
 def _listed(steps: Sequence[int]) -> str:

@@ -6,11 +6,12 @@ import gzip
 import itertools
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from marl_verl.process.packing import packed
 
 EVENTS_VARIABLE = "MARL_VERL_EVENTS"
 """The file descriptor of the events, one JSON object per line."""
@@ -21,14 +22,12 @@ REQUEST = "evaluation.json"
 STARTS = "starts.json"
 """The list of the run's starts: the arguments of the command, the machine and its packages."""
 
-ENDINGS = {"rows": (".json.gz",), "journals": (".jsonl.gz", ".jsonl"), "episodes": (".jsonl.gz", ".jsonl")}
+EPISODES = (".jsonl.gz", ".jsonl.zst", ".jsonl")  # gzip: of earlier versions
+ENDINGS = {"rows": (".json.gz",), "journals": EPISODES, "episodes": EPISODES}
 """Folder -> endings of its stored files; the last ending takes precedence if a step has several files."""
 
 GZIP_LEVEL = 1
 """Of rows: higher levels are slower and save little, because rows are repetitive."""
-
-JOURNAL_LEVEL = 6
-"""Of stored episodes: 37 % smaller than level 1, in 5 ms per MB. zstd saves another 12 % and would be a dependency."""
 
 PACKED = 4 << 20
 """Characters of stored episodes above which their file is compressed; smaller ones can be read as text."""
@@ -38,8 +37,8 @@ class RunDir:
     """`runs/<name>/`: configs, plugins.json, starts.json, metrics.jsonl, train.log, data/, episodes/, journals/, rows/,
     checkpoints/, summary.json.
 
-    rows/step_00012.json.gz is the document of step 12 that `marl-verl explain` reads. journals/step_00012.jsonl (.gz if
-    it is long) has the episodes of step 12, and episodes/ those of a validation: `marl-verl replay` reads them.
+    rows/step_00012.json.gz is the document of step 12 that `marl-verl explain` reads. journals/step_00012.jsonl (.zst
+    if it is long) has the episodes of step 12, and episodes/ those of a validation: `marl-verl replay` reads them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,9 +94,7 @@ class RunDir:
         if sum(map(len, lines)) <= PACKED:
             self._write(place, name, content)
         else:
-            pack = zlib.compressobj(JOURNAL_LEVEL, wbits=31)  # gzip, without a time
-            packed = (pack.compress(line) for line in content)
-            self._write(place, f"{name}.gz", itertools.chain(packed, map(pack.flush, [zlib.Z_FINISH])))
+            self._write(place, f"{name}.zst", [packed(b"".join(content))])
 
     def _write(self, place: str, name: str, content: Iterable[bytes]) -> None:
         """Write a file atomically."""
