@@ -43,6 +43,16 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Opponent:
+    """Past versions of a policy, with which an agent acts: snapshots, of which each task meets one."""
+
+    of: str  # the policy, which must be trained
+    pool: Literal["latest", "uniform", "prioritised"] = "latest"  # how the snapshot of a task is chosen
+    size: Positive = 8  # number of snapshots, the newest ones
+    every: Positive = 20  # steps between two snapshots; the first one is the policy before training
+
+
+@dataclass(frozen=True)
 class AgentConfig:
     """A role: its name, its instructions (the system message, none if empty), its policy, its role reward, and its side
     if the team's agents compete."""
@@ -52,6 +62,7 @@ class AgentConfig:
     instructions: str = ""  # system message; none if empty
     reward: str | None = None  # registered role reward
     side: str | None = None  # the side of a team whose agents compete
+    opponent: Opponent | None = None  # the agent acts with past versions of a policy
     sampling: Sampling = field(default_factory=Sampling)  # over the settings of verl's `rollout`
 
     def conversation(self, observation: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -84,6 +95,7 @@ class PolicyConfig:
     tool_parser: str | None = None  # vLLM's parser of tool calls; None for that of the chat template's family
     reasoning_parser: str | None = None  # vLLM's parser of reasoning; None leaves reasoning in the text
     override: dict[str, Any] = field(default_factory=dict)  # a partial `actor_rollout_ref`
+    past: Opponent | None = None  # of a policy that acts with past versions of another one
 
     def __post_init__(self) -> None:
         _set_stop(self)
@@ -119,7 +131,20 @@ class TeamConfig:
     algorithm: Named
 
     def agents_of(self, policy: str) -> list[str]:
-        return [agent.name for agent in self.agents.values() if agent.policy == policy]
+        """The agents that act with a model: with the policy, or with past versions of it."""
+        past = self.policies[policy].past
+        names = (policy, past_name(policy)) if past is None else (past.of, policy)
+        return [agent.name for agent in self.agents.values() if agent.policy in names]
+
+    @property
+    def opponents(self) -> dict[str, Opponent]:
+        """Policy of past versions -> its settings."""
+        return {name: policy.past for name, policy in self.policies.items() if policy.past is not None}
+
+
+def past_name(policy: str) -> str:
+    """The name of the frozen policy that acts with past versions of a policy."""
+    return f"{policy}-past"
 
 
 def sides_of(agents: Mapping[str, AgentConfig]) -> tuple[str, ...]:
@@ -151,6 +176,7 @@ def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig
     """
     policies = {str(name): _policy(str(name), values) for name, values in _mapping(marl, "policies").items()}
     agents = {str(name): _agent(str(name), values, policies) for name, values in _mapping(marl, "agents").items()}
+    policies |= _past_policies(agents, policies)
     if not agents:
         example = "agents: {solver: {policy: base}}"
         raise MarlError(f"'marl.agents' is empty: a team needs at least one agent, e.g. {example}")
@@ -202,16 +228,54 @@ def _keys(where: str, name: str, values: Any) -> dict[str, Any]:
 
 def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig]) -> AgentConfig:
     where = f"marl.agents.{name}"
-    given = _keys(where, name, values)
+    given = {key: value for key, value in _keys(where, name, values).items() if value is not None}
+    if "opponent" in given:
+        if "policy" in given:
+            raise MarlError(f"agent '{name}' has both {where}.policy and {where}.opponent: remove one of the two")
+        given["policy"] = ""  # set below
     if "policy" not in given:
         raise MarlError(f"agent '{name}' has no policy: '{where}.policy' must name one of {_listed(policies)}")
-    agent = build(AgentConfig, {key: value for key, value in given.items() if value is not None}, where)
-    if agent.policy not in policies:
+    agent = build(AgentConfig, given, where)
+    if agent.opponent is not None:
+        agent = dataclasses.replace(agent, policy=past_name(_of(agent.opponent, where, policies)))
+    elif agent.policy not in policies:
         raise MarlError(f"agent '{name}' has unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
     if agent.side is not None and not _NAME.fullmatch(agent.side):
         what = "a side must consist of letters, digits and '-' and begin with a letter"
         raise MarlError(f"'{where}.side': {what}, got '{agent.side}'")
     return agent
+
+
+def _of(opponent: Opponent, where: str, policies: Mapping[str, PolicyConfig]) -> str:
+    """The policy whose past versions an agent acts with. MarlError unless it is trained."""
+    trained, of = [policy.name for policy in policies.values() if policy.trained], opponent.of
+    if of not in policies:
+        raise MarlError(f"'{where}.opponent.of' is the unknown policy '{of}': {nearest(of, trained)}")
+    if of not in trained:
+        what = f"'{where}.opponent.of' is policy '{of}', which is not trained and has no past versions"
+        raise MarlError(f"{what}: set {where}.policy={of} instead")
+    return of
+
+
+def _past_policies(agents: Mapping[str, AgentConfig], policies: Mapping[str, PolicyConfig]) -> dict[str, PolicyConfig]:
+    """The frozen policies of agents with `opponent`: each has model, chat template and server settings of the policy
+    whose past versions it acts with."""
+    found: dict[str, PolicyConfig] = {}
+    chosen: dict[str, AgentConfig] = {}
+    for agent in agents.values():
+        if agent.opponent is None:
+            continue
+        name, of = agent.policy, policies[agent.opponent.of]
+        if name in policies:
+            raise MarlError(f"policy '{name}' has the name of the past versions of '{of.name}': rename it")
+        if (other := chosen.setdefault(name, agent)).opponent != agent.opponent:
+            what = f"agents '{other.name}' and '{agent.name}' act with past versions of policy '{of.name}'"
+            raise MarlError(f"{what}, but their opponent sections differ: make them equal, they share a server")
+        override = {key: value for key, value in of.override.items() if key in ("model", "rollout")}
+        if isinstance(model := override.get("model"), Mapping):
+            override["model"] = {key: value for key, value in model.items() if not str(key).startswith("lora")}
+        found[name] = dataclasses.replace(of, name=name, frozen=True, loss=None, override=override, past=agent.opponent)
+    return found
 
 
 def _policy(name: str, values: Any) -> PolicyConfig:

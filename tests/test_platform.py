@@ -255,11 +255,13 @@ PARAMETERS = {
         "_fetch_one_gen_batch": ["self"],
         "_next_train_batch": ["self", "num_prompts"],
         "_add_prompts_to_generate": ["self", "num_prompts"],
+        "_submit_batch_to_rollout": ["self", "batch"],
         "_validate": ["self"],
         "_compute_metrics": ["self", "batch", "metrics", "timing_raw", "global_steps", "epoch"],
         "_save_checkpoint": ["self"],
         "_load_checkpoint": ["self"],
     },
+    "verl.utils.tensordict_utils:index_select_tensor_dict": {"": ["batch", "indices"]},
     "verl.utils.model:get_generation_config": {"": ["model", "trust_remote_code"]},
     "verl.trainer.ppo.v1.trainer_base:register_trainer": {"": ["name"]},
     "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer": {
@@ -275,6 +277,14 @@ PARAMETERS = {
         "_get_server_name_prefix": ["self"],
         "init_hybrid": ["self", "worker_group"],
         "launch_servers": ["self"],
+    },
+    "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer": {
+        "collective_rpc": ["self", "method", "timeout", "args", "kwargs"],
+        "clear_kv_cache": ["self"],
+        "set_global_steps": ["self", "global_steps"],
+    },
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner": {
+        "reload_weights": ["self", "weights_iterator", "weights_path", "is_checkpoint_format"],
     },
 }
 

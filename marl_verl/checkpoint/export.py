@@ -93,6 +93,9 @@ def _trained_policy(run: Path, config: Any, name: str | None) -> str:
             f"policy '{name}' was not trained: it is the external endpoint '{policy.endpoint.model}' at "
             f"{policy.endpoint.url}"
         )
+    if policy.past is not None:
+        what = f"policy '{name}' acts with past versions of policy '{policy.past.of}'"
+        raise MarlError(f"{what}, which are in '{run}/opponents'. Choose --policy {policy.past.of}.")
     if policy.frozen:
         model = config.policies[name].actor_rollout_ref.model.path
         raise MarlError(f"policy '{name}' is frozen and was not trained. Its model is '{model}'.")

@@ -54,6 +54,14 @@ def check_reference(resolved: DictConfig, team: TeamConfig) -> None:
 
 def check_engine(resolved: DictConfig, team: TeamConfig) -> None:
     """MarlError for training settings that verl accepts, and that fail after start-up or give wrong numbers."""
+    for past in team.opponents.values():
+        part, where = resolved.policies[past.of].actor_rollout_ref, f"marl.policies.{past.of}"
+        if part.model.get("lora_adapter_path"):
+            what = f"'{where}.model.lora_adapter_path' is set, but opponents act with past versions of '{past.of}'"
+            raise MarlError(f"{what}, which begin with its model alone: merge the adapter into the model first")
+        if part.rollout.data_parallel_size > 1:
+            what = f"'{where}.rollout.data_parallel_size' is {part.rollout.data_parallel_size}"
+            raise MarlError(f"{what}: servers of opponents load snapshots in one shard only, set it to 1")
     for name in [name for name, policy in team.policies.items() if policy.trained]:
         part, where = resolved.policies[name].actor_rollout_ref, f"marl.policies.{name}"
         actor, rollout, attention = part.actor, part.rollout, part.model.override_config.get("attn_implementation")

@@ -30,13 +30,16 @@ NO_KEY = "none"  # the `openai` package requires a key, even for a server that n
 
 def tiny_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> dict[str, TinyModel]:
     """Policy -> its tiny model to make. MarlError where another policy has no existing model or valid endpoint."""
-    tiny = {}
+    tiny: dict[str, TinyModel] = {}
     for name, policy in team.policies.items():
         if policy.endpoint is not None:
             check_endpoint(name, policy.endpoint)
         elif policy.tiny is None:
             _check_model(name, model_of(policy, config))
         else:
+            if policy.past is not None:
+                tiny[name] = tiny[policy.past.of]
+                continue
             path, agents = model_of(policy, None).get("path"), team.agents_of(name)
             for key in ("tokenizer_path", "hf_config_path"):
                 if given := model_of(policy, config).get(key):

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from marl_verl.checkpoint.export import WEIGHTS, Source
 from marl_verl.checkpoint.folders import complete, damage, step_of
+from marl_verl.checkpoint.snapshots import Snapshots, read
 from marl_verl.config.policy_models import check_files
 from marl_verl.config.stored import read_config
 from marl_verl.errors import MarlError, missing
@@ -19,7 +20,7 @@ from marl_verl.journals.read import EpisodeFile
 from marl_verl.models.chat import Chat
 from marl_verl.process.packing import unpacked
 from marl_verl.process.run_dir import RunDir
-from marl_verl.team import AgentConfig
+from marl_verl.team import AgentConfig, TeamConfig
 
 Messages = tuple[Mapping[str, str], ...]
 
@@ -49,6 +50,14 @@ def chosen_step(run: Path, wanted: int | None) -> int:
     return steps[-1] if wanted is None else wanted
 
 
+def newest_snapshots(run: Path, team: TeamConfig, step: int) -> dict[str, int]:
+    """Policy with opponents -> its newest snapshot in a checkpoint; 0 before training."""
+    if not step:
+        return {}
+    folder = next(path for path in complete(run / "checkpoints") if step_of(path) == step)
+    return {past.of: max(map(int, read(folder, past.of))) for past in team.opponents.values()}
+
+
 def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], step: int) -> Models:
     """Find the weights of every policy in use, except external endpoints. MarlError if they are damaged or missing.
 
@@ -62,6 +71,14 @@ def find_models(run: Path, folder: Path, assignments: dict[str, Assignment], ste
             found.paths[name] = found.tokenizers[name] = str(ready.resolve())
             if source.lora is not None or not any(any(ready.glob(pattern)) for pattern in WEIGHTS):
                 found.exports[name], found.paths[name] = source, str(folder / MODELS / name)
+        elif assignment.weights == "past":
+            snapshots = Snapshots.of(run.resolve(), config, assignment.source)
+            snapshots.check([assignment.snapshot])
+            model = snapshots.model(assignment.snapshot)
+            found.tokenizers[name] = found.paths[name] = model or str(folder / MODELS / name)
+            if model is None:  # an adapter
+                found.exports[name] = source = snapshots.source(assignment.snapshot)
+                found.tokenizers[name] = str(source.folder / "huggingface")
         elif assignment.weights != "external":
             found.paths[name] = found.tokenizers[name] = _initial_model(config, assignment)
     return found

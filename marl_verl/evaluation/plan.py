@@ -21,7 +21,7 @@ from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.config.unused import check_unused
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.models import check_lengths, chosen_step, find_models
+from marl_verl.evaluation.models import check_lengths, chosen_step, find_models, newest_snapshots
 from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assign, parse_swap
 from marl_verl.process import private_network
 from marl_verl.tasks.base import Task, TaskSet
@@ -113,7 +113,7 @@ def plan(
     team = read_team(marl)
     step = chosen_step(run, step)
     swaps = [parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
-    assignments = assign(team, step, swaps, untrained)
+    assignments = assign(team, step, swaps, untrained, newest_snapshots(run, team, step))
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
     models = find_models(run, folder, assignments, step)
     config = evaluation_config(composed, assignments, models.paths, max(1, episodes), seed)
@@ -226,6 +226,7 @@ def evaluation_config(
     }
     for agent, assignment in assignments.items():
         marl.agents[agent].policy = assignment.policy
+        marl.agents[agent].pop("opponent", None)
     used = {policy.get("pool") for policy in marl.policies.values()}
     marl.pools = {name: size for name, size in (marl.get("pools") or {}).items() if name in used}
     marl.validation = {"sampler": "independent", "options": {"episodes": episodes}}

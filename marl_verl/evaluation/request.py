@@ -21,22 +21,24 @@ from marl_verl.process.run_dir import REQUEST
 from marl_verl.team import TeamConfig
 
 RESULT, MODELS = "result.json", "models"
-Weights = Literal["trained", "untrained", "frozen", "external"]
+Weights = Literal["trained", "untrained", "past", "frozen", "external"]
 Swap = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Assignment:
     """The policy of an agent: its name `source` in the run and its name `policy` in the evaluation, which differ if one
-    agent has the trained and another the untrained weights."""
+    agent has the trained and another the untrained weights, or for past versions of `source`."""
 
     source: str
     weights: Weights
     policy: str
+    snapshot: int = 0  # step of the past version
 
     def describe(self, step: int) -> str:
         """A description of the weights for output."""
-        return {"trained": f"step {step}", "untrained": "before training"}.get(self.weights, self.weights)
+        named = {"trained": f"step {step}", "past": f"snapshot of step {self.snapshot}", "untrained": "before training"}
+        return named.get(self.weights, self.weights)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,11 @@ def parse_swap(given: str) -> Swap:
 
 
 def assign(
-    team: TeamConfig, step: int, swaps: Sequence[Swap] = (), untrained: Sequence[str] = ()
+    team: TeamConfig,
+    step: int,
+    swaps: Sequence[Swap] = (),
+    untrained: Sequence[str] = (),
+    newest: Mapping[str, int] | None = None,
 ) -> dict[str, Assignment]:
     """Assign agent -> policy. MarlError for an unknown agent, or a swap or `untrained` without effect.
 
@@ -84,6 +90,7 @@ def assign(
         step: step of the checkpoint; 0 for the team before training.
         swaps: pairs of agents that exchange policies.
         untrained: agents that act with the initial model.
+        newest: policy -> step of its newest snapshot in the checkpoint, with which its opponents act.
     """
     policies = {agent.name: agent.policy for agent in team.agents.values()}
     named = [("--swap", name) for pair in swaps for name in pair] + [("--untrained", name) for name in untrained]
@@ -106,11 +113,17 @@ def assign(
             raise MarlError(f"--untrained {name} has no effect: its policy '{policy.name}' was never trained")
         if step == 0:
             raise MarlError(f"--untrained {name} has no effect: at --step 0 no policy is trained yet")
-    return {name: _assignment(team, policy, step, name in untrained) for name, policy in policies.items()}
+    found = newest or {}
+    return {name: _assignment(team, policy, step, name in untrained, found) for name, policy in policies.items()}
 
 
-def _assignment(team: TeamConfig, source: str, step: int, untrained: bool) -> Assignment:
+def _assignment(team: TeamConfig, source: str, step: int, untrained: bool, newest: Mapping[str, int]) -> Assignment:
     policy = team.policies[source]
+    if policy.past is not None:
+        of = policy.past.of
+        if not newest.get(of):  # the policy before training
+            return Assignment(of, "untrained", source)
+        return Assignment(of, "past", source, newest[of])
     if policy.frozen:
         return Assignment(source, "frozen" if policy.endpoint is None else "external", source)
     if step == 0 or not untrained:

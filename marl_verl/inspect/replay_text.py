@@ -13,7 +13,7 @@ from marl_verl.episode.messages import message_text
 from marl_verl.episode.turn import shared_length
 from marl_verl.inspect.replay import Rerun
 from marl_verl.inspect.texts import aligned, count, indented, line
-from marl_verl.journals.read import EpisodeFile, StoredFailure
+from marl_verl.journals.read import EpisodeFile, Header, StoredFailure
 from marl_verl.process.terminal import harmless
 
 MANY, FIRST, LAST = 40, 20, 5  # lines: a list of more than MANY is cut to its first FIRST and last LAST
@@ -73,7 +73,7 @@ def episode_text(
         again, masked: results of the replay without and with masked acts, or None.
         folder: the run that has stored the rows of this step, for a printed command.
     """
-    trained = file.header.split == "train"  # only then is a turn a row
+    header = file.header
     lines = [f"episode {episode.id}, {origin(file)}", "", f"task {line(episode.task.id, 100)}"]
     if episode.task.prompt != episode.task.id:
         lines += indented(episode.task.prompt, 2)
@@ -86,19 +86,19 @@ def episode_text(
             lines += ["", _call(record)]
             continue
         turn = turns.get(record.act.key)
-        lines += ["", *_act(record, turn, episode, masked or again or Rerun(), seen, trained)]
+        lines += ["", *_act(record, turn, episode, masked or again or Rerun(), seen, header)]
     lines += ["", *(_end(episode, again) if masked is None else _masked_end(episode, again, masked))]
     if masked is None and episode.off_path_turns:
-        lines += ["", *_beside(episode, trained)]
-    if masked is None and folder is not None and trained and episode.turns:
+        lines += ["", *_beside(episode, header)]
+    if masked is None and folder is not None and _rows(header) and episode.turns:
         what = f"--run {folder} --step {file.header.step} --row {_row(episode.turns[0])}"
         lines += ["", f"how an advantage was computed: marl-verl explain {what}"]
     return harmless("\n".join(lines))
 
 
-def _act(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, seen: Seen, trained: bool) -> list[str]:
+def _act(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, seen: Seen, header: Header) -> list[str]:
     act, name = record.act, ":".join(record.act.key)
-    lines = [name if turn is None else f"{name}   {_place(turn, trained)}{' before' if shown.masked else ''}"]
+    lines = [name if turn is None else f"{name}   {_place(turn, header)}{' before' if shown.masked else ''}"]
     if act.key in shown.masked:
         original = episode.journal.act(*act.key)
         assert original is not None
@@ -116,16 +116,23 @@ def _act(record: ActRecord, turn: Turn | None, episode: Episode, shown: Rerun, s
     return lines
 
 
-def _place(turn: Turn, trained: bool) -> str:
+def _place(turn: Turn, header: Header) -> str:
     """The turn's row, agent, policy, position in a tree, and rewards."""
-    parts = [f"row {_row(turn)}"] if trained else []
+    parts = [f"row {_row(turn)}"] if _rows(header) else []
     if turn.called is not None:
         parts.append(f"acted by {turn.agent}")
     if turn.policy != turn.agent:
-        parts.append(f"policy {turn.policy}")
+        agent = header.agents.get(turn.agent)
+        past = f", snapshot of step {turn.action.version}" if agent is not None and agent.past_of else ""
+        parts.append(f"policy {turn.policy}{past}")
     if turn.node is not None:
         parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
     return ", ".join([*parts, _rewards(turn.components)])
+
+
+def _rows(header: Header) -> bool:
+    """Whether the turns are rows: those of a validation are not."""
+    return header.split == "train"
 
 
 def _row(turn: Turn) -> str:
@@ -201,13 +208,13 @@ def _masked_end(episode: Episode, again: Rerun | None, masked: Rerun) -> list[st
     return lines
 
 
-def _beside(episode: Episode, trained: bool) -> list[str]:
+def _beside(episode: Episode, header: Header) -> list[str]:
     """The off-path turns by session, in a tree with their nodes."""
     others = sorted(episode.off_path_turns, key=lambda turn: (turn.session, turn.index))
     several = any(turn.session != episode.session for turn in others)
     rows = [["session", "row", "node", "under", "act", "by", "rewards", "says"]]
     for turn in others:
-        session, row = str(turn.session) if several else "", _row(turn) if trained else ""
+        session, row = str(turn.session) if several else "", _row(turn) if _rows(header) else ""
         by = turn.agent if turn.called is not None else ""
         place = [session, row, turn.node or "", turn.parent or "", ":".join(turn.key), by]
         rows.append([*place, _rewards(turn.components), line(turn.action.text, 60)])

@@ -34,6 +34,7 @@ class StoredAgent:
     policy: str
     reward: str | None
     instructions: str
+    past_of: str | None = None  # the policy whose past versions act for the agent
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import msgspec
 from marl_verl import plugins
 from marl_verl.episode.codec import SCHEMA, encode_episode, without_addresses
 from marl_verl.journals.read import KIND, StoredFailure
-from marl_verl.team import Named, TeamConfig
+from marl_verl.team import AgentConfig, Named, TeamConfig
 from marl_verl.version import __version__
 
 if TYPE_CHECKING:
@@ -27,15 +27,19 @@ def header(
 ) -> dict[str, Any]:
     """The first line of a file: the data besides the episode that a replay needs, and the step of the run. `sampler`
     has all options, defaults included."""
-    shown = ("policy", "reward", "instructions")
     return {
         **{"schema": SCHEMA, "kind": KIND, "marl_verl": __version__, "step": step, "split": split, "seed": seed},
         "task": _part("tasks", team.task),
         "workflow": _part("workflows", team.workflow),
-        "agents": {agent.name: {key: getattr(agent, key) for key in shown} for agent in team.agents.values()},
+        "agents": {agent.name: _agent(agent) for agent in team.agents.values()},
         "algorithm": {"name": team.algorithm.name, "options": algorithm.options()},
         "sampler": {"name": sampler.name, "options": sampler.options},
     }
+
+
+def _agent(agent: AgentConfig) -> dict[str, Any]:
+    shown = {key: getattr(agent, key) for key in ("policy", "reward", "instructions")}
+    return shown | ({"past_of": agent.opponent.of} if agent.opponent is not None else {})
 
 
 def _part(kind: str, named: Named) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from marl_verl.config.stored import marl_section
 from marl_verl.models.count import adapter_parameters, parameters, shapes
 from marl_verl.models.tiny import folder_of
 from marl_verl.platforms.active import on_gpu
-from marl_verl.team import Named, TeamConfig
+from marl_verl.team import AgentConfig, Named, TeamConfig
 
 if TYPE_CHECKING:
     from marl_verl.trainer.prepare import Plan
@@ -30,7 +30,7 @@ def describe(plan: Plan) -> str:
     lines = ["team"]
     for agent in team.agents.values():
         reward = f", role reward {agent.reward}" if agent.reward else ""
-        lines.append(f"  agent   {agent.name} acts with policy {agent.policy}{reward}")
+        lines.append(f"  agent   {agent.name} acts with {_actor(agent)}{reward}")
     lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
     lines += [f"  critic  {name}: {_critic(plan, critic)}" for name, critic in plan.resolved.critics.items()]
     lines += [f"  devices {_place(pool, gpu)}" for pool in pools_of(config, team)]
@@ -51,6 +51,14 @@ def describe(plan: Plan) -> str:
     lines += [f"  {'disk' if need.where.startswith('disk') else 'memory':<6}  {need}" for need in plan.needs]
     lines += [f"  plugin  {file.name} (content {file.version})" for file in plan.files]
     return "\n".join([*lines, *plan.notes])
+
+
+def _actor(agent: AgentConfig) -> str:
+    past = agent.opponent
+    if past is None:
+        return f"policy {agent.policy}"
+    which = {"latest": "the latest", "uniform": "one", "prioritised": "one, prioritised by win rates,"}[past.pool]
+    return f"{which} of at most {past.size} snapshots of policy {past.of}, one every {past.every} steps"
 
 
 def _schedule(schedule: DictConfig) -> str:

@@ -21,7 +21,7 @@ from marl_verl.threads import at_once
 from marl_verl.trainer.batches import by_policy, put_advantages
 from marl_verl.trainer.critic import Critics
 from marl_verl.trainer.policy_runtime import PolicyRuntime
-from marl_verl.trainer.policy_servers import FrozenRuntime, Runtime
+from marl_verl.trainer.policy_servers import FrozenRuntime, PastRuntime, Runtime
 
 T = TypeVar("T")
 
@@ -40,7 +40,8 @@ class Policies:
             if policy.endpoint is not None:
                 self.runtimes[name] = Runtime(policy)
             elif policy.frozen:
-                self.runtimes[name] = FrozenRuntime(policy, _config_of(config, name), devices[name])
+                kind = FrozenRuntime if policy.past is None else PastRuntime
+                self.runtimes[name] = kind(policy, _config_of(config, name), devices[name])
             else:
                 critics = self.critics.colocated(name)
                 self.runtimes[name] = PolicyRuntime(policy, _config_of(config, name), devices[name], critics)

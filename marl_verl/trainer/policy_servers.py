@@ -112,6 +112,41 @@ class FrozenRuntime(Servers):
             asyncio.run(call())
 
 
+class PastRuntime(FrozenRuntime):
+    """The past versions of a policy: frozen, with servers that have one snapshot at a time, of step `step`.
+
+    Uses vLLM's `reload_weights`, which loads a model's folder into the server's memory in place.
+    """
+
+    step = 0  # the servers begin with the policy before training
+
+    def start(self) -> None:
+        with self.lock:
+            self._manage(self.devices.slots())
+            self._start_servers()
+            asyncio.run(self._report(0))
+            self.sleep()
+
+    def load(self, step: int, model: str) -> None:
+        """Load a snapshot from a folder; the servers, which must be awake and idle, report its step from now on."""
+
+        async def load() -> None:
+            await self._call("collective_rpc", method="reload_weights", kwargs={"weights_path": model})
+            await self._call("clear_kv_cache")  # of the former weights
+            await self._report(step)
+
+        asyncio.run(load())
+        self.step = step
+
+    async def _report(self, step: int) -> None:
+        await self._call("set_global_steps", global_steps=step)
+
+    async def _call(self, name: str, /, **options: Any) -> None:
+        """Call the first server of each replica, which reaches the engine's processes on all nodes."""
+        first = [replica.servers[0] for replica in self.servers.get_replicas()]
+        await asyncio.gather(*(getattr(server, name).remote(**options) for server in first))
+
+
 class TrainingWorkers:
     """Base of runtimes with a training worker group of verl: a policy, or a critic colocated with it."""
 

@@ -236,7 +236,8 @@ def make_run_directory(plan: Plan, display: Display) -> Path:
     """Make the models, then the run directory with all files that the trainer reads, completely or not at all."""
     plugins.use_files(plan.files)
     composed = OmegaConf.to_yaml(plan.config)
-    tiny = {f"marl.policies.{name}.model.path": spec for name, spec in plan.tiny.items()}
+    made = {name: spec for name, spec in plan.tiny.items() if plan.team.policies[name].past is None}
+    tiny = {f"marl.policies.{name}.model.path": spec for name, spec in made.items()}
     if plan.tiny_critic is not None:
         tiny["marl.critic.model.path"] = plan.tiny_critic
     if tiny:

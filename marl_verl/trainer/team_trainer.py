@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ from marl_verl.trainer.batches import joined, row_order
 from marl_verl.trainer.curriculum import Curriculum
 from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.memory import AdvantageMemory
-from marl_verl.trainer.metrics import team_metrics
+from marl_verl.trainer.metrics import team_metrics, timed
+from marl_verl.trainer.opponents import Opponents
 from marl_verl.trainer.policies import Policies
 from marl_verl.trainer.records import Records
 from marl_verl.trainer.schedule import Schedule, Synchronous, Task
@@ -76,6 +77,8 @@ class TeamTrainer(PPOTrainer):
         self.trainer_mode = "sync"
         self.phase = Phases(lambda: getattr(self, "global_steps", 0))
         self.policies = Policies(self.config, self.team)
+        opponents = bool(self.team.opponents)
+        self.opponents = Opponents(self.config, self.team, self.policies, self.run_dir.folder) if opponents else None
         sync = self.config.marl.schedule.mode == "sync"
         self.schedule: Schedule = Synchronous(self) if sync else Asynchronous(self, self.config)
 
@@ -107,6 +110,8 @@ class TeamTrainer(PPOTrainer):
             parts["curriculum"] = self.curriculum = Curriculum(settings, ids, int(self.config.marl.run.seed))
         if self.algorithm.advantage.remembers:
             parts["advantage"] = self.memory
+        if self.opponents is not None:
+            parts["opponents"] = self.opponents
         models = [runtime.config.actor_rollout_ref.model for runtime in self.policies.trained]
         full = [Path(model.path) for model in models if not model.get("lora_rank")]
         folder = self.run_dir.folder
@@ -124,7 +129,11 @@ class TeamTrainer(PPOTrainer):
         trackers.flush(self.logger)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> KVBatchMeta:
-        return self.schedule.step(metrics, timing_raw)
+        batch = self.schedule.step(metrics, timing_raw)
+        if self.opponents is not None:
+            with timed(timing_raw, "snapshot"), self.phase("writing a snapshot"):
+                self.opponents.take(self.global_steps)
+        return batch
 
     def on_sample_end(self) -> None:
         return None
@@ -176,15 +185,30 @@ class TeamTrainer(PPOTrainer):
             batch = joined(batch, self._sample(missing))
         if self.curriculum is not None:
             self.curriculum.record(self.reports)
+        if self.opponents is not None:
+            self.opponents.record(self.reports)
         # where servers and training share a GPU, the servers free its memory until the weights are synced
         self.policies.sleep()
         batch.reorder(sorted(range(len(batch)), key=lambda row: row_order(batch.keys[row])))
         return batch
 
     def _sample(self, tasks: int) -> KVBatchMeta:
-        """Sample further tasks of the step and wait; their rows."""
-        self._add_prompts_to_generate(tasks)
-        return self.replay_buffer.sample(self.global_steps, "train", batch_size=tasks)[0]
+        """Sample further tasks of the step and wait; their rows. With opponents, in a round for each snapshot."""
+        if self.opponents is None:
+            self._add_prompts_to_generate(tasks)
+            return self.replay_buffer.sample(self.global_steps, "train", batch_size=tasks)[0]
+        prompts, found = self._next_train_batch(tasks), []
+        for chosen, positions in self.opponents.rounds([str(uid) for uid in prompts["uid"]]):
+            self._use_snapshots(chosen)
+            self._submit_batch_to_rollout(tu.index_select_tensor_dict(prompts, positions))
+            found.append(self.replay_buffer.sample(self.global_steps, "train", batch_size=len(positions))[0])
+        return reduce(joined, found)
+
+    def _use_snapshots(self, chosen: Mapping[str, int] | None = None) -> None:
+        """Load snapshots (policy -> step; None: the newest ones) into the opponents' servers."""
+        if self.opponents is not None:
+            with self.phase("loading snapshots"):
+                self.opponents.use(self.opponents.newest() if chosen is None else chosen)
 
     def _useful_tasks(self, batch: KVBatchMeta) -> int:
         """Number of tasks with something to learn from; a task without rows has failed."""
@@ -208,11 +232,14 @@ class TeamTrainer(PPOTrainer):
         values = team_metrics(self.algorithm.credited(table), result, self.reports, metrics_of(self.algorithm))
         if self.filter is not None and self.drawn:
             values |= {"filter/refill_rounds": float(self.refills), "filter/tasks": float(len(self.drawn))}
-        return values | (self.curriculum.metrics() if self.curriculum is not None else {})
+        for part in (self.curriculum, self.opponents):
+            values |= part.metrics() if part is not None else {}
+        return values
 
     def _validate(self) -> dict[str, float]:
         """Run every held-out task twice: with greedy decoding, then with the sampling parameters of training."""
         self.schedule.settle()
+        self._use_snapshots()
         with self.phase("validating"):
             keep = int(self.config.marl.rollout.keep_episodes)
             passes = partial(play, self.val_dataloader, self.agent_loop_manager, self.global_steps)
@@ -236,6 +263,8 @@ class TeamTrainer(PPOTrainer):
         emit("step", step=global_steps, steps=self.total_training_steps, metrics=values)
         plugins.load().hook.marl_step_finished(step=global_steps, metrics=values)
         self.checkpoints.commit(self.global_steps)
+        if self.opponents is not None:
+            self.opponents.discard()
 
     def _save_checkpoint(self) -> None:
         self.schedule.settle()

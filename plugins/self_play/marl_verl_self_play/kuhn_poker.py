@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,16 +77,21 @@ class KuhnPokerGame(Workflow):
     Options:
         brief: whether an observation is the card and the moves so far only, such as "K check bet". Tiny models know
             these.
+        drawn_seats: whether agent `first` has the second seat in about half of the tasks, by their ids. With an
+            opponent as `second`, the policy of `first` then learns both seats.
     """
 
     brief: bool = False
+    drawn_seats: bool = False
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
         one, two = task.data["cards"]
+        swapped = self.drawn_seats and zlib.crc32(task.id.encode()) % 2
+        seats = PLAYERS[::-1] if swapped else PLAYERS
         history, illegal = "", 0
         while history not in ENDS:
             player = len(history) % 2
-            action = await team[PLAYERS[player]].act(observation((one, two)[player], history, self.brief))
+            action = await team[seats[player]].act(observation((one, two)[player], history, self.brief))
             bets = named_move(action.text, history)
             if bets is None:
                 first, second = legal_moves(history)
@@ -93,7 +99,7 @@ class KuhnPokerGame(Workflow):
                 illegal += 1
             history += "b" if bets else "p"
         won = payoff((one, two), history)
-        rewards = dict(zip(PLAYERS, (float(won), float(-won)), strict=True))
+        rewards = dict(zip(seats, (float(won), float(-won)), strict=True))
         return {"text": f"{one} {two}: {_told(history)}", "rewards": rewards, "illegal": illegal}
 
 

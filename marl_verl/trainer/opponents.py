@@ -1,0 +1,195 @@
+"""Opponents (`marl.agents.NAME.opponent`): agents that act with snapshots of a policy, of which each task meets one.
+
+The pool after step s has the newest `size` of the snapshots of steps 0, every, 2 every, ... <= s. A task meets
+snapshot k of n with probability
+
+    latest        1 for the newest one
+    uniform       1 / n
+    prioritised   (1 - x_k)^2 / sum_j (1 - x_j)^2
+
+where x_k is the policy's win rate against k: (wins + draws / 2) / games, and 1/2 before the first game. Each game
+multiplies the counts of earlier games by 0.99. If the policy always wins against all, the snapshots are equally
+probable. Source of `prioritised`: AlphaStar, Vinyals et al. 2019 (prioritised fictitious self-play, f_hard with p = 2;
+win rates and decay as in its pseudocode).
+
+Draws depend on the run's seed, the task's uid and the counts only, so a checkpoint stores no generator. A server holds
+one snapshot at a time: a step is sampled in rounds, one for each snapshot that its tasks meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from omegaconf import DictConfig
+
+from marl_verl.advantage import FloatArray
+from marl_verl.checkpoint.snapshots import Snapshots, read
+from marl_verl.rollout.worker import Report
+from marl_verl.team import Opponent, TeamConfig, past_name
+from marl_verl.trainer.policies import Policies
+from marl_verl.trainer.policy_runtime import PolicyRuntime
+from marl_verl.trainer.policy_servers import PastRuntime
+
+DECAY = 0.99
+
+
+@dataclass
+class Results:
+    """The policy's games against a snapshot; earlier games count less."""
+
+    games: float = 0.0
+    wins: float = 0.0
+    draws: float = 0.0
+
+    def add(self, result: float) -> None:
+        """Add a game: 1 if the policy has won, 0.5 for a draw, 0 if it has lost."""
+        self.games, self.wins, self.draws = DECAY * self.games + 1, DECAY * self.wins, DECAY * self.draws
+        self.wins += result == 1
+        self.draws += result == 0.5
+
+    @property
+    def win_rate(self) -> float:
+        return (self.wins + self.draws / 2) / self.games if self.games else 0.5
+
+
+class Pool:
+    """The snapshots of one policy, by step, oldest first."""
+
+    def __init__(self, settings: Opponent, seed: int) -> None:
+        self.settings, self.seed = settings, seed
+        self.results = {0: Results()}
+
+    def add(self, step: int) -> None:
+        """Add a snapshot; the oldest one is removed where there are more than `size`."""
+        self.results[step] = Results()
+        while len(self.results) > self.settings.size:
+            del self.results[min(self.results)]
+
+    def probabilities(self) -> FloatArray:
+        """[n] the probability of each snapshot, oldest first."""
+        weights = np.ones(len(self.results))
+        if self.settings.pool == "latest":
+            weights[:-1] = 0
+        elif self.settings.pool == "prioritised":
+            weights = np.array([(1 - each.win_rate) ** 2 for each in self.results.values()])
+        total = weights.sum()
+        return weights / total if total > 1e-10 else np.full(len(weights), 1 / len(weights))
+
+    def choose(self, uid: str) -> int:
+        """The snapshot that a task meets."""
+        identity = json.dumps([self.seed, self.settings.of, uid]).encode()
+        draw = int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "big") / 2**64
+        chances = self.probabilities()
+        place = int(np.searchsorted(np.cumsum(chances), draw, side="right"))
+        return list(self.results)[min(place, int(np.flatnonzero(chances)[-1]))]  # sums of rounded numbers
+
+    def state(self) -> dict[str, dict[str, float]]:
+        return {str(step): asdict(each) for step, each in self.results.items()}
+
+    def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        self.results = {int(step): Results(**values) for step, values in state.items()}
+
+
+class Opponents:
+    """The pools of a run, their snapshots on disk, and the servers that act with them. A part of a checkpoint."""
+
+    def __init__(self, config: DictConfig, team: TeamConfig, policies: Policies, run: Path) -> None:
+        self._team, self._policies = team, policies
+        settings = {past.of: past for past in team.opponents.values()}
+        self.pools = {of: Pool(each, int(config.marl.run.seed)) for of, each in settings.items()}
+        self.snapshots = {of: Snapshots.of(run, config, of) for of in settings}
+        self._met: dict[str, dict[str, int]] = {}  # task of the step -> policy -> snapshot
+        self._shares: dict[str, float] = {}  # metrics of the last step's tasks
+
+    def rounds(self, uids: Sequence[str]) -> list[tuple[dict[str, int], list[int]]]:
+        """(policy -> snapshot, positions of the tasks that meet these) of each round, for further tasks of a step."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for position, uid in enumerate(uids):
+            self._met[uid] = {of: pool.choose(uid) for of, pool in self.pools.items()}
+            found.setdefault(tuple(self._met[uid].values()), []).append(position)
+        return [(dict(zip(self.pools, steps, strict=True)), found[steps]) for steps in sorted(found)]
+
+    def use(self, chosen: Mapping[str, int]) -> None:
+        """Load snapshots (policy -> step) into the opponents' servers. No task may be in flight."""
+        for of, step in chosen.items():
+            runtime = self._policies.runtimes[past_name(of)]
+            assert isinstance(runtime, PastRuntime)
+            if runtime.step != step:
+                with self.snapshots[of].loadable(step) as model:
+                    runtime.load(step, model)
+
+    def newest(self) -> dict[str, int]:
+        """Policy -> its newest snapshot, which validations meet."""
+        return {of: max(pool.results) for of, pool in self.pools.items()}
+
+    def record(self, reports: Iterable[Report]) -> None:
+        """Add the results of a step, of which these are all reports."""
+        for report in sorted(reports, key=lambda report: report.uid):
+            for of, step in self._met[report.uid].items():
+                for result in results(self._team, of, report):
+                    self.pools[of].results[step].add(result)
+        self._shares = {}
+        for of, pool in self.pools.items():
+            met = [chosen[of] for chosen in self._met.values()]
+            self._shares |= {f"opponent/{of}/tasks/step_{step}": met.count(step) / len(met) for step in pool.results}
+        self._met = {}
+
+    def take(self, step: int) -> None:
+        """Write the snapshots that are due after a step."""
+        for of, pool in self.pools.items():
+            if step % pool.settings.every == 0:
+                runtime = self._policies.runtimes[of]
+                assert isinstance(runtime, PolicyRuntime)
+                self.snapshots[of].write(step, partial(runtime.save, step=step))
+                pool.add(step)
+
+    def discard(self) -> None:
+        """Remove the snapshots that neither a pool nor a checkpoint needs."""
+        for of, pool in self.pools.items():
+            self.snapshots[of].discard(pool.results)
+
+    def metrics(self) -> dict[str, float]:
+        """Of each pool: its number of snapshots; and of each snapshot: the win rate against it and the share of the
+        step's tasks that met it."""
+        values = dict(self._shares)
+        for of, pool in self.pools.items():
+            values[f"opponent/{of}/snapshots"] = float(len(pool.results))
+            played = {step: each for step, each in pool.results.items() if each.games}
+            values |= {f"opponent/{of}/win_rate/step_{step}": each.win_rate for step, each in played.items()}
+        return values
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write the snapshots of each pool with the results against them."""
+        folder.mkdir(parents=True)
+        for of, pool in self.pools.items():
+            document = {"step": step, "snapshots": pool.state()}
+            (folder / f"{of}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        """Continue with saved pools. MarlError if a snapshot is missing."""
+        for of, pool in self.pools.items():
+            pool.restore(read(folder.parent, of))
+            self.snapshots[of].check(pool.results)
+
+
+def results(team: TeamConfig, of: str, report: Report) -> list[float]:
+    """The result of a policy's agents against its past versions, in each episode of a task: 1, 0.5 or 0.
+
+    Their best score against that of the past versions; the team's success if they have no sides, or common ones.
+    """
+    own, theirs = (
+        {agent.side for agent in team.agents.values() if agent.policy == name} - {None} for name in (of, past_name(of))
+    )
+    if not own or not theirs or own & theirs or not report.outcomes:
+        return [float(success) for success in report.successes]
+    found = []
+    for outcome in report.outcomes:
+        mine, other = (max(outcome[str(side)] for side in sides) for sides in (own, theirs))
+        found.append(1.0 if mine > other else 0.5 if mine == other else 0.0)
+    return found

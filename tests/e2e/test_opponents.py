@@ -1,0 +1,120 @@
+"""Opponents on the real stack: servers have exactly the snapshots, and a run that is killed while it loads one is, when it
+is continued, the run that would have happened."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import killer
+from tests.e2e.conftest import ROOT, Finished, left_running, long, recorded, resume, train
+
+pytestmark = [pytest.mark.e2e, long]
+
+RECIPE = ROOT / "recipes" / "self_play" / "kuhn_pool_cpu.yaml"
+SETTINGS = (
+    *("trainer.total_training_steps=6", "trainer.save_freq=3", "trainer.test_freq=3", "marl.checkpoint.keep=2"),
+    *("data.train_batch_size=12", "actor_rollout_ref.actor.ppo_mini_batch_size=12", "marl.sampler.options.episodes=4"),
+    *("marl.task.train_size=120", "marl.task.test_size=12", "marl.policies.player.tiny.steps=50"),
+    *("marl.agents.second.opponent.every=1", "marl.agents.second.opponent.size=3", "marl.run.journal_tokens=true"),
+)
+ADAPTER = (
+    "marl.policies.player={tiny: {steps: 50, good: 1.0, seed: 4}, model: {lora_rank: 8, lora_alpha: 64}}",
+    "actor_rollout_ref.actor.optim.lr=1e-2",
+)
+
+Said = dict[tuple[str, int], dict[tuple[str, str], list[float]]]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    done = train(tmp_path_factory.mktemp("opponents") / "whole", *SETTINGS, recipe=RECIPE)
+    assert done.code == 0, done.output
+    return done
+
+
+def said(run: Finished) -> tuple[Said, dict[int, list[tuple[str, int]]]]:
+    """((agent, version of its policy) -> (prompt, response) -> log-probs; step -> (task, version of its opponent))."""
+    found: Said = defaultdict(dict)
+    met: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for path in sorted((run.folder / "journals").iterdir()):
+        for line in path.read_text().splitlines()[1:]:
+            episode = json.loads(line)
+            for record in episode["journal"]["records"]:
+                action: dict[str, Any] = record["action"]
+                who, tokens = (record["agent"], action["version"]), (action["prompt_ids"], action["response_ids"])
+                former = found[who].setdefault((str(tokens[0]), str(tokens[1])), action["log_probs"])
+                # of one version there is one distribution, in every round and step
+                assert action["log_probs"] == pytest.approx(former, abs=1e-5), who
+                if record["agent"] == "second":
+                    met[int(path.name[5:10])].append((episode["uid"], action["version"]))
+    return found, met
+
+
+def check_snapshots(run: Finished) -> None:
+    """The opponent is what the policy was, and both change only when they should."""
+    found, met = said(run)
+    compared = set()
+    for (agent, version), actions in found.items():
+        if agent == "second":
+            policy = found["first", version]
+            for tokens in actions.keys() & policy.keys():
+                assert actions[tokens] == pytest.approx(policy[tokens], abs=1e-4), (version, tokens)
+                compared.add(version)
+    assert len(compared) >= 3
+    # in every step the policy has the weights of the step before, whatever snapshots were loaded meanwhile
+    assert {version for agent, version in found if agent == "first"} == set(range(6))
+    changed = [
+        abs(one[0] - found["second", version + 1][tokens][0])
+        for (agent, version), actions in found.items()
+        if agent == "second" and ("second", version + 1) in found
+        for tokens, one in actions.items()
+        if tokens in found["second", version + 1]
+    ]
+    assert max(changed) > 1e-2  # else the test could not detect whether a server has other weights
+    for step, pairs in met.items():
+        assert len(dict(pairs)) == len(set(pairs))  # one snapshot a task
+        assert {version for _, version in pairs} <= set(range(max(0, step - 3), step))
+    assert max(len({version for _, version in pairs}) for pairs in met.values()) >= 2  # several rounds in a step
+
+
+def test_servers_have_the_snapshot_that_a_task_meets(played: Finished) -> None:
+    check_snapshots(played)
+    kept = {path.name for path in (played.folder / "opponents" / "player").iterdir()}
+    assert kept == {f"step_{step}" for step in range(1, 7)}  # of checkpoints 3 and 6
+
+
+def test_adapters_are_merged_for_the_opponent(tmp_path: Path) -> None:
+    done = train(tmp_path / "adapter", *SETTINGS, *ADAPTER, recipe=RECIPE)
+    assert done.code == 0, done.output
+    check_snapshots(done)
+    assert not list((done.folder / "opponents").glob("**/model"))
+
+
+@pytest.mark.parametrize("victim", [killer.DRIVER, "vLLM server of policy 'player-past'"])
+def test_a_run_that_is_killed_while_it_loads_a_snapshot_goes_on(
+    victim: str, played: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = killer.write_site(tmp_path / "site")
+    path = os.pathsep.join([str(site), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv(killer.VARIABLE, f"{victim}|loading snapshots|5")
+    done = train(tmp_path / "killed", *SETTINGS, recipe=RECIPE)
+    assert done.code == 1
+    assert "loading snapshots in step 5" in done.output
+    assert left_running() == []
+    monkeypatch.delenv(killer.VARIABLE)
+    done = resume(done.folder)
+    assert done.code == 0, done.output
+    assert recorded(done) == recorded(played)
+    for step in (3, 6):
+        pools = [
+            (run.folder / "checkpoints" / f"step_{step}" / "opponents" / "player.json").read_bytes()
+            for run in (done, played)
+        ]
+        assert pools[0] == pools[1]

@@ -1,0 +1,375 @@
+"""Opponents: past versions of a policy, which of them a task meets, their snapshots on disk, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from safetensors.numpy import save_file
+
+from marl_verl.checkpoint.snapshots import MODEL, SAVED, Snapshots, read
+from marl_verl.errors import MarlError
+from marl_verl.evaluation.plan import evaluation_config
+from marl_verl.evaluation.request import Assignment, assign
+from marl_verl.rollout.worker import Report
+from marl_verl.team import Opponent, PolicyConfig, TeamConfig, read_team
+from marl_verl.trainer.opponents import DECAY, Opponents, Pool, Results, results
+from marl_verl.trainer.policy_servers import PastRuntime
+
+MARL: dict[str, Any] = {
+    "agents": {
+        "first": {"policy": "player", "side": "first"},
+        "second": {"opponent": {"of": "player", "pool": "uniform", "size": 3, "every": 2}, "side": "second"},
+    },
+    "policies": {
+        "player": {
+            "tiny": {"steps": 3},
+            "loss": "gspo",
+            "pool": "shared",
+            "model": {"lora_rank": 8, "trust_remote_code": True},
+            "rollout": {"top_p": 0.9},
+            "actor": {"optim": {"lr": 1e-5}},
+        }
+    },
+    **{part: {"name": part} for part in ("task", "workflow", "algorithm")},
+}
+
+
+def team(**changes: Any) -> TeamConfig:
+    marl = copy.deepcopy(MARL)
+    for path, value in changes.items():
+        section: Any = marl
+        *way, last = path.split("__")
+        for key in way:
+            section = section.setdefault(key, {})
+        section[last] = value
+    return read_team(marl)
+
+
+def test_an_opponent_acts_with_a_frozen_policy_of_its_own() -> None:
+    found = team()
+    assert found.agents["second"].policy == "player-past"
+    past = found.policies["player-past"]
+    assert (past.frozen, past.loss, past.pool) == (True, None, "shared")
+    # of the policy: what servers need, without the adapter, which is merged into each snapshot
+    assert past.override == {"model": {"trust_remote_code": True}, "rollout": {"top_p": 0.9}}
+    assert found.opponents == {"player-past": Opponent("player", "uniform", 3, 2)}
+    assert found.agents_of("player") == found.agents_of("player-past") == ["first", "second"]  # of one tiny model
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("agents__second__opponent__of", "playr", "opponent.of' is the unknown policy 'playr': did you mean 'player'?"),
+        ("agents__second__opponent__off", "player", "unknown key 'marl.agents.second.opponent.off'"),
+        ("agents__second__opponent__size", 0, "opponent.size' must be a whole number >= 1, got 0"),
+        ("agents__second__opponent__every", 0.5, "opponent.every' must be a whole number >= 1, got 0.5"),
+        ("agents__second__opponent__pool", "best", "opponent.pool' must be"),
+        ("agents__second__opponent", "player", "'marl.agents.second.opponent' must be a mapping"),
+        ("agents__second__policy", "player", "has both marl.agents.second.policy and marl.agents.second.opponent"),
+        ("agents__third", {"opponent": {"of": "player"}}, "but their opponent sections differ: make them equal"),
+        ("agents__first", {"opponent": {"of": "player"}}, "sections differ"),
+        ("policies__player__frozen", True, "is policy 'player', which is not trained and has no past versions"),
+        ("policies__player-past", {"frozen": True}, "policy 'player-past' has the name of the past versions"),
+    ],
+)
+def test_an_opponent_that_cannot_be_is_refused(path: str, value: Any, message: str) -> None:
+    changes = {path: value}
+    if path == "policies__player__frozen":
+        changes |= {"policies__player__model": {}, "policies__player__loss": None}
+    with pytest.raises(MarlError) as raised:
+        team(**changes)
+    assert message in str(raised.value)
+
+
+def test_a_policy_has_to_act_to_be_an_opponents() -> None:
+    same = MARL["agents"]["second"]["opponent"]
+    with pytest.raises(MarlError, match="policy 'player' is used by no agent"):
+        team(agents__first={"opponent": same, "side": "first"})
+
+
+def pool(kind: Any = "uniform", size: int = 3, seed: int = 0, steps: tuple[int, ...] = (2, 4)) -> Pool:
+    found = Pool(Opponent("player", kind, size, 2), seed)
+    for step in steps:
+        found.add(step)
+    return found
+
+
+def test_a_pool_has_the_newest_snapshots() -> None:
+    assert list(pool(steps=()).results) == [0]
+    assert list(pool().results) == [0, 2, 4]
+    assert list(pool(steps=(2, 4, 6)).results) == [2, 4, 6]
+    assert list(pool(size=1).results) == [4]
+
+
+def test_the_latest_snapshot_is_met_by_every_task() -> None:
+    assert {pool("latest").choose(f"s1t{i}") for i in range(50)} == {4}
+
+
+def test_uniform_draws_depend_on_seed_and_task_only() -> None:
+    uids = [f"s3t{i:05d}" for i in range(3000)]
+    drawn = [pool().choose(uid) for uid in uids]
+    assert drawn == [pool().choose(uid) for uid in uids]
+    assert drawn != [pool(seed=1).choose(uid) for uid in uids]
+    for step in (0, 2, 4):  # 6 standard deviations
+        assert drawn.count(step) / 3000 == pytest.approx(1 / 3, abs=6 * (2 / 9 / 3000) ** 0.5)
+
+
+def test_prioritised_probabilities_are_those_of_the_equation() -> None:
+    found = pool("prioritised")
+    for result in (1, 1, 0.5):
+        found.results[0].add(result)
+    for result in (1, 0):
+        found.results[4].add(result)
+    games = 1 + DECAY + DECAY**2
+    rates = [(DECAY + DECAY**2 + 0.5) / games, 0.5, DECAY / (1 + DECAY)]
+    assert [each.win_rate for each in found.results.values()] == pytest.approx(rates, rel=1e-12)
+    weights = np.array([(1 - rate) ** 2 for rate in rates])
+    assert found.probabilities() == pytest.approx(weights / weights.sum(), rel=1e-12)
+    drawn = Counter(found.choose(f"s1t{i}") for i in range(4000))
+    assert [drawn[step] / 4000 for step in (0, 2, 4)] == pytest.approx(weights / weights.sum(), abs=0.05)
+
+
+def test_a_snapshot_that_always_loses_is_not_met_and_equal_ones_are() -> None:
+    found = pool("prioritised", size=2, steps=(2,))
+    found.results[2].add(1)
+    assert {found.choose(f"t{i}") for i in range(200)} == {0}
+    found.results[0].add(1)
+    assert found.probabilities() == pytest.approx([0.5, 0.5])
+
+
+def test_a_restored_pool_is_the_pool_to_the_digit() -> None:
+    found, other = pool("prioritised"), pool("prioritised", steps=())
+    for number in range(40):
+        found.results[2 * (number % 3)].add((0, 0.5, 1, 1)[number % 4])
+    other.restore(json.loads(json.dumps(found.state())))
+    assert other.results == found.results
+    assert other.probabilities().tolist() == found.probabilities().tolist()
+
+
+def report(uid: str, outcomes: list[tuple[float, float]] | None = None, successes: tuple[bool, ...] = ()) -> Report:
+    sides = [{"first": first, "second": second} for first, second in outcomes or []]
+    return Report(uid, uid, successes=list(successes) or [True] * len(sides), outcomes=sides)
+
+
+def test_a_result_is_of_the_policys_side_against_its_opponents() -> None:
+    assert results(team(), "player", report("a", [(1, -1), (0, 0), (-1, 1)])) == [1, 0.5, 0]
+    swapped = team(agents__first__side="second", agents__second__side="first")
+    assert results(swapped, "player", report("a", [(1, -1), (0, 0), (-1, 1)])) == [0, 0.5, 1]
+
+
+def test_without_sides_a_result_is_the_success_of_the_team() -> None:
+    partners = team(agents__first__side=None, agents__second__side=None)
+    assert results(partners, "player", report("a", successes=(True, False))) == [1, 0]
+    same = team(agents__second__side="first")
+    assert results(same, "player", report("a", [(1, 1)], successes=(False,))) == [0]
+
+
+class Loads:
+    """A runtime that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, str]] = []
+
+
+class Past(Loads, PastRuntime):
+    def __init__(self) -> None:
+        Loads.__init__(self)
+
+    def load(self, step: int, model: str) -> None:
+        self.seen.append((step, model))
+        self.step = step
+
+
+def opponents(run: Path, runtime: Any, kind: str = "uniform") -> Opponents:
+    model = {"path": "base", "lora_rank": 0}
+    policies = {"player": {"actor_rollout_ref": {"model": model}}}
+    config = OmegaConf.create({"marl": {"run": {"seed": 3}}, "policies": policies})
+    mine = team(agents__second__opponent__pool=kind)
+    return Opponents(config, mine, SimpleNamespace(runtimes={"player-past": runtime}), run)  # type: ignore[arg-type]
+
+
+def test_a_step_is_sampled_in_rounds_by_snapshot(tmp_path: Path) -> None:
+    runtime = Past()
+    found = opponents(tmp_path, runtime)
+    for step in (2, 4):
+        found.pools["player"].add(step)
+        (tmp_path / "opponents" / "player" / f"step_{step}" / MODEL).mkdir(parents=True)
+    uids = [f"s5t{i:05d}" for i in range(12)]
+    rounds = found.rounds(uids)
+    assert sorted(position for _, positions in rounds for position in positions) == list(range(12))
+    assert [chosen["player"] for chosen, _ in rounds] == [0, 2, 4]  # each once
+    for chosen, positions in rounds:
+        assert {found.pools["player"].choose(uids[position]) for position in positions} == set(chosen.values())
+        found.use(chosen)
+        found.use(chosen)  # loaded already
+    # the servers begin with step 0
+    assert [step for step, _ in runtime.seen] == [2, 4]
+    assert runtime.seen[-1][1] == str(tmp_path / "opponents" / "player" / "step_4" / MODEL)
+    found.use({"player": 0})
+    assert runtime.seen[-1] == (0, "base")
+
+    found.record([report(uid, [(1, -1)]) for uid in uids])
+    values = found.metrics()
+    for chosen, positions in rounds:
+        assert values[f"opponent/player/tasks/step_{chosen['player']}"] == len(positions) / 12
+        assert values[f"opponent/player/win_rate/step_{chosen['player']}"] == 1
+    assert values["opponent/player/snapshots"] == 3
+
+
+def test_results_do_not_depend_on_the_order_in_which_tasks_end(tmp_path: Path) -> None:
+    reports = [report(f"s1t{i:05d}", [(1, -1), (-1, 1)] if i % 3 else [(0, 0)]) for i in range(9)]
+    states = []
+    for order in (reports, reports[::-1]):
+        found = opponents(tmp_path, Past(), "prioritised")
+        found.rounds([each.uid for each in reports])
+        found.record(order)
+        states.append(found.pools["player"].state())
+    assert states[0] == states[1]
+
+
+def test_pools_are_a_part_of_a_checkpoint(tmp_path: Path) -> None:
+    found = opponents(tmp_path, Past())
+    found.pools["player"].add(2)
+    found.pools["player"].results[0].add(1)
+    found.save(tmp_path / "checkpoint" / "opponents", 3)
+    other = opponents(tmp_path, Past())
+    with pytest.raises(MarlError, match="step_2' is missing"):
+        other.load(tmp_path / "checkpoint" / "opponents")
+    (tmp_path / "opponents" / "player" / "step_2").mkdir(parents=True)
+    other.load(tmp_path / "checkpoint" / "opponents")
+    assert other.pools["player"].results == found.pools["player"].results == {0: Results(1, 1, 0), 2: Results()}
+
+
+def saves(folder: Path) -> None:
+    """As verl saves a policy."""
+    (folder / "huggingface").mkdir(parents=True)
+    (folder / "huggingface" / "config.json").write_text("{}")
+    save_file({"w": np.ones(3, dtype=np.float32)}, folder / "huggingface" / "model.safetensors")
+    (folder / "optim_world_size_1_rank_0.pt").write_text("moments")
+    (folder / "extra_state_world_size_1_rank_0.pt").write_text("random state")
+
+
+def saves_adapter(folder: Path) -> None:
+    saves(folder)
+    (folder / "huggingface" / "model.safetensors").unlink()
+    (folder / "model_world_size_1_rank_0.pt").write_text("adapter")
+    (folder / "lora_train_meta.json").write_text(json.dumps({"r": 1, "lora_alpha": 1, "task_type": "CAUSAL_LM"}))
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_snapshot_is_a_model_that_servers_load(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path, "player", {"path": "hub/model"})
+    snapshots.write(2, saves)
+    assert names(snapshots.folder(2)) == {f"{MODEL}/config.json", f"{MODEL}/model.safetensors"}
+    with snapshots.loadable(2) as model:
+        assert model == str(snapshots.folder(2) / MODEL)
+    with snapshots.loadable(0) as model:
+        assert model == "hub/model"
+
+
+def test_a_snapshot_of_an_adapter_has_the_adapter_only(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path, "player", {"path": "hub/model"})
+    snapshots.write(2, saves_adapter)
+    kept = {"huggingface/config.json", "model_world_size_1_rank_0.pt", "lora_train_meta.json"}
+    assert names(snapshots.folder(2)) == {f"{SAVED}/{name}" for name in kept}
+    assert snapshots.model(2) is None
+    assert snapshots.source(2).lora == {"r": 1, "lora_alpha": 1, "task_type": "CAUSAL_LM"}
+
+
+def test_a_write_that_does_not_end_leaves_the_former_snapshot(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path, "player", {"path": "hub/model"})
+    snapshots.write(2, saves)
+
+    def dies(folder: Path) -> None:
+        saves(folder)
+        raise KeyboardInterrupt
+
+    for step in (2, 4):
+        with pytest.raises(KeyboardInterrupt):
+            snapshots.write(step, dies)
+    snapshots.check([0, 2])
+    with pytest.raises(MarlError, match="step_4' is missing"):
+        snapshots.check([4])
+    snapshots.write(4, saves)  # over what was left
+    assert sorted(path.name for path in snapshots.root.iterdir()) == ["step_2", "step_4"]
+
+
+def test_snapshots_stay_while_a_checkpoint_names_them(tmp_path: Path) -> None:
+    found = opponents(tmp_path, Past())
+    snapshots, mine = found.snapshots["player"], found.pools["player"]
+    checkpoint = tmp_path / "checkpoints" / "step_4"
+    for step in (2, 4):
+        snapshots.write(step, saves)
+        mine.add(step)
+    found.save(checkpoint / "opponents", 4)
+    (checkpoint / "team.json").write_text("{}")
+    for step in (6, 8, 10):
+        snapshots.write(step, saves)
+        mine.add(step)
+    found.discard()
+    assert {int(path.name[5:]) for path in snapshots.root.iterdir()} == {2, 4, 6, 8, 10}
+    assert list(read(checkpoint, "player")) == ["0", "2", "4"]
+    (checkpoint / "team.json").unlink()
+    found.discard()
+    assert {int(path.name[5:]) for path in snapshots.root.iterdir()} == {6, 8, 10}
+
+
+def test_servers_forget_what_they_have_cached_of_the_former_weights() -> None:
+    calls: list[tuple[str, str, Any]] = []
+
+    def server(name: str) -> Any:
+        def method(called: str) -> Any:
+            async def remote(**options: Any) -> None:
+                calls.append((name, called, options))
+
+            return SimpleNamespace(remote=remote)
+
+        return SimpleNamespace(
+            **{each: method(each) for each in ("collective_rpc", "clear_kv_cache", "set_global_steps")}
+        )
+
+    replicas = [SimpleNamespace(servers=[server(name), server("of another node")]) for name in ("a", "b")]
+    config = OmegaConf.create({"actor_rollout_ref": {}})
+    devices: Any = SimpleNamespace(lock=lambda name: None)
+    runtime = PastRuntime(PolicyConfig("player-past", frozen=True), config, devices)
+    runtime.servers = SimpleNamespace(get_replicas=lambda: replicas)  # type: ignore[assignment]
+    runtime.load(4, "folder")
+    assert runtime.step == 4
+    reload = {"method": "reload_weights", "kwargs": {"weights_path": "folder"}}
+    for name in ("a", "b"):
+        mine = [(called, options) for who, called, options in calls if who == name]
+        assert mine == [("collective_rpc", reload), ("clear_kv_cache", {}), ("set_global_steps", {"global_steps": 4})]
+    assert len(calls) == 6
+
+
+def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
+    found = assign(team(), 7, newest={"player": 6})
+    assert found == {
+        "first": Assignment("player", "trained", "player"),
+        "second": Assignment("player", "past", "player-past", 6),
+    }
+    assert found["second"].describe(7) == "snapshot of step 6"
+    for step, newest in ((0, {}), (1, {"player": 0})):
+        before = assign(team(), step, newest=newest)["second"]
+        assert before == Assignment("player", "untrained", "player-past")
+    composed = OmegaConf.create(
+        {"marl": {**copy.deepcopy(MARL), "pools": {"shared": {}}, "schedule": {}, "run": {}}, "trainer": {}}
+    )
+    config = evaluation_config(composed, found, {"player": "now", "player-past": "then"}, 1, None)
+    evaluated = read_team(OmegaConf.to_container(config.marl), allow_frozen=True)  # type: ignore[arg-type]
+    assert evaluated.agents["second"].opponent is None
+    assert {name: each.override["model"]["path"] for name, each in evaluated.policies.items()} == {
+        "player": "now",
+        "player-past": "then",
+    }
