@@ -14,14 +14,17 @@ import pytest
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
-from marl_verl.checkpoint.snapshots import MODEL, SAVED, Snapshots, read
+from marl_verl.checkpoint.snapshots import MODEL, SAVED, Snapshots, check, read
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.plan import evaluation_config
 from marl_verl.evaluation.request import Assignment, assign
+from marl_verl.models.sizes import sizes
 from marl_verl.rollout.worker import Report
 from marl_verl.team import Opponent, PolicyConfig, TeamConfig, read_team
+from marl_verl.trainer.describe import describe
 from marl_verl.trainer.opponents import DECAY, Opponents, Pool, Results, results
 from marl_verl.trainer.policy_servers import PastRuntime
+from marl_verl.trainer.prepare import plan_run
 
 MARL: dict[str, Any] = {
     "agents": {
@@ -242,8 +245,9 @@ def test_pools_are_a_part_of_a_checkpoint(tmp_path: Path) -> None:
     found.save(tmp_path / "checkpoint" / "opponents", 3)
     other = opponents(tmp_path, Past())
     with pytest.raises(MarlError, match="step_2' is missing"):
-        other.load(tmp_path / "checkpoint" / "opponents")
+        check(tmp_path, tmp_path / "checkpoint", ["player"])
     (tmp_path / "opponents" / "player" / "step_2").mkdir(parents=True)
+    check(tmp_path, tmp_path / "checkpoint", ["player"])
     other.load(tmp_path / "checkpoint" / "opponents")
     assert other.pools["player"].results == found.pools["player"].results == {0: Results(1, 1, 0), 2: Results()}
 
@@ -373,3 +377,36 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
         "player": "now",
         "player-past": "then",
     }
+
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "self_play" / "kuhn_pool_cpu.yaml"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("marl.schedule.mode=async", "'marl.agents.second.opponent' needs marl.schedule.mode=sync"),
+        ("+actor_rollout_ref.model.lora_adapter_path=/tmp", "merge the adapter into the model first"),
+        ("actor_rollout_ref.rollout.data_parallel_size=2", "load snapshots in one shard only"),
+        ("marl.agents.second.opponent.of=plyer", "did you mean 'player'?"),
+    ],
+)
+def test_what_does_not_go_with_opponents_is_refused_in_the_dry_run(override: str, message: str, tmp_path: Path) -> None:
+    given = [override, f"marl.run.dir={tmp_path}", "trainer.n_gpus_per_node=2"]
+    with pytest.raises(MarlError) as raised:
+        plan_run(RECIPE, given)
+    assert message in str(raised.value)
+
+
+def test_the_dry_run_counts_the_server_and_the_snapshots(tmp_path: Path) -> None:
+    plan = plan_run(RECIPE, [f"marl.run.dir={tmp_path}"])
+    shown = describe(plan)
+    assert "second acts with one, prioritised by win rates, of at most 4 snapshots of policy player" in shown
+    assert "player-past: 1 slot dedicated" in shown
+    memory, disk = plan.needs
+    assert "processes of player-past's server" in memory.parts
+    model = sizes(plan.resolved.policies["player"].actor_rollout_ref.model, plan.tiny["player"])
+    assert model is not None
+    assert disk.parts["snapshots of player"] == 4 * 4 * model.parameters  # four snapshots in float32
+    assert plan.tiny["player"] is plan.tiny["player-past"]
+    assert plan.resolved.policies["player-past"].actor_rollout_ref.rollout.load_format == "auto"

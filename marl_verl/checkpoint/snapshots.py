@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,12 @@ class Snapshots:
         for path in self.root.glob("step_*"):
             if int(path.name.removeprefix("step_")) not in needed:
                 folders.discard(path)
+
+
+def check(run: Path, checkpoint: Path, policies: Iterable[str]) -> None:
+    """MarlError unless there are all snapshots of these policies that a checkpoint names."""
+    for policy in policies:
+        Snapshots(run, policy, {}).check([int(step) for step in read(checkpoint, policy)])
 
 
 def read(checkpoint: Path, policy: str) -> dict[str, Any]:

@@ -106,14 +106,13 @@ def training(
     kept = _bytes(fsdp)
     mixed = (fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16")
     each = 4 if mixed in ("fp32", "float32") else 2
-    learnt = model.adapter or model.parameters
     layers = 1 if part.model.enable_gradient_checkpointing else model.layers
     inner = 8 * model.hidden + 2 * model.keys + 4 * model.mlp
     state = 0 if fsdp.offload_policy else kept / ranks
     found = {
         "weights": state * model.parameters,
-        "gradients": state * learnt,
-        "optimiser": 2 * state * learnt,
+        "gradients": state * model.trained,
+        "optimiser": 2 * state * model.trained,
         "activations": each * tokens * (model.layers * model.hidden + layers * inner),
     }
     if not fsdp.reshard_after_forward and each < kept:
@@ -174,6 +173,9 @@ def estimate(
         copies = min(copies, -(-int(resolved.trainer.total_training_steps) // int(resolved.trainer.save_freq)))
         saved = {name: model for name, model in known.items() if team.policies[name].trained}
         disk = {f"checkpoints of {name}": copies * checkpoint(model, parts[name]) for name, model in saved.items()}
+        for past in (each for each in team.opponents.values() if each.of in known):
+            one = float(_bytes(parts[past.of].actor.fsdp_config)) * known[past.of].trained
+            disk[f"snapshots of {past.of}"] = past.size * one
         real = not has_accelerator() or gpu_bytes() is not None
         old = sum(path.stat().st_size for path in folder.glob("checkpoints/**/*") if path.is_file())  # of a resumed run
         needs.append(Need(f"disk of '{parent}'", disk, shutil.disk_usage(parent).free + old, real))
@@ -184,7 +186,7 @@ def checkpoint(model: Model, part: DictConfig) -> float:
     """Bytes of a policy's checkpoint: weights or adapter, Adam's moments, and a copy for transformers."""
     kept = _bytes(part.actor.fsdp_config)
     whole = kept * model.parameters if "hf_model" in part.actor.checkpoint.save_contents else 0
-    return 3.0 * kept * (model.adapter or model.parameters) + whole
+    return 3.0 * kept * model.trained + whole
 
 
 def _memory(

@@ -27,6 +27,11 @@ class Model:
     mlp: int
     vocabulary: int
 
+    @property
+    def trained(self) -> int:
+        """The parameters that are trained: those of the adapter if there is one."""
+        return self.adapter or self.parameters
+
 
 def sizes(model: DictConfig, tiny: TinyModel | None = None) -> Model | None:
     """The sizes of a model from a `model` section; None where its config cannot be read."""

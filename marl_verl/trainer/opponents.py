@@ -172,10 +172,9 @@ class Opponents:
             (folder / f"{of}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """Continue with saved pools. MarlError if a snapshot is missing."""
+        """Continue with saved pools."""
         for of, pool in self.pools.items():
             pool.restore(read(folder.parent, of))
-            self.snapshots[of].check(pool.results)
 
 
 def results(team: TeamConfig, of: str, report: Report) -> list[float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.checkpoint import fingerprint, folders, pickles
+from marl_verl.checkpoint import fingerprint, folders, pickles, snapshots
 from marl_verl.config import checks, engine, fit, memory
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.lengths import check_lengths
@@ -127,6 +127,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     plan.arguments = ("--resume", str(folder), *overrides, *_given(plugin_files))
     plan.notes += tuple(_changed_since(plan, began_with))
     fingerprint.check_same(team, resolve(config, plan.team), saved)
+    snapshots.check(folder, saved, {past.of for past in plan.team.opponents.values()})
     _check_same_tasks(plan)
     if config.trainer.total_training_steps <= team["step"]:
         raise MarlError(
