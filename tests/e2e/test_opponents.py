@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,14 @@ def test_adapters_are_merged_for_the_opponent(tmp_path: Path) -> None:
     assert not list((done.folder / "opponents").glob("**/model"))
 
 
+def without_log_probs(run: Finished) -> dict[str, Any]:
+    """All that a run has recorded. Log-probs, which nothing reads here, depend in the seventh digit on which requests a
+    server has at the same time."""
+    found = recorded(run)
+    files = {name: re.sub(rb'"log_probs":\[[^]]*]', b"", content) for name, content in found["files"].items()}
+    return {**found, "files": files}
+
+
 @pytest.mark.parametrize("victim", [killer.DRIVER, "vLLM server of policy 'player-past'"])
 def test_a_run_that_is_killed_while_it_loads_a_snapshot_goes_on(
     victim: str, played: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,7 +120,7 @@ def test_a_run_that_is_killed_while_it_loads_a_snapshot_goes_on(
     monkeypatch.delenv(killer.VARIABLE)
     done = resume(done.folder)
     assert done.code == 0, done.output
-    assert recorded(done) == recorded(played)
+    assert without_log_probs(done) == without_log_probs(played)
     for step in (3, 6):
         pools = [
             (run.folder / "checkpoints" / f"step_{step}" / "opponents" / "player.json").read_bytes()

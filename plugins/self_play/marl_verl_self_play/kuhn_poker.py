@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_verl import Task, TaskSet, Workflow
@@ -100,7 +100,7 @@ class KuhnPokerGame(Workflow):
             history += "b" if bets else "p"
         won = payoff((one, two), history)
         rewards = dict(zip(seats, (float(won), float(-won)), strict=True))
-        return {"text": f"{one} {two}: {_told(history)}", "rewards": rewards, "illegal": illegal}
+        return {"text": f"{one} {two}: {_told(history, seats)}", "rewards": rewards, "illegal": illegal}
 
 
 def _task(name: str, deal: tuple[str, str]) -> Task:
@@ -131,9 +131,9 @@ def named_move(text: str, history: str) -> bool | None:
     return second in named if len(named) == 1 else None
 
 
-def _told(history: str) -> str:
+def _told(history: str, seats: Sequence[str] = PLAYERS) -> str:
     moves = (legal_moves(history[:at])[move == "b"] for at, move in enumerate(history))
-    return ", ".join(f"{PLAYERS[at % 2]} {move}" for at, move in enumerate(moves))
+    return ", ".join(f"{seats[at % 2]} {move}" for at, move in enumerate(moves))
 
 
 def _played(answer: Any) -> Mapping[str, Any]:

@@ -111,6 +111,24 @@ def test_each_side_is_rewarded_with_its_own_payoff() -> None:
     check_sampler(Independent(episodes=2), KuhnPokerGame(), TASK, policy, tasks=KuhnPoker(), sides=sides)
 
 
+def test_drawn_seats_are_those_of_the_task() -> None:
+    """Agent `first` has the second seat in about half of the tasks, in all episodes of these."""
+    policy = ScriptedPolicy({"first": "bet", "second": "call"}), ScriptedPolicy({"second": "bet", "first": "call"})
+    second = 0
+    for task in KuhnPoker().generate("train", 60, 0):
+        played = [check_workflow(KuhnPokerGame(drawn_seats=True), task, each).answer for each in policy]
+        swapped = played[0]["illegal"] > 0  # then the first seat has called
+        second += swapped
+        answer = played[swapped]
+        assert answer["illegal"] == 0
+        one, two = task.data["cards"]
+        seats = ("second", "first") if swapped else ("first", "second")
+        assert answer["text"] == f"{one} {two}: {seats[0]} bet, {seats[1]} call"
+        won = payoff((one, two), "bb")
+        assert KuhnPoker().score(task, answer) == {seats[0]: won, seats[1]: -won}
+    assert 15 < second < 45
+
+
 def test_the_kit_accepts_the_task_set() -> None:
     answer = {"text": "", "rewards": {"first": 1.0, "second": -1.0}, "illegal": 0}
     tasks = check_task(KuhnPoker(), lambda task: [answer], count=12, scores=(-2, 2))
