@@ -47,16 +47,16 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
     settings = settings_of(config)
     if settings.mode == "sync":
         return
-    for agent in team.agents.values():
-        if agent.opponent is not None:
-            what = f"'marl.agents.{agent.name}.opponent' needs {WHERE}.mode=sync"
-            raise MarlError(f"{what}: with async, tasks that meet different snapshots are in flight at once")
     if algorithm.advantage.remembers:
         what = f"advantage '{algorithm.advantage.name}' depends on earlier steps, but with"
         raise MarlError(f"{what} {WHERE}.mode=async steps overlap: use mode=sync")
     if algorithm.advantage.wants_critic() or OmegaConf.select(config, "marl.critic.scope") is not None:
         what = f"{WHERE}.mode=async does not train a critic, but algorithm '{team.algorithm.name}' has one"
         raise MarlError(f"{what}: use mode=sync")
+    for agent in team.agents.values():
+        if agent.opponent is not None:
+            what = f"'marl.agents.{agent.name}.opponent' needs {WHERE}.mode=sync"
+            raise MarlError(f"{what}: with async, tasks that meet different snapshots are in flight at once")
     for name, policy in team.policies.items():
         if not policy.trained:
             continue

@@ -31,7 +31,8 @@ def describe(plan: Plan) -> str:
     for agent in team.agents.values():
         reward = f", role reward {agent.reward}" if agent.reward else ""
         lines.append(f"  agent   {agent.name} acts with {_actor(agent)}{reward}")
-    lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
+    heading = {name: "past  " if name in team.opponents else "policy" for name in team.policies}
+    lines += [f"  {heading[name]}  {name}: {_policy(plan, name)}" for name in team.policies]
     lines += [f"  critic  {name}: {_critic(plan, critic)}" for name, critic in plan.resolved.critics.items()]
     lines += [f"  devices {_place(pool, gpu)}" for pool in pools_of(config, team)]
     algorithm = algorithm_of(team)
