@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from marl_verl.checkpoint.snapshots import MODEL, SAVED, Snapshots, check, read
 from marl_verl.errors import MarlError
+from marl_verl.evaluation.models import find_models, newest_snapshots
 from marl_verl.evaluation.plan import evaluation_config
 from marl_verl.evaluation.request import Assignment, assign
 from marl_verl.models.sizes import sizes
@@ -410,3 +411,28 @@ def test_the_dry_run_counts_the_server_and_the_snapshots(tmp_path: Path) -> None
     assert disk.parts["snapshots of player"] == 4 * 4 * model.parameters  # four snapshots in float32
     assert plan.tiny["player"] is plan.tiny["player-past"]
     assert plan.resolved.policies["player-past"].actor_rollout_ref.rollout.load_format == "auto"
+
+
+def test_an_evaluation_serves_the_snapshot_or_merges_its_adapter(tmp_path: Path) -> None:
+    model = {"path": "hub/model"}
+    OmegaConf.save({"policies": {"player": {"actor_rollout_ref": {"model": model}}}}, tmp_path / "config.yaml")
+    snapshots = Snapshots(tmp_path, "player", model)
+    snapshots.write(2, saves)
+    snapshots.write(4, saves_adapter)
+    found = opponents(tmp_path, Past())
+    for step in (2, 4):
+        found.pools["player"].add(step)
+        checkpoint = tmp_path / "checkpoints" / f"step_{step}"
+        found.save(checkpoint / "opponents", step)
+        (checkpoint / "team.json").write_text("{}")
+    assert newest_snapshots(tmp_path, team(), 0) == {}
+    models = {}
+    for step in (2, 4):
+        newest = newest_snapshots(tmp_path, team(), step)
+        assert newest == {"player": step}
+        second = {"second": assign(team(), step, newest=newest)["second"]}
+        models[step] = find_models(tmp_path, tmp_path / "evaluation", second, step)
+    assert models[2].paths == models[2].tokenizers == {"player-past": str(snapshots.folder(2) / MODEL)}
+    assert not models[2].exports
+    assert models[4].paths == {"player-past": str(tmp_path / "evaluation" / "models" / "player-past")}
+    assert models[4].exports["player-past"].folder == snapshots.folder(4) / SAVED
