@@ -128,7 +128,8 @@ def test_the_page_of_a_claim(tmp_path: Path) -> None:
     lines = (tmp_path / "toy.json").read_text().splitlines()
     assert [json.loads(line.rstrip(","))["arm"] for line in lines[1:-1]] == ["a", "a", "b", "b"]
     shown = page.text([CLAIM], tmp_path)
-    assert "| a | 2 | 62.5% (-414.0% to 539.0%) | 1.00 (1.00 to 1.00) |" in shown  # 12.70620 * 0.375
+    assert "| | a | b |\n|---|---|---|\n| seeds | 2 | 2 |\n" in shown
+    assert "| success, greedy | 62.5% (-414.0% to 539.0%) | 25.0% (25.0% to 25.0%) |" in shown  # 12.70620 * 0.375
     assert "| b | 0% (0% to 0%) | 25% (25% to 25%) |" in shown
     assert "b.sh x=1 $settings   # b" in shown
     assert 'settings="steps=2 marl.run.seed=0"' in shown

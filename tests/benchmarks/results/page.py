@@ -41,12 +41,15 @@ def text(claims: Sequence[Claim], folder: Path = STORED) -> str:
 
 
 def overview(found: Sequence[tuple[Claim, list[Cell]]]) -> Iterator[str]:
+    """The result of each statement."""
     yield from ("| experiment | statement | result |", "|---|---|---|")
     for claim, cells in found:
-        for comparison in claim.comparisons:
-            anchor = claim.title.lower().replace(" ", "-")
-            anchor = "".join(letter for letter in anchor if letter.isalnum() or letter in "-_")
-            yield f"| [{claim.title}](#{anchor}) | {comparison.says} | {verdict(claim, cells, comparison)[0]} |"
+        words = "".join(letter for letter in claim.title.lower() if letter.isalnum() or letter in " -")
+        link = f"[{claim.title}](#{words.replace(' ', '-')})"
+        for comparison in claim.comparisons if cells else ():
+            yield f"| {link} | {comparison.says} | {verdict(claim, cells, comparison)[0]} |"
+        if not cells:
+            yield f"| {link} | | not measured yet |"
     yield ""
 
 
@@ -69,14 +72,13 @@ def section(claim: Claim, cells: list[Cell]) -> Iterator[str]:
 
 
 def results(claim: Claim, cells: list[Cell]) -> Iterator[str]:
-    labels = [measure.label for measure in claim.measures]
-    yield from (f"| {' | '.join(['arm', 'seeds', *labels])} |", f"|{'---|' * (len(labels) + 2)}")
-    for arm, own in of_arms(claim, cells):
-        shown = [
-            interval(estimate(values), number(measure)) if (values := column(own, measure.key)) else ""
-            for measure in claim.measures
-        ]
-        yield f"| {' | '.join([arm.name, str(len(own)), *shown])} |"
+    """A row per measure, a column per arm."""
+    arms = list(of_arms(claim, cells))
+    yield from (f"| | {' | '.join(arm.name for arm, _ in arms)} |", f"|{'---|' * (len(arms) + 1)}")
+    yield f"| seeds | {' | '.join(str(len(own)) for _, own in arms)} |"
+    for measure in claim.measures:
+        values = [[cell["metrics"][measure.key] for cell in own] for _, own in arms]
+        yield f"| {measure.label} | {' | '.join(interval(estimate(each), number(measure)) for each in values)} |"
     yield ""
 
 
@@ -150,10 +152,6 @@ def of_arms(claim: Claim, cells: list[Cell]) -> Iterator[tuple[Arm, list[Cell]]]
 
 def by_seed(cells: list[Cell], arm: str | None) -> dict[int, Cell]:
     return {cell["seed"]: cell for cell in cells if cell["arm"] == arm}
-
-
-def column(cells: list[Cell], key: str) -> list[float]:
-    return [cell["metrics"][key] for cell in cells if key in cell["metrics"]]
 
 
 def number(measure: Measure) -> Callable[[float], str]:
