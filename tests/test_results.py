@@ -125,6 +125,8 @@ def test_the_page_of_a_claim(tmp_path: Path) -> None:
         cells.store(CLAIM, cell("b", seed, 0.25), tmp_path)
         cells.store(CLAIM, cell("a", seed, 0.5 + seed / 2), tmp_path)
     cells.store(CLAIM, cell("a", 0, 0.25), tmp_path)  # replaces
+    assert cells.provenance(CLAIM, CLAIM.arms[0], 1, tmp_path) == {"version": "1", "commit": "c"}
+    assert cells.provenance(CLAIM, CLAIM.arms[0], 2, tmp_path) == {}
     lines = (tmp_path / "toy.json").read_text().splitlines()
     assert [json.loads(line.rstrip(","))["arm"] for line in lines[1:-1]] == ["a", "a", "b", "b"]
     shown = page.text([CLAIM], tmp_path)
@@ -219,10 +221,8 @@ def test_a_run_that_fails_is_an_error_with_its_log(tmp_path: Path) -> None:
 
 def test_gradients_of_both_normalisations_on_the_same_rows() -> None:
     """Two rows whose gradients are orthogonal: (A global, A own) = (2, 1) and (0, 1), |g| = 3 and 4."""
-    gradient = np.array([[3.0, 0.0], [0.0, 4.0]])
-    moment, norm = ratios(np.array([1.0, 1.0]), np.array([2.0, 0.0]), gradient)
-    assert moment == pytest.approx(4 * 9 / (9 + 16))
-    assert norm == pytest.approx(6 / 5)
+    found = ratios(np.array([1.0, 1.0]), np.array([2.0, 0.0]), np.array([[3.0, 0.0], [0.0, 4.0]]))
+    assert found == pytest.approx({"moment": 4 * 9 / (9 + 16), "norm": 6 / 5, "cosine": 3 / 5})
 
 
 def test_the_two_advantages_are_those_of_the_two_algorithms() -> None:

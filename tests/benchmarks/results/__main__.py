@@ -50,6 +50,8 @@ def main() -> None:
             print(f"{claim.name}, {arm.name}, seed {seed}: {shlex.join(claim.command(arm, seed))}", flush=True)
             if not options.list:
                 cell = cells.run(claim, arm, seed)
+                if options.reread:  # trained at another commit
+                    cell |= cells.provenance(claim, arm, seed)
                 cells.store(claim, cell)
                 print(f"    {cell['seconds']} s, {cell['metrics']}", flush=True)
     if not options.list:

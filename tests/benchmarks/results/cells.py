@@ -53,6 +53,12 @@ def missing(claim: Claim, seeds: Iterable[int], folder: Path = STORED) -> Iterat
                 yield arm, seed
 
 
+def provenance(claim: Claim, arm: Arm, seed: int, folder: Path = STORED) -> Cell:
+    """Version and commit of a stored cell; nothing if it is not stored."""
+    found = [cell for cell in stored(claim, folder) if (cell["arm"], cell["seed"]) == (arm.name, seed)]
+    return {name: cell[name] for cell in found for name in ("version", "commit")}
+
+
 def folder_of(claim: Claim, arm: Arm, seed: int) -> Path:
     return RUNS / f"{claim.name}-{arm.name.replace(' ', '-')}-{seed}"
 

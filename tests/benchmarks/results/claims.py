@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.benchmarks.results.claim import Arm, Claim, Comparison
-from tests.benchmarks.results.gradients import moment_ratio, norm_ratio
+from tests.benchmarks.results.gradients import ratio
 from tests.benchmarks.results.marginal import broadcast_correlation, credit_correlation
 from tests.benchmarks.results.measures import AREA, GREEDY, SAMPLING, Measure, gain, last, mean, spikes
 
@@ -23,7 +23,20 @@ def agent(name: str, metric: str, label: str) -> Measure:
     return Measure(f"{metric}-{name}", label, mean(f"agent/{name}/{metric}"))
 
 
-def normalisations(name: str, title: str, setting: str, settings: Sequence[str], notes: Sequence[str] = ()) -> Claim:
+def gradient(what: str, name: str, scale: float | None = None) -> Measure:
+    """Global to per agent, on the same rows; `scale`: of the role reward, if the team's were 1."""
+    key = f"{what}-{name}" if scale is None else f"{what}-{name}-{scale:g}"
+    rewards = None if scale is None else {"team": 1.0, "role": scale}
+    return Measure(
+        key,
+        f"gradient {what}, {name}" + ("" if scale is None else f", scales 1 and {scale:g}"),
+        ratio(what, name, rewards),
+    )
+
+
+def normalisations(
+    name: str, title: str, setting: str, settings: Sequence[str], extra: Sequence[Measure] = ()
+) -> Claim:
     """Dr. MAS against one mean and std for all agents, on second-guess."""
     return Claim(
         name=name,
@@ -43,10 +56,8 @@ def normalisations(name: str, title: str, setting: str, settings: Sequence[str],
             Measure("spikes-verifier", "spike, verifier", spikes("verifier")),
             agent("solver", "amplification", "amplification, solver"),
             agent("verifier", "amplification", "amplification, verifier"),
-            Measure("moment-solver", "moment ratio, solver", moment_ratio("solver")),
-            Measure("moment-verifier", "moment ratio, verifier", moment_ratio("verifier")),
-            Measure("norm-solver", "norm ratio, solver", norm_ratio("solver")),
-            Measure("norm-verifier", "norm ratio, verifier", norm_ratio("verifier")),
+            *(gradient(what, agent) for what in ("moment", "norm", "cosine") for agent in ("solver", "verifier")),
+            *extra,
         ],
         comparisons=[
             Comparison("Normalisation per agent reaches a higher success", "success", "per agent", "global"),
@@ -61,7 +72,6 @@ def normalisations(name: str, title: str, setting: str, settings: Sequence[str],
             Comparison("The solver's gradient has smaller spikes", "spikes-solver", "per agent", "global", "lower"),
             Comparison("The verifier's gradient has smaller spikes", "spikes-verifier", "per agent", "global", "lower"),
         ],
-        notes=notes,
     )
 
 
@@ -69,10 +79,16 @@ DR_MAS = normalisations(
     "dr-mas",
     "Dr. MAS: rewards on different scales",
     "[Second-guess](../recipes/dr_mas/README.md): a solver is rewarded with 0 or 0.1, a verifier with -5 or 5 in "
-    "addition. A spike is the largest gradient norm of a run, divided by the median over its steps. The last four "
-    "columns compare gradients of the same rows (of step 11) at the same weights, global to per agent: the second "
-    "moment of a row's gradient, and the norm of the batch's.",
+    "addition. A spike is the largest gradient norm of a run, divided by the median over its steps. Gradients are "
+    "compared on the same rows (of step 11) at the same weights, global to per agent: the second moment of a row's "
+    "gradient, the norm of the batch's, and the cosine of the angle between the two; also as if the scales of the "
+    "rewards were others.",
     [],
+    [
+        gradient(what, name, scale)
+        for scale in (0.1, 1.0, 5.0)
+        for what, name in (("norm", "solver"), ("cosine", "solver"), ("norm", "verifier"))
+    ],
 )
 
 DR_MAS_EQUAL = normalisations(

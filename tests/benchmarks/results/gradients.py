@@ -1,12 +1,12 @@
 """What one mean and std for all agents does to each agent's gradient, on the same rows and weights.
 
-With g_i the gradient of row i's log-probability and A_i its advantage, for agent k
+With g_i the gradient of row i's log-probability and A_i its advantage, for the rows i of agent k
 
-    moment ratio = sum_i (A_i^global)^2 |g_i|^2 / sum_i (A_i^own)^2 |g_i|^2
-    norm ratio   = |sum_i A_i^global g_i| / |sum_i A_i^own g_i|
+    moment = sum_i (A_i^global)^2 |g_i|^2 / sum_i (A_i^own)^2 |g_i|^2
+    norm   = |G^global| / |G^own|,    cosine = of the angle between G^global and G^own,    G = sum_i A_i g_i
 
-Dr. MAS's amplification predicts the moment ratio if |g_i| does not depend on the reward. The run needs a checkpoint of
-step s and the episodes of step s + 1 with their tokens, which the weights of that checkpoint sampled.
+Dr. MAS's amplification predicts the moment if |g_i| does not depend on the reward. The run needs a checkpoint of step s
+and the episodes of step s + 1 with their tokens, which the weights of that checkpoint sampled.
 """
 
 from __future__ import annotations
@@ -30,23 +30,27 @@ Gradients = Callable[[Sequence[Turn]], FloatArray]
 """Turns of a policy -> the gradient of each one's log-probability, [n, parameters]."""
 
 
-def moment_ratio(agent: str) -> Callable[[Run], float]:
-    return lambda run: _ratios(run.folder, agent)[0]
+def ratio(what: str, agent: str, weights: Mapping[str, float] | None = None) -> Callable[[Run], float]:
+    """The ratio `what` (moment, norm or cosine) of an agent's gradients; `weights` are other weights of the rewards."""
+
+    def of_run(run: Run) -> float:
+        turns, gradient = _gradients(run.folder, agent)
+        options = run.config.marl.algorithm.options
+        given = {"penalty": options.penalty, "weights": weights or dict(options.weights)}
+        rows = [i for i, turn in enumerate(turns) if turn.agent == agent]
+        own, everyone = advantages(turns, given)
+        return ratios(own[rows], everyone[rows], gradient)[what]
+
+    return of_run
 
 
-def norm_ratio(agent: str) -> Callable[[Run], float]:
-    return lambda run: _ratios(run.folder, agent)[1]
-
-
-@functools.lru_cache(maxsize=8)
-def _ratios(folder: Path, agent: str) -> tuple[float, float]:
+@functools.lru_cache(maxsize=2)
+def _gradients(folder: Path, agent: str) -> tuple[list[Turn], FloatArray]:
+    """(turns of the step after the checkpoint, gradients of those of the agent)."""
     run = Run(folder)
     turns = [turn for episode in run.episodes[STEP + 1] for turn in episode.turns]
-    options = run.config.marl.algorithm.options
-    own, everyone = advantages(turns, {name: options[name] for name in ("penalty", "weights")})
-    rows = [i for i, turn in enumerate(turns) if turn.agent == agent]
-    policy = run.checkpoints[STEP] / "policies" / turns[rows[0]].policy / "huggingface"
-    return ratios(own[rows], everyone[rows], gradients(policy)([turns[i] for i in rows]))
+    own = [turn for turn in turns if turn.agent == agent]
+    return turns, gradients(run.checkpoints[STEP] / "policies" / own[0].policy / "huggingface")(own)
 
 
 def advantages(turns: Sequence[Turn], rewards: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
@@ -61,11 +65,16 @@ def advantages(turns: Sequence[Turn], rewards: Mapping[str, Any]) -> tuple[Float
     return own.advantage, everyone.advantage
 
 
-def ratios(own: FloatArray, everyone: FloatArray, gradient: FloatArray) -> tuple[float, float]:
-    """(moment ratio, norm ratio) of an agent's rows: advantages [n], gradients [n, parameters]."""
+def ratios(own: FloatArray, everyone: FloatArray, gradient: FloatArray) -> dict[str, float]:
+    """moment, norm and cosine of an agent's rows: advantages [n], gradients [n, parameters]."""
     size = (gradient**2).sum(1)
-    norms = [np.linalg.norm(advantage @ gradient) for advantage in (everyone, own)]
-    return float((everyone**2 * size).sum() / (own**2 * size).sum()), float(norms[0] / norms[1])
+    batch, other = own @ gradient, everyone @ gradient
+    norm, shared = np.linalg.norm(batch), np.linalg.norm(other)
+    return {
+        "moment": float((everyone**2 * size).sum() / (own**2 * size).sum()),
+        "norm": float(shared / norm),
+        "cosine": float(batch @ other / (norm * shared)),
+    }
 
 
 def gradients(model: Path) -> Gradients:
