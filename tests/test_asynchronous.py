@@ -24,7 +24,7 @@ from marl_verl.algorithms import Algorithm
 from marl_verl.checkpoint import pickles
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import algorithm_named, algorithm_of
-from marl_verl.config.schedule import check_schedule, settings_of
+from marl_verl.config.schedule import check_schedule, settings_of, small_updates
 from marl_verl.errors import MarlError
 from marl_verl.rollout.context import Gate
 from marl_verl.team import TeamConfig, read_team
@@ -684,6 +684,7 @@ def test_a_task_without_a_component_that_the_mix_names_has_its_advantages_all_th
 
 # -- what is refused ---------------------------------------------------------------------------------------------
 
+NAMED = {"name": "any"}
 AGENTS = {"holder": {"policy": "one"}, "asker": {"policy": "two"}}
 
 
@@ -715,6 +716,33 @@ def checked(
     team = read_team(marl)
     config, method = OmegaConf.create({"marl": marl, "policies": {"one": own, "two": own}}), algorithm_of(team)
     check_schedule(config, team, method, synthetic(method, team))
+
+
+@pytest.mark.parametrize(
+    ("mode", "batch", "mini", "noted"),
+    [("async", 8, 32, ["one"]), ("async", 32, 32, []), ("async", 8, 8, []), ("sync", 8, 32, [])],
+)
+def test_updates_much_smaller_than_synchronous_ones_are_noted(
+    mode: str, batch: int, mini: int, noted: list[str]
+) -> None:
+    """Policy "one" has 256 rows a step in 1 or 4 updates, policy "two" 64; "frozen" learns from none."""
+    policies: dict[str, Any] = {"one": {}, "two": {}, "frozen": {"frozen": True}}
+    agents = {name: {"policy": name} for name in policies}
+    team = read_team(
+        {"agents": agents, "policies": policies, **dict.fromkeys(("task", "workflow", "algorithm"), NAMED)}
+    )
+    own = {"actor_rollout_ref": {"actor": {"ppo_mini_batch_size": mini}}}
+    schedule = {"mode": mode, "fill": 64, "batch": batch}
+    values = {
+        "marl": {"schedule": schedule},
+        "data": {"train_batch_size": 32},
+        "policies": dict.fromkeys(policies, own),
+    }
+    notes = small_updates(OmegaConf.create(values), team, {"one": 256, "two": 64, "frozen": 999})
+    assert [note.split("'")[1] for note in notes] == noted
+    assert all(
+        f"learns from {batch} rows an update (marl.schedule.batch), with mode=sync from about 256" in n for n in notes
+    )
 
 
 def synthetic(algorithm: Algorithm, team: TeamConfig) -> SyntheticTeam:

@@ -6,6 +6,7 @@ either as a weight min(pi_old / pi_rollout, c), truncated importance sampling wi
 the update, or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,12 +15,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algorithms import Algorithm
 from marl_verl.config.fit import SyntheticTeam
+from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.parts import loss_named
 from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative, Positive, build
 from marl_verl.team import TeamConfig
 
 WHERE = "marl.schedule"
+SMALL = 8
+"""A synchronous update has at most this many times the rows of an asynchronous one that is not called small."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,23 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
             what = f"'{WHERE}.batch' is {settings.batch}, which does not divide among the {ranks} ranks of policy"
             raise MarlError(f"{what} '{name}' ({slots} GPUs): make it a multiple of {ranks}")
     _check_independent(synthetic)
+
+
+def small_updates(config: DictConfig, team: TeamConfig, rows: Mapping[str, int]) -> list[str]:
+    """A note for each policy whose asynchronous updates have far fewer rows than a synchronous update.
+
+    Args:
+        rows: policy -> about the rows of a synchronous step.
+    """
+    settings, notes = settings_of(config), []
+    for name, count in rows.items():
+        if settings.mode == "sync" or not team.policies[name].trained:
+            continue
+        usual = count // updates_per_batch(config, config.policies[name].actor_rollout_ref.actor)
+        if SMALL * settings.batch < usual:
+            what = f"policy '{name}' learns from {settings.batch} rows an update ({WHERE}.batch), with mode=sync from"
+            notes.append(f"{what} about {usual}: such small updates may not learn; raise {WHERE}.fill and batch")
+    return notes
 
 
 def _check_loss(own: DictConfig, policy: str, name: str) -> None:

@@ -24,7 +24,7 @@ from marl_verl.config.overlong import drop_overlong
 from marl_verl.config.policy_models import check_templates, pretrained_models, tiny_models
 from marl_verl.config.resolve import resolve, tiny_critic
 from marl_verl.config.reward_function import check_score, check_unchanged, use_reward_function
-from marl_verl.config.schedule import check_schedule
+from marl_verl.config.schedule import check_schedule, small_updates
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.config.verl_data import use_verl_data
 from marl_verl.errors import MarlError, shown
@@ -189,6 +189,7 @@ def _check(config: DictConfig, folder: Path) -> Plan:
     check_in_child(partial(check_templates, resolved, team, seen, tiny), partial(check_library_options, resolved, team))
     rows = Counter(team.agents[row["agent"]].policy for row in synthetic.rows(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
+    notes += tuple(small_updates(resolved, team, batch))
     needs = tuple(memory.estimate(resolved, team, tiny, batch, folder))
     for need in needs:
         need.check()
