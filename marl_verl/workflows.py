@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from marl_verl.episode import Workflow
@@ -9,6 +10,7 @@ from marl_verl.errors import MarlError
 from marl_verl.tasks import grid
 from marl_verl.tasks.base import Task
 from marl_verl.tasks.inventory import ASKER, DIGITS, HOLDER, NOTHING, asker_sees, holder_sees
+from marl_verl.tasks.inventory_match import TEAMS
 from marl_verl.tasks.split_plan_path import MOVER, SCOUT, mover_sees, scout_sees
 from marl_verl.tasks.verl_rows import observation
 
@@ -28,15 +30,29 @@ class HolderAsker(Workflow):
     """The holder sends its digits; the asker answers."""
 
     async def run(self, task: Task, team: Any) -> str:
-        held = await team[HOLDER].act(holder_sees(task))
-        sent = held.text.split()
-        whole = len(sent) == len(task.data["digits"]) and all(word in DIGITS for word in sent)
-        if not whole:
-            team.invalid(held, "must be as many digits as the holder has")
-        action = await team[ASKER].act(asker_sees(task, " ".join(sent) if whole else NOTHING))
-        if action.text.strip() not in DIGITS:
-            team.invalid(action, "not a digit")
-        return str(action.text)
+        return await _hold_and_ask(task, team, HOLDER, ASKER)
+
+
+async def _hold_and_ask(task: Task, team: Any, holder: str, asker: str) -> str:
+    """The asker's text, after the message of the holder."""
+    held = await team[holder].act(holder_sees(task))
+    sent = held.text.split()
+    whole = len(sent) == len(task.data["digits"]) and all(word in DIGITS for word in sent)
+    if not whole:
+        team.invalid(held, "must be as many digits as the holder has")
+    action = await team[asker].act(asker_sees(task, " ".join(sent) if whole else NOTHING))
+    if action.text.strip() not in DIGITS:
+        team.invalid(action, "not a digit")
+    return str(action.text)
+
+
+class InventoryMatchGame(Workflow):
+    """Both teams play `inventory` on the same task at the same time, without seeing each other's messages."""
+
+    async def run(self, task: Task, team: Any) -> dict[str, Any]:
+        games = (_hold_and_ask(task, team, f"{side}-{HOLDER}", f"{side}-{ASKER}") for side in TEAMS)
+        answers = dict(zip(TEAMS, await asyncio.gather(*games), strict=True))
+        return {"text": ", ".join(f"{side} {answer}" for side, answer in answers.items()), "answers": answers}
 
 
 class ScoutMover(Workflow):

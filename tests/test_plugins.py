@@ -53,8 +53,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 def test_the_builtin_parts_come_through_the_hooks() -> None:
     found = plugins.discover("")
-    assert found.names("tasks") == ["function-scored", "inventory", "split-plan-path", "verl"]
-    assert found.names("workflows") == ["inventory", "single", "split-plan-path"]
+    assert found.names("tasks") == ["function-scored", "inventory", "inventory-match", "split-plan-path", "verl"]
+    assert found.names("workflows") == ["inventory", "inventory-match", "single", "split-plan-path"]
     assert found.names("algorithms") == ["gigpo", "grpo", "grpo-trajectory-mean", "ippo", "mappo", "reinforce++"]
     assert found.names("samplers") == ["best-of", "independent"]
     assert found.fingerprint() == (f"marl-verl=={marl_verl.__version__}:builtin",)

@@ -8,11 +8,13 @@ from marl_verl.plugins.registry import Registry, hookimpl
 def marl_register(registry: Registry) -> None:
     registry.task("split-plan-path", "marl_verl.tasks.split_plan_path:SplitPlanPath")
     registry.task("inventory", "marl_verl.tasks.inventory:Inventory")
+    registry.task("inventory-match", "marl_verl.tasks.inventory_match:InventoryMatch")
     registry.task("function-scored", "marl_verl.config.reward_function:FunctionScored")
     registry.task("verl", "marl_verl.tasks.verl_rows:VerlRows")
     registry.workflow("single", "marl_verl.workflows:Single")
     registry.workflow("split-plan-path", "marl_verl.workflows:ScoutMover")
     registry.workflow("inventory", "marl_verl.workflows:HolderAsker")
+    registry.workflow("inventory-match", "marl_verl.workflows:InventoryMatchGame")
     registry.reward("valid-answer", "marl_verl.rewards.mix:valid_answer")
     registry.reward("returned", "marl_verl.rewards.mix:returned")
     registry.sampler("independent", "marl_verl.sampling.independent:Independent")

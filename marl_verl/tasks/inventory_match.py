@@ -1,0 +1,44 @@
+"""Two teams answer the same question of the inventory game, each with a holder and an asker, and are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marl_verl.errors import MarlError
+from marl_verl.tasks.base import Task, TaskSet
+from marl_verl.tasks.inventory import Inventory
+
+TEAMS = ("red", "blue")
+
+
+class InventoryMatch(Inventory):
+    """Tasks of `inventory` for two teams: agents `red-holder` and `red-asker` of side `red`, and so for `blue`.
+
+    A side scores 1 if only its team answers right, -1 if only the other does, else 0.
+    """
+
+    public_score = TaskSet.public_score  # an answer of two teams has none
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return TEAMS
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """Those of the agent's role in `inventory`; the same for both teams."""
+        return super().demonstrations(agent.partition("-")[2], count, seed, good)
+
+    def score(self, task: Task, answer: Any) -> Any:
+        """Side -> its score. MarlError unless the answer is one of workflow `inventory-match`."""
+        red, blue = (super(InventoryMatch, self).score(task, each) for each in _answers(answer))
+        return dict(zip(TEAMS, (red - blue, blue - red), strict=True))
+
+    def success(self, task: Task, answer: Any) -> bool:
+        """Whether both teams answer right: what scores that add up to 0 cannot show. MarlError as in `score`."""
+        return all(super(InventoryMatch, self).score(task, each) >= 1 for each in _answers(answer))
+
+
+def _answers(answer: Any) -> list[str]:
+    if not isinstance(answer, Mapping) or "answers" not in answer:
+        raise MarlError(f"inventory-match scores answers of workflow 'inventory-match', got {answer!r:.60}")
+    return [answer["answers"][side] for side in TEAMS]

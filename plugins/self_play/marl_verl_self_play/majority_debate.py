@@ -1,0 +1,185 @@
+"""Debate with a judge: two debaters see a list of letters and claim different majorities; the judge, who sees only the
+letters that they quote, decides."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from marl_verl import Task, TaskSet, Workflow
+from marl_verl.episode import Team
+from marl_verl.errors import MarlError, unknown
+from marl_verl.tasks import Split, held_out
+
+DEBATERS, JUDGE = ("pro", "con"), "judge"
+LETTERS = ("A", "B")
+HIDDEN, CLAIM = "?", "claim"
+HELD_OUT = 5  # one list in five
+
+
+class MajorityDebate(TaskSet):
+    """Lists of letters A and B, an odd number of them. Which letter is the majority?
+
+    `pro` claims the task's letter and `con` the other one. Sides `pro` and `con` score 1 for the one whose letter the
+    judge names and -1 for the other, or 0 without a verdict. The pairs of a list and a claim are few, so tasks repeat
+    within a split; no list is in both.
+
+    Options:
+        length: letters in a list (3 to 9, odd).
+    """
+
+    length: int = 7
+
+    def __post_init__(self) -> None:
+        if not 3 <= self.length <= 9 or self.length % 2 == 0:
+            raise MarlError(f"majority-debate: length must be 3, 5, 7 or 9, got {self.length}")
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return DEBATERS
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` numbered tasks."""
+        rng = random.Random(f"majority-debate {split} {seed}")
+        tasks = []
+        for at in range(count):
+            data = {"letters": self._letters(rng, split), "claim": rng.choice(LETTERS)}
+            question = "Which letter occurs more often in a list of letters A and B?"
+            tasks.append(Task(f"majority-debate {split} {seed}-{at}", question, data))
+        return tasks
+
+    def vocabulary(self) -> list[str]:
+        """For tiny models: the words of brief observations, and positions."""
+        return [*LETTERS, HIDDEN, CLAIM, "quoted", *(str(at + 1) for at in range(self.length))]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """For tiny models: (brief observation, text) pairs of training lists.
+
+        A debater quotes different positions, of which each is of the claimed letter with probability `good` and any
+        other one else. The judge sees a random part of the list and names the majority of the whole list; a share
+        `good` of its verdicts is right.
+        """
+        if agent not in (*DEBATERS, JUDGE):
+            raise unknown("agent of majority-debate", agent, (*DEBATERS, JUDGE))
+        rng = random.Random(f"majority-debate demonstrations {agent} {seed}")
+        pairs = []
+        for _ in range(count):
+            letters = self._letters(rng, "train")
+            if agent == JUDGE:
+                shown = set(rng.sample(range(self.length), rng.randint(1, self.length)))
+                right, true = rng.random() < good, majority(letters)
+                pairs.append((judge_sees(letters, shown, True), true if right else other(true)))
+            else:
+                claim = rng.choice(LETTERS)
+                pairs.append((debater_sees(letters, claim, set(), True, 0), self._quotes(rng, letters, claim, good)))
+        return pairs
+
+    def _quotes(self, rng: random.Random, letters: list[str], claim: str, good: float) -> str:
+        left = rng.sample(range(self.length), self.length)
+        chosen: list[int] = []
+        for _ in range(self.length // 2 + 1):
+            own = [at for at in left if letters[at] == claim] if rng.random() < good else []
+            chosen.append((own or left)[0])
+            left.remove(chosen[-1])
+        return " ".join(str(at + 1) for at in sorted(chosen))
+
+    def _letters(self, rng: random.Random, split: Split) -> list[str]:
+        while True:
+            letters = rng.choices(LETTERS, k=self.length)
+            if held_out(f"majority {' '.join(letters)}", HELD_OUT) == (split == "test"):
+                return letters
+
+    def score(self, task: Task, answer: Any) -> dict[str, float]:
+        """Side -> its score. MarlError unless the answer is one of workflow `majority-debate`."""
+        verdict = _verdict(answer)
+        won = 0.0 if verdict is None else 1.0 if verdict == task.data["claim"] else -1.0
+        return dict(zip(DEBATERS, (won, -won), strict=True))
+
+    def success(self, task: Task, answer: Any) -> bool:
+        """Whether the judge named the majority. MarlError as in `score`."""
+        return bool(_verdict(answer) == majority(task.data["letters"]))
+
+
+class MajorityDebateGame(Workflow):
+    """Agents `pro` and `con`, of the sides of these names, quote positions at the same time; then `judge` decides.
+
+    The judge sees the letters at the quoted positions, whoever quoted them, so debaters choose evidence and cannot
+    forge it. A quote is 1 to `quotes` different positions; another text is marked as invalid and shows nothing. A
+    verdict that is not exactly one of the letters is marked and makes a draw.
+
+    Source: the debate game on MNIST of Irving et al., arXiv 1805.00899: players that cannot lie reveal pixels, and the
+    judge was trained on randomly revealed ones and is fixed. There they take turns; here they act at the same time.
+
+    Options:
+        rounds: rounds of quotes; debaters see which positions were quoted in earlier ones.
+        quotes: maximum number of positions that a debater quotes in a round.
+        brief: whether observations are short ones, which tiny models know.
+    """
+
+    rounds: int = 1
+    quotes: int = 4
+    brief: bool = False
+
+    async def run(self, task: Task, team: Team) -> dict[str, Any]:
+        letters, claims = task.data["letters"], (task.data["claim"], other(task.data["claim"]))
+        quoted: set[int] = set()
+        for _ in range(self.rounds):
+            seen = {
+                who: debater_sees(letters, claim, quoted, self.brief, self.quotes)
+                for who, claim in zip(DEBATERS, claims, strict=True)
+            }
+            for action in (await team.act(seen)).values():
+                named = [int(each) - 1 for each in re.findall(r"\d+", action.text)]
+                right = len(named) == len(set(named) & set(range(len(letters))))
+                if right and 1 <= len(named) <= self.quotes:
+                    quoted |= set(named)
+                else:
+                    team.invalid(action, f"not 1 to {self.quotes} different positions of the list")
+        action = await team[JUDGE].act(judge_sees(letters, quoted, self.brief))
+        verdict = action.text.strip() if action.text.strip() in LETTERS else None
+        if verdict is None:
+            team.invalid(action, f"not one of {', '.join(LETTERS)}")
+        return {"text": f"{_masked(letters, quoted)}: {verdict}", "verdict": verdict}
+
+
+def debater_sees(letters: list[str], claim: str, quoted: set[int], brief: bool, quotes: int) -> str:
+    """A debater's observation; the positions in `quoted` are from 0, those in texts from 1."""
+    before = " ".join(str(at + 1) for at in sorted(quoted))
+    if brief:
+        numbered = " ".join(f"{at + 1} {letter}" for at, letter in enumerate(letters))
+        return f"{CLAIM} {claim} {numbered}" + (f" quoted {before}" if before else "")
+    return (
+        f"The list: {' '.join(letters)}. Convince the judge that {claim} occurs more often. The judge sees only the "
+        f"letters at positions that you or your opponent quote. Quoted so far: {before or 'none'}. Answer with at most "
+        f"{quotes} positions, such as: 1 3"
+    )
+
+
+def judge_sees(letters: list[str], quoted: set[int], brief: bool) -> str:
+    """The judge's observation: the quoted letters in their places."""
+    shown = _masked(letters, quoted)
+    if brief:
+        return shown
+    return f"A list with hidden letters: {shown}. Which letter occurs more often in the whole list? Answer with A or B."
+
+
+def majority(letters: list[str]) -> str:
+    """The letter that occurs more often."""
+    return max(LETTERS, key=letters.count)
+
+
+def other(letter: str) -> str:
+    """The other one of the two letters."""
+    return LETTERS[1 - LETTERS.index(letter)]
+
+
+def _masked(letters: list[str], quoted: set[int]) -> str:
+    return " ".join(letter if at in quoted else HIDDEN for at, letter in enumerate(letters))
+
+
+def _verdict(answer: Any) -> Any:
+    if not isinstance(answer, Mapping) or "verdict" not in answer:
+        raise MarlError(f"majority-debate scores answers of workflow 'majority-debate', got {answer!r:.60}")
+    return answer["verdict"]

@@ -1,0 +1,202 @@
+"""Proposer and solver: one agent writes problems, another solves them, and the share of solved attempts is the
+measured difficulty, by which the proposer is rewarded."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from marl_verl import Task, TaskSet, Workflow
+from marl_verl.episode import Action, Episode, Team, Turn
+from marl_verl.errors import MarlError, unknown
+from marl_verl.tasks import Split
+from marl_verl_self_play.arithmetic import PROBLEM, SIGNS, drawn, number, parsed, reserved, result
+
+PROPOSER, SOLVER = "proposer", "solver"
+BRIEF = "propose"  # the first word of a brief observation of the proposer
+
+
+class ProposedArithmetic(TaskSet):
+    """Problems that the team writes itself: a training task is the digit with which the problem must begin.
+
+    A task of the test split is a problem for the solver alone, of 2 to `terms` digits. No proposal may be one of these:
+    one problem in ten belongs to the test split. Sides `proposer` and `solver` score the learnability reward and the
+    share of solved attempts; they do not add up to 0.
+
+    Options:
+        terms: maximum number of digits in a problem (2 to 9).
+        largest: largest digit (1 to 9).
+    """
+
+    terms: int = 4
+    largest: int = 9
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("terms", self.terms, 2), ("largest", self.largest, 1)):
+            if not least <= value <= 9:
+                raise MarlError(f"proposed-arithmetic: {name} must be {least} to 9, got {value}")
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return PROPOSER, SOLVER
+
+    def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+        """`count` numbered tasks; in the test split every number of digits occurs equally often."""
+        rng = random.Random(f"proposed-arithmetic {split} {seed}")
+        tasks = []
+        for at in range(count):
+            data: dict[str, Any] = {"terms": self.terms, "largest": self.largest}
+            if split == "test":
+                data["problem"] = " ".join(drawn(rng, 2 + at % (self.terms - 1), self.largest, test=True))
+            else:
+                data["first"] = str(rng.randint(0, self.largest))
+            tasks.append(Task(f"proposed-arithmetic {split} {seed}-{at}", proposer_sees(data, brief=False), data))
+        return tasks
+
+    def vocabulary(self) -> list[str]:
+        """For tiny models: the words of brief observations, and all results."""
+        largest = self.largest * self.terms
+        return [BRIEF, *SIGNS, *(str(each) for each in range(self.largest - largest, largest + 1))]
+
+    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
+        """For tiny models: (brief observation, text) pairs of training problems of 2 to `terms` digits.
+
+        A share `good` of the proposals begins with the digit of the task, the others with any. The solver carries out
+        each operation with probability `good` and leaves the others out, so longer problems are harder.
+        """
+        if agent not in (PROPOSER, SOLVER):
+            raise unknown("agent of proposed-arithmetic", agent, (PROPOSER, SOLVER))
+        rng = random.Random(f"proposed-arithmetic demonstrations {agent} {seed}")
+        pairs = []
+        for _ in range(count):
+            parts = drawn(rng, rng.randint(2, self.terms), self.largest)
+            if agent == PROPOSER:
+                first = parts[0] if rng.random() < good else str(rng.randint(0, self.largest))
+                pairs.append((f"{BRIEF} {first}", " ".join(parts)))
+            else:
+                kept = [rng.random() < good for _ in parts[2::2]]
+                done = [each for at, each in enumerate(parts) if at == 0 or kept[(at - 1) // 2]]
+                pairs.append((" ".join(parts), str(result(done))))
+        return pairs
+
+    def score(self, task: Task, answer: Any) -> dict[str, float]:
+        """Side -> its reward; 0 for the proposer if the task gives the problem. MarlError unless the answer is one of
+        workflow `proposer-solver`."""
+        solved = _solved(answer)
+        return {PROPOSER: learnability(solved) if "first" in task.data else 0.0, SOLVER: solved or 0.0}
+
+    def success(self, task: Task, answer: Any) -> bool:
+        """Whether every attempt was right, of which a test task has one. MarlError as in `score`."""
+        return _solved(answer) == 1.0
+
+
+class ProposerSolver(Workflow):
+    """The proposer writes a problem; the solver attempts it several times at once, without seeing other attempts.
+
+    A proposal is valid if it is a problem of 2 to `terms` digits that begins with the task's digit and is not of the
+    test split. An invalid one is marked, and nothing is attempted. A task that has a problem is attempted once.
+
+    Options:
+        attempts: concurrent attempts at one problem, which measure its difficulty.
+        brief: whether observations are short ones, which tiny models know: "propose 3" and "3 + 4".
+    """
+
+    attempts: int = 4
+    brief: bool = False
+
+    async def run(self, task: Task, team: Team) -> dict[str, Any]:
+        given = task.data.get("problem")
+        count, parts = 1 if given else self.attempts, parsed(given or "")
+        if not given:
+            proposal = await team[PROPOSER].act(proposer_sees(task.data, self.brief))
+            parts = parsed(proposal.text)
+            if why := _wrong(parts, task.data):
+                team.invalid(proposal, why)
+                parts = None
+        if parts is None:
+            return {"text": "no problem", "problem": None, "correct": []}
+        problem, right = " ".join(parts), result(parts)
+        seen = problem if self.brief else f"Compute {problem}. Answer with the number only."
+        slots = [f"attempt{at}" for at in range(count)]
+        actions: list[Action] = await asyncio.gather(*(team[SOLVER].act(seen, slot=slot) for slot in slots))
+        for action in actions:
+            if number(action.text) is None:
+                team.invalid(action, "not a whole number")
+        correct = [number(action.text) == right for action in actions]
+        return {"text": f"{problem}: {sum(correct)} of {count} solved", "problem": problem, "correct": correct}
+
+
+def proposer_sees(data: Mapping[str, Any], brief: bool) -> str:
+    """The proposer's observation; of a task that gives the problem, the problem."""
+    if "problem" in data:
+        return str(data["problem"])
+    if brief:
+        return f"{BRIEF} {data['first']}"
+    return (
+        f"Write an arithmetic problem that begins with {data['first']}: 2 to {data['terms']} digits from 0 to "
+        f"{data['largest']}, joined by + or -, such as 1 + 1 - 0. It should be neither too easy nor too hard for the "
+        "solver. Answer with the problem only."
+    )
+
+
+def _wrong(parts: list[str] | None, data: Mapping[str, Any]) -> str | None:
+    """Why a proposal is invalid; None if it is valid."""
+    if parts is None:
+        return "not digits joined by + or -"
+    if parts[0] != data["first"]:
+        return f"must begin with {data['first']}"
+    if len(parts[::2]) > data["terms"]:
+        return f"more than {data['terms']} digits"
+    if any(int(digit) > data["largest"] for digit in parts[::2]):
+        return f"a digit above {data['largest']}"
+    return "a problem of the test split" if reserved(parts) else None
+
+
+def learnability(solved: float | None) -> float:
+    """The learnability reward of the proposer,
+
+        r = 0 if s is 0 or 1, else 1 - s
+
+    where s is the share of solved attempts; 0 for an invalid proposal (None). Source: Absolute Zero, arXiv 2505.03335
+    (r_propose, with the mean success of the solver's attempts), where an invalid proposal has a penalty instead.
+    """
+    return 0.0 if solved is None or solved in (0.0, 1.0) else 1.0 - solved
+
+
+def uncertainty(solved: float | None) -> float:
+    """The uncertainty reward of the proposer, the largest where half of the attempts are solved,
+
+        r = 1 - 2 * |s - 1/2|
+
+    where s is the share of solved attempts; 0 for an invalid proposal (None). Source: R-Zero, arXiv 2508.05004, where s
+    is the share of attempts that agree with the most frequent answer (here the result is computed), and a penalty for
+    problems that resemble others of the batch is subtracted (here a task names the first digit instead).
+    """
+    return 0.0 if solved is None else 1.0 - 2.0 * abs(solved - 0.5)
+
+
+def proposer_learnability(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: `learnability` of the proposed problem; 0 in an episode that is not finished."""
+    return learnability(_solved(episode.answer)) if episode.finished else 0.0
+
+
+def proposer_uncertainty(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: `uncertainty` of the proposed problem; 0 in an episode that is not finished."""
+    return uncertainty(_solved(episode.answer)) if episode.finished else 0.0
+
+
+def solver_correct(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward of one attempt: 1 if its result is right, else 0."""
+    found = PROBLEM.search(str(turn.observation[-1]["content"]))
+    parts = parsed(found.group()) if found else None
+    return float(parts is not None and number(turn.action.text) == result(parts))
+
+
+def _solved(answer: Any) -> float | None:
+    """The share of solved attempts; None without a valid problem."""
+    if not isinstance(answer, Mapping) or "correct" not in answer:
+        raise MarlError(f"proposed-arithmetic scores answers of workflow 'proposer-solver', got {answer!r:.60}")
+    correct = answer["correct"]
+    return sum(correct) / len(correct) if correct else None

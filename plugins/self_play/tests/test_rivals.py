@@ -1,0 +1,224 @@
+"""Agents with interests of their own: proposer and solver, debaters before a judge."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marl_verl_self_play import arithmetic
+from marl_verl_self_play.majority_debate import MajorityDebate, MajorityDebateGame, debater_sees, majority
+from marl_verl_self_play.proposer_solver import (
+    ProposedArithmetic,
+    ProposerSolver,
+    learnability,
+    proposer_learnability,
+    proposer_uncertainty,
+    solver_correct,
+    uncertainty,
+)
+
+from marl_verl import Episode, MarlError, Task, TaskSet, Workflow, plugins
+from marl_verl.sampling import Independent
+from marl_verl.testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+
+RECIPES = Path(__file__).parents[3] / "recipes" / "self_play"
+BEGINS = Task("p", "write", {"first": "3", "terms": 3, "largest": 8})
+GIVEN = Task("g", "3 + 4", {"problem": "3 + 4", "terms": 3, "largest": 8})
+SHOWN = Task("d", "which", {"letters": ["A", "B", "A", "B", "A"], "claim": "A"})
+RIVALS = {"proposer": "proposer", "solver": "solver"}
+
+
+def played(workflow: Workflow, task: Task, tasks: TaskSet, policy: ScriptedPolicy, **given: Any) -> Episode:
+    (episode,) = asyncio.run(Independent(1).sample(ScriptedContext(workflow, task, policy, tasks, **given))).episodes
+    return episode
+
+
+def attempts(*texts: str) -> Any:
+    """Attempt n says texts[n]."""
+    return lambda act: texts[int(act.slot.removeprefix("attempt"))]
+
+
+# Proposer and solver
+
+
+def test_problems_are_parsed_and_computed() -> None:
+    assert arithmetic.parsed(" 3+4 - 2") == ["3", "+", "4", "-", "2"]
+    assert arithmetic.result(["3", "+", "4", "-", "9"]) == -2
+    for text in ("3", "3 +", "3 + 14", "3 * 4", "3 + 4 = 7", ""):
+        assert arithmetic.parsed(text) is None, text
+    assert [arithmetic.number(text) for text in (" -2", "+7", "7.0", "", "7 8")] == [-2, 7, None, None, None]
+    rng = random.Random(0)
+    for test in (False, True):
+        found = [arithmetic.drawn(rng, 3, 4, test) for _ in range(30)]
+        assert {(len(parts), arithmetic.reserved(parts)) for parts in found} == {(5, test)}
+        assert {digit for parts in found for digit in parts[::2]} == set("01234")
+    with pytest.raises(MarlError, match="no test problem of 2 digits up to 1"):
+        arithmetic.drawn(rng, 2, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("solved", "learnable", "uncertain"),
+    [(0.0, 0.0, 0.0), (0.25, 0.75, 0.5), (0.5, 0.5, 1.0), (0.75, 0.25, 0.5), (1.0, 0.0, 0.0), (None, 0.0, 0.0)],
+)
+def test_the_rewards_of_a_proposer(solved: float | None, learnable: float, uncertain: float) -> None:
+    assert (learnability(solved), uncertainty(solved)) == (learnable, uncertain)
+
+
+@pytest.mark.parametrize(("brief", "seen"), [(True, "3 + 4"), (False, "Compute 3 + 4. Answer with the number only.")])
+def test_one_of_four_attempts_is_right(brief: bool, seen: str) -> None:
+    policy = ScriptedPolicy({"proposer": "3+4", "solver": attempts("7", "8", "-7", "seven")})
+    run = check_workflow(ProposerSolver(brief=brief), BEGINS, policy)
+    assert run.answer == {"text": "3 + 4: 1 of 4 solved", "problem": "3 + 4", "correct": [True, False, False, False]}
+    assert run.invalid == {("solver", "attempt3"): "not a whole number"}
+    assert [shown(act) for act, _ in run.turns[1:]] == [seen] * 4
+    for reward, expected in ((proposer_learnability, 0.75), (proposer_uncertainty, 0.5)):
+        roles = {"proposer": reward, "solver": solver_correct}
+        episode = played(ProposerSolver(brief=brief), BEGINS, ProposedArithmetic(), policy, rewards=roles, sides=RIVALS)
+        assert episode.outcomes == {"proposer": 0.75, "solver": 0.25}
+        assert not episode.success
+        assert [turn.rewards["role"] for turn in episode.turns] == [expected, 1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("hello", "not digits joined by + or -"),
+        ("4 + 3", "must begin with 3"),
+        ("3 + 1 + 1 + 1", "more than 3 digits"),
+        ("3 + 9", "a digit above 8"),
+        ("3 + 2", "a problem of the test split"),
+    ],
+)
+def test_an_invalid_proposal_is_not_attempted(text: str, why: str) -> None:
+    policy = ScriptedPolicy({"proposer": text, "solver": "7"})
+    run = check_workflow(ProposerSolver(), BEGINS, policy, may_not_act=["solver"])
+    assert (run.invalid, len(run.turns)) == ({("proposer", "0"): why}, 1)
+    episode = played(
+        *(ProposerSolver(), BEGINS, ProposedArithmetic(), policy),
+        rewards={"proposer": proposer_uncertainty},
+        sides=RIVALS,
+    )
+    assert (episode.outcomes, episode.success) == ({"proposer": 0.0, "solver": 0.0}, False)
+    assert episode.turns[0].rewards["role"] == 0.0
+
+
+def test_a_problem_of_the_test_split_is_for_the_solver_alone() -> None:
+    policy = ScriptedPolicy({"proposer": "", "solver": "7"})
+    run = check_workflow(ProposerSolver(), GIVEN, policy, may_not_act=["proposer"])
+    assert (run.answer["correct"], len(run.turns)) == ([True], 1)
+    assert ProposedArithmetic().score(GIVEN, run.answer) == {"proposer": 0.0, "solver": 1.0}
+    assert ProposedArithmetic().success(GIVEN, run.answer)
+
+
+def test_the_kit_accepts_the_task_of_proposers() -> None:
+    answer = {"text": "", "problem": "3 + 4", "correct": [True, False]}
+    check_task(ProposedArithmetic(), lambda task: [answer], count=12)
+    tasks = ProposedArithmetic(terms=3)
+    problems = [arithmetic.parsed(task.data["problem"]) for task in tasks.generate("test", 10, 0)]
+    assert [len(parts or ()) for parts in problems] == [3, 5] * 5
+    words = set(tasks.vocabulary())
+    for agent in RIVALS:
+        pairs = tasks.demonstrations(agent, 200, 0, 0.5)
+        assert {word for pair in pairs for word in " ".join(pair).split()} <= words
+    for seen, text in tasks.demonstrations("solver", 50, 0, 1.0):
+        assert int(text) == arithmetic.result(seen.split())
+    assert all(text == seen[0] for seen, text in tasks.demonstrations("solver", 50, 0, 0.0))
+    assert all(text[0] == seen.split()[1] for seen, text in tasks.demonstrations("proposer", 50, 0, 1.0))
+    with pytest.raises(MarlError, match="terms must be 2 to 9, got 1"):
+        ProposedArithmetic(terms=1)
+    with pytest.raises(MarlError, match="scores answers of workflow 'proposer-solver', got '7'"):
+        tasks.score(BEGINS, "7")
+
+
+# Debate
+
+
+def test_the_judge_sees_what_was_quoted_and_decides() -> None:
+    policy = ScriptedPolicy({"pro": "1 3", "con": "2, 4", "judge": "A"})
+    run = check_workflow(MajorityDebateGame(brief=True, quotes=2), SHOWN, policy)
+    assert [shown(act) for act, _ in run.turns] == [
+        *(f"claim {letter} 1 A 2 B 3 A 4 B 5 A" for letter in "AB"),
+        "A B A B ?",
+    ]
+    assert (run.answer["verdict"], run.invalid) == ("A", {})
+    tasks = MajorityDebate(length=5)
+    assert tasks.score(SHOWN, run.answer) == {"pro": 1.0, "con": -1.0}
+    assert tasks.success(SHOWN, run.answer)
+    assert tasks.score(SHOWN, {"verdict": "B"}) == {"pro": -1.0, "con": 1.0}
+    assert not tasks.success(SHOWN, {"verdict": "B"})
+
+
+@pytest.mark.parametrize("pro", ["5 5", "0", "6", "1 2 3", ""])
+def test_debaters_cannot_forge_evidence_and_no_verdict_is_a_draw(pro: str) -> None:
+    policy = ScriptedPolicy({"pro": pro, "con": "B B B", "judge": "A or B"})
+    run = check_workflow(MajorityDebateGame(quotes=2), SHOWN, policy)
+    why = "not 1 to 2 different positions of the list"
+    assert run.invalid == {("pro", "0"): why, ("con", "0"): why, ("judge", "0"): "not one of A, B"}
+    assert run.answer["text"] == "? ? ? ? ?: None"
+    assert MajorityDebate().score(SHOWN, run.answer) == {"pro": 0.0, "con": 0.0}
+
+
+def test_in_later_rounds_debaters_see_the_quotes() -> None:
+    policy = ScriptedPolicy({"pro": ["1", "3"], "con": ["2", "4"], "judge": "A"})
+    run = check_workflow(MajorityDebateGame(brief=True, rounds=2, quotes=1), SHOWN, policy)
+    assert [shown(act) for act, _ in run.turns if act.turn == 1] == [
+        f"claim {letter} 1 A 2 B 3 A 4 B 5 A quoted 1 2" for letter in "AB"
+    ]
+    assert run.answer["text"] == "A B A B ?: A"
+
+
+def test_outcomes_of_debaters_add_up_to_zero_and_the_judge_gets_their_mean() -> None:
+    policy = ScriptedPolicy({"pro": "1", "con": "2", "judge": "B"})
+    episode = played(MajorityDebateGame(), SHOWN, MajorityDebate(), policy, sides={"pro": "pro", "con": "con"})
+    assert {turn.agent: turn.team_reward for turn in episode.turns} == {"pro": -1.0, "con": 1.0, "judge": 0.0}
+
+
+def test_the_kit_accepts_the_task_of_debaters() -> None:
+    tasks = MajorityDebate()
+    check_task(tasks, lambda task: [{"text": "", "verdict": "A"}], count=12, scores=(-1, 1))
+    train, test = (
+        {tuple(task.data["letters"]) for task in tasks.generate(split, 300, 1)} for split in ("train", "test")
+    )
+    assert not train & test
+    words = set(tasks.vocabulary())
+    for agent in ("pro", "con", "judge"):
+        assert {w for pair in tasks.demonstrations(agent, 200, 0, 0.5) for w in " ".join(pair).split()} <= words
+    for seen, text in tasks.demonstrations("pro", 100, 0, 1.0):  # all own letters first
+        letters, claim = seen.split()[3::2], seen.split()[1]
+        assert sum(letters[int(at) - 1] == claim for at in text.split()) == min(4, letters.count(claim))
+    for seen, text in tasks.demonstrations("judge", 100, 0, 1.0):  # where the evidence is proof
+        assert max("AB", key=seen.split().count) == text or seen.split().count("?")
+    assert debater_sees(["A", "B"], "A", {1}, True, 1) == "claim A 1 A 2 B quoted 2"
+    assert majority(["A", "B", "B"]) == "B"
+    with pytest.raises(MarlError, match="length must be 3, 5, 7 or 9, got 4"):
+        MajorityDebate(length=4)
+
+
+# Samplers
+
+SCENES: dict[str, tuple[Workflow, Task, TaskSet, dict[str, str]]] = {
+    "proposer-solver": (ProposerSolver(attempts=2), BEGINS, ProposedArithmetic(), RIVALS),
+    "majority-debate": (MajorityDebateGame(), SHOWN, MajorityDebate(), {"pro": "pro", "con": "con"}),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("sampler", plugins.load().names("samplers"))
+def test_every_sampler_works_or_is_refused_for_sides(sampler: str, name: str) -> None:
+    """`tests/test_sides.py` checks the refusal, before a run starts, of those that name a reason."""
+    made = plugins.load().get("samplers", sampler)()
+    if made.one_side is not None:
+        return
+    workflow, task, tasks, sides = SCENES[name]
+
+    def says(act: Any, session: int, candidate: Any) -> str:
+        rng = random.Random(repr((act.key, act.observation, session, candidate)))
+        if act.agent == "proposer":
+            return "3 + 4" if rng.random() < 0.8 else "nothing"
+        return rng.choice("12345") if act.agent != "judge" else rng.choice("AB")
+
+    policy = ScriptedPolicy(dict.fromkeys((*sides, *(["judge"] if "pro" in sides else [])), says))
+    check_sampler(made, workflow, task, policy, tasks=tasks, sides=sides)
