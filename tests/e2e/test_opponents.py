@@ -1,5 +1,5 @@
-"""Opponents on the real stack: servers have exactly the snapshots, and a run that is killed while it loads one and then
-continued is the run that would have happened."""
+"""Opponents on the real stack: servers have exactly the snapshots, and a run that is killed while it loads or writes one
+and then continued is the run that would have happened."""
 
 from __future__ import annotations
 
@@ -105,17 +105,24 @@ def without_log_probs(run: Finished) -> dict[str, Any]:
     return {**found, "files": files}
 
 
-@pytest.mark.parametrize("victim", [killer.DRIVER, "vLLM server of policy 'player-past'"])
-def test_a_run_that_is_killed_while_it_loads_a_snapshot_goes_on(
-    victim: str, played: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("victim", "phase"),
+    [
+        (killer.DRIVER, "loading snapshots"),
+        ("vLLM server of policy 'player-past'", "loading snapshots"),
+        (killer.DRIVER, "writing a snapshot"),
+    ],
+)
+def test_a_run_that_is_killed_with_a_snapshot_goes_on(
+    victim: str, phase: str, played: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = killer.write_site(tmp_path / "site")
     path = os.pathsep.join([str(site), str(ROOT), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setenv(killer.VARIABLE, f"{victim}|loading snapshots|5")
+    monkeypatch.setenv(killer.VARIABLE, f"{victim}|{phase}|5")
     done = train(tmp_path / "killed", *SETTINGS, recipe=RECIPE)
     assert done.code == 1
-    assert "loading snapshots in step 5" in done.output
+    assert f"{phase} in step 5" in done.output
     assert left_running() == []
     monkeypatch.delenv(killer.VARIABLE)
     done = resume(done.folder)
