@@ -25,6 +25,7 @@ SECONDS = {  # phase of a step -> its metric in seconds/
     "updating": "update",
     "syncing weights": "sync",
     "writing a checkpoint": "save_checkpoint",
+    "writing a snapshot": "snapshot",
     "validating": "testing",
 }
 FIRST = "first validation"

@@ -32,6 +32,7 @@ from marl_verl.advantage import FloatArray
 from marl_verl.checkpoint.snapshots import Snapshots, read
 from marl_verl.rollout.worker import Report
 from marl_verl.team import Opponent, TeamConfig, past_name
+from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.policies import Policies
 from marl_verl.trainer.policy_runtime import PolicyRuntime
 from marl_verl.trainer.policy_servers import PastRuntime
@@ -106,6 +107,7 @@ class Opponents:
         self.snapshots = {of: Snapshots.of(run, config, of) for of in settings}
         self._met: dict[str, dict[str, int]] = {}  # task of the step -> policy -> snapshot
         self._shares: dict[str, float] = {}  # metrics of the last step's tasks
+        self._seconds: dict[str, float] = {}  # of loading snapshots, since the last metrics
 
     def rounds(self, uids: Sequence[str]) -> list[tuple[dict[str, int], list[int]]]:
         """(policy -> snapshot, positions of the tasks that meet these) of each round, for further tasks of a step."""
@@ -121,7 +123,7 @@ class Opponents:
             runtime = self._policies.runtimes[past_name(of)]
             assert isinstance(runtime, PastRuntime)
             if runtime.step != step:
-                with self.snapshots[of].loadable(step) as model:
+                with timed(self._seconds, "load_snapshots"), self.snapshots[of].loadable(step) as model:
                     runtime.load(step, model)
 
     def newest(self) -> dict[str, int]:
@@ -155,9 +157,10 @@ class Opponents:
             self.snapshots[of].discard(pool.results)
 
     def metrics(self) -> dict[str, float]:
-        """Of each pool: its number of snapshots; and of each snapshot: the win rate against it and the share of the
-        step's tasks that met it."""
-        values = dict(self._shares)
+        """Of each pool: its number of snapshots; of each snapshot: the win rate against it and the share of the step's
+        tasks that met it; and the seconds of loading, since the last call."""
+        values = self._shares | {f"seconds/{what}": seconds for what, seconds in self._seconds.items()}
+        self._seconds = {}
         for of, pool in self.pools.items():
             values[f"opponent/{of}/snapshots"] = float(len(pool.results))
             played = {step: each for step, each in pool.results.items() if each.games}
