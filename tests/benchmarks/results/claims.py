@@ -72,6 +72,7 @@ def normalisations(
             Comparison("The solver's gradient has smaller spikes", "spikes-solver", "per agent", "global", "lower"),
             Comparison("The verifier's gradient has smaller spikes", "spikes-verifier", "per agent", "global", "lower"),
         ],
+        notes=notes,
     )
 
 
@@ -88,6 +89,18 @@ DR_MAS = normalisations(
         gradient(what, name, scale)
         for scale in (0.1, 1.0, 5.0)
         for what, name in (("norm", "solver"), ("cosine", "solver"), ("norm", "verifier"))
+    ],
+    [
+        "**Where the claim holds.** With one mean and std, A = (std_k / std) A_own + (mean_k - mean) / std. The second "
+        "term is equal for all rows of an agent and task, and its gradient is noise with expectation 0. The larger the "
+        "verifier's scale, the less of the solver's gradient is left (norm), and the less it points where its own "
+        "normalisation points (cosine).",
+        "**Where it does not.** The amplification is at most n / n_k, the number of all rows divided by those of agent "
+        "k. In a team of two that act about equally often it cannot raise a gradient norm much, let alone make a spike. "
+        "Spikes come from the other side: if one of n_k rewards differs, the advantage of its row is "
+        "(n_k - 1) / sqrt(n_k) with normalisation per agent, however small the difference, and a rare action has a "
+        "large gradient. Spikes as in the paper need an agent with few of the rows and a mean far from the others, "
+        "which this team does not have.",
     ],
 )
 
