@@ -35,7 +35,12 @@ def gradient(what: str, name: str, scale: float | None = None) -> Measure:
 
 
 def normalisations(
-    name: str, title: str, setting: str, settings: Sequence[str], extra: Sequence[Measure] = ()
+    name: str,
+    title: str,
+    setting: str,
+    settings: Sequence[str],
+    extra: Sequence[Measure] = (),
+    notes: Sequence[str] = (),
 ) -> Claim:
     """Dr. MAS against one mean and std for all agents, on second-guess."""
     return Claim(
@@ -96,8 +101,8 @@ DR_MAS = normalisations(
         "verifier's scale, the less of the solver's gradient is left (norm), and the less it points where its own "
         "normalisation points (cosine).",
         "**Where it does not.** The amplification is at most n / n_k, the number of all rows divided by those of agent "
-        "k. In a team of two that act about equally often it cannot raise a gradient norm much, let alone make a spike. "
-        "Spikes come from the other side: if one of n_k rewards differs, the advantage of its row is "
+        "k. In a team of two that act about equally often it cannot raise a gradient norm much, let alone make a "
+        "spike. Spikes come from the other side: if one of n_k rewards differs, the advantage of its row is "
         "(n_k - 1) / sqrt(n_k) with normalisation per agent, however small the difference, and a rare action has a "
         "large gradient. Spikes as in the paper need an agent with few of the rows and a mean far from the others, "
         "which this team does not have.",
