@@ -57,8 +57,8 @@ class MajorityDebate(TaskSet):
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """For tiny models: (brief observation, text) pairs of training lists.
 
-        A debater quotes different positions, of which each is of the claimed letter with probability `good` and any
-        other one else. The judge sees a random part of the list and names the majority of the whole list; a share
+        A debater quotes different positions, at most as many as prove a majority; each is of the claimed letter with
+        probability `good`, and any one else. The judge sees a random part of the list and names the majority of the whole list; a share
         `good` of its verdicts is right.
         """
         if agent not in (*DEBATERS, JUDGE):
@@ -79,7 +79,7 @@ class MajorityDebate(TaskSet):
     def _quotes(self, rng: random.Random, letters: list[str], claim: str, good: float) -> str:
         left = rng.sample(range(self.length), self.length)
         chosen: list[int] = []
-        for _ in range(self.length // 2 + 1):
+        for _ in range(rng.randint(1, self.length // 2 + 1)):
             own = [at for at in left if letters[at] == claim] if rng.random() < good else []
             chosen.append((own or left)[0])
             left.remove(chosen[-1])

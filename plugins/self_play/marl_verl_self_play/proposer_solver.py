@@ -63,8 +63,8 @@ class ProposedArithmetic(TaskSet):
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """For tiny models: (brief observation, text) pairs of training problems of 2 to `terms` digits.
 
-        A share `good` of the proposals begins with the digit of the task, the others with any. The solver carries out
-        each operation with probability `good` and leaves the others out, so longer problems are harder.
+        A share `good` of the proposals begins with the digit of the task, the others with any. Of results of n
+        operations, a share `good`^n is right, so longer problems are harder; the others are the first digit.
         """
         if agent not in (PROPOSER, SOLVER):
             raise unknown("agent of proposed-arithmetic", agent, (PROPOSER, SOLVER))
@@ -76,9 +76,8 @@ class ProposedArithmetic(TaskSet):
                 first = parts[0] if rng.random() < good else str(rng.randint(0, self.largest))
                 pairs.append((f"{BRIEF} {first}", " ".join(parts)))
             else:
-                kept = [rng.random() < good for _ in parts[2::2]]
-                done = [each for at, each in enumerate(parts) if at == 0 or kept[(at - 1) // 2]]
-                pairs.append((" ".join(parts), str(result(done))))
+                right = rng.random() < good ** len(parts[2::2])
+                pairs.append((" ".join(parts), str(result(parts)) if right else parts[0]))
         return pairs
 
     def score(self, task: Task, answer: Any) -> dict[str, float]:
