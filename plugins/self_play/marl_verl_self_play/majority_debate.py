@@ -57,9 +57,9 @@ class MajorityDebate(TaskSet):
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """For tiny models: (brief observation, text) pairs of training lists.
 
-        A debater quotes different positions, at most as many as prove a majority; each is of the claimed letter with
-        probability `good`, and any one else. The judge sees a random part of the list and names the majority of the whole list; a share
-        `good` of its verdicts is right.
+        A share `good` of the debaters' quotes are positions of the claimed letter, at most as many as prove a majority;
+        the others are the first positions of the list. The judge sees a random part of the list and names the majority
+        of the whole list; a share `good` of its verdicts is right.
         """
         if agent not in (*DEBATERS, JUDGE):
             raise unknown("agent of majority-debate", agent, (*DEBATERS, JUDGE))
@@ -73,17 +73,13 @@ class MajorityDebate(TaskSet):
                 pairs.append((judge_sees(letters, shown, True), true if right else other(true)))
             else:
                 claim = rng.choice(LETTERS)
-                pairs.append((debater_sees(letters, claim, set(), True, 0), self._quotes(rng, letters, claim, good)))
+                text = self._quotes(letters, claim, rng.random() < good)
+                pairs.append((debater_sees(letters, claim, set(), True, 0), text))
         return pairs
 
-    def _quotes(self, rng: random.Random, letters: list[str], claim: str, good: float) -> str:
-        left = rng.sample(range(self.length), self.length)
-        chosen: list[int] = []
-        for _ in range(rng.randint(1, self.length // 2 + 1)):
-            own = [at for at in left if letters[at] == claim] if rng.random() < good else []
-            chosen.append((own or left)[0])
-            left.remove(chosen[-1])
-        return " ".join(str(at + 1) for at in sorted(chosen))
+    def _quotes(self, letters: list[str], claim: str, right: bool) -> str:
+        own = [at for at, letter in enumerate(letters) if letter == claim] if right else []
+        return " ".join(str(at + 1) for at in (own or range(self.length))[: self.length // 2 + 1])
 
     def _letters(self, rng: random.Random, split: Split) -> list[str]:
         while True:
