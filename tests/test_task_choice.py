@@ -110,7 +110,7 @@ class Stack:
         class Trainer(TeamTrainer):
             def __init__(self) -> None:
                 self.config, self.global_steps = config, 1
-                self.filter, self.curriculum = filter_of(config), None
+                self.filter, self.curriculum, self.opponents = filter_of(config), None, None
                 self.algorithm: Algorithm = algorithm_named("grpo", {}, "options")
                 self.components = COMPONENTS
                 self.memory = AdvantageMemory(self.algorithm)
