@@ -113,6 +113,8 @@ def evaluate(
     untrained: Sequence[str] = (),
     seed: int | None = None,
     greedy_only: bool = False,
+    cross_play: bool = False,
+    steps: str | Sequence[int] | None = None,
     plugins: Sequence[StrPath] = (),
     output: StrPath | None = None,
     progress: Progress = True,
@@ -130,6 +132,8 @@ def evaluate(
         untrained: agents that act with their policy's untrained model.
         seed: sampling seed; default: that of the run.
         greedy_only: skip the sampled episodes.
+        cross_play: let steps of a team with two sides play each other, instead of evaluating one.
+        steps: those of the cross-play; default: 0 and every checkpoint.
         plugins: plugin files in addition to the run's copies.
         output: a file to which the numbers are also written, as JSON.
         progress: as in `train`.
@@ -152,6 +156,7 @@ def evaluate(
         file = None if output is None else Path(output)
         check_output(file)
         what = {"step": step, "tasks": tasks, "episodes": episodes, "k": k, "seed": seed, "greedy_only": greedy_only}
+        what |= {"cross_play": cross_play, "steps": steps}
         who = {"swap": swap, "untrained": untrained, "plugin_files": [Path(file) for file in plugins]}
         found = _outside_loop(plan, Path(run), _lines(overrides), **what, **who)
         with locked(found.run) as lock:

@@ -165,11 +165,11 @@ def check_sides(what: str, scored: Iterable[str], sides: Collection[str]) -> Non
             raise MarlError(f"{what} no side '{side}', which agents of the team have (marl.agents.NAME.side): {hint}")
 
 
-def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig:
+def read_team(marl: Mapping[str, Any], evaluation: bool = False) -> TeamConfig:
     """Read the team of a composed `marl` section (plain containers).
 
     Args:
-        allow_frozen: accept a team without a trained policy.
+        evaluation: accept a team without a trained policy, and policies that no agent has at first (cross-play).
 
     Raises:
         MarlError: an agent without a policy or with an unknown one, an unused policy, an unknown key, an invalid name.
@@ -182,11 +182,11 @@ def read_team(marl: Mapping[str, Any], allow_frozen: bool = False) -> TeamConfig
         raise MarlError(f"'marl.agents' is empty: a team needs at least one agent, e.g. {example}")
     used = {agent.policy for agent in agents.values()}
     for name in policies:
-        if name not in used:
+        if name not in used and not evaluation:
             raise MarlError(
                 f"policy '{name}' is used by no agent: assign it to one of the agents {_listed(agents)}, or remove it"
             )
-    if not allow_frozen and all(policy.frozen for policy in policies.values()):
+    if not evaluation and all(policy.frozen for policy in policies.values()):
         raise MarlError(
             f"all policies are frozen ({_listed(policies)}): nothing would be trained. Set frozen=false for one."
         )

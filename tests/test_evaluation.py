@@ -390,12 +390,13 @@ def test_an_evaluation_has_frozen_policies_at_the_chosen_weights(team: TeamConfi
     config = evaluation_config(
         given,
         assignments,
+        acting(assignments),
         {"big": "/ckpt/big", "small-untrained": "/tiny", "fixed": "/models/fixed"},
         episodes=8,
         seed=None,
     )
     marl: Any = OmegaConf.to_container(config.marl)
-    evaluated = read_team(marl, allow_frozen=True)
+    evaluated = read_team(marl, evaluation=True)
     assert list(evaluated.policies) == ["big", "small-untrained", "fixed", "far"]
     assert all(policy.frozen for policy in evaluated.policies.values())
     paths = {name: policy.override.get("model", {}).get("path") for name, policy in evaluated.policies.items()}
@@ -417,10 +418,10 @@ def test_a_pool_without_policies_is_left_out(team: TeamConfig) -> None:
     marl = {**MARL, **small, "policies": {"big": MARL["policies"]["big"], "small": {}}}
     config: Any = OmegaConf.create({"marl": marl, "data": {}, "trainer": {}})
     one = {"a": Assignment("small", "trained", "small"), "b": Assignment("small", "trained", "small")}
-    assert evaluation_config(config, one, {"small": "/s"}, 1, seed=7).marl.pools == {}
-    assert evaluation_config(config, one, {"small": "/s"}, 1, seed=7).marl.run.seed == 7
+    assert evaluation_config(config, one, acting(one), {"small": "/s"}, 1, seed=7).marl.pools == {}
+    assert evaluation_config(config, one, acting(one), {"small": "/s"}, 1, seed=7).marl.run.seed == 7
     back = assign(read_team(marl), 4, untrained=["a"])
-    both = evaluation_config(config, back, {"big-untrained": "/b", "small": "/s"}, 1, None)
+    both = evaluation_config(config, back, acting(back), {"big-untrained": "/b", "small": "/s"}, 1, None)
     assert list(both.marl.pools) == ["shared"]  # the model from before training has the place of the trained one
 
 

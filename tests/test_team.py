@@ -126,7 +126,7 @@ def test_an_endpoint_has_stop_strings_and_its_own_template() -> None:
 def test_an_evaluation_accepts_a_team_without_trained_policies() -> None:
     marl = copy.deepcopy(MARL)
     marl["policies"]["base"] = {"frozen": True}
-    assert not any(policy.trained for policy in read_team(marl, allow_frozen=True).policies.values())
+    assert not any(policy.trained for policy in read_team(marl, evaluation=True).policies.values())
 
 
 def test_a_policy_has_its_own_loss() -> None:

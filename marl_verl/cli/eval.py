@@ -21,9 +21,11 @@ EXAMPLES = """
   marl-verl eval runs/inventory-1 --untrained asker            the asker acts with its untrained model
   marl-verl eval runs/inventory-1 --episodes 32 --k 1,8,32     pass@k from 32 sampled episodes a task
   marl-verl eval runs/inventory-1 --greedy-only --json         for programs; progress goes to standard error
+  marl-verl eval runs/kuhn-1 --cross-play --steps 0,50,100     these steps play each other: outcomes and Elo ratings
 """
 
-PASSED_ON = ("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "output")
+PASSED_ON = ("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "cross_play")
+PASSED_ON += ("steps", "output")
 """Options that are passed to `evaluate` under the same name."""
 
 
@@ -48,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--untrained", **again, metavar="NAME", help=untrained)
     parser.add_argument("--seed", type=int, metavar="S", help="sampling seed (default: the run's)")
     parser.add_argument("--greedy-only", action="store_true", help="skip the sampled episodes")
+    cross_play = "checkpoints of a team with two sides play each other: mean outcomes of all pairs, and Elo ratings"
+    parser.add_argument("--cross-play", action="store_true", help=cross_play)
+    parser.add_argument("--steps", metavar="0,20,40", help="steps of --cross-play (default: 0 and every checkpoint)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to a file")
 
@@ -62,5 +67,7 @@ def run(options: argparse.Namespace) -> int:
         show(json.dumps(done.numbers, indent=1))
     else:
         results(done.numbers, display)
-        display.print(f"results: {done.file}, episodes: marl-verl replay {done.file.with_suffix('.jsonl')}")
+        episodes = done.file.with_suffix(".jsonl")
+        stored = f", episodes: marl-verl replay {episodes}" if episodes.exists() else ""
+        display.print(f"results: {done.file}{stored}")
     return 0

@@ -32,7 +32,7 @@ def marl_section(config: DictConfig) -> dict[str, Any]:
 
 def team_of(config: DictConfig) -> TeamConfig:
     """The team of a run's resolved config; all policies may be frozen (evaluation). MarlError as `marl_section`."""
-    return read_team(marl_section(config), allow_frozen=True)
+    return read_team(marl_section(config), evaluation=True)
 
 
 def check_run(folder: Path, *files: str) -> None:

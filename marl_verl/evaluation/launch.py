@@ -15,6 +15,7 @@ from rich.table import Table
 
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
+from marl_verl.evaluation.matrix import heading, matrix
 from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
 from marl_verl.journals.read import EpisodeFile
@@ -97,6 +98,8 @@ def _free(plan: EvaluationPlan) -> Path:
     swaps = [f"swap-{first}-{second}" for first, second in plan.settings["swap"]]
     untrained = [f"untrained-{agent}" for agent in plan.settings["untrained"]]
     base = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
+    if plan.request.pairings:
+        base = "cross-play"
     path, number = evaluations / f"{base}.json", 1
     while _taken(path, plan.settings):
         number += 1
@@ -114,6 +117,8 @@ def _taken(path: Path, settings: dict[str, Any]) -> bool:
 
 def _heading(plan: EvaluationPlan) -> str:
     request = plan.request
+    if request.pairings:
+        return heading(plan.run, request, len(plan.tasks))
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
     for agent, assignment in request.assignments.items():
         lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe(request.step)}")
@@ -123,7 +128,10 @@ def _heading(plan: EvaluationPlan) -> str:
 
 
 def results(document: dict[str, Any], display: Display) -> None:
-    """Print the team's scores, a row for each agent, and totals."""
+    """Print the team's scores, a row for each agent, and totals; of a cross-play its matrix and ratings."""
+    if "pairings" in document:
+        matrix(document, display)
+        return
     scores = Table(title=f"step {document['step']}, {document['eval_tasks']} held-out tasks")
     for column in ("team", "", "95 % interval"):
         scores.add_column(column, justify="left" if column else "right", no_wrap=True)

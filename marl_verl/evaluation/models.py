@@ -33,6 +33,12 @@ class Models:
     tokenizers: dict[str, str] = field(default_factory=dict)
     exports: dict[str, Source] = field(default_factory=dict)
 
+    def add(self, other: Models) -> None:
+        """Add the models of other policies."""
+        for own, more in ((self.paths, other.paths), (self.tokenizers, other.tokenizers)):
+            own.update(more)
+        self.exports.update(other.exports)
+
 
 def chosen_step(run: Path, wanted: int | None) -> int:
     """The step to evaluate, by default that of the newest complete checkpoint. MarlError if it does not exist."""

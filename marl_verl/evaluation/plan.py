@@ -6,7 +6,7 @@ import copy
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from marl_verl.config.reward_function import check_unchanged
 from marl_verl.config.stored import check_run, marl_section, read_config
 from marl_verl.config.unused import check_unused
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.models import check_lengths, chosen_step, find_models, newest_snapshots
+from marl_verl.evaluation.cross_play import chosen_steps, pair
+from marl_verl.evaluation.models import Models, check_lengths, chosen_step, find_models, newest_snapshots
 from marl_verl.evaluation.request import Assignment, Request, Swap, acting, assign, parse_swap
 from marl_verl.process import private_network
 from marl_verl.tasks.base import Task, TaskSet
@@ -98,10 +99,15 @@ def plan(
     untrained: Sequence[str] = (),
     seed: int | None = None,
     greedy_only: bool = False,
+    cross_play: bool = False,
+    steps: str | Sequence[int] | None = None,
     plugin_files: Sequence[Path] = (),
 ) -> EvaluationPlan:
     """Check an evaluation without writing files. Arguments and errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
+    swap = list(swap)
+    one_team = {"--step": step, "--swap": swap, "--untrained": untrained, "--k": k, "--greedy-only": greedy_only}
+    check_kind(cross_play, steps, [option for option, value in one_team.items() if value not in (None, False, [], ())])
     episodes, ks = _episodes(episodes, k, greedy_only)
     check_overrides(overrides)
     check_unchanged(overrides)
@@ -111,14 +117,24 @@ def plan(
     composed = with_overrides(read_config(run / COMPOSED), overrides)
     marl = marl_section(composed)
     team = read_team(marl)
-    step = chosen_step(run, step)
+    chosen = chosen_steps(run, steps) if cross_play else (chosen_step(run, step),)
     swaps = [parse_swap(pair) if isinstance(pair, str) else pair for pair in swap]
-    assignments = assign(team, step, swaps, untrained, newest_snapshots(run, team, step))
+    step = chosen[-1]
+    crossed = pair(team, chosen) if cross_play else None
+    if crossed:
+        assignments, policies = crossed.first, crossed.policies
+    else:
+        assignments = assign(team, step, swaps, untrained, newest_snapshots(run, team, step))
+        policies = acting(assignments)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
-    models = find_models(run, folder, assignments, step)
-    config = evaluation_config(composed, assignments, models.paths, max(1, episodes), seed)
-    evaluated = read_team(marl_section(config), allow_frozen=True)
+    models = Models()
+    for at, own in crossed.assignments.items() if crossed else [(step, assignments)]:
+        models.add(find_models(run, folder, own, at))
+    config = evaluation_config(composed, assignments, policies, models.paths, max(1, episodes), seed)
+    evaluated = read_team(marl_section(config), evaluation=True)
     workflow, task_set = build_parts(evaluated)
+    if crossed and not task_set.sides:
+        raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
     checks.check_numbers(config, evaluated)
     check_unused(config, evaluated)
     private_network.check(config, evaluated)
@@ -134,10 +150,23 @@ def plan(
     resolved = resolve(config, evaluated)
     check_lengths(run, resolved, team.agents, assignments, models.tokenizers)
     request = Request(step, episodes, ks, int(config.marl.run.seed), assignments, models.exports)
+    if crossed:
+        request = replace(request, sides=crossed.sides, pairings=crossed.pairings)
     what = {"run": run.resolve().name, "step": step, "tasks": len(played), "episodes": episodes, "k": list(ks)}
     who = {"swap": [list(pair) for pair in swaps], "untrained": list(dict.fromkeys(untrained))}
     settings = {**what, **who, "seed": request.seed, "overrides": list(overrides)}
+    if crossed:
+        settings["cross_play"] = list(chosen)
     return EvaluationPlan(run, folder, resolved, evaluated, played, request, settings, tuple(files))
+
+
+def check_kind(cross_play: bool, steps: object, one_team: Sequence[str]) -> None:
+    """MarlError for options of a cross-play without --cross-play, and for others with it."""
+    if steps is not None and not cross_play:
+        raise MarlError("--steps is an option of --cross-play. Give --step N for the evaluation of one step.")
+    if cross_play and one_team:
+        remedy = " Give the steps with --steps 0,20,40." if one_team[0] == "--step" else ""
+        raise MarlError(f"--cross-play and {one_team[0]} are incompatible: it plays sampled episodes of pairs.{remedy}")
 
 
 def _episodes(given: int | None, k: str | Sequence[int] | None, greedy_only: bool) -> tuple[int, tuple[int, ...]]:
@@ -206,13 +235,16 @@ def check_overrides(overrides: Sequence[str]) -> None:
 def evaluation_config(
     config: DictConfig,
     assignments: Mapping[str, Assignment],
+    policies: Mapping[str, Assignment],
     models: Mapping[str, str],
     episodes: int,
     seed: int | None,
 ) -> DictConfig:
-    """The unresolved config of an evaluation, from the run's composed config. Policies without an agent are left out.
+    """The unresolved config of an evaluation, from the run's composed config. Other policies are left out.
 
     Args:
+        assignments: agent -> its policy, in a cross-play that of the first pairing.
+        policies: those of all pairings, as `acting`.
         models: policy of the evaluation -> the model for its servers.
         episodes: sampled episodes per task; 1 without a sampled pass.
         seed: seed of sampling; None for the run's seed.
@@ -221,9 +253,7 @@ def evaluation_config(
     OmegaConf.set_struct(config, False)
     marl = config.marl
     given: Any = OmegaConf.to_container(marl.policies)
-    marl.policies = {
-        name: _policy(given[assignment.source], models.get(name)) for name, assignment in acting(assignments).items()
-    }
+    marl.policies = {name: _policy(given[assignment.source], models.get(name)) for name, assignment in policies.items()}
     for agent, assignment in assignments.items():
         marl.agents[agent].policy = assignment.policy
         marl.agents[agent].pop("opponent", None)

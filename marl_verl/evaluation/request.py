@@ -42,6 +42,16 @@ class Assignment:
 
 
 @dataclass(frozen=True)
+class Pairing:
+    """Two players of a cross-play, such as "player@20": the row plays the first side, the column the second one.
+    `policies`: agent -> its policy in the evaluation."""
+
+    row: str
+    column: str
+    policies: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Request:
     """The content of evaluation.json; the result is stored next to it in result.json.
 
@@ -51,6 +61,8 @@ class Request:
         seed: seed of the bootstrap intervals.
         assignments: agent -> its policy.
         exports: policy -> the source of a model to export to `models/` first.
+        sides: of a cross-play: those of its rows and of its columns.
+        pairings: of a cross-play; none for an evaluation of one team.
     """
 
     step: int
@@ -59,6 +71,8 @@ class Request:
     seed: int
     assignments: dict[str, Assignment]
     exports: dict[str, Source] = field(default_factory=dict)
+    sides: tuple[str, ...] = ()
+    pairings: tuple[Pairing, ...] = ()
 
     def write(self, folder: Path) -> None:
         text = json.dumps(dataclasses.asdict(self), indent=1, default=str)  # a path becomes a string

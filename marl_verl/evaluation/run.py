@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_verl.checkpoint.export import export
+from marl_verl.evaluation.cross_play import elo_result, pairing_result
 from marl_verl.evaluation.request import MODELS, RESULT, Request
 from marl_verl.evaluation.statistics import Tally, sampled_scores
 from marl_verl.journals.write import as_line, failure_data
@@ -35,7 +37,7 @@ def evaluate(folder: Path) -> None:
         trainer.agent_loop_manager = manager
         # part of seeds and episode ids: greedy episodes are equal to those of the run's validation at that step
         trainer.global_steps = request.step
-        result = play_all(trainer, request)
+        result = play_pairings(trainer, request) if request.pairings else play_all(trainer, request)
     (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     emit("evaluated")
 
@@ -66,11 +68,45 @@ def play_all(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
     }
 
 
+def play_pairings(trainer: TeamTrainer, request: Request) -> dict[str, Any]:
+    """Run a sampled pass for each pairing of a cross-play, on the same tasks. Returns the content of result.json.
+
+    Episodes have seeds of their own in every pairing, so that the pairings are independent samples.
+    """
+    results, passes = [], []
+    for number, pairing in enumerate(request.pairings):
+        trainer.agent_loop_manager.assign(pairing.policies)
+        played = Pass(trainer, sampled=True, seed_step=number, pairings=(number, len(request.pairings)))
+        played.play()
+        trainer.records.check_failures(played.reports)
+        passes.append(played)
+        results.append(pairing_result(pairing, request.sides, [report.outcomes for report in played.reports]))
+    failures = sum((each.tally.failures for each in passes), Counter[str]())
+    return {
+        "sides": list(request.sides),
+        "eval_tasks": len(passes[0].reports),
+        "episodes": request.episodes,
+        "pairings": results,
+        **elo_result(results),
+        "failed": failures.total(),
+        "failed_reasons": dict(sorted(failures.items())),
+        "tokens": sum(each.tally.tokens for each in passes),
+    }
+
+
 class Pass:
     """A greedy or a sampled pass over the held-out tasks. `lines` to store: some episodes and every failed attempt."""
 
-    def __init__(self, trainer: TeamTrainer, sampled: bool) -> None:
-        self.trainer, self.sampled = trainer, sampled
+    def __init__(
+        self,
+        trainer: TeamTrainer,
+        sampled: bool,
+        seed_step: int | None = None,
+        pairings: tuple[int, int] = (0, 1),
+    ) -> None:
+        """`seed_step`: the step in seeds, by default the trainer's; `pairings`: (finished ones, all), for progress."""
+        self.trainer, self.sampled, self.pairings = trainer, sampled, pairings
+        self.seed_step = trainer.global_steps if seed_step is None else seed_step
         self.reports: list[Report] = []
         self.lines: list[str] = []
         self.seconds = 0.0  # of the pass, without the start of the servers
@@ -83,17 +119,22 @@ class Pass:
         start = time.monotonic()
         stored = 0 if self.sampled else int(marl.rollout.keep_episodes)
         at_once = max(1, EPISODES_AT_ONCE // (int(marl.validation.options.episodes) if self.sampled else 1))
-        emit("playing", sampled=self.sampled, done=0, tasks=tasks)
+        self._emit(tasks)
         loader, manager = self.trainer.val_dataloader, self.trainer.agent_loop_manager
-        for reports in play(loader, manager, self.trainer.global_steps, self.sampled, keep=tasks, at_once=at_once):
+        for reports in play(loader, manager, self.seed_step, self.sampled, keep=tasks, at_once=at_once):
             for report in reports:
                 self.tally.add(report.lines)
                 failed = [as_line(failure_data(failure, report.uid, report.task)) for failure in report.failures]
                 self.lines += report.lines if len(self.reports) < stored else failed
                 report.lines = []  # gigabytes in a large evaluation
                 self.reports.append(report)
-            emit("playing", sampled=self.sampled, done=len(self.reports), tasks=tasks)
+            self._emit(tasks)
         self.seconds = time.monotonic() - start
+
+    def _emit(self, tasks: int) -> None:
+        finished, all_of_them = self.pairings
+        done = finished * tasks + len(self.reports)
+        emit("playing", sampled=self.sampled, done=done, tasks=all_of_them * tasks)
 
 
 def _scores(greedy: Pass, sampled: Pass, request: Request) -> dict[str, Any]:

@@ -42,6 +42,10 @@ class TeamRolloutManager(AgentLoopManagerTQ):
     def actors(self) -> dict[str, Any]:
         return numbered("rollout worker", "", self.agent_loop_workers)
 
+    def assign(self, policies: Mapping[str, str]) -> None:
+        """Let agents act with other policies from the next task on; agent -> policy. No task may be in flight."""
+        ray.get([worker.assign.remote(dict(policies)) for worker in self.agent_loop_workers])
+
     def generate_sequences(self, prompts: Any) -> None:
         """Dispatch tasks without waiting for them."""
         chunks = prompts.chunk(len(self.agent_loop_workers))

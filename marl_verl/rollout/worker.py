@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -152,6 +152,12 @@ class _TeamRolloutWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     def plugin_fingerprint(self) -> tuple[str, ...]:
         """The fingerprint of the loaded plugins, which the driver compares with its own."""
         return plugins.load().fingerprint()
+
+    def assign(self, policies: dict[str, str]) -> None:
+        """Let agents act with other policies, agent -> policy."""
+        context = self.parts.task_context
+        agents = {name: replace(agent, policy=policies[name]) for name, agent in context.agents.items()}
+        self.parts = replace(self.parts, task_context=replace(context, agents=agents))
 
     async def collect(self, uids: list[str]) -> list[Report]:
         """Wait for tasks, write their rows and mark them as finished. Returns their reports."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import LIMIT, Finished, left_behind, left_running, long
+from tests.e2e.conftest import LIMIT, Finished, left_behind, left_running, long, train
 
 pytestmark = pytest.mark.e2e
 
@@ -74,3 +74,24 @@ def test_an_untrained_asker_loses_what_was_learnt(inventory: Finished) -> None:
     for name in ("avg@4", "pass@1", "pass@4"):
         low, high = found[f"{name}_interval"]
         assert low < found[name] < high
+
+
+KUHN = Path(__file__).parents[2] / "recipes" / "self_play" / "kuhn_cpu.yaml"
+
+
+@long
+def test_steps_of_self_play_play_each_other(tmp_path: Path) -> None:
+    """Every pair plays all games, and a cross-play that is repeated has the same numbers."""
+    run = train(tmp_path / "run", "trainer.total_training_steps=2", "trainer.save_freq=2", recipe=KUHN)
+    assert run.code == 0, run.output
+    before = left_behind()
+    found = _eval(run.folder, "--cross-play", "--tasks", "12", "--episodes", "2")
+    players = ["player@0", "player@2"]
+    assert [(each["row"], each["column"]) for each in found["pairings"]] == [(a, b) for a in players for b in players]
+    for each in found["pairings"]:
+        assert each["games"] == each["wins"] + each["losses"] == 24  # Kuhn Poker has no draws
+        assert each["outcome"]["first"] == pytest.approx(-each["outcome"]["second"])
+    assert list(found["elo"]) == players
+    assert _eval(run.folder, "--cross-play", "--tasks", "12", "--episodes", "2")["pairings"] == found["pairings"]
+    assert left_running() == []
+    assert left_behind() == before

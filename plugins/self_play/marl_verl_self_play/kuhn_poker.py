@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marl_verl import Task, TaskSet, Workflow
+from marl_verl import Episode, Task, TaskSet, Turn, Workflow
 from marl_verl.episode import Team
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split
@@ -101,6 +101,11 @@ class KuhnPokerGame(Workflow):
         won = payoff((one, two), history)
         rewards = dict(zip(seats, (float(won), float(-won)), strict=True))
         return {"text": f"{one} {two}: {_told(history, seats)}", "rewards": rewards, "illegal": illegal}
+
+
+def legal_move(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: r = 1 if the workflow did not mark the action as invalid, else 0. For every game with such marks."""
+    return float(turn.invalid is None)
 
 
 def _task(name: str, deal: tuple[str, str]) -> Task:

@@ -17,7 +17,7 @@ from marl_verl_self_play.kuhn import (
     payoff,
     value,
 )
-from marl_verl_self_play.kuhn_poker import KuhnPoker, KuhnPokerGame
+from marl_verl_self_play.kuhn_poker import KuhnPoker, KuhnPokerGame, legal_move
 
 from marl_verl import Episode, MarlError, Task
 from marl_verl.sampling import Independent
@@ -127,6 +127,15 @@ def test_drawn_seats_are_those_of_the_task() -> None:
         won = payoff((one, two), "bb")
         assert KuhnPoker().score(task, answer) == {seats[0]: won, seats[1]: -won}
     assert 15 < second < 45
+
+
+def test_a_legal_move_is_rewarded_and_another_text_is_not() -> None:
+    policy = ScriptedPolicy({"first": "bet", "second": "check"})  # a check is no answer to a bet
+    sides, rewards = {name: name for name in ("first", "second")}, dict.fromkeys(("first", "second"), legal_move)
+    context = ScriptedContext(KuhnPokerGame(), TASK, policy, tasks=KuhnPoker(), sides=sides, rewards=rewards)
+    (episode,) = asyncio.run(Independent(episodes=1).sample(context)).episodes
+    assert isinstance(episode, Episode)
+    assert {turn.agent: turn.components["role"] for turn in episode.turns} == {"first": 1, "second": 0}
 
 
 def test_the_kit_accepts_the_task_set() -> None:

@@ -1,0 +1,170 @@
+"""`marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marl_verl.checkpoint.folders import complete, step_of
+from marl_verl.errors import MarlError
+from marl_verl.evaluation.elo import WIDTH, ratings
+from marl_verl.evaluation.models import chosen_step
+from marl_verl.evaluation.request import Assignment, Pairing, assign
+from marl_verl.team import TeamConfig, sides_of
+
+Outcomes = Mapping[str, float]
+"""Side -> its outcome, of one episode."""
+
+
+@dataclass(frozen=True)
+class CrossPlay:
+    """The pairings of a cross-play.
+
+    Attributes:
+        assignments: step -> agent -> its policy at that step, with a name of its own in the evaluation.
+        pairings: those of the first row's player (by step) with each column's, then of the second row's, and so on.
+    """
+
+    sides: tuple[str, str]
+    assignments: dict[int, dict[str, Assignment]]
+    pairings: tuple[Pairing, ...]
+
+    @property
+    def first(self) -> dict[str, Assignment]:
+        """Agent -> its policy in the first pairing."""
+        by_name = {each.policy: each for own in self.assignments.values() for each in own.values()}
+        return {agent: by_name[policy] for agent, policy in self.pairings[0].policies.items()}
+
+    @property
+    def policies(self) -> dict[str, Assignment]:
+        """Policy of the evaluation -> its assignment, of all players."""
+        return {each.policy: each for own in self.assignments.values() for each in own.values()}
+
+
+def chosen_steps(run: Path, wanted: str | Sequence[int] | None) -> tuple[int, ...]:
+    """The steps that play each other, ascending; by default 0 and those of all complete checkpoints.
+
+    Raises:
+        MarlError: a step without a checkpoint, the same step twice, or only one step.
+    """
+    if wanted is None:
+        steps = [0, *(step_of(folder) for folder in complete(run / "checkpoints"))]
+    else:
+        words = wanted.split(",") if isinstance(wanted, str) else [str(step) for step in wanted]
+        for word in words:
+            if not word.strip().isdecimal():
+                raise MarlError(f"--steps must be whole numbers >= 0, e.g. --steps 0,20,40, got '{word}'")
+        steps = [chosen_step(run, int(word)) for word in words]
+    if len(set(steps)) < len(steps):
+        raise MarlError(f"--steps {','.join(map(str, steps))} names a step twice. Name each step once.")
+    if len(steps) < 2:
+        what = f"run '{run}' has no complete checkpoint" if wanted is None else f"--steps names step {steps[0]} only"
+        raise MarlError(f"--cross-play needs at least two steps to compare, but {what}")
+    return tuple(sorted(steps))
+
+
+def pair(team: TeamConfig, steps: Sequence[int]) -> CrossPlay:
+    """Pair every step on the first side with every step on the second one. A side that plays with a frozen policy is
+    the same player at every step, and plays once. An agent with `opponent` plays with the policy itself.
+
+    Raises:
+        MarlError: the team does not have two sides, a side has several policies, a trained agent has no side, or no
+            side has a trained policy.
+    """
+    past = {name: policy.past.of for name, policy in team.policies.items() if policy.past is not None}
+    agents = {name: replace(agent, policy=past.get(agent.policy, agent.policy)) for name, agent in team.agents.items()}
+    team = replace(team, agents=agents)
+    sides = sides_of(team.agents)
+    if len(sides) != 2:
+        found = f"has {len(sides)}: {', '.join(sides)}" if sides else "has none"
+        why = "Set marl.agents.NAME.side, with a task set that scores each side" if not sides else "Use --swap instead"
+        raise MarlError(f"--cross-play needs a team of two sides, but the team {found}. {why}.")
+    for side in sides:
+        used = dict.fromkeys(agent.policy for agent in team.agents.values() if agent.side == side)
+        if len(used) > 1:
+            names = " and ".join(f"'{name}'" for name in used)
+            raise MarlError(f"--cross-play compares policies, but side '{side}' is played by several: {names}")
+    for agent in team.agents.values():
+        if agent.side is None and team.policies[agent.policy].trained:
+            what = f"agent '{agent.name}' has no side and the trained policy '{agent.policy}'"
+            raise MarlError(f"--cross-play does not know at which step {what} should act. Give it a side.")
+    if all(team.policies[agent.policy].frozen for agent in team.agents.values() if agent.side):
+        raise MarlError("--cross-play has nothing to compare: the policies of both sides are frozen")
+    assignments = {step: _named(team, assign(team, step), step) for step in steps}
+    rows, columns = (_players(team, side, assignments) for side in sides)
+    neutral = {name: team.agents[name].policy for name in team.agents if team.agents[name].side is None}
+    pairings = tuple(
+        Pairing(row, column, {name: {**neutral, **one, **other}[name] for name in team.agents})
+        for row, one in rows.items()
+        for column, other in columns.items()
+    )
+    return CrossPlay((sides[0], sides[1]), assignments, pairings)
+
+
+def _named(team: TeamConfig, own: dict[str, Assignment], step: int) -> dict[str, Assignment]:
+    """The assignments of a step, with the step in the names of trained policies."""
+    found = {}
+    for agent, each in own.items():
+        name = each.policy
+        if team.policies[each.source].trained:
+            name = f"{name}-step-{step}"
+            while name in team.policies:
+                name += "-1"
+        found[agent] = Assignment(each.source, each.weights, name)
+    return found
+
+
+def _players(
+    team: TeamConfig, side: str, assignments: Mapping[int, Mapping[str, Assignment]]
+) -> dict[str, dict[str, str]]:
+    """Player of a side, such as "player@20" -> agent of the side -> policy."""
+    agents = [agent for agent in team.agents.values() if agent.side == side]
+    policy = team.policies[agents[0].policy]
+    labels = {step: f"{policy.name}@{step}" if policy.trained else policy.name for step in assignments}
+    return {labels[step]: {agent.name: own[agent.name].policy for agent in agents} for step, own in assignments.items()}
+
+
+def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Sequence[Outcomes]]) -> dict[str, Any]:
+    """The numbers of one pairing.
+
+    Args:
+        tasks: of each task the outcomes of its episodes; failed ones are missing.
+    """
+    row, column = sides
+    games = [each for own in tasks for each in own]
+    means = [[float(np.mean([each[side] for each in own])) for own in tasks if own] for side in sides]
+    wins = sum(each[row] > each[column] for each in games)
+    losses = sum(each[row] < each[column] for each in games)
+    return {
+        "row": pairing.row,
+        "column": pairing.column,
+        "games": len(games),
+        "wins": wins,
+        "draws": len(games) - wins - losses,
+        "losses": losses,
+        "outcome": {side: float(np.mean(own)) if own else None for side, own in zip(sides, means, strict=True)},
+        "outcome_interval": {side: _interval(own) for side, own in zip(sides, means, strict=True)},
+    }
+
+
+def _interval(means: Sequence[float]) -> tuple[float, float] | None:
+    """The mean of the tasks -+ 1.96 standard errors; None with fewer than two tasks."""
+    if len(means) < 2:
+        return None
+    middle, error = float(np.mean(means)), float(np.std(means, ddof=1)) / len(means) ** 0.5
+    return middle - WIDTH * error, middle + WIDTH * error
+
+
+def elo_result(pairings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The Elo ratings of the players of `pairing_result`s, by the keys of a result."""
+    games = {(each["row"], each["column"]): (each["wins"] + each["draws"] / 2, each["games"]) for each in pairings}
+    found = ratings(games)
+    players = {name: {"rating": value, "interval": (low, high)} for name, (value, low, high) in found.players.items()}
+    if found.advantage is None:
+        return {"elo": players}
+    value, low, high = found.advantage
+    return {"elo": players, "elo_first_side": {"rating": value, "interval": (low, high)}}

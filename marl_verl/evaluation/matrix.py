@@ -1,0 +1,53 @@
+"""The output of a cross-play: its heading, the matrix of mean outcomes, and the ratings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from marl_verl.evaluation.request import Request
+from marl_verl.process.progress import Display
+
+
+def heading(run: Path, request: Request, tasks: int) -> str:
+    """What a cross-play of `tasks` tasks will play."""
+    lines = [f"cross-play of run {run}"]
+    rows, columns = (dict.fromkeys(names) for names in zip(*((p.row, p.column) for p in request.pairings), strict=True))
+    for side, players in zip(request.sides, (rows, columns), strict=True):
+        lines.append(f"  side    {side}: {', '.join(players)}")
+    games = f"{tasks * request.episodes} ({tasks} held-out tasks, {request.episodes} sampled episodes each)"
+    lines.append(f"  games   {games} of each of {len(request.pairings)} pairs, seed {request.seed}")
+    return "\n".join(lines)
+
+
+def matrix(document: Mapping[str, Any], display: Display) -> None:
+    """Print the numbers of a cross-play."""
+    (rows, columns), pairings = document["sides"], document["pairings"]
+    table = Table(title=f"mean outcome of side {rows}, {document['eval_tasks'] * document['episodes']} games a pair")
+    table.add_column(f"{rows} \\ {columns}", no_wrap=True)
+    for name in dict.fromkeys(each["column"] for each in pairings):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in dict.fromkeys(each["row"] for each in pairings):
+        table.add_row(name, *(_cell(each, rows) for each in pairings if each["row"] == name))
+    display.console.print(table)
+    for name, own in document["elo"].items():
+        display.print(f"Elo {own['rating']:+.0f} ({own['interval'][0]:+.0f} to {own['interval'][1]:+.0f})  {name}")
+    if first := document.get("elo_first_side"):
+        low, high = first["interval"]
+        display.print(f"side {rows} is worth {first['rating']:+.0f} Elo ({low:+.0f} to {high:+.0f})")
+    failed = ", ".join(f"{count} {reason}" for reason, count in document["failed_reasons"].items())
+    games = len(pairings) * document["eval_tasks"] * document["episodes"]
+    display.print(
+        f"{document['failed']} of {games} games failed{f' ({failed})' if failed else ''}, "
+        f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in total"
+    )
+
+
+def _cell(pairing: Mapping[str, Any], side: str) -> str:
+    value, interval = pairing["outcome"][side], pairing["outcome_interval"][side]
+    if value is None:
+        return "-"
+    return f"{value:+.3f}" + (f" +-{(interval[1] - interval[0]) / 2:.3f}" if interval else "")

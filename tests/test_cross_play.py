@@ -1,0 +1,185 @@
+"""Cross-play: who plays whom with which weights, what is refused, and the numbers of the matrix."""
+
+from __future__ import annotations
+
+import io
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from marl_verl.errors import MarlError
+from marl_verl.evaluation import run as evaluate
+from marl_verl.evaluation.cross_play import chosen_steps, elo_result, pair, pairing_result
+from marl_verl.evaluation.matrix import matrix
+from marl_verl.evaluation.plan import check_kind
+from marl_verl.evaluation.request import Assignment, Pairing, Request
+from marl_verl.process.progress import Display
+from marl_verl.team import TeamConfig, read_team
+
+
+def _team(agents: Mapping[str, tuple[str, str | None]], frozen: tuple[str, ...] = ()) -> TeamConfig:
+    """agent -> (policy, side)."""
+    policies = {policy: {"model": {"path": "/m"}, "frozen": policy in frozen} for policy, _ in agents.values()}
+    named = {name: {"policy": policy, "side": side} for name, (policy, side) in agents.items()}
+    parts = {kind: {"name": "x"} for kind in ("task", "workflow", "algorithm")}
+    return read_team({"agents": named, "policies": policies, **parts}, evaluation=True)
+
+
+SELF = {"one": ("player", "red"), "two": ("player", "blue")}
+
+
+def test_every_step_plays_every_step_on_both_sides() -> None:
+    crossed = pair(_team(SELF), (0, 20))
+    assert crossed.sides == ("red", "blue")
+    assert [(each.row, each.column, each.policies) for each in crossed.pairings] == [
+        (f"player@{row}", f"player@{column}", {"one": f"player-step-{row}", "two": f"player-step-{column}"})
+        for row in (0, 20)
+        for column in (0, 20)
+    ]
+    assert crossed.policies == {
+        "player-step-0": Assignment("player", "untrained", "player-step-0"),
+        "player-step-20": Assignment("player", "trained", "player-step-20"),
+    }
+    assert {agent: each.policy for agent, each in crossed.first.items()} == crossed.pairings[0].policies
+
+
+def test_a_frozen_opponent_plays_once_and_a_judge_stays() -> None:
+    team = _team(
+        {"one": ("a", "red"), "also": ("a", "red"), "two": ("fixed", "blue"), "judge": ("law", None)}, ("fixed", "law")
+    )
+    crossed = pair(team, (0, 20, 40))
+    assert [(each.row, each.column) for each in crossed.pairings] == [(f"a@{step}", "fixed") for step in (0, 20, 40)]
+    assert crossed.pairings[1].policies == {"one": "a-step-20", "also": "a-step-20", "two": "fixed", "judge": "law"}
+
+
+def test_an_opponent_plays_with_the_policy_itself() -> None:
+    agents = {"one": {"policy": "p", "side": "red"}, "two": {"opponent": {"of": "p"}, "side": "blue"}}
+    parts = {kind: {"name": "x"} for kind in ("task", "workflow", "algorithm")}
+    team = read_team({"agents": agents, "policies": {"p": {"model": {"path": "/m"}}}, **parts})
+    assert [(each.row, each.column) for each in pair(team, (0, 20)).pairings][1] == ("p@0", "p@20")
+    assert set(pair(team, (0, 20)).policies) == {"p-step-0", "p-step-20"}
+
+
+def test_the_name_of_a_policy_is_free() -> None:
+    crossed = pair(_team({"one": ("p", "red"), "two": ("p-step-20", "blue")}), (20, 40))
+    assert crossed.pairings[0].policies == {"one": "p-step-20-1", "two": "p-step-20-step-20"}
+
+
+@pytest.mark.parametrize(
+    ("agents", "frozen", "message"),
+    [
+        ({"one": ("p", None)}, (), "needs a team of two sides, but the team has none. Set marl.agents.NAME.side"),
+        ({n: ("p", n) for n in "abc"}, (), "the team has 3: a, b, c. Use --swap"),
+        (
+            {"one": ("p", "red"), "also": ("q", "red"), "two": ("p", "blue")},
+            (),
+            "side 'red' is played by several: 'p' and 'q'",
+        ),
+        ({**SELF, "guide": ("g", None)}, (), "agent 'guide' has no side and the trained policy 'g'"),
+        ({"one": ("p", "red"), "two": ("q", "blue")}, ("p", "q"), "the policies of both sides are frozen"),
+    ],
+)
+def test_a_team_that_cannot_be_paired_is_refused(
+    agents: dict[str, tuple[str, str | None]], frozen: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(MarlError, match=message):
+        pair(_team(agents, frozen), (0, 20))
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (None, "at least two steps to compare, but run '.*' has no complete checkpoint"),
+        ("0", "at least two steps to compare, but --steps names step 0 only"),
+        ("0,x", "--steps must be whole numbers >= 0, e.g. --steps 0,20,40, got 'x'"),
+        ((0, 0), "--steps 0,0 names a step twice"),
+        ("0,20", "has no complete checkpoint"),
+    ],
+)
+def test_steps_that_cannot_be_compared_are_refused(tmp_path: Path, steps: Any, message: str) -> None:
+    with pytest.raises(MarlError, match=message):
+        chosen_steps(tmp_path, steps)
+
+
+def test_options_of_the_other_kind_of_evaluation_are_refused() -> None:
+    check_kind(False, None, ["--step"])
+    check_kind(True, "0,20", [])
+    with pytest.raises(MarlError, match="--steps is an option of --cross-play"):
+        check_kind(False, "0,20", [])
+    with pytest.raises(MarlError, match=r"--cross-play and --step are incompatible: .* Give the steps with --steps"):
+        check_kind(True, None, ["--step"])
+
+
+GAMES = [[{"red": 2.0, "blue": -2.0}, {"red": 0.0, "blue": 0.0}], [{"red": -1.0, "blue": 1.0}], []]
+
+
+def test_the_numbers_of_a_pairing_are_those_of_its_games() -> None:
+    """Two tasks with means 1 and -1: standard deviation sqrt(2), standard error 1. The third task's games failed."""
+    found = pairing_result(Pairing("a", "b", {}), ("red", "blue"), GAMES)
+    assert (found["games"], found["wins"], found["draws"], found["losses"]) == (3, 1, 1, 1)
+    assert found["outcome"] == {"red": 0, "blue": 0}
+    assert found["outcome_interval"]["red"] == pytest.approx((-1.96, 1.96))
+    none = pairing_result(Pairing("a", "b", {}), ("red", "blue"), [[]])
+    assert (none["games"], none["outcome"], none["outcome_interval"]["red"]) == (0, {"red": None, "blue": None}, None)
+
+
+class _Trainer:
+    """The parts of a trainer that a cross-play uses: the stronger policy wins by its step."""
+
+    def __init__(self) -> None:
+        self.team = types.SimpleNamespace(agents={"one": None, "two": None})
+        marl: dict[str, dict[str, Any]] = {"rollout": {"keep_episodes": 4}, "validation": {"options": {"episodes": 1}}}
+        spaces = {name: types.SimpleNamespace(**{k: _space(v) for k, v in own.items()}) for name, own in marl.items()}
+        self.config = types.SimpleNamespace(marl=types.SimpleNamespace(**spaces))
+        self.val_dataset, self.val_dataloader, self.global_steps = [0, 1], (), 20
+        self.agent_loop_manager, self.records = self, self
+        self.seeds: list[int] = []
+        self.checked = 0
+
+    def assign(self, policies: dict[str, str]) -> None:
+        self.policies = policies
+
+    def check_failures(self, reports: list[Any]) -> None:
+        self.checked += len(reports)
+
+    def play(self, loader: Any, manager: Any, step: int, sampled: bool, **_: Any) -> Any:
+        assert sampled
+        self.seeds.append(step)
+        red, blue = (int(self.policies[agent][1:]) for agent in ("one", "two"))
+        outcome = {"red": float(red - blue), "blue": float(blue - red)}
+        yield [types.SimpleNamespace(lines=[], failures=[], uid="u", task="t", outcomes=[outcome]) for _ in range(2)]
+
+
+def _space(value: Any) -> Any:
+    return types.SimpleNamespace(**value) if isinstance(value, dict) else value
+
+
+def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, events = _Trainer(), []
+    monkeypatch.setitem(sys.modules, "marl_verl.trainer.validation", types.SimpleNamespace(play=trainer.play))
+    monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append((values["done"], values["tasks"])))
+    steps = (0, 20)
+    pairings = tuple(Pairing(f"p@{i}", f"p@{j}", {"one": f"s{i}", "two": f"s{j}"}) for i in steps for j in steps)
+    request = Request(20, 1, (1,), 0, {}, sides=("red", "blue"), pairings=pairings)
+    result = evaluate.play_pairings(trainer, request)  # type: ignore[arg-type]
+    assert trainer.seeds == [0, 1, 2, 3]
+    assert trainer.checked == 8
+    assert events == [(0, 8), (2, 8), (2, 8), (4, 8), (4, 8), (6, 8), (6, 8), (8, 8)]
+    assert [each["outcome"]["red"] for each in result["pairings"]] == [0, -20, 20, 0]
+    assert result["elo"]["p@0"]["rating"] == 0
+    assert result["elo"]["p@20"]["rating"] > 100
+    assert result["elo_first_side"]["rating"] == pytest.approx(0, abs=1e-6)
+    text = io.StringIO()
+    matrix({**result, "seconds": 3}, Display(Console(file=text, width=120)))
+    for part in ("red \\ blue", "-20.000", "p@20", "side red is worth", "0 of 8 games failed, 0 tokens, 3 s in total"):
+        assert part in text.getvalue()
+
+
+def test_ratings_of_players_of_one_side_each_have_no_side_advantage() -> None:
+    one = {"row": "a@1", "column": "b", "games": 2, "wins": 1, "draws": 1, "losses": 0}
+    assert set(elo_result([one])) == {"elo"}
