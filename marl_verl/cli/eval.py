@@ -24,8 +24,9 @@ EXAMPLES = """
   marl-verl eval runs/kuhn-1 --cross-play --steps 0,50,100     these steps play each other: outcomes and Elo ratings
 """
 
-PASSED_ON = ("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "cross_play")
-PASSED_ON += ("steps", "output")
+PASSED_ON = (
+    *("step", "tasks", "episodes", "k", "swap", "untrained", "seed", "greedy_only", "cross_play", "steps", "output"),
+)
 """Options that are passed to `evaluate` under the same name."""
 
 
