@@ -12,7 +12,7 @@ from marl_verl import Episode, Task, TaskSet, Turn, Workflow
 from marl_verl.episode import Team
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split
-from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, legal_moves, payoff
+from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, TURNS, legal_moves, payoff
 
 PLAYERS = ("first", "second")
 RULES = (
@@ -44,9 +44,15 @@ class KuhnPoker(TaskSet):
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """For tiny models: (brief observation, move) pairs of an agent at random information sets. A share
-        `good` of the moves is legal, by a strategy that the seed draws: P(bet or call) is 0.3 or 0.7."""
-        draw = random.Random(f"kuhn-poker strategy {seed}").choice
-        strategy = {name: draw((0.3, 0.7)) for sets in INFORMATION_SETS for name in sets}
+        `good` of the moves is legal, by a strategy that the seed draws: P(bet or call) is 0.2, 0.5 and 0.8 for the three
+        cards, in an order of its own after each history."""
+        drawn = random.Random(f"kuhn-poker strategy {seed}")
+        strategy = {
+            card + history: bets
+            for turns in TURNS
+            for history in turns
+            for card, bets in zip(CARDS, drawn.sample((0.2, 0.5, 0.8), 3), strict=True)
+        }
         rng, seen = (
             random.Random(f"kuhn-poker demonstrations {agent} {seed}"),
             observations(PLAYERS.index(agent), brief=True),
