@@ -44,8 +44,8 @@ class KuhnPoker(TaskSet):
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """For tiny models: (brief observation, move) pairs of an agent at random information sets. A share
-        `good` of the moves is legal, by a strategy that the seed draws: P(bet or call) is 0.2, 0.5 and 0.8 for the three
-        cards, in an order of its own after each history."""
+        `good` of the moves is legal, by a strategy that the seed draws: P(bet or call) is 0.2, 0.5 and 0.8 for the
+        three cards, in an order of its own after each history."""
         drawn = random.Random(f"kuhn-poker strategy {seed}")
         strategy = {
             card + history: bets
