@@ -20,17 +20,20 @@ from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
 from marl_verl import plugins
+from marl_verl.advantage import RowTable
 from marl_verl.algorithms import Algorithm
 from marl_verl.checkpoint import pickles
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import algorithm_named, algorithm_of
 from marl_verl.config.schedule import check_schedule, settings_of, small_updates
+from marl_verl.episode.row import COLUMNS
 from marl_verl.errors import MarlError
 from marl_verl.rollout.context import Gate
+from marl_verl.rollout.worker import Done
 from marl_verl.team import TeamConfig, read_team
 from marl_verl.threads import in_thread
 from marl_verl.trainer import batches
-from marl_verl.trainer.asynchronous import Asynchronous, advantages
+from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.learner import Waiting
 from marl_verl.trainer.metrics import team_metrics
@@ -134,7 +137,7 @@ class Workers:
 
 
 def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[str, Any]:
-    """As `rows.row_tag` makes them."""
+    """The keys of a row and of its tag."""
     identity = {"uid": uid, "session": session, "index": index, "turn": 0, "agent": policy, "policy": policy}
     place = {"slot": "0", "node": None, "parent": None, "obs": "o", "invalid": False, "length": 2}
     return {
@@ -151,9 +154,9 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
     values = {"uid": uid, "task": uid, "error": error, "successes": [True], "failures": [], "attempts": SESSIONS}
-    return SimpleNamespace(
-        report=SimpleNamespace(**values, extra_tokens={}, outcomes=[], lines=[], metrics={}), keys=keys, tags=tags
-    )
+    report = SimpleNamespace(**values, extra_tokens={}, outcomes=[], lines=[], metrics={})
+    rows = [{name: each[name] for name in COLUMNS if name in each} for each in tags]
+    return Done(report, keys, tags, RowTable.from_rows(rows, ("team",)) if rows else None)  # type: ignore[arg-type]
 
 
 class Policies:
@@ -175,7 +178,6 @@ class Trainer:
         section = {"mode": "async", "fill": 4, "batch": 2, "ahead": 1, "max_staleness": 3, **own}
         self.config = OmegaConf.create({"marl": {"schedule": section}, "data": {"train_batch_size": tasks}})
         self.algorithm = algorithm_named("at-grpo-sessions", {}, "options")
-        self.components = frozenset(("team",))
         self.servers = Servers(learning)
         self.policies = Policies([Runtime(name, self.servers) for name in learning], frozen)
         self.agent_loop_manager = Workers(self.servers, [*learning, *frozen])
@@ -208,8 +210,8 @@ class Trainer:
             if report.error:
                 raise MarlError(report.error)
 
-    def signal(self, tags: Any, result: Any) -> Any:
-        return Signal.of(tags, result, {runtime.name for runtime in self.runtimes}) if self.filters else None
+    def signal(self, table: Any, result: Any) -> Any:
+        return Signal.of(table, result, {runtime.name for runtime in self.runtimes}) if self.filters else None
 
     def store_rows(self, table: Any, result: Any) -> dict[str, float]:
         self.stored.append(len(table))
@@ -673,13 +675,13 @@ def test_a_task_without_a_component_that_the_mix_names_has_its_advantages_all_th
     )
     algorithm, plain = (algorithm_named("at-grpo-sessions", options, "options") for options in (both, alone))
     tags = [tag("s1t00000", session, 0, "a", 0) for session in range(4)]
-    declared = ("team", "role")
-    assert list(advantages(algorithm, tags, declared).advantage) == list(advantages(plain, tags, declared).advantage)
-    assert list(advantages(plain, tags, declared).advantage) != [0.0] * 4
-    judged = [{**each, "rewards": {"team": 0.0, "role": float(i % 2)}} for i, each in enumerate(tags)]
-    assert list(advantages(algorithm, judged, declared).advantage) != list(
-        advantages(plain, judged, declared).advantage
-    )
+    rows = [{name: each[name] for name in COLUMNS if name in each} for each in tags]
+    table = RowTable.from_rows(rows, ("team", "role"))
+    assert list(algorithm.compute(table).advantage) == list(plain.compute(table).advantage)
+    assert list(plain.compute(table).advantage) != [0.0] * 4
+    rows = [{**each, "rewards": {"team": 0.0, "role": float(i % 2)}} for i, each in enumerate(rows)]
+    judged = RowTable.from_rows(rows, ("team", "role"))
+    assert list(algorithm.compute(judged).advantage) != list(plain.compute(judged).advantage)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.credit import TableCredit
 from marl_verl.episode import Turn
 from marl_verl.episode.codec import decode_episode, encode_episode
+from marl_verl.episode.row import row
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explained import ExplainedRows
-from marl_verl.rollout.rows import identity, row_tag
+from marl_verl.rollout.rows import row_tag
 from marl_verl.sampling import Independent, Sample
 from marl_verl.sampling.turn_columns import add_columns
 from marl_verl.tasks import Task
@@ -81,7 +82,7 @@ def sampled() -> Sample:
 
 
 def rows(sample: Sample) -> list[dict[str, Any]]:
-    return [identity(row_tag(turn, 1)) for turn in sample.turns]
+    return [row(turn) for turn in sample.turns]
 
 
 def test_columns_go_from_turns_to_the_table_and_back(known: plugins.Plugins) -> None:
@@ -307,19 +308,16 @@ def test_a_wrong_list_of_credits_is_an_error(two: plugins.Plugins, options: Any,
         algorithm_named("two", options, "options").credited(table)
 
 
-def test_tags_make_the_table_of_their_rows() -> None:
-    """Values of the usual types take another way than others, with the same result."""
-    tags = [{**row_tag(turn, 1), "invalid": bool(turn.session), "rewards": {"role": 0.5}} for turn in sampled().turns]
-    tags[1]["rewards"], tags[0]["team_reward"] = {}, None
-    table = RowTable.from_tags(tags, {"role"})
-    assert table.to_rows() == RowTable.from_rows([identity(tag) for tag in tags], {"role"}).to_rows()
-    unusual = [{**tag, "length": np.int64(tag["length"]), "rewards": {"role": np.float32(0.5)}} for tag in tags]
+def test_values_of_unusual_types_make_the_same_table() -> None:
+    usual = [{**row(turn), "invalid": bool(turn.session), "rewards": {"role": 0.5}} for turn in sampled().turns]
+    usual[1]["rewards"], usual[0]["team_reward"] = {}, None
+    unusual = [{**each, "length": np.int64(each["length"]), "rewards": {"role": np.float32(0.5)}} for each in usual]
     unusual[1]["rewards"] = {}
-    assert RowTable.from_tags(unusual, {"role"}).to_rows() == table.to_rows()
+    assert RowTable.from_rows(unusual, {"role"}).to_rows() == RowTable.from_rows(usual, {"role"}).to_rows()
     for key, value in (("length", -1), ("length", 1 << 62), ("agent", 3), ("invalid", None), ("team_reward", math.inf)):
         with pytest.raises(MarlError, match=f"row 1.*'{key}'"):
-            RowTable.from_tags([tags[0], {**tags[1], key: value}])
+            RowTable.from_rows([usual[0], {**usual[1], key: value}])
     with pytest.raises(MarlError, match="row 1 has no 'agent'"):
-        RowTable.from_tags([tags[0], {key: value for key, value in tags[1].items() if key != "agent"}])
+        RowTable.from_rows([usual[0], {key: value for key, value in usual[1].items() if key != "agent"}])
     with pytest.raises(MarlError, match="there are no rows"):
-        RowTable.from_tags([])
+        RowTable.from_rows([])

@@ -201,6 +201,17 @@ def test_each_sampler_has_its_own_options(
     assert found["validation"] == validation
 
 
+@pytest.mark.parametrize(("cores", "expected"), [(None, 1), (8, 1), (31, 1), (32, 2), (96, 6), (256, 8)])
+def test_rollout_workers_on_gpu_machines_are_as_many_as_its_cores_allow(
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, expected: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    recipe, key = QUICKSTART / "inventory.yaml", "actor_rollout_ref.rollout.agent.num_workers"
+    found = [OmegaConf.select(compose(recipe, more, hardware="gpu"), key) for more in ([], [f"{key}=3"])]
+    assert found == [expected, 3]
+    assert OmegaConf.select(compose(recipe, [], hardware="cpu"), key) == 1
+
+
 def test_a_gpu_config_has_what_verl_needs_to_start() -> None:
     """Without these, verl's workers stop at an assertion, or ask for a package that is not installed."""
     recipe = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"

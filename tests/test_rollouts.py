@@ -12,9 +12,9 @@ from marl_verl_at_grpo.algorithm import AlphaMix
 from marl_verl.advantage import RowTable, agent_statistics
 from marl_verl.config.compose import compose
 from marl_verl.episode import Action, Run, Workflow, WorkflowError
+from marl_verl.episode.row import row as row_of
 from marl_verl.errors import MarlError
 from marl_verl.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.rollout.rows import identity, row_tag
 from marl_verl.rollout.worker import load_worker_context
 from marl_verl.sampling import Independent, drive
 from marl_verl.sampling.context import TaskContext
@@ -76,7 +76,7 @@ def episode(says: Any = "4") -> Any:
     ],
 )
 def test_the_return_decides_on_which_rows_the_team_reward_counts(method: Any, team: list[int]) -> None:
-    rows = [identity(row_tag(turn, 1)) for turn in episode().turns]
+    rows = [row_of(turn) for turn in episode().turns]
     assert all("team" not in each["rewards"] and each["team_reward"] == 1.0 for each in rows)
     table = RowTable.from_rows([*rows, {**rows[0], "index": 9, "turn": 9, "padding": True}])
     assert method.placed(table).rewards["team"].tolist() == [*team, 0]
@@ -117,14 +117,14 @@ def test_a_declared_component_that_no_row_has_is_0() -> None:
 def test_without_a_discount_every_turn_gets_the_team_reward_once(name: str) -> None:
     method = algorithm("magrpo", returns=name, mode="raw")
     done = episode()
-    table = RowTable.from_rows([identity(row_tag(turn, 1)) for turn in done.turns])
+    table = RowTable.from_rows([row_of(turn) for turn in done.turns])
     assert method.compute(table).ret.tolist() == [1.0] * 5
 
 
 def test_an_action_of_no_use_is_a_mark_on_its_row() -> None:
     done = episode(says=["4", "?", "4"])
     assert [turn.invalid for turn in done.turns] == [None, None, "no number", None, None]
-    rows = [identity(row_tag(turn, 1)) for turn in done.turns]
+    rows = [row_of(turn) for turn in done.turns]
     assert [r["invalid"] for r in rows] == [False, False, True, False, False]
     table = RowTable.from_rows(rows)
     found = agent_statistics(table, algorithm("dr-mas").compute(table))
@@ -153,7 +153,7 @@ def test_only_an_action_of_the_run_can_be_of_no_use() -> None:
 
 
 def test_turns_that_saw_the_same_share_an_observation() -> None:
-    obs = [row_tag(turn, 1)["obs"] for turn in episode().turns]
+    obs = [row_of(turn)["obs"] for turn in episode().turns]
     solver, checker = obs[::2], obs[1::2]
     assert solver[0] == solver[2] != solver[1]
     assert checker[0] == checker[1]

@@ -11,7 +11,7 @@ import torch
 from marl_verl.advantage import RowTable
 from marl_verl.advantage.columns import CACHED
 from marl_verl.episode import Action, Turn
-from marl_verl.rollout.rows import Row, identity, row_fields, row_tag, turn_rows
+from marl_verl.rollout.rows import Row, row_fields, row_tag, turn_rows, turn_table
 from tests.batches import algorithm
 
 
@@ -54,7 +54,8 @@ def test_only_who_learns_has_tensors() -> None:
 def test_every_row_has_its_agent_and_length() -> None:
     tags = [row.tag for row in turn_rows(episodes(), step=5, learning={"learner"})][:3]
     assert [tag["policy"] for tag in tags] == ["learner", "frozen", "outside"]
-    assert [tag["length"] for tag in tags] == [tag["response_len"] for tag in tags] == [2, 3, 11]
+    assert [tag["response_len"] for tag in tags] == [2, 3, 11]
+    assert turn_table(episodes(), ()).length.tolist() == [2, 3, 11] * 2
     assert [tag["prompt_len"] for tag in tags] == [3, 3, 0]
     assert [tag["seq_len"] for tag in tags] == [5, 6, 11]
     # of the policy's weights; an external endpoint reports none, and counts as the newest
@@ -62,8 +63,7 @@ def test_every_row_has_its_agent_and_length() -> None:
 
 
 def test_a_row_of_a_frozen_policy_counts_in_groups() -> None:
-    rows = turn_rows(episodes(), step=5, learning={"learner"})
-    table = RowTable.from_rows([identity(row.tag) for row in rows])
+    table = turn_table(episodes(), ("team",))
     # (1 - 1/2) / std of six rows; of the learner's own two it would be 0.707
     assert algorithm("grpo").compute(table).advantage.tolist() == pytest.approx([-0.913] * 3 + [0.913] * 3, abs=1e-3)
 
@@ -82,7 +82,8 @@ class Store:
 
 
 def collected(monkeypatch: pytest.MonkeyPatch, rows: dict[str, list[Row]], uids: list[str]) -> list[dict[str, Any]]:
-    """What `collect` puts for tasks with these rows; a task without an entry is one of a validation."""
+    """What `collect` puts for tasks with these rows; a task without an entry is one of a validation. A task with rows
+    has the table of `episodes`."""
     from marl_verl.rollout import worker
 
     store = Store()
@@ -91,10 +92,14 @@ def collected(monkeypatch: pytest.MonkeyPatch, rows: dict[str, list[Row]], uids:
 
     async def go() -> None:
         made._rows, made._reports = rows, {}
+        made._tables = {uid: turn_table(episodes(), ()) for uid in rows if rows[uid]}
+        expected = turn_table(episodes(), ()).to_rows() if made._tables else None
         for uid in uids:
             made._report(uid).set_result(worker.Report(uid, uid))
-        assert [report.uid for report in await made.collect(uids)] == uids
-        assert (made._rows, made._reports) == ({}, {})
+        reports, table = await made.collect(uids)
+        assert [report.uid for report in reports] == uids
+        assert (None if table is None else table.to_rows()) == expected
+        assert (made._rows, made._tables, made._reports) == ({}, {}, {})
 
     asyncio.run(go())
     return store.calls
@@ -136,12 +141,12 @@ def test_a_row_has_the_ids_of_its_turn_and_no_others() -> None:
 def test_a_batch_is_split_by_policy_and_gets_back_the_padding_of_a_part() -> None:
     from transfer_queue import KVBatchMeta
 
-    from marl_verl.trainer.batches import by_policy, row_order, with_padding
+    from marl_verl.trainer.batches import by_policy, in_order, with_padding
 
-    keys = sorted(["u_0_10", "u_0_9", "t_10_0", "t_9_0"], key=row_order)
-    assert keys == ["t_9_0", "t_10_0", "u_0_9", "u_0_10"]  # sessions and indices are numbers
+    keys = ["t_9_0", "t_10_0", "u_0_9", "u_0_10"]
     tags = [{"policy": "ab"[number % 2], "number": number} for number in range(4)]
-    batch = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+    batch = in_order(KVBatchMeta(partition_id="train", keys=keys[::-1], tags=tags[::-1]), keys)
+    assert (batch.keys, batch.tags) == (keys, tags)
     part = by_policy(batch)["b"]
     assert part.keys == ["t_10_0", "u_0_10"]
     padded = KVBatchMeta(partition_id="train", keys=[*part.keys, "pad"], tags=[*part.tags, {"is_padding": True}])

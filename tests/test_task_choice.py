@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,22 +35,23 @@ COMPONENTS = frozenset(("team",))
 
 
 def row(uid: str, session: int, index: int, reward: float, **own: Any) -> dict[str, Any]:
-    """A tag as `rows.row_tag` makes it: the agent is the policy."""
+    """The agent is the policy."""
     identity = {"uid": uid, "session": session, "index": index, "turn": 0, "agent": "a", "policy": "a", "slot": "0"}
-    place = {"node": None, "parent": None, "obs": "o", "invalid": False, "length": 2, "response_len": 2}
+    place = {"node": None, "parent": None, "obs": "o", "invalid": False, "length": 2}
     return {**identity, **place, "rewards": {"team": reward}, "team_reward": None, **own}
 
 
-def computed(tags: Sequence[Mapping[str, Any]], name: str = "grpo", **options: Any) -> AdvantageResult:
-    return algorithm_named(name, options, "options").compute(RowTable.from_tags(tags, COMPONENTS))
+def computed(table: RowTable, name: str = "grpo", **options: Any) -> AdvantageResult:
+    return algorithm_named(name, options, "options").compute(table)
 
 
 # -- the filter --------------------------------------------------------------------------------------------------
 
 
 def test_rows_of_groups_without_variance_are_not_trained_on() -> None:
-    tags = [row("s1t0", s, 0, reward=1.0) for s in range(2)] + [row("s1t1", s, 0, reward=s) for s in range(2)]
-    signal = Signal.of(tags, computed(tags), {"a"})
+    rows = [row("s1t0", s, 0, reward=1.0) for s in range(2)] + [row("s1t1", s, 0, reward=s) for s in range(2)]
+    table = RowTable.from_rows(rows)
+    signal = Signal.of(table, computed(table), {"a"})
     assert signal == Signal([2, 3], frozenset(["s1t1"]), dropped_groups=1, dropped_rows=2)
     assert signal.metrics() == {"filter/dropped_groups": 1, "filter/dropped_rows": 2, "filter/useful_tasks": 1}
 
@@ -58,35 +59,38 @@ def test_rows_of_groups_without_variance_are_not_trained_on() -> None:
 def test_groups_are_those_that_the_algorithm_declares() -> None:
     """With a group per agent, the rows of one agent teach and those of the other do not; the task does."""
     agents = ("a", "b")
-    tags = [
+    rows = [
         row("s1t0", s, i, reward=s if agent == "a" else 0.5, agent=agent, policy=agent)
         for s in range(2)
         for i, agent in enumerate(agents)
     ]
-    by_agent = Signal.of(tags, computed(tags, group="agent"), set(agents))
+    table = RowTable.from_rows(rows)
+    by_agent = Signal.of(table, computed(table, group="agent"), set(agents))
     assert (by_agent.rows, by_agent.tasks, by_agent.dropped_groups) == ([0, 2], {"s1t0"}, 1)
-    assert Signal.of(tags, computed(tags, group="task"), set(agents)).rows == [0, 1, 2, 3]
-    frozen = Signal.of(tags, computed(tags, group="agent"), {"b"})
+    assert Signal.of(table, computed(table, group="task"), set(agents)).rows == [0, 1, 2, 3]
+    frozen = Signal.of(table, computed(table, group="agent"), {"b"})
     assert (frozen.rows, frozen.tasks, frozen.dropped_groups) == ([], frozenset(), 1)
 
 
 def test_siblings_of_a_tree_are_a_group() -> None:
-    tags = [
+    rows = [
         row("s1t0", 0, 0, 0.0, node="0", parent=None),
         row("s1t0", 0, 1, 1.0, node="1", parent=None),
         row("s1t0", 0, 2, 0.5, node="1.0", parent="1"),
         row("s1t0", 0, 3, 0.5, node="1.1", parent="1"),
     ]
-    assert Signal.of(tags, computed(tags, group="siblings"), {"a"}).rows == [0, 1]
+    table = RowTable.from_rows(rows)
+    assert Signal.of(table, computed(table, group="siblings"), {"a"}).rows == [0, 1]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=4), min_size=1, max_size=6))
 def test_what_is_dropped_has_no_gradient_and_nothing_else_is_dropped(rewards: list[list[int]]) -> None:
-    tags = [row(f"s1t{t}", s, 0, r / 3) for t, group in enumerate(rewards) for s, r in enumerate(group)]
-    found = computed(tags)
-    signal = Signal.of(tags, found, {"a"})
+    rows = [row(f"s1t{t}", s, 0, r / 3) for t, group in enumerate(rewards) for s, r in enumerate(group)]
+    table = RowTable.from_rows(rows)
+    found = computed(table)
+    signal = Signal.of(table, found, {"a"})
     assert signal.tasks == {f"s1t{t}" for t, group in enumerate(rewards) if len(set(group)) > 1}
-    dropped = np.setdiff1d(np.arange(len(tags)), signal.rows)
+    dropped = np.setdiff1d(np.arange(len(rows)), signal.rows)
     assert not found.advantage[dropped].any()
     assert signal.dropped_rows == len(dropped)
 
@@ -112,7 +116,6 @@ class Stack:
                 self.config, self.global_steps = config, 1
                 self.filter, self.curriculum, self.opponents = filter_of(config), None, None
                 self.algorithm: Algorithm = algorithm_named("grpo", {}, "options")
-                self.components = COMPONENTS
                 self.memory = AdvantageMemory(self.algorithm)
                 self.policies: Any = SimpleNamespace(trained=[SimpleNamespace(name="a")], sleep=lambda: None)
                 self.records: Any = SimpleNamespace(keeps=lambda step, position: True)
@@ -143,28 +146,37 @@ class Stack:
 
             def _rows(self, step: int, partition: str, batch_size: int) -> tuple[KVBatchMeta, Any]:
                 assert batch_size == len(self.batch)
-                tags = []
+                rows = []
                 reports = []
                 for task, uid in zip(self.batch["task"], self.batch["uid"], strict=True):
                     number = int(json.loads(task)["id"])
                     if number not in failing:
-                        tags += [row(uid, s, 0, float(s if number in useful else 1)) for s in range(EPISODES)]
+                        rows += [row(uid, s, 0, float(s if number in useful else 1)) for s in range(EPISODES)]
                     reports.append(SimpleNamespace(task=str(number), successes=[True] * (number not in failing)))
                 self.reports = [*self.reports, *reports]
-                keys = [f"{tag['uid']}_{tag['session']}_0" for tag in tags]
-                return KVBatchMeta(partition_id=partition, keys=keys[::-1], tags=tags[::-1]), {}
+                keys = [f"{each['uid']}_{each['session']}_0" for each in rows]
+                if rows:
+                    self.tables.append(RowTable.from_rows(rows[::-1], COMPONENTS))
+                return KVBatchMeta(partition_id=partition, keys=keys[::-1], tags=rows[::-1]), {}
 
         folder.mkdir(exist_ok=True, parents=True)
         lines = [json.dumps({"id": str(i), "prompt": "p", "data": {}}) for i in range(tasks)]
         (folder / "train.jsonl").write_text("\n".join(lines))
         self.trainer = Trainer()
 
-    def step(self) -> tuple[list[list[int]], KVBatchMeta]:
-        """(the tasks of each round, the rows) of the next step."""
-        self.sampled = []
-        batch = self.trainer.sample()
+    def step(self) -> tuple[list[list[int]], RowTable | None]:
+        """(the tasks of each round, the rows) of the next step; None if all tasks failed: verl raises before."""
+        self.sampled, step = [], self.trainer.global_steps
+        try:
+            batch, table = self.trainer.sample()
+        except MarlError:
+            assert not self.trainer.tables
+            self.trainer.global_steps = step + 1
+            return self.sampled, None
+        assert batch.keys == table.keys() == sorted(batch.keys)
+        assert [f"{tag['uid']}_{tag['session']}_{tag['index']}" for tag in batch.tags] == batch.keys
         self.trainer.global_steps += 1
-        return self.sampled, batch
+        return self.sampled, table
 
 
 def choices(batch: int = 4, refill: int = 2, mode: str = "sync", **data: Any) -> DictConfig:
@@ -187,7 +199,7 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
     useful, failing = (numbers & set(range(tasks)) for numbers in (useful, failing))
     stack, again = (Stack(folder, choices(batch, refill), useful, failing, tasks) for _ in range(2))
     for step in range(1, 5):
-        rounds, rows = stack.step()
+        rounds, table = stack.step()
         assert len(rounds[0]) == batch
         assert len(rounds) <= 1 + refill
         drawn = [task for played in rounds for task in played]
@@ -198,10 +210,9 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
             if number < len(rounds):  # exactly what is missing is sampled
                 assert len(rounds[number]) == min(batch - count, tasks - seen)
         assert count == batch or len(rounds) == 1 + refill or len(drawn) == tasks
-        uids = sorted({tag["uid"] for tag in rows.tags})
+        uids = [] if table is None else list(table.uid.names)
         assert uids == [f"s{step}t{i:05d}" for i, task in enumerate(drawn) if task not in failing]
-        assert rows.keys == sorted(rows.keys)
-        signal = stack.trainer.signal(rows.tags, computed(rows.tags)) if rows.tags else None
+        signal = None if table is None else stack.trainer.signal(table, computed(table))
         assert (len(signal.tasks) if signal else 0) == count
         assert again.step()[0] == rounds  # the same seed draws the same tasks
         if step == 2:  # another run continues at the same position of the data

@@ -6,6 +6,7 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -47,6 +48,15 @@ class Labels:
         names = tuple(sorted({*values, *others} - {None}))  # type: ignore[type-var]
         code: dict[str | None, int] = {name: i for i, name in enumerate(names)} | {None: -1}
         return cls(np.fromiter(map(code.__getitem__, values), np.int64, len(values)), names)  # type: ignore[arg-type]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Labels]) -> Labels:
+        """The columns one after another."""
+        # sorted runs: sorting them takes much less than for names in any order
+        names = tuple(sorted(dict.fromkeys(chain.from_iterable(part.names for part in parts))))
+        code = {name: i for i, name in enumerate(names)}
+        codes = [np.array([*map(code.__getitem__, part.names), -1])[part.codes] for part in parts]  # [-1] is the last
+        return cls(np.concatenate(codes), names)
 
     def value(self, row: int) -> str | None:
         """The name in a row."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -97,15 +97,6 @@ class RowTable:
         for key in extra:
             if close := difflib.get_close_matches(str(key), FLAGS, n=1, cutoff=0.8):
                 raise MarlError(f"unknown column '{key}': did you mean '{close[0]}'?")
-        return cls._of(rows, extra, declared)
-
-    @classmethod
-    def from_tags(cls, tags: Rows, declared: Iterable[str] = ()) -> RowTable:
-        """As `from_rows`, for mappings that have further keys besides those of a row and `obs`."""
-        return cls._of(tags, ["obs"], declared)
-
-    @classmethod
-    def _of(cls, rows: Rows, extra: Sequence[str], declared: Iterable[str]) -> RowTable:
         if not rows:
             raise MarlError("there are no rows. An advantage needs at least one.")
         given = columns.by_column(rows, [key for key in (*COLUMNS, *extra) if key in rows[0]])
@@ -140,6 +131,11 @@ class RowTable:
     def key(self, row: int) -> str:
         """The key of a row, "{uid}_{session}_{index}", as in verl's TransferQueue."""
         return f"{self.uid.value(row)}_{self.session[row]}_{self.index[row]}"
+
+    def keys(self) -> list[str]:
+        """[n] the key of each row, as in `key`."""
+        rows = zip(self.uid.codes.tolist(), self.session.tolist(), self.index.tolist(), strict=True)
+        return [f"{self.uid.names[uid]}_{session}_{index}" for uid, session, index in rows]
 
     def column(self, name: str) -> FloatArray:
         """[n] a column that a column function computed (`registry.columns`). MarlError with the nearest name for an

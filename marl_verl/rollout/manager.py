@@ -12,6 +12,7 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils.tensordict_utils import get_tensordict
 
 from marl_verl import plugins
+from marl_verl.advantage import RowTable
 from marl_verl.rollout.devices import numbered
 from marl_verl.rollout.worker import Done, Report, TeamRolloutWorker
 
@@ -53,11 +54,13 @@ class TeamRolloutManager(AgentLoopManagerTQ):
         self._shares += [(worker, [str(uid) for uid in chunk["uid"]]) for worker, chunk in shares]
         ray.get([worker.generate_sequences.remote(chunk) for worker, chunk in shares])
 
-    def collect(self) -> list[Report]:
-        """Wait until all dispatched tasks are finished, with their rows in TransferQueue. Returns ordered reports."""
+    def collect(self) -> tuple[list[Report], list[RowTable]]:
+        """Wait until all dispatched tasks are finished, with their rows in TransferQueue. Returns ordered reports, and
+        the rows of each worker."""
         shares, self._shares = self._shares, []
-        reports = ray.get([worker.collect.remote(uids) for worker, uids in shares])
-        return [report for share in reports for report in share]
+        found = ray.get([worker.collect.remote(uids) for worker, uids in shares])
+        reports = [report for reports, _ in found for report in reports]
+        return reports, [table for _, table in found if table is not None]
 
     def dispatch(self, tasks: Sequence[Mapping[str, Any]], step: int) -> None:
         """Dispatch tasks (`schedule.Task`), each to the least loaded worker. `step` is part of their seeds."""

@@ -1,7 +1,7 @@
-"""A turn as a row of TransferQueue: sampled token ids as tensors, identity and reward components in the tag.
+"""A turn as a row of TransferQueue: sampled token ids as tensors; policy, lengths and version in the tag.
 
 Only rows of trained policies have tensors. The row of a frozen policy or an external endpoint has a tag only; it counts
-in groups, baselines and metrics like any other row.
+in groups, baselines and metrics like any other row. Agents, positions and rewards reach the trainer as a `RowTable`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from marl_verl.advantage import RowTable
 from marl_verl.episode import Turn
-from marl_verl.episode.row import COLUMNS, row
+from marl_verl.episode.row import DIFFERS_AT, row
 
 MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
 """Fields that a worker needs for a forward pass."""
@@ -34,7 +35,7 @@ def row_key(uid: str, session: int, index: int) -> str:
 
 
 def row_tag(turn: Turn, step: int) -> dict[str, Any]:
-    """A row's tag: agent, position and rewards of the turn, from which advantages are computed without tensors."""
+    """A row's tag: what verl and an update read of a row without its tensors."""
     prompt, response = len(turn.action.prompt_ids), turn.action.length  # for an endpoint: 0 and the server's count
     version = turn.action.version if turn.action.version is not None else step - 1
     return {
@@ -45,13 +46,10 @@ def row_tag(turn: Turn, step: int) -> dict[str, Any]:
         "global_steps": step,
         "min_global_steps": version,
         "max_global_steps": version,
-        **row(turn),
+        "uid": turn.uid,
+        "policy": turn.policy,
+        DIFFERS_AT: turn.differs_at,
     }
-
-
-def identity(tag: dict[str, Any]) -> dict[str, Any]:
-    """The part of a row's tag that `RowTable` uses."""
-    return {name: tag[name] for name in COLUMNS}
 
 
 def row_fields(turn: Turn) -> dict[str, Any]:
@@ -74,6 +72,11 @@ def row_fields(turn: Turn) -> dict[str, Any]:
         "rollout_log_probs": log_probs,
         "old_log_probs": log_probs,
     }
+
+
+def turn_table(turns: Sequence[Turn], declared: Collection[str]) -> RowTable:
+    """The rows of turns as a table, from which the trainer computes advantages. `declared`: see `RowTable`."""
+    return RowTable.from_rows([row(turn) for turn in turns], declared)
 
 
 def turn_rows(turns: Sequence[Turn], step: int, learning: Collection[str]) -> list[Row]:

@@ -17,19 +17,18 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
 from typing import Any
 
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from marl_verl.advantage import AdvantageResult, RowTable
-from marl_verl.algorithms import Algorithm
+from marl_verl.advantage.concat import concat
 from marl_verl.config.schedule import settings_of
 from marl_verl.rollout.manager import TeamRolloutManager
 from marl_verl.rollout.worker import Done
-from marl_verl.trainer.batches import PARTITION, read_tensors, row_order, write_tensors
+from marl_verl.trainer.batches import PARTITION, read_tensors, write_tensors
 from marl_verl.trainer.learner import Buffer, Learner, Waiting
 from marl_verl.trainer.metrics import timed
 from marl_verl.trainer.schedule import Schedule, Task, Training
@@ -119,13 +118,11 @@ class Asynchronous(Schedule):
             training.store_reports([each.report for each in done])
             if training.global_steps >= training.total_training_steps:
                 self.settle()  # include the remaining updates in the last step's metrics and weights
-        tags = {key: tag for each in done for key, tag in zip(each.keys, each.tags, strict=True)}
-        ordered = [tags[key] for key in sorted(tags, key=row_order)]
-        table = RowTable.from_tags(ordered, training.components)
+        table = concat([each.table for each in done if each.table is not None])
         # advantages do not depend on other tasks (`check_schedule`)
         result = training.algorithm.compute(table)
         metrics.update(training.store_rows(table, result))
-        if (signal := training.signal(ordered, result)) is not None:
+        if (signal := training.signal(table, result)) is not None:
             metrics.update(signal.metrics())
         metrics.update(self._metrics())
         # TransferQueue has a key for each task, too
@@ -153,12 +150,12 @@ class Asynchronous(Schedule):
     def _take_in(self, done: Done) -> None:
         """Compute the advantages of a finished task's rows and add each row to its policy's buffer."""
         self._dispatch.done(done.report.uid)
-        if not done.keys:
+        if done.table is None:
             return  # every attempt failed
         batch = KVBatchMeta(partition_id=PARTITION, keys=done.keys, tags=done.tags)
-        found = advantages(self.training.algorithm, done.tags, self.training.components)
+        found = self.training.algorithm.compute(done.table)
         self.training.policies.put_advantages(batch, found)
-        signal = self.training.signal(done.tags, found)
+        signal = self.training.signal(done.table, found)
         learnt = range(len(done.keys)) if signal is None else set(signal.rows)
         for row, (key, tag) in enumerate(zip(done.keys, done.tags, strict=True)):
             if tag["policy"] in self.learners and row in learnt:
@@ -209,8 +206,3 @@ class Asynchronous(Schedule):
         rows = [row for learner in self.learners.values() for row in learner.buffer.rows]
         write_tensors([state["tensors"][row.key] for row in rows], [row.key for row in rows], [row.tag for row in rows])
         self._dispatch.restore(state["tasks"])
-
-
-def advantages(algorithm: Algorithm, tags: Sequence[dict[str, Any]], declared: Collection[str]) -> AdvantageResult:
-    """Advantages of one task's rows, which may lack some of the declared reward components."""
-    return algorithm.compute(RowTable.from_tags(tags, declared))

@@ -19,10 +19,10 @@ KEPT_FIELDS = (*UPDATE_FIELDS, "rollout_log_probs")
 """Fields of a buffered row: those that an update and the importance correction read."""
 
 
-def row_order(key: str) -> tuple[str, int, int]:
-    """Sort key of a row: uid, session, index."""
-    uid, session, index = key.split("_")
-    return uid, int(session), int(index)
+def in_order(batch: KVBatchMeta, keys: Sequence[str]) -> KVBatchMeta:
+    """The batch in the order of its `keys`. KeyError for a key that it lacks."""
+    tags = dict(zip(batch.keys, batch.tags, strict=True))
+    return KVBatchMeta(partition_id=batch.partition_id, keys=list(keys), tags=[tags[key] for key in keys])
 
 
 def by_policy(batch: KVBatchMeta) -> dict[str, KVBatchMeta]:

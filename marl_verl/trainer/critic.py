@@ -11,6 +11,7 @@ Critic rows are sent to the workers directly, not through TransferQueue.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -160,8 +161,8 @@ class Critics:
         """The critics colocated with a policy: one or none."""
         return [runtime for runtime in self.runtimes.values() if runtime.policy == policy]
 
-    def values(self, batch: KVBatchMeta) -> list[float | None] | None:
-        """V of each row [n], None for rows that no critic reads; None instead of a list if there are no critics."""
+    def values(self, batch: KVBatchMeta) -> NDArray[np.float64] | None:
+        """V of each row [n], NaN for rows that no critic reads; None if there are no critics."""
         if not self.runtimes:
             return None
         parts = self._parts(batch)
@@ -173,7 +174,7 @@ class Critics:
             self._known.update(zip(keys, zip(observations, expected.tolist(), strict=True), strict=True))
 
         at_once({name: partial(expect, name) for name in parts})
-        return [self._known[key][1] if key in self._known else None for key in batch.keys]
+        return np.array([self._known[key][1] if key in self._known else math.nan for key in batch.keys])
 
     def update(self, batch: KVBatchMeta, targets: NDArray[np.float64] | None) -> dict[str, float]:
         """Update every critic from a batch for which `values` was called. Returns metrics `critic/NAME/METRIC`.

@@ -8,13 +8,12 @@ of its groups does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from marl_verl.advantage import AdvantageResult
+from marl_verl.advantage import AdvantageResult, RowTable
 
 ZERO = 1e-9
 """An advantage up to this size is the rounding of 0."""
@@ -30,14 +29,16 @@ class Signal:
     dropped_rows: int
 
     @classmethod
-    def of(cls, tags: Sequence[Mapping[str, Any]], result: AdvantageResult, trained: Collection[str]) -> Signal:
+    def of(cls, table: RowTable, result: AdvantageResult, trained: Collection[str]) -> Signal:
         """The signal of a batch's n rows. Groups without a row of a trained policy are neither used nor dropped."""
-        own = np.array([tag["policy"] in trained for tag in tags], dtype=np.bool_) & (result.group >= 0)
-        size = [np.abs(result.of_tokens(row, int(tag["response_len"]))).max(initial=0) for row, tag in enumerate(tags)]
+        learning = [code for code, name in enumerate(table.policy.names) if name in trained]
+        own = np.isin(table.policy.codes, learning) & (result.group >= 0)
+        size = [np.abs(result.of_tokens(row, int(n))).max(initial=0) for row, n in enumerate(table.length)]
         teaching = np.unique(result.group[own & (np.array(size) > ZERO)])
         rows = np.flatnonzero(np.isin(result.group, teaching))
-        groups, tasks = len(np.unique(result.group[own])), frozenset(str(tags[row]["uid"]) for row in rows)
-        return cls(rows.tolist(), tasks, groups - len(teaching), len(tags) - len(rows))
+        groups, tasks = len(np.unique(result.group[own])), np.unique(table.uid.codes[rows])
+        uids = frozenset(table.uid.names[task] for task in tasks)
+        return cls(rows.tolist(), uids, groups - len(teaching), len(table) - len(rows))
 
     def metrics(self) -> dict[str, float]:
         """Counts of what is trained on and what is not."""

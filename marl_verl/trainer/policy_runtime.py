@@ -203,7 +203,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
 
 def _mismatches(tags: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """`merge/mismatches`: of the rows that continue a conversation, the share whose prompt has other tokens."""
-    found = [tag["columns"][DIFFERS_AT] for tag in tags if DIFFERS_AT in tag.get("columns", ())]
+    found = [tag[DIFFERS_AT] for tag in tags if tag.get(DIFFERS_AT) is not None]
     return {"merge/mismatches": sum(at >= 0 for at in found) / len(found)} if found else {}
 
 

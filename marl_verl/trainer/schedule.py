@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from transfer_queue import KVBatchMeta
@@ -31,7 +31,6 @@ class Training(Protocol):
     total_training_steps: int
     agent_loop_manager: Any
     algorithm: Algorithm
-    components: frozenset[str]  # the reward components of the run
     memory: AdvantageMemory  # of earlier steps
     policies: Policies
 
@@ -40,13 +39,13 @@ class Training(Protocol):
     # the next batch of the data
     def next_tasks(self) -> list[Task]: ...
     # sample a batch of tasks and wait; returns its rows in key order
-    def sample(self) -> KVBatchMeta: ...
+    def sample(self) -> tuple[KVBatchMeta, RowTable]: ...
     # store the episodes of a step's tasks; MarlError if too many failed
     def store_reports(self, reports: list[Report]) -> None: ...
     # store how a step's advantages were computed; returns the step's metrics of team and agents
     def store_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]: ...
     # which rows to train on; None without a filter: all
-    def signal(self, tags: Sequence[Mapping[str, Any]], result: AdvantageResult) -> Signal | None: ...
+    def signal(self, table: RowTable, result: AdvantageResult) -> Signal | None: ...
 
 
 class Schedule(ABC):
@@ -83,11 +82,11 @@ class Synchronous(Schedule):
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
         training = self.training
         with timed(timing_raw, "gen"), training.phase("sampling"):
-            batch = training.sample()
+            batch, table = training.sample()
         with timed(timing_raw, "advantage"), training.phase("computing advantages"):
-            table, result = self.put_advantages(batch)
+            table, result = self.put_advantages(batch, table)
             metrics.update(training.store_rows(table, result))
-            signal, learnt = training.signal(batch.tags, result), batch
+            signal, learnt = training.signal(table, result), batch
             if signal is not None:
                 metrics.update(signal.metrics())
                 learnt = part_of(batch, signal.rows)
@@ -100,12 +99,11 @@ class Synchronous(Schedule):
             batch = with_padding(batch, part)
         return batch
 
-    def put_advantages(self, batch: KVBatchMeta) -> tuple[RowTable, AdvantageResult]:
+    def put_advantages(self, batch: KVBatchMeta, table: RowTable) -> tuple[RowTable, AdvantageResult]:
         """Compute the advantages of all rows of the team together and write them to TransferQueue."""
-        tags, values = batch.tags, self.policies.critics.values(batch)
-        if values:
-            tags = [{**tag, "value": value} for tag, value in zip(tags, values, strict=False)]
-        table = self.training.memory.recall(RowTable.from_tags(tags, self.training.components))
+        if (values := self.policies.critics.values(batch)) is not None:
+            table = replace(table, values=values)
+        table = self.training.memory.recall(table)
         result = self.training.algorithm.compute(table)
         self.policies.put_advantages(batch, result)
         return table, result

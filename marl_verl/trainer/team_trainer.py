@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
@@ -23,6 +23,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from marl_verl import plugins
 from marl_verl.advantage import AdvantageResult, RowTable
+from marl_verl.advantage.concat import concat
 from marl_verl.checkpoint.team import Checkpoints
 from marl_verl.config.parts import algorithm_of, metrics_of
 from marl_verl.config.stored import team_of
@@ -32,7 +33,7 @@ from marl_verl.process.watch import Phases
 from marl_verl.rollout.worker import Report
 from marl_verl.trainer import trackers
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.batches import joined, row_order
+from marl_verl.trainer.batches import in_order, joined
 from marl_verl.trainer.curriculum import Curriculum
 from marl_verl.trainer.filtering import Signal
 from marl_verl.trainer.memory import AdvantageMemory
@@ -65,9 +66,9 @@ class TeamTrainer(PPOTrainer):
         self.run_dir = RunDir(Path(config.marl.run.folder))
         self.algorithm = algorithm_of(self.team)
         self.records = Records(config, self.team, self.algorithm, self.run_dir)
-        self.components = self.algorithm.components(self.team.agents)
         self.memory = AdvantageMemory(self.algorithm)
         self.reports: list[Report] = []
+        self.tables: list[RowTable] = []  # of the rows of the step
         self.filter = filter_of(config)
         self.curriculum: Curriculum | None = None
         self.drawn: list[int] = []  # the tasks of the step, by number
@@ -85,7 +86,7 @@ class TeamTrainer(PPOTrainer):
     def _build_replay_buffer(self) -> TeamReplayBuffer:
         sampler = self.config.trainer.v1.sampler
         return TeamReplayBuffer(
-            wait=lambda: self.store_reports([*self.reports, *self.agent_loop_manager.collect()]),
+            wait=self._collect,
             trainer_mode="sync",
             trainer_config=self.config.trainer.v1.sync,
             max_off_policy_threshold=sampler.max_off_policy_threshold,
@@ -173,12 +174,12 @@ class TeamTrainer(PPOTrainer):
         columns = {name: list(batch[name]) for name in batch.keys()}  # noqa: SIM118 - not a mapping
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    def sample(self) -> KVBatchMeta:
-        self.reports, self.drawn, self.refills = [], [], 0
+    def sample(self) -> tuple[KVBatchMeta, RowTable]:
+        self.reports, self.tables, self.drawn, self.refills = [], [], [], 0
         size, rounds = int(self.config.data.train_batch_size), self.filter.refill if self.filter is not None else 0
         batch = self._sample(size)
         while self.refills < rounds:
-            missing = min(size - self._useful_tasks(batch), len(self.train_dataset) - len(self.drawn))
+            missing = min(size - self._useful_tasks(), len(self.train_dataset) - len(self.drawn))
             if not missing:
                 break
             self.refills += 1
@@ -189,8 +190,14 @@ class TeamTrainer(PPOTrainer):
             self.opponents.record(self.reports)
         # where servers and training share a GPU, the servers free its memory until the weights are synced
         self.policies.sleep()
-        batch.reorder(sorted(range(len(batch)), key=lambda row: row_order(batch.keys[row])))
-        return batch
+        table = concat(self.tables)
+        return in_order(batch, table.keys()), table
+
+    def _collect(self) -> None:
+        """Wait for the dispatched tasks."""
+        reports, tables = self.agent_loop_manager.collect()
+        self.tables += tables
+        self.store_reports([*self.reports, *reports])
 
     def _sample(self, tasks: int) -> KVBatchMeta:
         """Sample further tasks of the step and wait; their rows. With opponents, in a round for each snapshot."""
@@ -210,18 +217,18 @@ class TeamTrainer(PPOTrainer):
             with self.phase("loading snapshots"):
                 self.opponents.use(self.opponents.newest() if chosen is None else chosen)
 
-    def _useful_tasks(self, batch: KVBatchMeta) -> int:
-        """Number of tasks with something to learn from; a task without rows has failed."""
-        if not len(batch):
+    def _useful_tasks(self) -> int:
+        """Number of tasks of the step with something to learn from; a task without rows has failed."""
+        if not self.tables:
             return 0
-        table = self.memory.recall(RowTable.from_tags(batch.tags, self.components), keep=False)
-        signal = self.signal(batch.tags, self.algorithm.compute(table))
+        table = self.memory.recall(concat(self.tables), keep=False)
+        signal = self.signal(table, self.algorithm.compute(table))
         return len(signal.tasks) if signal is not None else 0
 
-    def signal(self, tags: Sequence[Mapping[str, Any]], result: AdvantageResult) -> Signal | None:
+    def signal(self, table: RowTable, result: AdvantageResult) -> Signal | None:
         if self.filter is None:
             return None
-        return Signal.of(tags, result, {runtime.name for runtime in self.policies.trained})
+        return Signal.of(table, result, {runtime.name for runtime in self.policies.trained})
 
     def store_reports(self, reports: list[Report]) -> None:
         self.reports = reports

@@ -64,7 +64,7 @@ def play(
         tu.assign_non_tensor_data(batch, "global_steps", step)
         tu.assign_non_tensor_data(batch, "validate", True)
         context.generate_sequences(batch)
-        yield context.collect()
+        yield context.collect()[0]
         first += count
 
 

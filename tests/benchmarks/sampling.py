@@ -28,6 +28,7 @@ import psutil
 from marl_verl import plugins
 from marl_verl.episode import Journal, Limits, Run
 from marl_verl.options import build
+from marl_verl.rollout.worker import collect_seldom
 from marl_verl.sampling import Independent, Sample, Sampler
 from marl_verl.tasks.base import Task
 from tests.benchmarks.simulated import (
@@ -180,10 +181,17 @@ def overhead(rounds: int) -> dict[str, dict[str, float]]:
         "engine alone, live": (lambda: drive_alone([]), EPISODES),
         "engine alone, replayed": (lambda: replay_all(journals), EPISODES),
     }
+    seldom = "the same with the garbage collection of rollout workers"
+    works[seldom] = works["independent sampler, 4096 episodes at once"]
+    usual = gc.get_threshold()
     taken: dict[str, list[float]] = {what: [] for what in works}
     for _ in range(rounds):
         for what, (work, episodes) in works.items():
+            if what == seldom:
+                collect_seldom()
             taken[what].append(1e6 * processor_seconds(work) / (episodes * ACTS))
+            gc.set_threshold(*usual)
+            gc.unfreeze()
     return {what: {"best": min(all_), "median": statistics.median(all_)} for what, all_ in taken.items()}
 
 
@@ -265,7 +273,7 @@ def shown(results: dict[str, Any]) -> str:
         cells = [f"{statistics.mean(r):.3f} ({min(r):.3f} to {max(r):.3f})" for r in by_slots.values()]
         lines.append(f"{scheme:<36}" + "".join(f"{cell:>24}" for cell in cells))
     lines += ["", "processor microseconds an act: best, median"]
-    lines += [f"{what:<46}{found['best']:8.1f}{found['median']:8.1f}" for what, found in results["overhead"].items()]
+    lines += [f"{what:<58}{found['best']:8.1f}{found['median']:8.1f}" for what, found in results["overhead"].items()]
     lines += ["", "live episodes, paused"]
     for found in results["memory"]:
         each, grown = found["bytes_each"] / 1024, found["rss_bytes_each"] / 1024

@@ -93,8 +93,8 @@ def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str
     from marl_verl.trainer.batches import by_policy, with_padding
 
     trainer.global_steps = 1
-    batch = trainer.sample()
-    trainer.schedule.put_advantages(batch)
+    batch, table = trainer.sample()
+    trainer.schedule.put_advantages(batch, table)
     parts = by_policy(batch)
     seen = {"start": fingerprints(trainer, prompts)}
     for runtime in trainer.policies.trained:

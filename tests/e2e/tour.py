@@ -147,7 +147,6 @@ def train(folder: Path) -> None:
             ray.get([worker.__ray_call__.remote(change_worker, new) for worker in manager.agent_loop_workers])
             trainer.team = read_team(change(trainer.config, new))
             trainer.algorithm = algorithm_of(trainer.team)
-            trainer.components = trainer.algorithm.components(trainer.team.agents)
             trainer.records = Records(trainer.config, trainer.team, trainer.algorithm, trainer.run_dir)
 
         trainer.on_step_begin = begin
