@@ -34,16 +34,16 @@ from omegaconf import OmegaConf
 from transfer_queue import interface
 
 from marl_verl import plugins
-from marl_verl.advantage import RowTable
+from marl_verl.advantage.concat import concat
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, Limits, Team, Workflow
 from marl_verl.rollout.context import WorkerContext
-from marl_verl.rollout.worker import SamplerSet, _TeamRolloutWorker
+from marl_verl.rollout.worker import SamplerSet, _TeamRolloutWorker, collect_seldom
 from marl_verl.sampling import Independent
 from marl_verl.sampling.context import TaskContext
 from marl_verl.tasks.base import Task, TaskSet
 from marl_verl.team import AgentConfig
-from marl_verl.trainer.batches import put_advantages, row_order
+from marl_verl.trainer.batches import in_order, put_advantages
 from marl_verl.trainer.team_trainer import TeamReplayBuffer
 from tests.benchmarks.simulated import Server, in_virtual_time
 
@@ -98,10 +98,10 @@ def rollout_worker(workers: int) -> Any:
     context = TaskContext(Relay(), Any_(), agents, {}, algorithm.rewards, Limits())
     clients = {name: Client(name, SERVERS * SLOTS // len(POLICIES) // workers) for name in POLICIES}
     worker.parts = WorkerContext(context, clients, 0, False, frozenset(POLICIES))
-    worker.samplers = SamplerSet(Independent(GROUP), Independent(GROUP), (), (), {})
+    worker.samplers = SamplerSet(Independent(GROUP), Independent(GROUP), (), (), {}, algorithm.components(agents))
     worker.config = OmegaConf.create({"marl": {"run": {"journal_tokens": False}}})
     worker.learning, worker.joint, worker.observers = set(POLICIES), None, plugins.load().hook
-    worker._reports, worker._rows, worker._gates = {}, {}, {}
+    worker._reports, worker._rows, worker._tables, worker._gates = {}, {}, {}, {}
     worker._streams, worker._logged = False, set()
     return worker
 
@@ -172,13 +172,13 @@ def measure(episodes: int, workers: int, clock: Clock) -> float:
         partition_id="train",
         tags=[{"is_prompt": True, "global_steps": 1, "status": "pending"} for _ in uids],
     )
-    virtual = 0.0
+    tables, virtual = [], 0.0
     for number in range(workers):
         worker, share = rollout_worker(workers), uids[number::workers]
         with clock.doing("rollout workers: sampling"):
             virtual = max(virtual, MEDIAN * in_virtual_time(sample(worker, share))[1])
         with clock.doing("rollout workers: writing rows"):
-            asyncio.run(worker.collect(share))
+            tables.append(asyncio.run(worker.collect(share))[1])
     buffer = TeamReplayBuffer(
         wait=lambda: None,
         trainer_mode="sync",
@@ -191,8 +191,8 @@ def measure(episodes: int, workers: int, clock: Clock) -> float:
         batch = buffer.sample(1, "train", len(uids))[0]
     algorithm = algorithm_named("grpo", {}, "options")
     with clock.doing("driver: row table and order"):
-        batch.reorder(sorted(range(len(batch)), key=lambda row: row_order(batch.keys[row])))
-        table = RowTable.from_tags(batch.tags, ("team",))
+        table = concat(tables)
+        batch = in_order(batch, table.keys())
     with clock.doing("driver: advantages"):
         result = algorithm.compute(table)
     with clock.doing("driver: writing advantages"):
@@ -208,6 +208,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=4096)
     parser.add_argument("--workers", type=int, default=8, help="rollout workers, which take turns here")
     options = parser.parse_args()
+    collect_seldom()
     config = OmegaConf.load(resources.files("transfer_queue") / "config.yaml")
     OmegaConf.update(config, "controller.zmq_info", None)
     config._set_flag("allow_objects", True)
