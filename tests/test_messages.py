@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from marl_verl.episode import Act, Action, Journal, ReplayMismatch, Run, Workflow, WorkflowError, replay
+from marl_verl.episode import Act, Action, Journal, ReplayMismatch, Run, Team, Workflow, WorkflowError, replay
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.messages import as_message, as_observation, as_parameters, message_text
 from marl_verl.episode.row import row
@@ -382,7 +382,7 @@ def test_an_endpoint_gets_the_tools_and_returns_its_calls() -> None:
 def test_the_act_of_the_docs_runs() -> None:
     """The block of docs/teams.md with an act and its message."""
     page = (Path(__file__).parents[1] / "docs" / "teams.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (block,) = (each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "ADD" in each)
 
     class Shown(Workflow):
         async def run(self, task: Any, team: Any) -> str:
@@ -395,3 +395,12 @@ def test_the_act_of_the_docs_runs() -> None:
             return str(action.tool_calls[0]["function"]["name"])
 
     assert check_workflow(Shown(), TASK, SCRIPT).answer == "add"
+
+
+def test_the_script_of_the_docs_plays() -> None:
+    """The workflow of docs/teams.md with a scripted opponent."""
+    page = (Path(__file__).parents[1] / "docs" / "teams.md").read_text()
+    (block,) = (each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "AgainstScript" in each)
+    scope: dict[str, Any] = {"Workflow": Workflow, "Task": Task, "Team": Team}
+    exec(block, scope)
+    assert check_workflow(scope["AgainstScript"](), TASK, ScriptedPolicy({"player": "call"})).answer == "call"

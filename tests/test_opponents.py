@@ -18,7 +18,7 @@ from marl_verl.checkpoint.snapshots import MODEL, SAVED, Snapshots, check, read
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.models import find_models, newest_snapshots
 from marl_verl.evaluation.plan import evaluation_config
-from marl_verl.evaluation.request import Assignment, assign
+from marl_verl.evaluation.request import Assignment, acting, assign
 from marl_verl.models.sizes import sizes
 from marl_verl.rollout.worker import Report
 from marl_verl.team import Opponent, PolicyConfig, TeamConfig, read_team
@@ -371,8 +371,8 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
     composed = OmegaConf.create(
         {"marl": {**copy.deepcopy(MARL), "pools": {"shared": {}}, "schedule": {}, "run": {}}, "trainer": {}}
     )
-    config = evaluation_config(composed, found, {"player": "now", "player-past": "then"}, 1, None)
-    evaluated = read_team(OmegaConf.to_container(config.marl), allow_frozen=True)  # type: ignore[arg-type]
+    config = evaluation_config(composed, found, acting(found), {"player": "now", "player-past": "then"}, 1, None)
+    evaluated = read_team(OmegaConf.to_container(config.marl), evaluation=True)  # type: ignore[arg-type]
     assert evaluated.agents["second"].opponent is None
     assert {name: each.override["model"]["path"] for name, each in evaluated.policies.items()} == {
         "player": "now",
