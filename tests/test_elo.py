@@ -41,7 +41,7 @@ def test_the_side_and_the_player_are_told_apart() -> None:
 
 
 def test_players_of_one_side_are_compared_through_their_opponents() -> None:
-    """Against c, the odds of a are 3 and those of b are 1; nobody plays both sides."""
+    """Against c, the odds of a are 3 and those of b are 1; no player plays both sides."""
     found = ratings({("a", "c"): (3, 4), ("b", "c"): (2, 4)}, prior=0)
     assert {name: value[0] for name, value in found.players.items()} == pytest.approx(
         {"a": 0, "b": -400 * math.log10(3), "c": -400 * math.log10(3)}

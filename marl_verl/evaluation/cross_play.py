@@ -36,8 +36,8 @@ class CrossPlay:
     @property
     def first(self) -> dict[str, Assignment]:
         """Agent -> its policy in the first pairing."""
-        by_name = {each.policy: each for own in self.assignments.values() for each in own.values()}
-        return {agent: by_name[policy] for agent, policy in self.pairings[0].policies.items()}
+        known = self.policies
+        return {agent: known[policy] for agent, policy in self.pairings[0].policies.items()}
 
     @property
     def policies(self) -> dict[str, Assignment]:
