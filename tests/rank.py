@@ -6,6 +6,7 @@ FOLDER has a model in `model`. Each rank writes what it has found to FOLDER/RANK
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,29 @@ def find(folder: Path, ranks: int) -> Found:
                 given[name][:rows], now[name][:rows]
             )
     found["a critic"] = _critic(folder, ranks)
+    found["a shared base"] = _shared_base(folder, now["adapters"])
+    return found
+
+
+def _shared_base(folder: Path, now: Sequence[torch.Tensor]) -> tuple[dict[str, Any], dict[str, float]]:
+    """The second update of one of two policies on one model."""
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from marl_verl.trainer.adapters import AdapterSettings, SharedBaseWorker
+
+    def make(config: Any, role: str) -> SharedBaseWorker:
+        optim = omega_conf_to_dataclass(config.actor).optim
+        policies = {name: AdapterSettings(seed, optim) for name, seed in (("one", 1), ("two", 2))}
+        return SharedBaseWorker(config=config, role=role, policies=policies)
+
+    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(devices=[]):
+        actor = Actor(folder / "model", "ppo-clip", patch, LIMIT, *LORA, make=make)
+        for policy in ("one", "two"):
+            actor._worker.use(policy)
+            actor._worker.set_loss_fn(actor.runtime.loss())
+        for policy in ("one", "two", "one"):
+            actor._worker.use(policy)
+            found = actor.update(ROWS, now)
     return found
 
 

@@ -57,14 +57,14 @@ class Runtime:
     def __init__(self, name: str, servers: Servers, room: bool = False) -> None:
         self.name, self.servers = name, servers
         self.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"free_cache_engine": room}}})
-        self.updates: list[tuple[list[str], list[int], int]] = []  # (keys, staleness, optimiser updates)
+        self.updates: list[tuple[list[str], list[int], int | None]] = []  # (keys, staleness, optimiser updates)
         self.during: Callable[[int], None] = lambda number: None
         self.log: list[str] = []
 
     def sleep(self) -> None:
         self.log.append(f"sleep {'closed' if self.name in self.servers.closed else 'open'}")
 
-    def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
+    def update(self, batch: KVBatchMeta, updates: int | None) -> tuple[KVBatchMeta, dict[str, float]]:
         self.log.append(f"update {'closed' if self.name in self.servers.closed else 'open'}")
         self.during(len(self.updates))
         ages = [self.servers.version[self.name] - tag["min_global_steps"] for tag in batch.tags]
@@ -261,7 +261,7 @@ def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
         taken_in = [key for key in trainer.advantages if key.endswith("_0" if name == "a" else "_1")]
         dropped = sum(line[f"policy/{name}/stale_dropped"] for line in lines) + learner.dropped
         assert len(learnt) + len(waiting) + dropped == len(taken_in) == 12 * 4 * SESSIONS
-        assert all(len(keys) == 2 * updates for keys, _, updates in runtime.updates)
+        assert all(updates and len(keys) == 2 * updates for keys, _, updates in runtime.updates)
         assert all(0 <= age <= 3 for _, ages, _ in runtime.updates for age in ages)
         assert learner.version == len(runtime.updates) == trainer.servers.version[name]
         reported = sum(line[f"policy/{name}/trained_rows"] for line in lines) + sum(
@@ -299,8 +299,42 @@ def test_rows_of_groups_without_variance_do_not_enter_a_buffer() -> None:
     assert max(Counter(cleared).values()) == 1
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_by_default_an_update_has_the_rows_of_a_batch_of_tasks_and_ahead_bounds_their_staleness(ahead: int) -> None:
+    trainer = Trainer(fill=None, batch=None, ahead=ahead, max_staleness=9)
+    trainer.agent_loop_manager.seconds = lambda index: 0.001 * (index % 7)
+    trainer.total_training_steps = 10
+    for runtime in trainer.runtimes:
+        runtime.during = lambda number: time.sleep(0.03)
+    schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
+    steps(trainer, schedule, 10)
+    for runtime in trainer.runtimes:
+        assert len(runtime.updates) == 10  # as many as with sync, all before the last step ends
+        for keys, ages, updates in runtime.updates:
+            assert updates is None  # as with sync
+            assert (len(keys), len({key.split("_")[0] for key in keys})) == (4 * SESSIONS, 4)
+            # a task that takes long meets one update more
+            assert max(ages) <= (ahead + 1 if ahead else 0)
+    assert trainer.agent_loop_manager.most <= (1 + ahead) * 4
+
+
+def test_without_tasks_ahead_nothing_is_sampled_while_a_policy_updates() -> None:
+    trainer = Trainer(fill=None, batch=None, ahead=0)
+    out: list[int] = []
+
+    def during(number: int) -> None:
+        time.sleep(0.05)
+        out.append(len(trainer.agent_loop_manager.out))
+
+    for runtime in trainer.runtimes:
+        runtime.during = during
+    steps(trainer, Asynchronous(trainer, trainer.config), 6)  # type: ignore[arg-type]
+    assert out
+    assert not any(out)
+
+
 def test_the_fast_policy_learns_on_while_the_slow_one_updates() -> None:
-    trainer = Trainer()
+    trainer = Trainer(ahead=3)
     fast, slow = trainer.runtimes
     enough, begun = threading.Event(), threading.Event()
 
@@ -331,10 +365,10 @@ def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
     schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
     slow = schedule.learners["b"].buffer
-    until(lambda: slow.tasks >= 8 and not trainer.agent_loop_manager.out)
+    until(lambda: slow.tasks >= 4 and not trainer.agent_loop_manager.out)
     time.sleep(0.3)  # time for everything, if nothing held it
     assert not running.done()
-    assert slow.tasks <= 16  # from (1 + ahead) batches on nothing new is begun; what is under way comes yet
+    assert slow.tasks <= 8  # from `ahead` batches on nothing new is begun; what is under way comes yet
     assert len(trainer.agent_loop_manager.sampled) < 20 * 4 * SESSIONS * 2
     release.set()
     lines, _ = running.result(timeout=PATIENCE)
@@ -373,7 +407,7 @@ def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> Non
     schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
     (runtime,) = trainer.runtimes
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
-    until(lambda: schedule.learners["a"].buffer.tasks >= 12)
+    until(lambda: schedule.learners["a"].buffer.tasks >= 8 and len(workers.out) == 1)
     assert len(runtime.updates) == 3  # max_staleness: a fourth would make the rows of task 0 four updates old
     assert not running.done()
     release.set()
@@ -583,7 +617,7 @@ def test_an_error_of_a_rollout_worker_or_a_sampler_stops_the_step() -> None:
     workers = trainer.agent_loop_manager
     workers.seconds = lambda index: 3600.0
     schedule = Asynchronous(trainer, trainer.config)  # type: ignore[arg-type]
-    schedule._dispatch.fill(workers, {"a": 0, "b": 0})
+    schedule._dispatch.fill(workers, {"a": 0, "b": 0}, 8)
     workers._done.append(done("s1t00000", [], [], "sampling failed"))
     workers._future.set_result(None)
     with pytest.raises(MarlError, match="sampling failed"):
@@ -722,10 +756,16 @@ def checked(
 
 @pytest.mark.parametrize(
     ("mode", "batch", "mini", "noted"),
-    [("async", 8, 32, ["one"]), ("async", 32, 32, []), ("async", 8, 8, []), ("sync", 8, 32, [])],
+    [
+        ("async", 8, 32, ["one"]),
+        ("async", 32, 32, []),
+        ("async", 8, 8, []),
+        ("async", None, 32, []),
+        ("sync", 8, 32, []),
+    ],
 )
 def test_updates_much_smaller_than_synchronous_ones_are_noted(
-    mode: str, batch: int, mini: int, noted: list[str]
+    mode: str, batch: int | None, mini: int, noted: list[str]
 ) -> None:
     """Policy "one" has 256 rows a step in 1 or 4 updates, policy "two" 64; "frozen" learns from none."""
     policies: dict[str, Any] = {"one": {}, "two": {}, "frozen": {"frozen": True}}
@@ -755,7 +795,7 @@ def synthetic(algorithm: Algorithm, team: TeamConfig) -> SyntheticTeam:
     ("values", "message"),
     [
         ({"mode": "asnyc"}, "did you mean 'async'"),
-        ({"fill": 0}, "'marl.schedule.fill' must be a whole number >= 1, got 0"),
+        ({"fill": 0}, "'marl.schedule.fill' must be a whole number >= 1 or null, got 0"),
         ({"max_staleness": 0}, "max_staleness' must be a whole number >= 1, got 0"),
         ({"ahead": -1}, "ahead' must be a whole number >= 0"),
         ({"fill": 4, "batch": 8}, "'batch' must be at most fill=4, got 8"),
@@ -777,7 +817,10 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], message: 
             {"one": {"loss": "reinforce"}},
             "loss 'reinforce' of policy 'one' is valid only for rows that the current weights",
         ),
-        ({"gpus": 3}, "'marl.schedule.batch' is 8, which does not divide among the 3 ranks of policy 'one'"),
+        (
+            {"gpus": 3, "batch": 8},
+            "'marl.schedule.batch' is 8, which does not divide among the 3 ranks of policy 'one'",
+        ),
         ({"scope": "team"}, "does not train a critic"),
         ({"algorithm": "mappo"}, "does not train a critic, but algorithm 'mappo' has one"),
         ({"options": {"group": []}}, "compares rows of different tasks"),

@@ -72,6 +72,34 @@ def test_a_full_buffer_gives_whole_batches_and_keeps_the_newest() -> None:
     assert (len(buffer.rows), buffer.tasks) == (6, 5)
 
 
+@given(st.integers(1, 3), st.lists(st.integers(0, 8), max_size=30), st.integers(1, 3))
+def test_without_settings_an_update_takes_the_rows_of_a_batch_of_tasks(
+    size: int, tasks: list[int], updates: int
+) -> None:
+    buffer = Buffer(None, None, 4, size)
+    buffer.add(Waiting(f"s1t{task:05d}_{number}_0", {}, 0) for number, task in enumerate(tasks))
+    for _ in range(updates):
+        before, missing = buffer.rows, buffer.missing
+        assert buffer.full == (buffer.tasks >= size) == (missing <= 0)
+        assert missing == size - buffer.tasks
+        taken = buffer.take(0).rows
+        assert len({each.key.split("_")[0] for each in taken}) == (size if missing <= 0 else 0)
+        assert sorted([*taken, *buffer.rows]) == sorted(before)
+        assert not {each.key.split("_")[0] for each in taken} & {each.key.split("_")[0] for each in buffer.rows}
+
+
+def test_the_tasks_that_a_buffer_lacks_are_estimated_from_the_rows_of_a_task() -> None:
+    buffer = Buffer(fill=16, batch=8, max_staleness=4, size=4)
+    assert buffer.missing == 4
+    buffer.add(Waiting(f"s1t{number // 2:05d}_{number}_0", {}, 0) for number in range(6))
+    assert (buffer.tasks, buffer.missing) == (3, 5)  # 10 rows, of 2 a task
+    buffer.add(Waiting(f"s2t{number // 2:05d}_{number}_0", {}, 0) for number in range(14))
+    assert buffer.missing == -2
+    few = Buffer(None, batch=8, max_staleness=4, size=1)
+    few.add([row(0, 0)])
+    assert (few.full, few.missing) == (False, 1)  # a task, and less than a batch
+
+
 def test_a_row_of_older_weights_that_comes_late_is_taken_first() -> None:
     buffer = Buffer(fill=2, batch=1, max_staleness=4)
     buffer.add([row(0, 3), row(1, 3), row(2, 1)])
@@ -114,7 +142,7 @@ def test_every_task_is_dealt_with_once_however_often_the_run_is_continued(limit:
     under_way: list[tuple[int, str, Any]] = []
     finished: list[tuple[int, str, Any]] = []
     for move in given_moves:
-        dispatch.fill(workers, {"p": 0})
+        dispatch.fill(workers, {"p": 0}, limit)
         under_way, workers.given = under_way + workers.given, []
         assert len(dispatch) == len(under_way) == limit
         if move == "stop":  # what was under way is lost, and handed out again
@@ -125,7 +153,7 @@ def test_every_task_is_dealt_with_once_however_often_the_run_is_continued(limit:
             task = under_way.pop(move % len(under_way))
             dispatch.done(task[1])
             finished.append(task)
-    dispatch.fill(workers, {"p": 0})
+    dispatch.fill(workers, {"p": 0}, limit)
     everything = finished + under_way + workers.given
     assert sorted(index for _, _, index in everything) == list(range(len(everything)))
     assert len({uid for _, uid, _ in everything}) == len(everything)
@@ -136,9 +164,9 @@ def test_every_task_is_dealt_with_once_however_often_the_run_is_continued(limit:
 def test_the_oldest_version_is_that_of_the_longest_task_under_way() -> None:
     dispatch, workers = Dispatch(Data().fetch, 2), Workers()
     assert dispatch.oldest("p") is None
-    dispatch.fill(workers, {"p": 3, "q": 0})
+    dispatch.fill(workers, {"p": 3, "q": 0}, 2)
     dispatch.done("s1t00000")
-    dispatch.fill(workers, {"p": 5, "q": 1})
+    dispatch.fill(workers, {"p": 5, "q": 1}, 2)
     assert (dispatch.oldest("p"), dispatch.oldest("q")) == (3, 0)
     dispatch.done("s1t00001")
     assert (dispatch.oldest("p"), dispatch.oldest("q")) == (5, 1)

@@ -204,9 +204,11 @@ def test_tokens_have_advantages_of_their_own(known: plugins.Plugins, monkeypatch
     assert "1 of 2 advantages are not what training used" in (ExplainedRows(document, stored=True).difference or "")
 
     written: dict[str, Any] = {}
-    monkeypatch.setattr(
-        batches.tq, "kv_batch_put", lambda keys, partition_id, fields, tags: written.update(fields=fields)
+    client = SimpleNamespace(
+        kv_retrieve_meta=lambda keys, partition_id, create: SimpleNamespace(keys=keys, custom_meta=[]),
+        put=lambda data, metadata: written.update(fields=data),
     )
+    monkeypatch.setattr(batches.tq, "get_client", lambda: client)
     tags = [{**row_tag(turn, 1), "policy": "p"} for turn in sample.turns]
     batch = batches.KVBatchMeta(partition_id="train", keys=["q_0_0", "q_1_0"], tags=tags)
     batches.put_advantages(batch, found, {"p"})

@@ -272,6 +272,21 @@ PARAMETERS = {
     "verl.workers.rollout.vllm_rollout:ServerAdapter": {
         "__init__": ["self", "config", "model_config", "device_mesh", "replica_rank"],
         "_get_server_name_prefix": ["self"],
+        "update_weights": ["self", "weights", "global_steps", "wire_format", "kwargs"],
+    },
+    "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension": {
+        "update_weights_from_ipc": ["self", "peft_config", "base_sync_done", "use_shm"],
+    },
+    "verl.workers.engine_workers:ActorRolloutRefWorker": {
+        "__init__": ["self", "config", "role", "distillation_config", "kwargs"],
+        "update_weights": ["self", "global_steps", "mode"],
+    },
+    "verl.workers.engine_workers:TrainingWorker": {"__init__": ["self", "config"], "reset": ["self"]},
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine": {
+        "_build_lora_module": ["self", "module"],
+        "_build_optimizer": ["self", "module"],
+        "_build_lr_scheduler": ["self", "optimizer"],
+        "get_per_tensor_param": ["self", "layered_summon", "base_sync_done", "kwargs"],
     },
     "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMReplica": {
         "_get_server_name_prefix": ["self"],
@@ -282,6 +297,9 @@ PARAMETERS = {
         "collective_rpc": ["self", "method", "timeout", "args", "kwargs"],
         "clear_kv_cache": ["self"],
         "set_global_steps": ["self", "global_steps"],
+        "_preprocess_engine_kwargs": ["self", "engine_kwargs"],
+        "_get_worker_extension_cls": ["self"],
+        "run_headless": ["self", "args"],
     },
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": {
         "reload_weights": ["self", "weights_iterator", "weights_path", "is_checkpoint_format"],

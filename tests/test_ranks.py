@@ -223,6 +223,7 @@ def test_what_the_training_workers_initialise_follows_from_the_runs_seed(
         return made
 
     monkeypatch.setattr("ray.get", lambda calls: calls)
+    monkeypatch.setattr(policy, "_set_losses", lambda: None)
     with torch.random.fork_rng(devices=[]):
         first = adapters()
         assert adapters() == first
@@ -255,7 +256,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Found, Found
     return alone, first, second
 
 
-@pytest.mark.parametrize("case", [*CASES, "a critic"])
+@pytest.mark.parametrize("case", [*CASES, "a critic", "a shared base"])
 def test_two_ranks_change_the_weights_as_one_does(found: tuple[Found, Found, Found], case: str) -> None:
     (change, metrics), *each = (results[case] for results in found)
     size = max(float(value.abs().max()) for value in change.values())

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,15 @@ class Store:
             values = values.unbind() if isinstance(values, torch.Tensor) else values
             for key, value in zip(keys, values, strict=True):
                 self.rows.setdefault(key, {})[name] = value
+
+    def get_client(self) -> Store:
+        return self
+
+    def kv_retrieve_meta(self, keys: list[str], partition_id: str, create: bool) -> Any:
+        return SimpleNamespace(keys=keys, custom_meta=[{} for _ in keys])
+
+    def put(self, data: Any, metadata: Any) -> None:
+        self.kv_batch_put(metadata.keys, "", data)
 
     def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str] | None = None) -> Any:
         from tensordict import NonTensorStack, TensorDict
@@ -198,9 +208,10 @@ class Actor:
         model: folder that `make_model` wrote.
         overrides: of the config, after `SETTINGS`.
         patch: puts verl's use of TransferQueue back.
+        make: makes the worker; verl's class by default.
     """
 
-    def __init__(self, model: Path, loss: str, patch: pytest.MonkeyPatch, *overrides: str) -> None:
+    def __init__(self, model: Path, loss: str, patch: pytest.MonkeyPatch, *overrides: str, make: Any = None) -> None:
         import transfer_queue
         from verl.trainer.ppo import padding_utils
         from verl.workers.engine_workers import ActorRolloutRefWorker
@@ -219,7 +230,7 @@ class Actor:
         for user in (padding_utils, policy_runtime, batches, merging):
             assert user.tq is transfer_queue
             patch.setattr(user, "tq", self.store)
-        worker: Any = ActorRolloutRefWorker(config=self.config.actor_rollout_ref, role="actor")
+        worker: Any = (make or ActorRolloutRefWorker)(config=self.config.actor_rollout_ref, role="actor")
         worker.init_model()
         self._module = worker.actor.engine.module
         self._worker = worker

@@ -160,7 +160,7 @@ def check_machine(config: DictConfig, team: TeamConfig, folder: Path) -> None:
         raise MarlError(f"{free / GIB:.1f} GiB are free on the disk of '{parent}', but a run needs at least 1 GiB")
     if on_gpu(config):
         return
-    inside = [policy for policy in team.policies.values() if policy.endpoint is None]
+    inside = [policy for policy in team.policies.values() if not policy.external]
     needed = CPU_BYTES + sum(CPU_BYTES_A_POLICY if policy.trained else CPU_BYTES_A_SERVER for policy in inside)
     available = psutil.virtual_memory().available
     if available < needed:

@@ -8,6 +8,7 @@ MLP, V vocabulary, c = 1 with gradient checkpointing, else L. Bytes on each rank
     weights      w P / n
     gradients    w D / n
     optimiser    2 w D / n                            Adam's moments
+    adapters     3 w D / n                            of each other policy on the same base model (`base: shared`)
     gathered     a (2 (P - ends) / L + ends)          FSDP's copies of two layers, embeddings and output layer on a GPU;
                  a P                                  of all parameters, without `reshard_after_forward`
     activations  a T (L h + c (8 h + 2 k + 4 m))      the MLP of a mixture of experts: of the experts used by a token
@@ -83,9 +84,8 @@ class Need:
     def __str__(self) -> str:
         parts = sorted(self.parts.items(), key=lambda part: -part[1])
         shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts[:5] if size > 0.02 * self.total)
-        fit = (
-            "" if self.total <= TIGHT * self.room else "; may not fit" if self.total <= self.room else "; does not fit"
-        )
+        fit = "; may not fit" if self.total <= self.room else "; does not fit"
+        fit = "" if self.total <= TIGHT * self.room else fit
         room = f" of {self.room / GIB:.0f}" if self.room < float("inf") else ""
         return f"{self.where}: {self.total / GIB:.1f}{room} GiB ({shown}){fit}"
 
@@ -203,10 +203,9 @@ def _memory(
     room, start = gpu_bytes(), resolved.ray_kwargs.ray_init
     here = {"room": room or ASSUMED_GPU, "real": room is not None and start.get("address") in (None, "local")}
     for pool in pools:
-        names = [name for name in pool.policies if name in models]
-        share = {
-            f"server of {name}": float(parts[name].rollout.gpu_memory_utilization) * here["room"] for name in names
-        }
+        names = [name for name in pool.policies if name in models and team.alike(name)[0] == name]
+        used = {name: float(parts[name].rollout.gpu_memory_utilization) for name in names}
+        share = {f"server of {name}": part * here["room"] for name, part in used.items()}
         learning: dict[str, dict[str, float]] = {}
         kept: dict[str, float] = {}
         for name in names:
@@ -226,6 +225,8 @@ def _memory(
                 ranks, fsdp = pool.size, part.actor.fsdp_config
                 most = rows.get(name, 0) * longest / updates_per_batch(resolved, part.actor) / ranks
                 found = training(model, part, fsdp, ranks, min(_tokens(part, longest), most or float("inf")), gpu)
+                if (more := len(team.alike(name)) - 1) > 0:
+                    found["other adapters"] = 3.0 * more * _bytes(fsdp) * model.trained / ranks
                 learning[name] = found
                 kept |= {f"{what} of {name}": size for what, size in resident(found, fsdp).items()}
                 if gpu:  # of each of its ranks on a node
@@ -235,9 +236,8 @@ def _memory(
                 value = sizes(critic.critic.model) or model
                 found = training(value, critic.critic, critic.critic.fsdp, pool.size, 0, gpu)
                 learning[f"{name}'s critic"] = found
-                kept |= {
-                    f"{what} of {name}'s critic": size for what, size in resident(found, critic.critic.fsdp).items()
-                }
+                left = resident(found, critic.critic.fsdp)
+                kept |= {f"{what} of {name}'s critic": size for what, size in left.items()}
         if not gpu:
             host |= {f"processes of {name}'s training": WORKER * pool.size for name in learning if name in names}
             for name, found in learning.items():

@@ -27,7 +27,7 @@ def drop_overlong(
         return
     resolved, limits, chats = resolve(config, team), {}, {}
     for name, policy in team.policies.items():
-        if policy.endpoint is None:
+        if not policy.external:
             try:
                 chats[name] = chat_of(name, resolved.policies[name], tiny)
             except MarlError:

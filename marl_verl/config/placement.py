@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl.config.shared_base import check_sharing
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Positive, build
 from marl_verl.platforms.active import on_gpu
@@ -46,6 +47,7 @@ class Pool:
     nodes: int
     policies: tuple[str, ...]
     shared: bool
+    processes: int | None = None  # policies with processes of their own; None: all
 
     @property
     def size(self) -> int:
@@ -54,7 +56,7 @@ class Pool:
     @property
     def cpus(self) -> int:
         """Ray CPUs that verl reserves with each GPU: one for each process."""
-        return PROCESSES * len(self.policies)
+        return PROCESSES * (len(self.policies) if self.processes is None else self.processes)
 
     def __str__(self) -> str:
         many = f" x {self.nodes} nodes" if self.nodes > 1 else ""
@@ -62,14 +64,16 @@ class Pool:
 
 
 def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
-    """The pools of a team, in the order of its policies; endpoints have none. MarlError for an invalid pool."""
+    """The pools of a team, in the order of its policies; external ones have none. MarlError for an invalid pool."""
+    check_sharing(team)
     named: Any = OmegaConf.to_container(config.marl.pools, resolve=True) or {}
     sizes = {str(name): build(Size, values, f"marl.pools.{name}") for name, values in named.items()}
     members: dict[tuple[str, bool], list[str]] = {}
     for policy in team.policies.values():
-        if policy.endpoint is not None:
+        if policy.external:
             if policy.pool is not None:
-                raise MarlError(f"policy '{policy.name}' is an external endpoint: it cannot be on pool '{policy.pool}'")
+                kind = "a script" if policy.script is not None else "an external endpoint"
+                raise MarlError(f"policy '{policy.name}' is {kind}: it cannot be on pool '{policy.pool}'")
             continue
         if policy.pool is not None and not sizes:
             remedy = f"add marl.pools.{policy.pool}={{gpus: 1, nodes: 1}}"
@@ -77,13 +81,18 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
         if policy.pool is not None and policy.pool not in sizes:
             hint = nearest(policy.pool, sizes)
             raise MarlError(f"policy '{policy.name}' is on unknown pool '{policy.pool}': {hint}")
-        members.setdefault((policy.pool or policy.name, policy.pool is not None), []).append(policy.name)
+        key = policy.pool or team.alike(policy.name)[0], policy.pool is not None
+        members.setdefault(key, []).append(policy.name)
     for name in sizes:
         if (name, True) not in members:
             raise MarlError(f"pool '{name}' of marl.pools is used by no policy: give one `pool: {name}`, or remove it")
     own = Size(int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes))
-    found = [(name, sizes[name] if shared else own, shared, policies) for (name, shared), policies in members.items()]
-    return [Pool(name, size.gpus, size.nodes, tuple(policies), shared) for name, size, shared, policies in found]
+    pools = []
+    for (name, shared), policies in members.items():
+        size, groups = sizes[name] if shared else own, len({team.alike(policy) for policy in policies})
+        processes = groups if groups < len(policies) else None
+        pools.append(Pool(name, size.gpus, size.nodes, tuple(policies), shared, processes))
+    return pools
 
 
 def check_placement(config: DictConfig, team: TeamConfig) -> None:
@@ -95,7 +104,7 @@ def check_placement(config: DictConfig, team: TeamConfig) -> None:
         for name, rollout in context.items():
             _check_servers(pool, name, rollout)
         if pool.shared and on_gpu(config):
-            _check_memory(pool, context)
+            _check_memory(pool, {name: part for name, part in context.items() if team.alike(name)[0] == name})
     given = OmegaConf.to_container(config.ray_kwargs.ray_init)
     if isinstance(given, dict) and given.get("address") in (None, "local"):
         if (limit := given.get("num_gpus")) is not None:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.lengths import too_long
+from marl_verl.config.parts import part
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, missing, shown
@@ -34,13 +35,16 @@ def tiny_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
     for name, policy in team.policies.items():
         if policy.endpoint is not None:
             check_endpoint(name, policy.endpoint)
+        elif policy.script is not None:
+            part("scripts", policy.script, None)
         elif policy.tiny is None:
             _check_model(name, model_of(policy, config))
         else:
             if policy.past is not None:
                 tiny[name] = tiny[policy.past.of]
                 continue
-            path, agents = model_of(policy, None).get("path"), team.agents_of(name)
+            path = model_of(policy, None).get("path")
+            agents = list(dict.fromkeys(agent for each in team.alike(name) for agent in team.agents_of(each)))
             for key in ("tokenizer_path", "hf_config_path"):
                 if given := model_of(policy, config).get(key):
                     what = f"policy '{name}' has a tiny model with files of its own, but model.{key} is {shown(given)}"
@@ -51,7 +55,7 @@ def tiny_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
 
 def pretrained_models(config: DictConfig, team: TeamConfig) -> list[str]:
     """Names of the packaged models that policies or critic use."""
-    own = [policy for policy in team.policies.values() if policy.tiny is None and policy.endpoint is None]
+    own = [policy for policy in team.policies.values() if policy.tiny is None and not policy.external]
     paths = [
         *(model_of(policy, config).get("path") for policy in own),
         OmegaConf.select(config, "marl.critic.model.path"),
@@ -111,7 +115,7 @@ def check_templates(resolved: DictConfig, team: TeamConfig, acts: Sequence[Act],
     A model on the hub that is not on this machine yet is checked when the rollout worker starts.
     """
     for name, policy in team.policies.items():
-        if policy.endpoint is not None:
+        if policy.external:
             continue
         where, whose, part = f"marl.policies.{name}", f"policy '{name}'", resolved.policies[name]
         check_parser("tool", policy.tool_parser, where)

@@ -20,6 +20,7 @@ from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.policy_models import local_model, tiny_model
 from marl_verl.config.ranges import CRITIC_KEYS, check_part
 from marl_verl.config.server_names import rollout_name
+from marl_verl.config.shared_base import check_shared_base, use_shared_base
 from marl_verl.errors import MarlError
 from marl_verl.models.pretrained import located
 from marl_verl.models.tiny import TinyModel
@@ -40,6 +41,7 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
     try:
         pools = {name: pool for pool in pools_of(config, team) for name in pool.policies}
         policies = {name: _policy(config, team, name, pools[name]) for name in pools}
+        check_shared_base(policies, team)
         first = next((name for name in policies if team.policies[name].trained), next(iter(policies), None))
         critics = critic_configs(config, team, algorithm_of(team), policies)
         whole = copy.deepcopy(config)
@@ -78,6 +80,8 @@ def _policy(config: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict
     _override(own, policy)
     if policy.trained:
         own.actor_rollout_ref = with_lora(own.actor_rollout_ref)
+        if policy.base is not None:
+            use_shared_base(own.actor_rollout_ref, name, team.sharing)
         if pool.shared and on_gpu(config):  # offload to CPU between this policy's updates, unless the policy sets it
             given = OmegaConf.select(OmegaConf.create(policy.override), "actor.fsdp_config") or {}
             for key in ("param_offload", "optimizer_offload"):
@@ -151,6 +155,9 @@ def critic_configs(
         return {}
     hosts = {name: name for name in trained} if scope == "policy" else {"team": trained[0]}
     limit = _section(config).get("max_prompt_length") or int(config.data.max_prompt_length) * len(team.agents)
+    if scope == "policy" and team.sharing:
+        what = f"algorithm '{team.algorithm.name}' has a critic per policy, but '{team.sharing[0]}' has base=shared"
+        raise MarlError(f"{what}: remove base, or use a critic of scope team (marl.algorithm.name=mappo)")
     critics = {}
     for name, policy in hosts.items():
         critic = _verl_critic(config, policies[policy]["actor_rollout_ref"])

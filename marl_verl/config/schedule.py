@@ -31,13 +31,14 @@ class Settings:
     """The `marl.schedule` section. sync: sample, then train; async: train when a buffer is full, and keep sampling."""
 
     mode: Literal["sync", "async"] = "sync"
-    fill: Positive = 16  # rows in a policy's buffer that start its training; this and the options below are for async
-    batch: Positive = 8  # rows per optimiser update
-    ahead: NonNegative = 1  # batches of tasks sampled ahead of the current one
+    # this and the options below are for async
+    fill: Positive | None = None  # rows in a policy's buffer that start its training; None: those of a batch of tasks
+    batch: Positive | None = None  # rows per optimiser update; None: all of them, in as many updates as with sync
+    ahead: NonNegative = 1  # batches of tasks sampled ahead of the one that is trained on
     max_staleness: Positive = 4  # updates by which a row may be older than its policy
 
     def __post_init__(self) -> None:
-        if self.batch > self.fill:
+        if self.fill is not None and self.batch is not None and self.batch > self.fill:
             raise MarlError(f"'batch' must be at most fill={self.fill}, got {self.batch}: lower batch, or raise fill")
 
 
@@ -57,6 +58,9 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
     if algorithm.advantage.wants_critic() or OmegaConf.select(config, "marl.critic.scope") is not None:
         what = f"{WHERE}.mode=async does not train a critic, but algorithm '{team.algorithm.name}' has one"
         raise MarlError(f"{what}: use mode=sync")
+    if team.sharing:
+        what = f"'marl.policies.{team.sharing[0]}.base=shared' needs {WHERE}.mode=sync"
+        raise MarlError(f"{what}: one policy's weights cannot change while others on its servers are sampling")
     for agent in team.agents.values():
         if agent.opponent is not None:
             what = f"'marl.agents.{agent.name}.opponent' needs {WHERE}.mode=sync"
@@ -75,7 +79,7 @@ def check_schedule(config: DictConfig, team: TeamConfig, algorithm: Algorithm, s
         width = OmegaConf.select(own, "actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1
         slots = int(own.trainer.n_gpus_per_node) * int(own.trainer.nnodes)
         ranks = slots // int(width)
-        if str(own.actor_rollout_ref.actor.strategy).startswith("fsdp") and settings.batch % ranks:
+        if str(own.actor_rollout_ref.actor.strategy).startswith("fsdp") and (settings.batch or 0) % ranks:
             what = f"'{WHERE}.batch' is {settings.batch}, which does not divide among the {ranks} ranks of policy"
             raise MarlError(f"{what} '{name}' ({slots} GPUs): make it a multiple of {ranks}")
     _check_independent(synthetic)
@@ -92,9 +96,9 @@ def small_updates(config: DictConfig, team: TeamConfig, rows: Mapping[str, int])
         if settings.mode == "sync" or not team.policies[name].trained:
             continue
         usual = count // updates_per_batch(config, config.policies[name].actor_rollout_ref.actor)
-        if SMALL * settings.batch < usual:
+        if settings.batch is not None and SMALL * settings.batch < usual:
             what = f"policy '{name}' learns from {settings.batch} rows an update ({WHERE}.batch), with mode=sync from"
-            notes.append(f"{what} about {usual}: such small updates may not learn; raise {WHERE}.fill and batch")
+            notes.append(f"{what} about {usual}: such small updates may not learn; set {WHERE}.batch=null")
     return notes
 
 

@@ -22,7 +22,7 @@ from marl_verl import plugins, sandbox
 from marl_verl.advantage import RowTable
 from marl_verl.advantage.concat import concat
 from marl_verl.algorithms import Metric
-from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, samplers_of
+from marl_verl.config.parts import algorithm_of, columns_of, metrics_of, part, samplers_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.credit.base import ReplayCredit, with_credit
 from marl_verl.episode import Episode, Limits
@@ -35,6 +35,7 @@ from marl_verl.rollout.context import Client, Gate, PolicySamplingContext, Worke
 from marl_verl.rollout.critic_rows import JointEncoder, add_joint_observations
 from marl_verl.rollout.endpoint import EndpointClient, KeyedEndpoint
 from marl_verl.rollout.rows import Row, turn_rows, turn_table
+from marl_verl.rollout.scripted import ScriptClient
 from marl_verl.sampling import Failure, Independent, Sample, Sampler
 from marl_verl.sampling.context import TaskContext
 from marl_verl.sampling.turn_columns import ColumnFunction, add_columns
@@ -129,10 +130,13 @@ def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
     if isinstance(server, KeyedEndpoint):
         longest, sampling = int(config.data.max_response_length), config.actor_rollout_ref.rollout
         return EndpointClient(name, server.endpoint, sampling, longest, stop, key=server.key)
+    if (script := team.policies[name].script) is not None:
+        return ScriptClient(name, script, part("scripts", script, None), config.actor_rollout_ref.rollout)
     own = config.policies[name]
     policy, options = team.policies[name], own.data.apply_chat_template_kwargs
     parsers = policy.tool_parser, policy.reasoning_parser
-    client = PolicyClient(name, own.actor_rollout_ref, server, options, stop, parsers)
+    adapter = team.sharing.index(name) if name in team.sharing else None
+    client = PolicyClient(name, own.actor_rollout_ref, server, options, stop, parsers, adapter)
     for agent in team.agents.values():  # before a start, a model on the hub may not be on this machine
         if agent.policy == name:
             client.chat.check(agent)

@@ -1,11 +1,12 @@
 """The asynchronous schedule: sampling and learning overlap, and each policy updates when its own buffer is full.
 
-    (1 + ahead) * train_batch_size tasks are in flight
+    in flight are the tasks that the next update lacks, and ahead * train_batch_size more
     a task is finished: compute the advantages of its rows, add each row to the buffer of its policy
     a buffer is full:   its policy updates and syncs weights in a separate thread                trainer/learner.py
 
-Backpressure: no new task is dispatched while a full buffer has rows of as many tasks as may be in flight. This bounds
-the number of buffered rows when a policy learns slowly. A step of the run is `train_batch_size` finished tasks.
+Backpressure: of the tasks that are sampled ahead of an update, those whose rows wait in the buffer count, too. With
+`ahead` 0 no task is sampled while a policy updates, so that every row is on-policy. A policy that learns slowly holds
+sampling, and its buffer stays small. A step of the run is `train_batch_size` finished tasks.
 
 The staleness of a row (updates between sampling and learning) is bounded, and the loss corrects for it
 (`config/schedule.py`). Which update uses which row depends on timing, so runs are not reproducible bit for bit.
@@ -35,7 +36,7 @@ from marl_verl.trainer.schedule import Schedule, Task, Training
 
 
 class Dispatch:
-    """Keeps `limit` tasks in flight. `fetch` returns the next batch of the data and never runs out.
+    """Keeps up to `limit` tasks in flight. `fetch` returns the next batch of the data and never runs out.
 
     A task is in flight from its dispatch until the trainer has processed its rows. A checkpoint stores the tasks in
     flight and those that were fetched but not dispatched; a resumed run dispatches them again with the same uids. So
@@ -50,9 +51,9 @@ class Dispatch:
     def __len__(self) -> int:
         return len(self._out)
 
-    def fill(self, workers: TeamRolloutManager, versions: Mapping[str, int]) -> None:
-        """Dispatch tasks until `limit` are in flight. `versions`: policy -> current version."""
-        new = [self._take() for _ in range(self.limit - len(self))]
+    def fill(self, workers: TeamRolloutManager, versions: Mapping[str, int], count: int) -> None:
+        """Dispatch tasks until `count` are in flight, at most `limit`. `versions`: policy -> current version."""
+        new = [self._take() for _ in range(min(count, self.limit) - len(self))]
         for task in new:
             self._out[task["uid"]] = task, dict(versions)
         for batch, tasks in itertools.groupby(new, key=lambda task: task["batch"]):
@@ -93,10 +94,11 @@ class Asynchronous(Schedule):
         self.training = training
         settings, self._size = settings_of(config), int(config.data.train_batch_size)
         self.learners = {
-            runtime.name: Learner(runtime, Buffer(settings.fill, settings.batch, settings.max_staleness))
+            runtime.name: Learner(runtime, Buffer(settings.fill, settings.batch, settings.max_staleness, self._size))
             for runtime in training.policies.trained
         }
-        self._dispatch = Dispatch(training.next_tasks, (1 + settings.ahead) * self._size)
+        self._ahead = settings.ahead * self._size
+        self._dispatch = Dispatch(training.next_tasks, self._size + self._ahead)
         self._arrived: deque[Done] = deque()
         self._spent: dict[str, dict[str, Any]] = {}
 
@@ -106,8 +108,7 @@ class Asynchronous(Schedule):
         with training.phase("sampling and learning"):
             while len(done) < self._size and not (done and done[-1].report.error):
                 self._learn()
-                if not self._behind():
-                    self._dispatch.fill(training.agent_loop_manager, self.versions())
+                self._dispatch.fill(training.agent_loop_manager, self.versions(), self._wanted())
                 with timed(timing_raw, "gen"):
                     self._wait()
                 with timed(timing_raw, "advantage"):
@@ -117,7 +118,7 @@ class Asynchronous(Schedule):
                         self._learn()  # start updates without waiting for the rest of the finished tasks
             training.store_reports([each.report for each in done])
             if training.global_steps >= training.total_training_steps:
-                self.settle()  # include the remaining updates in the last step's metrics and weights
+                self._finish()  # include the remaining updates in the last step's metrics and weights
         table = concat([each.table for each in done if each.table is not None])
         # advantages do not depend on other tasks (`check_schedule`)
         result = training.algorithm.compute(table)
@@ -142,10 +143,16 @@ class Asynchronous(Schedule):
         for learner in self.learners.values():
             learner.begin(self.training.agent_loop_manager, self._dispatch.oldest(learner.name))
 
-    def _behind(self) -> bool:
-        """Whether sampling must wait because the buffer of a policy has rows of too many tasks."""
-        buffers = [learner.buffer for learner in self.learners.values()]
-        return any(buffer.full and buffer.tasks >= self._dispatch.limit for buffer in buffers)
+    def _finish(self) -> None:
+        """Run the updates for which there are rows."""
+        self._learn()
+        while any(learner.future for learner in self.learners.values()):
+            self.settle()
+            self._learn()
+
+    def _wanted(self) -> int:
+        """How many tasks may be in flight: those that the update of the slowest policy lacks, and those ahead of it."""
+        return self._ahead + min((learner.missing for learner in self.learners.values()), default=self._size)
 
     def _take_in(self, done: Done) -> None:
         """Compute the advantages of a finished task's rows and add each row to its policy's buffer."""

@@ -65,8 +65,10 @@ def _actor(agent: AgentConfig) -> str:
 def _schedule(schedule: DictConfig) -> str:
     if schedule.mode == "sync":
         return ""
+    fill = "the rows of a batch of tasks" if schedule.fill is None else f"{schedule.fill} buffered rows"
+    batch = "" if schedule.batch is None else f"{schedule.batch} rows per update, "
     return (
-        f"; {schedule.mode}: each policy updates at {schedule.fill} buffered rows, {schedule.batch} rows per update, "
+        f"; {schedule.mode}: each policy updates at {fill}, {batch}"
         f"staleness at most {schedule.max_staleness} updates; updates depend on timing, so runs are not reproducible"
     )
 
@@ -86,6 +88,8 @@ def _policy(plan: Plan, name: str) -> str:
     policy, tiny = plan.team.policies[name], plan.tiny.get(name)
     if policy.endpoint is not None:
         return f"{policy.endpoint.model} at {policy.endpoint.url}; external endpoint, frozen"
+    if policy.script is not None:
+        return f"script {policy.script}"
     path = str(model_of(policy, plan.config).get("path"))
     base = f"tiny {tiny.family} model, {tiny.steps} warm-up steps" if tiny else path
     found = shapes(folder_of(tiny) if tiny else Path(path).expanduser())
@@ -102,6 +106,8 @@ def _policy(plan: Plan, name: str) -> str:
         if found:
             learnt = adapter_parameters(found, int(model.lora_rank), targets)
             what = f"LoRA rank {model.lora_rank} on {targets}, {learnt:,} parameters trained, {size} frozen"
+        if others := [other for other in plan.team.alike(name) if other != name]:
+            what += f" and shared with {', '.join(others)}"
     loss, _ = loss_of(plan.team, name)
     kl = f", KL {actor.kl_loss_coef:g} to the initial weights" if actor.use_kl_loss else ""
     if (why := unmerged_reason(plan.config, actor)) is not None:
@@ -124,6 +130,6 @@ def _place(pool: Pool, gpu: bool) -> str:
     nodes = f" on each of {pool.nodes} nodes" if pool.nodes > 1 else ""
     size = f"{pool.gpus} {unit}{'s' if pool.gpus > 1 else ''}{nodes}"
     if not pool.shared:
-        return f"{pool.name}: {size} dedicated"
+        return f"{', '.join(pool.policies)}: {size} dedicated"
     turns = "; policies update one at a time while the pool's servers sleep" if gpu else ""
     return f"pool {pool.name}: {size} shared by {', '.join(pool.policies)}{turns}"

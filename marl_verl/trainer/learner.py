@@ -1,7 +1,9 @@
 """Asynchronous learning of one policy: its buffer, its version, and the thread that runs its updates and weight syncs.
 
 A row in the buffer is a turn whose advantage is already computed, so rows of one group may be used in different
-updates. The version v of a policy is its number of updates. A buffer of n rows is full when n >= fill; it then yields
+updates. The version v of a policy is its number of updates. A buffer of n rows is full when they are from a batch of
+tasks, or when n >= fill where `fill` is set. It then yields the rows of a batch of tasks, or all n where `fill` is set,
+in as many optimiser updates as a synchronous step has. Where `batch` is set, it yields
 
     floor(n / batch) * batch   oldest rows (smallest v first, then in order of arrival),
 
@@ -19,9 +21,10 @@ another policy. After the update the version is v + 1, and the servers have the 
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from operator import attrgetter
@@ -52,20 +55,38 @@ class Taken(NamedTuple):
 
 
 class Buffer:
-    """The rows of one policy that no update has used yet; `rows` is ordered oldest first."""
+    """The rows of one policy that no update has used yet; `rows` is ordered oldest first.
 
-    def __init__(self, fill: int, batch: int, max_staleness: int) -> None:
-        self.fill, self.batch, self.max_staleness = fill, batch, max_staleness
+    Args:
+        fill: rows of a full buffer; None: those of `size` tasks.
+        batch: rows are taken in multiples of this number; None: with `fill` all rows, else those of `size` tasks.
+        size: tasks of a batch.
+    """
+
+    def __init__(self, fill: int | None, batch: int | None, max_staleness: int, size: int = 1) -> None:
+        self.fill, self.batch, self.max_staleness, self.size = fill, batch, max_staleness, size
         self.rows: list[Waiting] = []
+        self._each = None if fill is None else fill / size  # rows of a task
 
     @property
     def full(self) -> bool:
-        return len(self.rows) >= self.fill
+        return self._enough(self.rows)
 
     @property
     def tasks(self) -> int:
         """Number of different tasks among the rows."""
-        return len({row.key.partition("_")[0] for row in self.rows})
+        return _tasks(self.rows)
+
+    @property
+    def missing(self) -> int:
+        """Number of tasks that the buffer lacks to be full; negative if it has more. With `fill`, an estimate."""
+        tasks = self.tasks
+        if self._each is None or self.fill is None:
+            missing = self.size - tasks
+        else:
+            self._each = len(self.rows) / tasks if tasks else self._each
+            missing = math.ceil((self.fill - len(self.rows)) / self._each)
+        return missing if self.full else max(1, missing)
 
     def add(self, rows: Iterable[Waiting]) -> None:
         """Add rows. ValueError for a row that is already in the buffer, which would be learnt from twice."""
@@ -78,12 +99,30 @@ class Buffer:
 
     def take(self, version: int) -> Taken:
         """Take rows for an update that starts at `version`; none if the buffer is not full without the stale rows."""
-        rows = self.rows
-        stale = sum(version - row.version > self.max_staleness for row in rows)
-        fresh = len(rows) - stale
-        end = stale + (fresh // self.batch * self.batch if fresh >= self.fill else 0)
-        self.rows = rows[end:]
-        return Taken(rows[stale:end], rows[:stale])
+        stale = sum(version - row.version > self.max_staleness for row in self.rows)
+        dropped, fresh = self.rows[:stale], self.rows[stale:]
+        taken = fresh if self._enough(fresh) else []
+        if self.batch is not None:
+            taken = taken[: len(taken) // self.batch * self.batch]
+        elif self.fill is None:
+            tasks = set(list(dict.fromkeys(map(_task, taken)))[: self.size])
+            taken = [row for row in taken if _task(row) in tasks]
+        keys = {row.key for row in taken}
+        self.rows = [row for row in fresh if row.key not in keys]
+        return Taken(taken, dropped)
+
+    def _enough(self, rows: Sequence[Waiting]) -> bool:
+        if self.fill is not None:
+            return len(rows) >= self.fill
+        return len(rows) >= (self.batch or 1) and _tasks(rows) >= self.size
+
+
+def _task(row: Waiting) -> str:
+    return row.key.partition("_")[0]
+
+
+def _tasks(rows: Iterable[Waiting]) -> int:
+    return len(set(map(_task, rows)))
 
 
 @dataclass(frozen=True)
@@ -117,6 +156,11 @@ class Learner:
             version = self.version
             self.future = in_thread(f"update-{self.name}", lambda: self._work(gates, rows, version))
 
+    @property
+    def missing(self) -> int:
+        """Number of tasks to sample for the next update; negative: tasks that wait while an update is running."""
+        return -self.buffer.tasks if self.future else self.buffer.missing
+
     def end(self) -> None:
         """Collect the update if it has finished. Raises the exception of a failed update."""
         if self.future is None or not self.future.done():
@@ -136,7 +180,8 @@ class Learner:
         if makes_room:
             gates.close_gate(self.name)
             self.runtime.sleep()
-        part, values = self.runtime.update(batch, updates=len(rows) // self.buffer.batch)
+        size = self.buffer.batch
+        part, values = self.runtime.update(batch, updates=None if size is None else len(rows) // size)
         updated = time.monotonic()
         if not makes_room:
             gates.close_gate(self.name)

@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
 
 from marl_verl.advantage import AdvantageResult
-from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.model_settings import uses_all_cores
 from marl_verl.config.placement import pools_of
 from marl_verl.platforms.active import cpu_run
@@ -22,6 +21,7 @@ from marl_verl.trainer.batches import by_policy, put_advantages
 from marl_verl.trainer.critic import Critics
 from marl_verl.trainer.policy_runtime import PolicyRuntime
 from marl_verl.trainer.policy_servers import FrozenRuntime, PastRuntime, Runtime
+from marl_verl.trainer.shared_runtime import SharedRuntime
 
 T = TypeVar("T")
 
@@ -36,15 +36,16 @@ class Policies:
             devices |= dict.fromkeys(pool.policies, Devices(pool, serial=pool.shared and not cpu_run()))
         self.critics = Critics(config, team, devices)
         self.runtimes: dict[str, Runtime] = {}
+        sharing: list[SharedRuntime] = []
         for name, policy in team.policies.items():
-            if policy.endpoint is not None:
+            if policy.external:
                 self.runtimes[name] = Runtime(policy)
             elif policy.frozen:
                 kind = FrozenRuntime if policy.past is None else PastRuntime
                 self.runtimes[name] = kind(policy, _config_of(config, name), devices[name])
             else:
-                critics = self.critics.colocated(name)
-                self.runtimes[name] = PolicyRuntime(policy, _config_of(config, name), devices[name], critics)
+                own = policy, _config_of(config, name), devices[name], self.critics.colocated(name)
+                self.runtimes[name] = PolicyRuntime(*own) if policy.base is None else SharedRuntime(*own, sharing)
         self.trained = [runtime for runtime in self.runtimes.values() if isinstance(runtime, PolicyRuntime)]
         # read from the files of the weights here, not in every step
         self.alone = {each.name for each in self.trained if uses_all_cores(each.config.actor_rollout_ref.model.path)}
@@ -92,7 +93,7 @@ class Policies:
 
 def _update(runtime: PolicyRuntime, part: KVBatchMeta) -> tuple[KVBatchMeta, dict[str, float]]:
     begun = time.monotonic()
-    part, values = runtime.update(part, updates_per_batch(runtime.config, runtime.config.actor_rollout_ref.actor))
+    part, values = runtime.update(part)
     return part, {**values, "update_seconds": time.monotonic() - begun}
 
 

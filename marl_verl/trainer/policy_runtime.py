@@ -29,7 +29,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from marl_verl.algorithms.losses import OWN
-from marl_verl.config.loss import unmerged_reason
+from marl_verl.config.loss import unmerged_reason, updates_per_batch
 from marl_verl.episode.row import DIFFERS_AT
 from marl_verl.platforms.active import cpu_run
 from marl_verl.process.run_dir import awaited
@@ -68,10 +68,7 @@ class PolicyRuntime(TrainingWorkers, Servers):
         """Start training workers and servers; on a CPU the servers load while the workers build the model."""
         with self.lock:
             role = "actor_rollout_ref" if self._reference and not self._lora else "actor_rollout"
-            worker = RayClassWithInitArgs(
-                cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
-            )
-            classes = {role: worker}
+            classes = {role: self._worker(role)}
             for critic in self._critics:
                 classes[CRITIC] = critic.worker()
             group = RayWorkerGroup(
@@ -98,40 +95,55 @@ class PolicyRuntime(TrainingWorkers, Servers):
             self.sync = CheckpointEngineManager(config=engine, actor_wg=self.workers, replicas=replicas)
             self.sleep()
 
+    @property
+    def seed(self) -> int:
+        """The seed of a new adapter."""
+        return zlib.crc32(f"{self.config.marl.run.seed} {self.name}".encode())
+
+    def _worker(self, role: str) -> RayClassWithInitArgs:
+        """The class of the training workers."""
+        return RayClassWithInitArgs(
+            cls=ray.remote(ActorRolloutRefWorker), config=self._arr, distillation_config=None, role=role
+        )
+
     def _init_models(self) -> None:
-        seed = zlib.crc32(f"{self.config.marl.run.seed} {self.name}".encode())
+        seed = self.seed
 
         def reseed(worker: Any) -> None:
             torch.manual_seed(seed)  # of new adapters; the generator of a worker's process starts at a random seed
 
         with timed(self.seconds, "model"), awaited(f"training of {self.name}"):
             ray.get([worker.__ray_call__.remote(reseed) for worker in self.workers.workers])
-            if (mode := self._arr.actor.policy_loss.loss_mode).startswith(OWN):
-                ray.get([worker.__ray_call__.remote(lambda _: register_loss(mode)) for worker in self.workers.workers])
             self.workers.init_model()
-            if self._merges:
-                self.workers.set_loss_fn(self.loss())
+            self._set_losses()
             for critic in self._critics:
                 critic.start(self._spawned[CRITIC])
 
+    def _set_losses(self) -> None:
+        if (mode := self._arr.actor.policy_loss.loss_mode).startswith(OWN):
+            ray.get([worker.__ray_call__.remote(lambda _: register_loss(mode)) for worker in self.workers.workers])
+        self.workers.set_loss_fn(self.loss())
+
     def loss(self) -> Any:
-        """The loss function of the training workers: verl's, computed from the rows of merged sequences."""
-        return partial(loss_of_rows, loss=partial(ppo_loss, config=omega_conf_to_dataclass(self._arr.actor)))
+        """The loss function of the training workers: verl's, computed from the rows of merged sequences if they are."""
+        loss = partial(ppo_loss, config=omega_conf_to_dataclass(self._arr.actor))
+        return partial(loss_of_rows, loss=loss) if self._merges else loss
 
     def actors(self) -> dict[str, Any]:
         workers = numbered("training worker", f" of policy '{self.name}'", self.workers.workers)
         return {**workers, **super().actors()}
 
-    def update(self, batch: KVBatchMeta, updates: int) -> tuple[KVBatchMeta, dict[str, float]]:
+    def update(self, batch: KVBatchMeta, updates: int | None = None) -> tuple[KVBatchMeta, dict[str, float]]:
         """Update the policy from its rows, in key order; their advantages must be in TransferQueue.
 
-        `updates` is the number of optimiser steps (mini-batches) per epoch. Returns the batch with what was
-        added to it (padding rows, sequences), and metrics (`grad_norm`, `pg_loss`, ...; with a rollout correction
-        `rollout_corr/...`). Metric `entropy` is the policy's before the update, in nats per token: computed without
-        gradient, with the old log-probs.
+        `updates` is the number of optimiser steps (mini-batches) per epoch; None: that of a synchronous step. Returns
+        the batch with what was added to it (padding rows, sequences), and metrics (`grad_norm`, `pg_loss`, ...; with a
+        rollout correction `rollout_corr/...`). Metric `entropy` is the policy's before the update, in nats per token:
+        computed without gradient, with the old log-probs.
         """
-        with self.lock:
-            rows = len(batch)
+        with self.turn():
+            rows, actor = len(batch), self._arr.actor
+            updates = updates_per_batch(self.config, actor) if updates is None else updates
             updates = min(updates, max(1, rows // self.data_parallel_size))  # no update has only padding rows
             lengths = {"tokens/sampled": sum(tag["response_len"] for tag in batch.tags), "merge/rows_before": rows}
             lengths |= _mismatches(batch.tags)
@@ -147,7 +159,6 @@ class PolicyRuntime(TrainingWorkers, Servers):
                 fields.append("ref_log_prob")
                 call = self.workers.compute_log_prob if self._lora else self.workers.compute_ref_log_prob
                 self._log_probs(batch, "ref_log_prob", call, no_lora_adapter=self._lora)
-            actor = self._arr.actor
             batch.extra_info.update(
                 calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff),
                 distillation_use_topk=False,

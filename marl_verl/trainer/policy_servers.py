@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from marl_verl.trainer.metrics import timed
 
 
 class Runtime:
-    """The runtime of a policy. This base class is for an external endpoint: it starts and syncs nothing."""
+    """The runtime of a policy. This base class is for an external endpoint or a script: it starts and syncs nothing."""
 
     def __init__(self, policy: PolicyConfig) -> None:
         self.policy, self.name = policy, policy.name
@@ -35,8 +36,9 @@ class Runtime:
         """Start workers and servers. Endpoints are checked before a run starts any process (`trainer/run.py`)."""
 
     def client(self) -> Any:
-        """The client of rollout workers: the endpoint's address and key, or verl's client for the servers."""
-        assert self.policy.endpoint is not None
+        """What rollout workers make their client of: the keyed endpoint, verl's client, or None for a script."""
+        if self.policy.endpoint is None:
+            return None
         return KeyedEndpoint(self.policy.endpoint, endpoint_key(self.name, self.policy.endpoint))
 
     def sleep(self) -> None:
@@ -154,6 +156,12 @@ class TrainingWorkers:
     workers: Any
     lock: AbstractContextManager[Any]  # `Devices.lock`, of the policy
 
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold the lock, during calls to the training workers."""
+        with self.lock:
+            yield
+
     @property
     def data_parallel_size(self) -> int:
         """Number of data-parallel ranks; each processes a part of the rows."""
@@ -164,10 +172,10 @@ class TrainingWorkers:
 
     def save(self, folder: Path, step: int) -> None:
         """Write model, optimiser and learning-rate schedule below `folder`; for a policy a Hugging Face folder, too."""
-        with self.lock:
+        with self.turn():
             self.workers.save_checkpoint(str(folder), None, step, max_ckpt_to_keep=None)
 
     def load(self, folder: Path) -> None:
         """Load the files that `save` wrote."""
-        with self.lock:
+        with self.turn():
             self.workers.load_checkpoint(local_path=str(folder), del_local_after_load=False)

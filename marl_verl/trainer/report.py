@@ -66,8 +66,8 @@ def write_summary(trainer: TeamTrainer) -> dict[str, Any]:
 
 
 def _policy(policy: PolicyConfig, config: Any, saved: Path | None) -> dict[str, Any]:
-    """Parameters of a policy and relative change of its weights up to the newest checkpoint; unknown for endpoints."""
-    if policy.endpoint is not None:
+    """Parameters of a policy and relative change of its weights up to the newest checkpoint; None if unknown."""
+    if policy.external:
         return {"parameters": None, "weight_change": 0.0, "frozen": True}
     model = str(config.policies[policy.name].actor_rollout_ref.model.path)
     parameters, change = policy_change(model, saved / policy.name if saved and policy.trained else None)

@@ -1,10 +1,11 @@
 """`python -m tests.benchmarks.scaling [--episodes 4096]`: what bounds a step of a team on many servers.
 
 The rollout workers, their samplers and engine, TransferQueue, verl's replay buffer, the row table and the advantages
-are the real ones. The servers are simulated: 64 of them for 8 policies, 256 slots each, lognormal latencies (median
-4 s, sigma 1; drawn, not measured), on a clock that jumps. Each episode is 8 acts, one of each policy; each row has 128
-and 64 tokens. Training workers, and the processor time of requests to servers, are not part of it. Seconds are
-processor seconds of each process, so that other work on the machine matters little:
+are the real ones. The servers are simulated: 64 of them for 8 policies, 256 slots each, on a clock that jumps. Their
+latencies are drawn from measured ones (latencies.txt: quantiles of what `latencies.py` writes, by their median), with a
+median of 4 s. Each episode is 8 acts, one of each policy; each row has 128 and 64 tokens. Training workers, and the
+processor time of requests to servers, are not part of it. Seconds are processor seconds of each process, so that other
+work on the machine matters little:
 
     servers           virtual seconds of the sampling: no processor of this run would be any faster
     rollout workers   each of them has its share of the tasks
@@ -25,9 +26,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import transfer_queue as tq
 from omegaconf import OmegaConf
@@ -51,6 +54,9 @@ POLICIES = tuple(f"policy{number}" for number in range(8))
 SERVERS, SLOTS, GROUP, PROMPT, RESPONSE, MEDIAN = 64, 256, 8, 128, 64, 4.0
 
 
+QUANTILES = [float(line) for line in Path(__file__).with_name("latencies.txt").read_text().split()]
+"""Of the seconds of an act, divided by their median."""
+
 PIPES: list[Any] = []  # to the processes of TransferQueue, which end with them
 
 
@@ -71,13 +77,20 @@ class Any_(TaskSet):
         return float(len(answer) % 2)
 
 
+class Measured(Server):
+    """Servers with measured latencies, median 1 s."""
+
+    def quantile(self, share: float) -> float:
+        return float(np.interp(share, np.linspace(0, 1, len(QUANTILES)), QUANTILES))
+
+
 class Client:
     """The client of a policy: a queue for all slots of its servers, and an action of fixed length."""
 
     sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 
     def __init__(self, name: str, slots: int) -> None:
-        self.name, self.server, self.sent = name, Server(slots, seed=1), 0
+        self.name, self.server, self.sent = name, Measured(slots, seed=1), 0
 
     def too_long(self, messages: Any, tools: Any) -> None:
         """Never."""

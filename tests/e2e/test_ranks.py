@@ -69,17 +69,16 @@ def shards(run: Finished, step: int, part: str) -> list[str]:
 BOTH = ["model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_both_servers_and_an_export_have_what_the_ranks_learnt(ranks: Finished, policy: str, tmp_path: Path) -> None:
+def between_servers_and_export(run: Finished, policy: str, model: Path, merge: bool) -> list[float]:
+    """Of each action of a policy in step 2, the largest difference between the log-probs of the servers and those of
+    checkpoint 1, which is exported to folder `model`."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    assert shards(ranks, 1, f"policies/{policy}") == BOTH
-    merge = ["--merge"] if policy == "lora" else []
-    command("export", str(ranks.folder), "--policy", policy, "--output", str(tmp_path / "model"), "--step", "1", *merge)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    worst, count = 0.0, 0
-    for line in (ranks.folder / "journals" / "step_00002.jsonl").read_text().splitlines()[1:]:
+    options = ["--policy", policy, "--output", str(model), "--step", "1", *["--merge"] * merge]
+    command("export", str(run.folder), *options)
+    exported, found = AutoModelForCausalLM.from_pretrained(model), []
+    for line in (run.folder / "journals" / "step_00002.jsonl").read_text().splitlines()[1:]:
         episode = json.loads(line)
         agents = {turn["agent"] for turn in episode["turns"] if turn["policy"] == policy}
         for record in episode["journal"]["records"]:
@@ -87,13 +86,19 @@ def test_both_servers_and_an_export_have_what_the_ranks_learnt(ranks: Finished, 
                 action = record["action"]
                 tokens = torch.tensor([[*action["prompt_ids"], *action["response_ids"]]])
                 with torch.no_grad():
-                    logits = model(tokens).logits[0, len(action["prompt_ids"]) - 1 : -1].float()
+                    logits = exported(tokens).logits[0, len(action["prompt_ids"]) - 1 : -1].float()
                 chosen = torch.tensor(action["response_ids"])[:, None]
-                found = logits.log_softmax(-1).gather(1, chosen)[:, 0]
-                worst = max(worst, float((found - torch.tensor(action["log_probs"])).abs().max()))
-                count += 1
-    assert count == 8 * 8  # tasks, episodes
-    assert worst < TOLERANCE
+                log_probs = logits.log_softmax(-1).gather(1, chosen)[:, 0]
+                found.append(float((log_probs - torch.tensor(action["log_probs"])).abs().max()))
+    return found
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_both_servers_and_an_export_have_what_the_ranks_learnt(ranks: Finished, policy: str, tmp_path: Path) -> None:
+    assert shards(ranks, 1, f"policies/{policy}") == BOTH
+    differences = between_servers_and_export(ranks, policy, tmp_path / "model", merge=policy == "lora")
+    assert len(differences) == 8 * 8  # tasks, episodes
+    assert max(differences) < TOLERANCE
     assert ranks.summary["policies"][policy]["weight_change"] > 1e-3
 
 

@@ -1,0 +1,83 @@
+"""Policies with `base: shared`: settings of their one vLLM server and training worker, and the check that they agree.
+
+The processes are those of the first such policy. Its server holds one adapter per policy (vLLM's `max_loras`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from marl_verl.config.server_names import rollout_name
+from marl_verl.errors import MarlError
+from marl_verl.team import TeamConfig
+
+OWN = {
+    "actor": (
+        *("optim", "policy_loss", "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos"),
+        *("tau_neg", "loss_agg_mode", "loss_scale_factor", "entropy_coeff", "calculate_entropy", "use_kl_loss"),
+        *("kl_loss_coef", "kl_loss_type", "ppo_epochs", "ppo_mini_batch_size", "shuffle", "data_loader_seed"),
+    ),
+    "rollout": ("temperature", "top_p", "top_k"),
+    "ref": ("ppo_mini_batch_size",),
+}
+"""Keys of a policy's sections that may differ: those of its optimiser, its loss, and its requests."""
+
+
+def check_sharing(team: TeamConfig) -> None:
+    """MarlError unless several policies share a base model, on one pool."""
+    if not team.sharing:
+        return
+    first, *others = (team.policies[name] for name in team.sharing)
+    if not others:
+        what = f"policy '{first.name}' has marl.policies.{first.name}.base=shared, but no other policy has it"
+        raise MarlError(f"{what}: set it for another policy with the same model, or remove it")
+    for other in others:
+        for key in ("pool", "tiny"):
+            mine, theirs = getattr(first, key), getattr(other, key)
+            if mine != theirs:
+                where = f"'marl.policies.{other.name}.{key}' is {theirs}"
+                what = f"{where}, but that of '{first.name}' is {mine}, and both have base=shared"
+                raise MarlError(f"{what}: make them equal, or remove base")
+
+
+def use_shared_base(actor_rollout_ref: DictConfig, policy: str, sharing: Sequence[str]) -> None:
+    """Set the servers' name and number of adapters. MarlError without an adapter, or where it would be merged."""
+    where, model = f"marl.policies.{policy}", actor_rollout_ref.model
+    if not model.lora_rank:
+        what = f"policy '{policy}' has {where}.base=shared, but no adapter"
+        raise MarlError(f"{what}: set {where}.model.lora_rank, or remove base")
+    if model.lora.merge:
+        what = f"policy '{policy}' has {where}.base=shared, but model.lora.merge=true"
+        raise MarlError(f"{what}: a server of several adapters cannot merge them, leave model.lora.merge out")
+    if (strategy := actor_rollout_ref.actor.strategy) != "fsdp2":
+        raise MarlError(f"policy '{policy}' has {where}.base=shared, which needs actor.strategy=fsdp2, got {strategy}")
+    with open_dict(actor_rollout_ref):
+        model.lora.merge = False
+        rollout = actor_rollout_ref.rollout
+        rollout.name = rollout_name(sharing[0])
+        served = {"vllm": {"max_loras": len(sharing)}}
+        rollout.engine_kwargs = OmegaConf.merge(rollout.engine_kwargs, served)
+
+
+def check_shared_base(policies: Mapping[str, Mapping[str, Any]], team: TeamConfig) -> None:
+    """MarlError for the first setting in which policies with `base: shared` differ; `policies` are resolved."""
+    for other in team.sharing[1:]:
+        first = team.sharing[0]
+        mine, theirs = (dict(_settings(policies[name]["actor_rollout_ref"])) for name in (first, other))
+        for key in dict.fromkeys([*mine, *theirs]):
+            if mine.get(key) != theirs.get(key):
+                what = f"policies '{first}' and '{other}' have base=shared, but their {key} differ"
+                found = f"{mine.get(key)} and {theirs.get(key)}"
+                raise MarlError(f"{what}, {found}: make marl.policies.{other}.{key} equal, or remove base")
+
+
+def _settings(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (key, value) of the settings that must be equal, without sections."""
+    for key, value in section.items():
+        if prefix and key in OWN.get(prefix.rstrip("."), ()):
+            continue
+        if isinstance(value, Mapping) and value:
+            yield from _settings(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,205 @@
+"""Policies with `base: shared`: which settings must agree, their devices, and the adapter of each request."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.placement import PROCESSES, Pool, pools_of
+from marl_verl.config.resolve import resolve
+from marl_verl.errors import MarlError
+from marl_verl.evaluation.plan import _policy
+from marl_verl.team import TeamConfig, read_team
+from marl_verl.trainer.describe import describe
+from marl_verl.trainer.prepare import plan_run
+
+pytestmark = pytest.mark.slow  # whole configs are composed
+RECIPE = """
+defaults: [marl_trainer, _self_]
+marl:
+  task: {name: inventory}
+  workflow: {name: inventory}
+  agents: {holder: {policy: one}, asker: {policy: two}}
+  policies:
+    one: {base: shared, tiny: {steps: 100}, actor: {optim: {lr: 1.0e-3}}}
+    two: {base: shared, tiny: {steps: 100}, actor: {optim: {lr: 1.0e-2}}, rollout: {temperature: 0.7}}
+actor_rollout_ref: {model: {lora_rank: 4, lora_alpha: 8}}
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shared") / "recipe.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def composed(recipe: Path) -> DictConfig:
+    return compose(recipe, [], hardware="cpu")
+
+
+def _read(config: DictConfig) -> TeamConfig:
+    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
+    return read_team(marl)
+
+
+def test_one_server_for_both_with_an_adapter_each(composed: DictConfig) -> None:
+    team = _read(composed)
+    one, two = (resolve(composed, team).policies[name].actor_rollout_ref for name in ("one", "two"))
+    assert one.rollout.name == two.rollout.name == "vllm-one"
+    assert one.rollout.engine_kwargs.vllm.max_loras == 2
+    assert one.model.lora.merge is two.model.lora.merge is False
+    assert (one.actor.optim.lr, two.actor.optim.lr, two.rollout.temperature) == (1e-3, 1e-2, 0.7)
+    (pool,) = pools_of(composed, team)
+    assert pool == Pool("one", 1, 1, ("one", "two"), shared=False, processes=1)
+    assert pool.cpus == PROCESSES
+
+
+def test_the_dry_run_shows_who_shares(recipe: Path) -> None:
+    plan = plan_run(recipe, [])
+    text = describe(plan)
+    assert "base model frozen and shared with two" in text
+    assert "devices one, two: 1 slot dedicated" in text
+    separate = plan_run(recipe, ["marl.policies.one.base=null", "marl.policies.two.base=null"])
+    assert "devices one: 1 slot dedicated" in describe(separate)
+    assert separate.needs[0].total - plan.needs[0].total > 2**30  # a server and a training worker less
+    assert plan.tiny["one"] == plan.tiny["two"] != separate.tiny["one"]  # made for the agents of both
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["marl.policies.two.base=null"],
+            "'one' has marl.policies.one.base=shared, but no other policy has it: set it",
+        ),
+        (["marl.policies.two.base=mine"], "marl.policies.two.base"),
+        (["marl.policies.two.frozen=true"], "'two' is frozen, but has marl.policies.two.base=shared: only trained"),
+        (
+            ["marl.policies.two.tiny.steps=5"],
+            "'marl.policies.two.tiny' is {'steps': 5}, but that of 'one' is",
+        ),
+        (
+            ["marl.policies.two.pool=big", "marl.pools.big={gpus: 1}"],
+            "'marl.policies.two.pool' is big, but that of 'one' is None",
+        ),
+        (["marl.policies.two.model.lora_rank=0"], "'two' has marl.policies.two.base=shared, but no adapter: set marl"),
+        (
+            ["marl.policies.two.model.lora_rank=8"],
+            "but their model.lora_rank differ, 4 and 8: make marl",
+        ),
+        (
+            ["marl.policies.two.rollout.max_num_seqs=3"],
+            "policies 'one' and 'two' have base=shared, but their rollout.max_num_seqs differ",
+        ),
+        (["marl.policies.two.actor.fsdp_config.param_offload=true"], "their actor.fsdp_config.param_offload differ"),
+        (
+            ["marl.policies.two.model.lora.merge=true"],
+            "model.lora.merge=true: a server of several adapters cannot",
+        ),
+        (["actor_rollout_ref.actor.strategy=fsdp"], "base=shared, which needs actor.strategy=fsdp2, got fsdp"),
+        (
+            ["marl.algorithm.name=ippo"],
+            "'ippo' has a critic per policy, but 'one' has base=shared: remove base",
+        ),
+    ],
+)
+def test_settings_that_do_not_agree(composed: DictConfig, overrides: list[str], message: str) -> None:
+    config = with_overrides(composed, overrides)
+    with pytest.raises(MarlError) as error:
+        resolve(config, _read(config))
+    assert message in str(error.value)
+
+
+def test_the_asynchronous_schedule_is_refused(recipe: Path) -> None:
+    with pytest.raises(MarlError, match=r"'marl\.policies\.one\.base=shared' needs marl\.schedule\.mode=sync"):
+        plan_run(recipe, ["marl.schedule.mode=async", "marl.algorithm.options.loss=ppo-clip-tis"])
+
+
+def test_an_evaluation_serves_each_policy_with_a_model_of_its_own() -> None:
+    given = {"base": "shared", "tiny": {}, "model": {"lora_rank": 4}}
+    assert _policy(given, "folder") == {
+        "frozen": True,
+        "model": {"path": "folder", "lora_rank": 0, "lora_adapter_path": None},
+    }
+
+
+def _with_vllm(patch: pytest.MonkeyPatch) -> None:
+    """Skip the test without vLLM; let verl find it on a CPU."""
+    from marl_verl.platforms import workarounds
+
+    pytest.importorskip("vllm")
+    patch.setattr(importlib.metadata, "version", importlib.metadata.version)
+    workarounds.alias_vllm_version()
+
+
+def test_requests_carry_the_adapter_of_their_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_vllm(monkeypatch)
+    from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID
+
+    from marl_verl.rollout.vllm_servers import ADAPTER, PolicyServer, with_adapter
+
+    seen: list[Any] = []
+    engine = with_adapter(lambda prompt, lora_request=None: seen.append(lora_request and lora_request.lora_int_id))
+
+    class Server(PolicyServer):
+        def __init__(self) -> None:
+            self.versions = {0: 3, 1: 5}
+
+    async def answer(self: Any, prompt: Any) -> Any:
+        await asyncio.sleep(0.01 * prompt)  # the first request ends last
+        engine(prompt, lora_request=SimpleNamespace(lora_int_id=0))
+        return SimpleNamespace(extra_fields={"global_steps": None})
+
+    async def both() -> list[int]:
+        server = Server()
+        done = await asyncio.gather(*(server.generate(2 - number, adapter=number) for number in (0, 1)))
+        await server.set_version(0, 4)
+        done.append(await server.generate(0, adapter=0))
+        return [output.extra_fields["global_steps"] for output in done]
+
+    monkeypatch.setattr(PolicyServer.__mro__[1], "generate", answer)
+    assert asyncio.run(both()) == [3, 5, 4]
+    assert seen == [VLLM_LORA_INT_ID + 1, VLLM_LORA_INT_ID, VLLM_LORA_INT_ID]
+    assert ADAPTER.get() is None
+
+
+def test_weights_replace_the_adapter_of_their_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_vllm(monkeypatch)
+    from verl.workers.rollout.vllm_rollout import utils
+
+    from marl_verl.rollout.vllm_worker import VLLM_LORA_INT_ID, PolicyWorkerExtension
+
+    seen: list[Any] = []
+
+    class Worker(PolicyWorkerExtension):
+        def __new__(cls) -> Any:
+            return object.__new__(cls)
+
+        def remove_lora(self, number: int) -> None:
+            seen.append(number)
+
+        def add_lora(self, request: Any) -> None:
+            seen.append((request.lora_int_id, request.lora_name))
+
+        device, local_rank = "cpu", 0
+        _is_qat_model = _is_modelopt_qat = False
+        _get_zmq_handle = staticmethod(lambda: "")
+
+    receiver = SimpleNamespace(receive_weights=lambda on_bucket_received: on_bucket_received([], True))
+    module = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer.BucketedWeightReceiver"
+    monkeypatch.setattr(module, lambda **options: receiver)
+    for name in ("VLLM_LORA_INT_ID", "VLLM_LORA_NAME"):
+        monkeypatch.setattr(utils, name, getattr(utils, name))
+    for adapter in (1, None, 0):
+        Worker().update_weights_from_ipc(adapter=adapter, peft_config={"r": 1}, base_sync_done=True)
+    first = VLLM_LORA_INT_ID
+    assert seen == [first + 1, (first + 1, str(first + 1)), first, (first, str(first)), first, (first, str(first))]
