@@ -12,7 +12,7 @@ from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Positive, build
 
 OWN_KEYS = (
-    *("frozen", "tiny", "endpoint", "loss", "pool", "stop", "apply_chat_template_kwargs"),
+    *("frozen", "tiny", "endpoint", "script", "loss", "base", "pool", "stop", "apply_chat_template_kwargs"),
     *("tool_parser", "reasoning_parser"),
 )
 """Keys of a policy's section that are not keys of verl's `actor_rollout_ref`."""
@@ -88,7 +88,9 @@ class PolicyConfig:
     frozen: bool = False  # acts, but is never updated
     tiny: dict[str, Any] | None = None  # options of a tiny model made for the run; None with a `model.path`
     endpoint: Endpoint | None = None  # the external endpoint that acts; such a policy is frozen
+    script: str | None = None  # the registered function that acts; such a policy is frozen
     loss: str | None = None  # registered loss; None for the algorithm's loss
+    base: Literal["shared"] | None = None  # shared: one base model in trainer and servers for all policies that set it
     pool: str | None = None  # shared pool of `marl.pools`; None for a dedicated pool
     stop: str | list[str] | None = None  # texts that end an action, for agents that have none of their own
     apply_chat_template_kwargs: dict[str, Any] | None = None  # over those of verl's `data`
@@ -103,6 +105,11 @@ class PolicyConfig:
     @property
     def trained(self) -> bool:
         return not self.frozen
+
+    @property
+    def external(self) -> bool:
+        """Whether no model of this run acts: an external endpoint or a script."""
+        return self.endpoint is not None or self.script is not None
 
     @property
     def lora_rank(self) -> int:
@@ -135,6 +142,15 @@ class TeamConfig:
         past = self.policies[policy].past
         names = (policy, past_name(policy)) if past is None else (past.of, policy)
         return [agent.name for agent in self.agents.values() if agent.policy in names]
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """The policies with `base: shared`; the processes of the first one serve and train them all."""
+        return tuple(name for name, policy in self.policies.items() if policy.base is not None)
+
+    def alike(self, policy: str) -> tuple[str, ...]:
+        """The policies whose processes are those of a policy, which is one of them."""
+        return self.sharing if self.policies[policy].base is not None else (policy,)
 
     @property
     def opponents(self) -> dict[str, Opponent]:
@@ -274,7 +290,8 @@ def _past_policies(agents: Mapping[str, AgentConfig], policies: Mapping[str, Pol
         override = {key: value for key, value in of.override.items() if key in ("model", "rollout")}
         if isinstance(model := override.get("model"), Mapping):
             override["model"] = {key: value for key, value in model.items() if not str(key).startswith("lora")}
-        found[name] = dataclasses.replace(of, name=name, frozen=True, loss=None, override=override, past=agent.opponent)
+        past: dict[str, Any] = {"name": name, "frozen": True, "loss": None, "base": None, "past": agent.opponent}
+        found[name] = dataclasses.replace(of, **past, override=override)
     return found
 
 
@@ -283,17 +300,27 @@ def _policy(name: str, values: Any) -> PolicyConfig:
     override = _keys(where, name, values)
     own = {key: override.pop(key) for key in ("name", *OWN_KEYS) if key in override}
     policy = build(PolicyConfig, {**own, "override": override}, where)
-    if policy.endpoint is not None:
-        if policy.tiny is not None or override:
-            what = f"policy '{name}' is an external endpoint, but has {_listed(['tiny'] if policy.tiny else override)}"
-            raise MarlError(f"{what}: remove it, an endpoint has only url, model and key_variable")
+    if policy.external:
+        kind, has = "an external endpoint", "an endpoint has only url, model and key_variable"
+        if policy.script is not None:
+            kind, has = f"the script '{policy.script}'", "a script has no model and no server"
+        unused = {
+            "tiny": policy.tiny,
+            "endpoint": policy.script and policy.endpoint,
+            "stop": policy.script and policy.stop,
+        }
+        if found := [*(key for key, value in unused.items() if value), *override]:
+            raise MarlError(f"policy '{name}' is {kind}, but has {_listed(found)}: remove it, {has}")
         if policy.apply_chat_template_kwargs:
-            what = f"'{where}.apply_chat_template_kwargs' has no effect on an external endpoint"
-            raise MarlError(f"{what}, which has its own chat template: remove it")
+            what = f"'{where}.apply_chat_template_kwargs' has no effect on {kind}"
+            raise MarlError(f"{what}, which gets the messages: remove it")
         policy = dataclasses.replace(policy, frozen=True)
     if policy.frozen and policy.lora_rank:
         why = "an untrained adapter has no effect; remove one of the two"
         raise MarlError(f"policy '{name}' is frozen, but has {where}.model.lora_rank={policy.lora_rank}: {why}")
+    if policy.frozen and policy.base is not None:
+        kind = "an external endpoint" if policy.endpoint is not None else "frozen"
+        raise MarlError(f"policy '{name}' is {kind}, but has {where}.base={policy.base}: only trained adapters share")
     if policy.frozen and policy.loss is not None:
         raise MarlError(f"policy '{name}' is frozen, but has {where}.loss='{policy.loss}': remove the loss")
     return policy

@@ -93,6 +93,8 @@ def _trained_policy(run: Path, config: Any, name: str | None) -> str:
             f"policy '{name}' was not trained: it is the external endpoint '{policy.endpoint.model}' at "
             f"{policy.endpoint.url}"
         )
+    if policy.script is not None:
+        raise MarlError(f"policy '{name}' was not trained: it is the script '{policy.script}', which has no weights")
     if policy.past is not None:
         what = f"policy '{name}' acts with past versions of policy '{policy.past.of}'"
         raise MarlError(f"{what}, which are in '{run}/opponents'. Choose --policy {policy.past.of}.")

@@ -65,6 +65,8 @@ def resume_fingerprint(config: DictConfig) -> Nested:
 def _policy(policy: PolicyConfig, config: DictConfig) -> Nested:
     if policy.endpoint is not None:
         return {"kind": f"endpoint {policy.endpoint.model} at {policy.endpoint.url}"}
+    if policy.script is not None:
+        return {"kind": f"script {policy.script}"}
     own: Any = OmegaConf.to_container(config.policies[policy.name], resolve=True)
     arr, trainer = own["actor_rollout_ref"], own["trainer"]
     model = _chosen(arr["model"], MODEL)

@@ -41,7 +41,7 @@ KS = (1, 4, 8, 16, 32, 64)
 TAKEN = re.compile(
     r"marl\.(task|workflow|rollout|pools)(\..+)?"
     r"|marl\.agents\.[^.]+\.(instructions|reward|sampling)(\..+)?"
-    r"|marl\.policies\.[^.]+\.(rollout|endpoint|pool|stop|apply_chat_template_kwargs)(\..+)?"
+    r"|marl\.policies\.[^.]+\.(rollout|endpoint|script|pool|stop|apply_chat_template_kwargs)(\..+)?"
     r"|marl\.run\.journal_tokens"
     r"|actor_rollout_ref\.rollout\..+"
     r"|data\.(max_prompt_length|max_response_length|apply_chat_template_kwargs)(\..+)?"
@@ -269,7 +269,7 @@ def evaluation_config(
 
 def _policy(given: Mapping[str, Any] | None, model: str | None) -> dict[str, Any]:
     """A policy's section, frozen and without LoRA (adapters are merged); an external endpoint is unchanged."""
-    policy = {key: value for key, value in (given or {}).items() if key not in ("tiny", "loss", "frozen")}
+    policy = {key: value for key, value in (given or {}).items() if key not in ("tiny", "loss", "base", "frozen")}
     if model is not None:
         own = {key: value for key, value in (policy.get("model") or {}).items() if not key.startswith("lora")}
         policy.update(frozen=True, model={**own, "path": model, "lora_rank": 0, "lora_adapter_path": None})

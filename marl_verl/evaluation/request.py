@@ -139,7 +139,7 @@ def _assignment(team: TeamConfig, source: str, step: int, untrained: bool, newes
             return Assignment(of, "untrained", source)
         return Assignment(of, "past", source, newest[of])
     if policy.frozen:
-        return Assignment(source, "frozen" if policy.endpoint is None else "external", source)
+        return Assignment(source, "external" if policy.external else "frozen", source)
     if step == 0 or not untrained:
         return Assignment(source, "trained" if step else "untrained", source)
     name = f"{source}-untrained"

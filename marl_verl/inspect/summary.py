@@ -40,7 +40,7 @@ def show(folder: Path, display: Display) -> None:
         elif policy["weight_change"] is not None:
             change = f"weights changed by {policy['weight_change']:.1%}"
         size = policy["parameters"]
-        detail = "external endpoint, frozen" if size is None else f"{size:,} parameters, {change}"
+        detail = "endpoint or script, frozen" if size is None else f"{size:,} parameters, {change}"
         display.print(f"policy {name}: {detail}")
     if summary["steps"]:
         first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"

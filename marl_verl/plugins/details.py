@@ -18,7 +18,7 @@ from marl_verl.plugins.lookup import Plugins
 from marl_verl.plugins.registry import KINDS, Entry
 
 SECTIONS = {"tasks": "marl.task.options", "workflows": "marl.workflow.options", "samplers": "marl.sampler.options"}
-WITHOUT = ("rewards", "losses", "metrics", "columns")  # kinds of parts without options
+WITHOUT = ("rewards", "losses", "metrics", "columns", "scripts")  # kinds of parts without options
 Option = tuple[str, str, Any]  # name in a config, type in words, default
 
 

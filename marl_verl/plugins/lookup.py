@@ -35,8 +35,8 @@ EXTRAS: Mapping[str, str] = {
     "writing": "joint-writing word-writing two-writers tldr-length arxiv-length",
     "search": "search look-up search-routed search-alone search-planner search-verdict search-hit",
     "environments": "textarena pettingzoo verifiers player-outcome player-legal player-outcome-legal seat-reward",
-    "self-play": "kuhn-poker legal-move role-conditioned proposed-arithmetic proposer-solver proposer-learnability "
-    "proposer-uncertainty solver-correct majority-debate",
+    "self-play": "kuhn-poker kuhn-equilibrium legal-move role-conditioned proposed-arithmetic proposer-solver "
+    "proposer-learnability proposer-uncertainty solver-correct majority-debate",
 }
 """Extra (also the entry point, and the suffix of the distribution's name) -> the names that its plugin registers.
 

@@ -21,11 +21,13 @@ import pluggy
 from marl_verl.errors import MarlError
 
 if TYPE_CHECKING:
+    from random import Random
+
     from marl_verl.advantage import Estimator, Returns
     from marl_verl.algorithms import Algorithm, Loss, Metric
     from marl_verl.algorithms.losses import LossFunction
     from marl_verl.credit import Credit
-    from marl_verl.episode import Episode, Turn, Workflow
+    from marl_verl.episode import Episode, Message, Turn, Workflow
     from marl_verl.rewards import RewardMix
     from marl_verl.sampling import Sampler
     from marl_verl.tasks import Task, TaskSet
@@ -42,6 +44,7 @@ KINDS: Mapping[str, str] = {
     "losses": "loss",
     "metrics": "metric",
     "columns": "column function",
+    "scripts": "script",
     "algorithms": "algorithm",
 }
 """Kind of part -> its singular noun for error messages."""
@@ -164,6 +167,10 @@ class Registry:
     ) -> None:
         """Register a column function: (turn, episode) -> {column: a number, or a number per response token}."""
         self._add("columns", name, target)
+
+    def script(self, name: str, target: Callable[[list[Message], Random], str | Awaitable[str]] | str) -> None:
+        """Register a script: (messages, random) -> the text of an action. A policy with this `script` acts by it."""
+        self._add("scripts", name, target)
 
     def algorithm(self, name: str, target: Algorithm | str) -> None:
         """Register an algorithm: sampler, reward mix, credit, advantage and loss."""

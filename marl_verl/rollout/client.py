@@ -19,7 +19,7 @@ from marl_verl.episode.messages import as_tool_calls
 from marl_verl.errors import MarlError
 from marl_verl.models.chat import Chat, before_stop
 from marl_verl.models.parsers import Parsers, structured_outputs
-from marl_verl.rollout.context import ObservationTooLong
+from marl_verl.rollout.context import ObservationTooLong, default_sampling
 
 
 class DirectClient(LLMServerClient):
@@ -65,7 +65,8 @@ class PolicyClient:
     """A `Client` of a policy of this run, from its `actor_rollout_ref` and verl's client for its servers.
 
     `template` are the variables of its chat template, `stop` the stop strings of agents that have none of their own,
-    `parsers` the names of vLLM's parsers of tool calls and reasoning.
+    `parsers` the names of vLLM's parsers of tool calls and reasoning. `adapter` is the number of its adapter on servers
+    that it shares.
     """
 
     def __init__(
@@ -76,12 +77,14 @@ class PolicyClient:
         template: Mapping[str, Any],
         stop: Sequence[str] | None = None,
         parsers: tuple[str | None, str | None] = (None, None),
+        adapter: int | None = None,
     ) -> None:
         self.name, self.client, self.stop = name, client, stop or ()
+        self._server_options = {} if adapter is None else {"adapter": adapter}
         self.prompt_length = int(config.rollout.prompt_length)
         self.response_length = int(config.rollout.response_length)
         self.sampling = {
-            **{name: config.rollout[name] for name in ("temperature", "top_p", "top_k")},
+            **default_sampling(config.rollout),
             "repetition_penalty": 1.0,
             "logprobs": bool(config.rollout.calculate_log_probs),
         }
@@ -140,7 +143,8 @@ class PolicyClient:
         params["stop_token_ids"] = sorted(ends)
         if (restricted := structured_outputs(asked)) is not None:
             params["structured_outputs"] = restricted
-        output = await self.client.generate(request_id, prompt_ids=prompt_ids, sampling_params=params)
+        sent = {"prompt_ids": prompt_ids, "sampling_params": params, **self._server_options}
+        output = await self.client.generate(request_id, **sent)
         ids = [int(token) for token in output.token_ids]
         if not ids:
             raise MarlError(f"the server of policy '{self.name}' returned an empty completion")

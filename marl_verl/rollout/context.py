@@ -29,7 +29,7 @@ class ObservationTooLong(MarlError):
 
 
 class Client(Protocol):
-    """The client of one policy, served by this run or by an external endpoint."""
+    """The client of one policy: served by this run or an external endpoint, or a script."""
 
     @property
     def sampling(self) -> Mapping[str, Any]:
@@ -90,6 +90,11 @@ class Gate:
     def open(self) -> None:
         """Release held requests and accept new ones."""
         self._open.set()
+
+
+def default_sampling(rollout: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling parameters that every client has by default, of verl's `rollout`."""
+    return {name: rollout[name] for name in ("temperature", "top_p", "top_k")}
 
 
 def request_seed(*identity: Any) -> int:

@@ -22,7 +22,7 @@ from marl_verl.config.policy_models import endpoint_key
 from marl_verl.episode import Action, Message
 from marl_verl.episode.messages import as_tool_calls
 from marl_verl.errors import MarlError, nearest
-from marl_verl.rollout.context import ObservationTooLong
+from marl_verl.rollout.context import ObservationTooLong, default_sampling
 from marl_verl.team import Endpoint
 
 RETRIES = 5
@@ -60,7 +60,7 @@ class EndpointClient:
         from openai import AsyncOpenAI
 
         self.name, self.endpoint, self.max_tokens, self.stop = name, endpoint, max_tokens, stop or []
-        self.sampling = {key: sampling[key] for key in ("temperature", "top_p", "top_k")}
+        self.sampling = default_sampling(sampling)
         self._key = endpoint_key(name, endpoint) if key is None else key
         self._client = AsyncOpenAI(
             base_url=endpoint.url, api_key=self._key, max_retries=retries, timeout=request_seconds

@@ -1,0 +1,94 @@
+"""Scripted policies: a plugin's function acts in place of a model."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from marl_verl_self_play.kuhn import CARDS, INFORMATION_SETS, equilibrium, exploitability, legal_moves
+from marl_verl_self_play.kuhn_poker import observation
+from marl_verl_self_play.kuhn_script import kuhn_equilibrium
+
+from marl_verl.errors import MarlError
+from marl_verl.rollout.scripted import ScriptClient
+from marl_verl.trainer.describe import describe
+from marl_verl.trainer.prepare import plan_run
+
+KUHN = Path(__file__).parents[1] / "recipes" / "self_play" / "kuhn_cpu.yaml"
+BOT = ("marl.agents.second.policy=bot", "marl.agents.second.reward=null")
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
+ASKED = [{"role": "user", "content": "your move"}]
+
+
+def said(act: Any, seed: int | None = 7) -> str:
+    client = ScriptClient("bot", "mine", act, {**SAMPLING, "repetition_penalty": 1.0})
+    assert client.too_long(ASKED, None) is None
+    return asyncio.run(client.answer(ASKED, {**client.sampling, "seed": seed}, "u-0")).text
+
+
+def test_it_gets_the_messages_and_equal_random_numbers() -> None:
+    def act(messages: list[dict[str, Any]], random: Random) -> str:
+        return f"{messages[-1]['content']} {random.random()}"
+
+    async def later(messages: list[dict[str, Any]], random: Random) -> str:
+        return act(messages, random)
+
+    assert said(act).startswith("your move 0.")
+    assert said(act) == said(act) == said(later) != said(act, 8)
+
+
+def test_a_failure_names_policy_and_script() -> None:
+    with pytest.raises(
+        MarlError, match=r"^script 'mine' of policy 'bot': ZeroDivisionError: integer division or modulo by zero$"
+    ):
+        said(lambda messages, random: 1 // 0)
+    with pytest.raises(MarlError, match=r"^script 'mine' of policy 'bot' must return a text, got 3$"):
+        said(lambda messages, random: 3)
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_the_equilibrium_player_is_one(brief: bool) -> None:
+    random, played = Random(0), {}
+    for name in (name for names in INFORMATION_SETS for name in names):
+        messages = [{"role": "user", "content": observation(name[0], name[1:], brief)}]
+        moves = [kuhn_equilibrium(messages, random) for _ in range(3000)]
+        played[name] = moves.count(legal_moves(name[1:])[1]) / len(moves)
+        assert played[name] == pytest.approx(equilibrium(1 / 6)[name], abs=0.04)
+    assert exploitability(played) < 0.03
+    assert len(played) == 4 * len(CARDS)
+    with pytest.raises(MarlError, match="no observation of the workflow 'kuhn-poker': 'your move'"):
+        kuhn_equilibrium(ASKED, random)
+
+
+def test_the_plan_of_a_run_against_a_script() -> None:
+    plan = plan_run(KUHN, ["+marl.policies.bot.script=kuhn-equilibrium", *BOT])
+    assert "script kuhn-equilibrium" in describe(plan)
+    assert plan.team.policies["bot"].frozen
+    assert list(plan.resolved.policies) == ["player"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["+marl.policies.bot.script=kuhn-equilibrum"], "unknown script 'kuhn-equilibrum': did you mean"),
+        (
+            ["+marl.policies.bot={script: kuhn-equilibrium, tiny: {steps: 1}, actor: {grad_clip: 1}}"],
+            "policy 'bot' is the script 'kuhn-equilibrium', but has 'actor', 'tiny': remove it, a script has no model",
+        ),
+        (
+            ["+marl.policies.bot={script: kuhn-equilibrium, pool: one}", "+marl.pools.one.gpus=1"],
+            "policy 'bot' is a script: it cannot be on pool 'one'",
+        ),
+        (
+            ["+marl.policies.bot={script: kuhn-equilibrium, loss: gspo}"],
+            "policy 'bot' is frozen, but has marl.policies.bot.loss='gspo': remove the loss",
+        ),
+    ],
+)
+def test_an_invalid_script_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(MarlError) as caught:
+        plan_run(KUHN, [*overrides, *BOT])
+    assert message in str(caught.value)
