@@ -296,7 +296,7 @@ def test_a_dry_run_prints_critics_and_the_schedule(capsys: pytest.CaptureFixture
     assert "critic  team: reads the joint observation; from the model of policy holder, lr 0.001, colocated" in output
     own_time = ["marl.schedule.mode=async", "marl.algorithm.options.loss=ppo-clip-tis"]
     assert main(["train", str(RECIPE), "--dry-run", *own_time]) == 0
-    assert "; async: each policy updates at 16 buffered rows, 8 rows per update" in capsys.readouterr().out
+    assert "; async: each policy updates at the rows of a batch of tasks, staleness" in capsys.readouterr().out
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:

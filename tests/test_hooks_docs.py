@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -318,6 +319,11 @@ def columns(known: Plugins) -> None:
     assert [forked.of_tokens(0, 5).tolist()] == [[0.0, forked.advantage[0], 0.0, 0.0, 0.0]]
 
 
+def scripts(known: Plugins) -> None:
+    said = {known.get("scripts", "sometimes")([{"role": "user", "content": "yes"}], Random(seed)) for seed in range(9)}
+    assert said == {"yes", "no"}
+
+
 def algorithms(known: Plugins) -> None:
     result = check_algorithm(known.get("algorithms", "role-grpo"), ROWS)
     assert result.reward.tolist() == [r["rewards"]["team"] + r["rewards"]["role"] / 2 for r in ROWS]
@@ -347,6 +353,7 @@ USES: dict[str, Callable[[Plugins], None]] = {
     "registry.loss": losses,
     "registry.metric": metrics,
     "registry.columns": columns,
+    "registry.script": scripts,
     "registry.algorithm": algorithms,
 }
 

@@ -100,8 +100,11 @@ class Server:
     def latency(self, *request: Any) -> float:
         """Seconds that a request takes, by its identity."""
         digest = hashlib.blake2b(repr((self.seed, *request)).encode(), digest_size=8).digest()
-        uniform = (int.from_bytes(digest, "big") + 0.5) / 2**64
-        return math.exp(self.sigma * NormalDist().inv_cdf(uniform))
+        return self.quantile((int.from_bytes(digest, "big") + 0.5) / 2**64)
+
+    def quantile(self, share: float) -> float:
+        """The latency below which this share of all latencies is."""
+        return math.exp(self.sigma * NormalDist().inv_cdf(share))
 
     async def serve(self, task: str, session: int, *request: Any) -> None:
         """One request."""

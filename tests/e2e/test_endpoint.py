@@ -1,6 +1,6 @@
 """A team with one agent outside: vLLM's own OpenAI server answers for it, and the other agent is trained.
 
-The server requires a key, which must appear nowhere; and a function of the user scores the answers.
+The server requires a key, which must appear nowhere; and a function of the user scores the answers. MARL_VERL_LONG=1.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import pytest
 
 from marl_verl.models.tiny import TinyModel, ensure
 from marl_verl.rollout.devices import rendezvous_ports
-from tests.e2e.conftest import Finished, left_running, train
+from tests.e2e.conftest import Finished, left_running, long, train
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, long]  # tests/test_endpoint.py has the client against a server of its own
 
 STEPS, BATCH, SESSIONS, HELD_OUT = 3, 8, 8, 20
 START_SECONDS = 180

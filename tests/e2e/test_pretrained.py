@@ -13,7 +13,7 @@ import pytest
 
 from marl_verl.models.pretrained import cached, fetch
 from marl_verl.testing.real import command
-from tests.e2e.conftest import Finished, train
+from tests.e2e.conftest import Finished, long, train
 
 pytestmark = pytest.mark.e2e
 PLUGIN = """
@@ -115,6 +115,7 @@ def test_the_servers_have_the_exported_weights(run: Finished, tmp_path: Path, po
     assert before > 2 * served  # the update changed the weights
 
 
+@long  # test_eval.py evaluates a run
 def test_the_trained_team_is_evaluated(run: Finished, tmp_path: Path) -> None:
     command("eval", str(run.folder), "--tasks", "2", "--greedy-only", "--output", str(tmp_path / "numbers.json"))
     numbers = json.loads((tmp_path / "numbers.json").read_text())

@@ -1,4 +1,4 @@
-"""Recipes of agents with interests of their own train two steps each. MARL_VERL_LONG=1, three starts."""
+"""Recipes of agents with interests of their own train two steps each. MARL_VERL_LONG=1, four starts."""
 
 from __future__ import annotations
 
@@ -40,3 +40,19 @@ def test_rivals_are_trained(name: str, tmp_path: Path) -> None:
             if (row["uid"], row["session"]) == (uid, session)
         }
         assert sum(own.values()) == 0
+
+
+def test_a_model_is_trained_against_a_script(tmp_path: Path) -> None:
+    steps = ("trainer.total_training_steps=2", "trainer.test_freq=2", "trainer.save_freq=2", "marl.task.test_size=6")
+    bot = (
+        "marl.policies.bot.script=kuhn-equilibrium",
+        "marl.agents.second.policy=bot",
+        "marl.agents.second.reward=null",
+    )
+    run = real.train(RECIPES / "kuhn_cpu.yaml", tmp_path / "kuhn", *steps, *bot)
+    assert run.code == 0, run.output
+    assert run.summary["policies"]["player"]["weight_change"] > 0
+    assert run.summary["policies"]["bot"] == {"parameters": None, "weight_change": 0.0, "frozen": True}
+    rows = [row for step in (1, 2) for row in real.rows(run.folder, step)]
+    assert {row["agent"] for row in rows} == {"first", "second"}
+    assert not any(row["invalid"] for row in rows if row["agent"] == "second")

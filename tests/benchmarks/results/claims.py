@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.benchmarks.results import kuhn
 from tests.benchmarks.results.claim import Arm, Claim, Comparison
 from tests.benchmarks.results.gradients import ratio
 from tests.benchmarks.results.marginal import broadcast_correlation, credit_correlation
@@ -240,6 +241,36 @@ MARS2 = Claim(
     ],
 )
 
+SELF_PLAY = Claim(
+    name="self-play",
+    title="SPIRAL: self-play with role-conditioned baselines",
+    claim=(
+        "when one policy plays both sides of a zero-sum game, a baseline for each role makes training stable, which it "
+        "is not without one (arXiv 2506.24119)."
+    ),
+    setting=(
+        "[Kuhn Poker](../recipes/self_play/README.md) from the strategy of a timid beginner. Exploitability is what "
+        "the best responses to both sides win on average, in chips per game, computed exactly from the model's "
+        "probabilities. "
+        "Naive self-play compares both players with the mean of their task (GRPO)."
+    ),
+    arms=[
+        Arm("RAE", ["recipes/self_play/run_kuhn_cpu.sh"]),
+        Arm("naive", ["recipes/self_play/run_kuhn_cpu.sh", "marl.algorithm.options.advantage=advantage"]),
+    ],
+    settings=["marl.run.keep_journals=0", "marl.run.keep_rows=0"],
+    measures=[
+        Measure("before", "exploitability before", kuhn.before),
+        Measure("after", "exploitability after", kuhn.after),
+        Measure("ratio", "after / before", kuhn.ratio),
+        Measure("legal", "probability of a legal move, after", kuhn.legal, percent=True),
+    ],
+    comparisons=[
+        Comparison("Exploitability falls below half of the start", "ratio", "RAE", None, "lower", 0.5),
+        Comparison("RAE ends nearer to equilibrium than naive self-play", "after", "RAE", "naive", "lower"),
+    ],
+)
+
 PRETRAINED = Claim(
     name="pretrained",
     title="A pretrained team",
@@ -258,4 +289,4 @@ PRETRAINED = Claim(
     runs=False,
 )
 
-CLAIMS = (AT_GRPO, DR_MAS, DR_MAS_EQUAL, SHARP, MAGRPO, MARS2, PRETRAINED)
+CLAIMS = (AT_GRPO, DR_MAS, DR_MAS_EQUAL, SHARP, MAGRPO, MARS2, SELF_PLAY, PRETRAINED)

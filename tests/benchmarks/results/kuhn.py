@@ -1,0 +1,44 @@
+"""Exploitability of the player in Kuhn Poker before and after a run, exact: nothing is sampled."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from marl_verl_self_play.exploitability import strategy_of
+from marl_verl_self_play.kuhn import exploitability
+
+from marl_verl.inspect.run_files import Run
+
+POLICY = "player"
+
+
+def before(run: Run) -> float:
+    """Of the model that training began with, in chips per game."""
+    return _measured(Path(run.config.policies[POLICY].actor_rollout_ref.model.path))[0]
+
+
+def after(run: Run) -> float:
+    """Of the last checkpoint."""
+    return _measured(trained(run))[0]
+
+
+def ratio(run: Run) -> float:
+    return after(run) / before(run)
+
+
+def legal(run: Run) -> float:
+    """Mean probability of a legal move over the information sets, of the last checkpoint."""
+    return _measured(trained(run))[1]
+
+
+def trained(run: Run) -> Path:
+    """The model of the last checkpoint."""
+    return list(run.checkpoints.values())[-1] / "policies" / POLICY / "huggingface"
+
+
+@functools.lru_cache(maxsize=2)
+def _measured(folder: Path) -> tuple[float, float]:
+    """(exploitability, mean probability of a legal move) of a model that sees brief observations."""
+    strategy, illegal = strategy_of(str(folder), brief=True, most=1)
+    return exploitability(strategy), 1 - illegal
