@@ -17,6 +17,7 @@ INFORMATION_SET = {
     for name, text in observations(player, brief=brief).items()
 }
 """Observation, brief or not -> information set."""
+BETS = equilibrium(1 / 6)  # information set -> P(bet or call)
 
 
 def kuhn_equilibrium(messages: Sequence[Mapping[str, Any]], random: Random) -> str:
@@ -29,4 +30,4 @@ def kuhn_equilibrium(messages: Sequence[Mapping[str, Any]], random: Random) -> s
     if said not in INFORMATION_SET:
         raise MarlError(f"no observation of the workflow 'kuhn-poker': {said!r:.80}")
     name = INFORMATION_SET[said]
-    return legal_moves(name[1:])[random.random() < equilibrium(1 / 6)[name]]
+    return legal_moves(name[1:])[random.random() < BETS[name]]
