@@ -8,7 +8,7 @@ exec "$here/run_cpu.sh" \
   '~marl.policies.left' \
   '~marl.policies.right' \
   '+marl.agents.alone={policy: alone}' \
-  '+marl.policies.alone={tiny: {steps: 600, good: 0.3}}' \
+  '+marl.policies.alone={tiny: {steps: 600, good: 0.45}}' \
   marl.algorithm.name=grpo \
   marl.workflow.options.turns=1 \
   '~marl.sampler.options' \

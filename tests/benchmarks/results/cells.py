@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,7 +61,8 @@ def provenance(claim: Claim, arm: Arm, seed: int, folder: Path = STORED) -> Cell
 
 
 def folder_of(claim: Claim, arm: Arm, seed: int) -> Path:
-    return RUNS / f"{claim.name}-{arm.name.replace(' ', '-')}-{seed}"
+    """Where a cell is trained; of the arm's name only letters, digits and hyphens, as in the name of a run."""
+    return RUNS / f"{claim.name}-{'-'.join(re.findall('[A-Za-z0-9]+', arm.name))}-{seed}"
 
 
 def run(claim: Claim, arm: Arm, seed: int) -> Cell:
