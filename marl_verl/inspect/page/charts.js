@@ -33,13 +33,16 @@ function draw(element) {
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), automargin: true };
   const share = lines.every((line) => line.chart === "Team success");
   Plotly.react(element, traces, {
-    margin: { l: 40, r: 8, t: 8, b: 30 }, height: 260, font: { color: css("--ink"), size: 12 },
+    margin: { l: 40, r: 8, t: 8, b: 30 }, height: tall(lines), font: { color: css("--ink"), size: 12 },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "x unified",
     hoverlabel: { bgcolor: css("--back"), font: { color: css("--ink") } },
-    legend: { orientation: "h", y: -0.12 }, showlegend: traces.length > 1,
+    legend: { orientation: "h", y: -0.12, tracegroupgap: 0 }, showlegend: traces.length > 1,
     xaxis: { ...axis, ticksuffix: "", hoverformat: "d" }, yaxis: share ? { ...axis, range: [0, 1.02] } : axis,
   }, { responsive: true, displaylogo: false, displayModeBar: false });
 }
+
+// Pixels of a chart with a line of its legend for each of up to 12 lines.
+const tall = (lines) => 210 + 19 * Math.min(Math.max(lines.length, 3), 12);
 
 // Plotly reads a few tags in names, such as <b>: they are shown as written. A long legend would hide the chart.
 const plain = (text) => (text.length > 60 ? `${text.slice(0, 59)}…` : text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
@@ -67,6 +70,7 @@ function fill(made, lines) {
   plot.setAttribute("aria-label", `${title}, latest values: ${text}`);
   made.querySelector("details .scroll")?.remove();
   made.querySelector("details").append(table(["run", "", "value", "interval"], rows));
+  plot.style.height = `${tall(lines)}px`;  // before it is drawn, so that nothing moves then
   drawn.set(plot, lines);
   nearby.unobserve(plot);
   nearby.observe(plot);
