@@ -20,6 +20,7 @@ from marl_verl.errors import RunError
 from marl_verl.evaluation import launch, models
 from marl_verl.evaluation.request import RESULT, Request
 from marl_verl.process.progress import Display
+from marl_verl.process.run_dir import RunDir
 from marl_verl.trainer import prepare
 
 pytestmark = pytest.mark.slow  # whole configs are composed and resolved
@@ -376,6 +377,17 @@ def test_of_one_that_failed_the_log_and_the_episodes_stay(run: Path, monkeypatch
     monkeypatch.setattr(_Played, "failure", RunError("too many attempts failed", Path("its.log"), mistake=True))
     assert main(["eval", str(run)]) == 2
     assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["step_40.jsonl", "step_40.log"]
+
+
+def test_a_long_file_of_episodes_is_stored_as_text(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(self: _Played, display: Display, begun: float) -> None:
+        RunDir(self.folder).episodes(20, ["{}", "long"])
+        raise RunError("it stops here", Path("its.log"))
+
+    monkeypatch.setattr("marl_verl.process.run_dir.PACKED", 3)
+    monkeypatch.setattr(_Played, "run", play)
+    assert main(["eval", str(run)]) != 0
+    assert (run / "evaluations" / "step_40.jsonl").read_text() == "{}\nlong\n"
 
 
 def test_progress_has_the_remaining_time(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -620,3 +621,19 @@ def test_derive_is_what_training_computes() -> None:
     explanation: Any = derive(given)
     result = algorithm_named("at-grpo", {}, "options").compute(RowTable.from_rows(given["rows"]))
     np.testing.assert_array_equal(explanation.result.advantage, result.advantage)
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "explain.md"
+EXAMPLES = re.findall(r"\$ marl-verl explain (examples/.*)\n((?s:.+?))```", PAGE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("arguments", "output"), EXAMPLES)
+def test_the_examples_of_the_page_print_what_it_says(printed: Command, arguments: str, output: str) -> None:
+    file, *options = arguments.split()
+    found = printed(str(PAGE.parents[1] / file), *options)
+    assert found.endswith(output)  # of the second one without the header
+    assert found == output or "--row" in options
+
+
+def test_the_page_has_three_examples() -> None:
+    assert len(EXAMPLES) == 3

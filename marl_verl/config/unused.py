@@ -21,7 +21,7 @@ TOOLS = "tools are functions that the workflow calls (team.call)"
 KL = "a team's KL penalty is actor_rollout_ref.actor.use_kl_loss=true with kl_loss_coef"
 RESUME = "a run is continued by marl-verl train --resume RUN"
 KEPT = "a checkpoint is that of the whole team: set marl.checkpoint.keep"
-REPLAY = "`marl-verl replay RUN` shows a run's episodes"
+REPLAY = "`marl-verl replay --run RUN` shows a run's episodes"
 TIMES = "workers are not profiled: seconds/* in metrics.jsonl are the times of a step"
 SCHEDULE = "set marl.schedule"
 LENGTH = "an observation that is too long fails its episode; data.filter_overlong_prompts=true drops such tasks"
@@ -133,7 +133,7 @@ FIXED = (  # a key, the only value that it may have (a recipe's default), and wh
     ("data.custom_cls.path", "pkg://marl_verl.tasks.dataset", "a team's tasks are marl.task"),
     ("algorithm.gamma", 1.0, "a team's discount is in marl.algorithm.options"),
     ("algorithm.lam", 1.0, "a team's lambda is in marl.algorithm.options"),
-    ("algorithm.norm_adv_by_std_in_grpo", True, "a team's scale is marl.algorithm.options.scale"),
+    ("algorithm.norm_adv_by_std_in_grpo", True, "a team's scale is marl.algorithm.options.norm_by_std"),
     ("algorithm.use_kl_in_reward", False, "a team's KL penalty is actor.use_kl_loss"),
     ("trainer.critic_warmup", 0, "a team's critics have none"),
     ("trainer.val_only", False, "a trained run is evaluated by `marl-verl eval`"),

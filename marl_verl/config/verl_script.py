@@ -27,7 +27,7 @@ ESTIMATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rloo_vectorized": ("grpo", {"baseline": "leave-one-out", "norm_by_std": False, "singleton": "zero"}),
     "reinforce_plus_plus": ("reinforce++", {"std": "population"}),
     "reinforce_plus_plus_baseline": ("grpo", {"scale_group": "batch", "std": "population", "eps": 1e-8}),
-    "gae": ("ippo", {}),
+    "gae": ("ippo", {"lam": 1.0}),  # verl's default
 }
 """`algorithm.adv_estimator` -> (marl.algorithm.name, its options); docs/from-verl.md says where they differ."""
 WITHOUT = {

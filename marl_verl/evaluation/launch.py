@@ -20,6 +20,7 @@ from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
 from marl_verl.evaluation.request import RESULT
 from marl_verl.journals.read import EpisodeFile
 from marl_verl.platforms.active import on_gpu
+from marl_verl.process.packing import unpacked
 from marl_verl.process.progress import Display
 from marl_verl.process.supervisor import TrainerProcess
 
@@ -68,8 +69,8 @@ def launch(
         TrainerProcess(plan.folder, policies, module, log, lock, gpu, private).run(display, begun)
         result = json.loads((plan.folder / RESULT).read_text(encoding="utf-8"))
     finally:
-        for episodes in (plan.folder / "episodes").glob("step_*.jsonl"):
-            shutil.move(episodes, file.with_suffix(".jsonl"))
+        for episodes in (plan.folder / "episodes").glob("step_*.jsonl*"):  # a long file is compressed
+            file.with_suffix(".jsonl").write_bytes(unpacked(episodes.read_bytes(), f"'{episodes}'"))
         shutil.rmtree(plan.folder, ignore_errors=True)
     changes = {key: plan.settings[key] for key in ("swap", "untrained")}
     numbers = {**result, **changes, "seconds": time.time() - begun, "settings": plan.settings}

@@ -44,7 +44,7 @@ class Run(os.PathLike[str]):
 
     @property
     def metrics(self) -> list[dict[str, float]]:
-        """metrics.jsonl: a record per training step and per validation, each with its `step`; see docs/metrics.md."""
+        """metrics.jsonl: a record per training step and validation, with its `step`; see docs/algorithms.md."""
         path = self.folder / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written

@@ -2,7 +2,7 @@
 # MARS2+ on code with tests, Qwen3-8B and AReaL-boba-2-8B, as in the authors' script (TsinghuaC3I/MARTI,
 # examples/mars2/run_train_multi_mcts.sh); arXiv 2602.07848. 16 GPUs of 80 GB: 8 for each model.
 # TRAIN_FILE and TEST_FILE: JSON lines of {id, prompt, data: {public, private}}, see example_code.jsonl and README.md.
-# It runs programs that models wrote, with limits and without a sandbox: use a container.
+# It runs programs that models wrote in the sandbox, and requires its tier "isolated" (docs/sandbox.md).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 exec marl-verl train "$here/mars2_code.yaml" \
